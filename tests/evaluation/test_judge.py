@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import base64
-import json
-import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
+from judges import Answers, judging
 
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, free_port, server_of
 from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError
@@ -27,41 +25,6 @@ from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
 KEY = "sk-of-the-test-1234567890"
 ROWS = 120
 QUESTIONS = [Question(f"What is {n} and 1?", f"{n + 1}", f"{n + 1}") for n in range(12)]
-
-
-class Answers:
-    """What the server does, and what it was asked.
-
-    Attributes:
-        of: of a question, what it answers: text, or a status with a message.
-        seen: each request's body, and its headers.
-    """
-
-    def __init__(self) -> None:
-        self.of: Any = lambda body: "Good.\nscore: 8"
-        self.seen: list[tuple[dict[str, Any], dict[str, str]]] = []
-        self.lock = threading.Lock()
-
-
-@contextmanager
-def judging() -> Iterator[tuple[str, Answers]]:
-    answers = Answers()
-
-    class Handler(JsonHandler):
-        def do_POST(self) -> None:
-            body = json.loads(self.body())
-            with answers.lock:
-                answers.seen.append((body, dict(self.headers)))
-            assert self.path == "/v1/chat/completions"
-            found = answers.of(body)
-            if isinstance(found, str):
-                self.send(200, {"choices": [{"message": {"role": "assistant", "content": found}}]})
-            else:
-                status, document, *headers = found
-                self.send(status, document, **(headers[0] if headers else {}))
-
-    with answering(server_of(Handler)) as address:
-        yield f"{address}/v1", answers
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import torch
 from evaluations import images_dataset, settings_in, text_dataset, write_checkpoint
+from judges import judging
 
 from gpu_pipelines.artifacts.checkpoint import write_configuration
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -217,6 +218,79 @@ def test_a_function_of_the_user_scores_prompt_answer_and_reference(colors: Path,
     with pytest.raises(UserError, match="division by zero") as caught:
         evaluated(colors, tmp_path, generate=[f"{file}:fails"])
     assert "return 1 / 0" in caught.value.remedy
+
+
+def test_a_judge_is_asked_about_both_models_and_its_key_is_nowhere(
+    colors: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    key = "sk-of-this-test"
+    monkeypatch.setenv("JUDGE_KEY", key)
+    evaluated(colors, tmp_path)
+    upload_model(UploadSettings(settings_in(tmp_path).registry, "mine", smoke_test=False), tmp_path / "best", True)
+    shutil.rmtree(tmp_path / "best")
+
+    def answer(body: dict[str, Any]) -> Any:
+        question = body["messages"][0]["content"]
+        if "\n<bos>13: " in question:
+            return 400, {"error": {"message": f"refused, {key}"}}
+        return "As good as can be.\nscore: 10" if "the sky" in question else "score: 2.5"
+
+    with judging() as (address, answers):
+        answers.of = answer
+        judge = {"judge": address, "judge_model": "small", "judge_key": "JUDGE_KEY"}
+        gates = ["judge>=3", "judge better_than_champion"]
+        found = evaluated(colors, tmp_path, generate=["exact_match", "judge"], gates=gates, **judge)
+    lines = lines_in(tmp_path)
+    unjudged = [line for line in lines if line["scores"]["judge"] is None]
+    assert [line["prompt"].startswith("<bos>13: ") for line in unjudged] == [True]
+    assert unjudged[0]["judge"]["failure"] == "HTTP status 400: refused, (key)"
+    expected = [10.0 if "the sky" in line["prompt"] else 2.5 for line in lines if line not in unjudged]
+    assert found.test["metrics"]["judge"]["value"] == pytest.approx(np.mean(expected))
+    assert all(line["judge"]["said"].endswith("score: 10") for line in lines if line["scores"]["judge"] == 10)
+    assert found.texts is not None
+    assert (found.texts["judge"]["failed"], found.texts["judge"]["model"]) == (1, "small")
+    # The champion is the same model: what it wrote had been judged already.
+    assert len(answers.seen) == len(lines)
+    assert [gate["passed"] for gate in found.gates[:2]] == [bool(np.mean(expected) >= 3), False]
+    write_report(found, colors / "dataset", tmp_path / "report.html")
+    assert "It gave no score for 1 of" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "warning: the judge gave no score for 1 of" in capsys.readouterr().out
+    for file in (*(tmp_path / "best").glob("*.json*"), tmp_path / "report.html"):
+        assert key not in file.read_text(encoding="utf-8"), file
+
+
+def test_models_from_elsewhere_and_rules_of_their_own_are_written_with_as_they_are(
+    colors: Path, tmp_path: Path
+) -> None:
+    from transformers import AutoModelForCausalLM
+
+    evaluated(colors, tmp_path)
+    folder = tmp_path / "elsewhere" / "checkpoint-5"
+    shutil.copytree(tmp_path / "best", folder)
+    rules = json.loads((folder / "generation_config.json").read_text())
+    (folder / "generation_config.json").write_text(json.dumps({**rules, "repetition_penalty": 5.0}))
+    plain = [line["text"] for line in lines_in(tmp_path)]
+    shutil.rmtree(tmp_path / "best")
+    evaluated(colors, tmp_path, tmp_path / "elsewhere", generate_rows=12)
+    model = AutoModelForCausalLM.from_pretrained(folder).eval()
+    task = Answering(Dataset(colors / "dataset"))
+    lines = lines_in(tmp_path)
+    for line, pair in zip(lines, sampled(task.pairs("test"), 12), strict=True):
+        prompt = torch.from_numpy(pair.prompt.astype(np.int64))[None]
+        with torch.inference_mode():
+            found = model.generate(prompt, max_new_tokens=NEW, do_sample=False, pad_token_id=0)[0, prompt.shape[1] :]
+        assert line["text"] == task.text(found.tolist())
+    assert {line["text"] for line in lines} - set(plain)
+
+
+def test_checkpoints_of_several_trainings_are_ranked_by_what_they_write(colors: Path, tmp_path: Path) -> None:
+    both = {"one": colors / "checkpoints", "two": colors / "checkpoints"}
+    settings = settings_in(tmp_path, generate=["rouge_l"], select_by="rouge_l", max_new_tokens=NEW, generate_rows=9)
+    found = evaluate_checkpoints(settings, colors / "dataset", both, tmp_path / "best")
+    assert found.best == f"one/{LAST}"
+    values = {scored["name"]: scored["val"]["rouge_l"] for scored in found.checkpoints}
+    assert values[f"one/{LAST}"] == values[f"two/{LAST}"] > values[f"one/{FIRST}"]
+    assert len(lines_in(tmp_path)) == 9
 
 
 def test_a_prompt_that_leaves_little_room_is_answered_within_it(colors: Path, tmp_path: Path) -> None:

@@ -46,8 +46,9 @@ class TextRequest:
 
     @property
     def metrics(self) -> dict[str, Metric]:
-        """The metrics by name; a function's is called like the function."""
-        return {name: metric_of(name) for name in map(name_of, self.generate)}
+        """The metrics by name, of those that there are; a function's is called like the function."""
+        known = [given for given in self.generate if not _problems_of_name(given)]
+        return {name: metric_of(name) for name in map(name_of, known)}
 
     @property
     def functions(self) -> list[str]:

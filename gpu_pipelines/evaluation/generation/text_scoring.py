@@ -74,7 +74,10 @@ class TextScoring:
             answers = [replace(answer, judgement=each) for answer, each in zip(answers, judged, strict=True)]
         columns = {name: self._column(name, answers) for name in map(name_of, self.request.generate)}
         _say_failures(answers)
-        return ScoresWithText(others, figures_of(answers, columns), answers)
+        found = ScoresWithText(others, figures_of(answers, columns), answers)
+        shown = "  ".join(f"{name} {value:.4f}" for name, value in found.texts.metrics().items())
+        print(f"{len(answers):,} answers on {split}  {shown}", flush=True)
+        return found
 
     def _answer(self, pair: Pair, written: Written) -> Answer:
         return Answer(
