@@ -49,10 +49,10 @@ def evaluate_checkpoints(
         gates: Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the
             classification tasks: accuracy, macro_f1, macro_recall, min_recall, roc_auc, ece (calibration error),
             log_loss, and per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity,
-            bits_per_byte, token_accuracy, completion_accuracy; of regression: rmse, mae, r2, coverage; of
-            token_classification: f1, precision, recall, macro_f1, token_accuracy; of tasks of your own: loss,
-            perplexity, token_accuracy. Of all, slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one
-            row on the device of this step. better_than_champion by 0.005 at 95% asks for a difference whose 95%
+            bits_per_byte, token_accuracy, completion_accuracy, and those of generate; of regression: rmse, mae, r2,
+            coverage; of token_classification: f1, precision, recall, macro_f1, token_accuracy; of tasks of your own:
+            loss, perplexity, token_accuracy. Of all, slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms
+            of one row on the device of this step. better_than_champion by 0.005 at 95% asks for a difference whose 95%
             interval lies above 0.005; by and at can be left out. Empty for the default of the task: accuracy>=0.9 for
             image_classification, none for others.
         select_by: Metric on val that chooses the best checkpoint, and on test compares it with the champion; empty for
@@ -92,12 +92,12 @@ def evaluate_checkpoints(
 
     Returns:
         best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json, a model card and
-            examples.json, a few inputs with the model's outputs; if a scoring_function chose it, with its own files
-            instead.
+            examples.json, a few inputs with the model's outputs, and with generate generated.jsonl, what it wrote; if
+            a scoring_function chose it, with its own files instead.
         evaluation: Test metrics of the best checkpoint.
         confusion: Its confusion matrix on test; empty for a task without classes.
-        report: Verdict, checkpoints over time, test metrics with intervals beside the champion's, slices, the worst
-            rows, and for a classifier confusion matrix and calibration.
+        report: Verdict, checkpoints over time, test metrics with intervals beside the champion's, slices, written
+            text, the worst rows, and for a classifier confusion matrix and calibration.
         passed: True if all gates passed, the model is better than the champion, and the data has not shifted.
     """
     from gpu_pipelines.evaluation.step import EvaluationSettings, run
