@@ -29,6 +29,7 @@ def evaluate_checkpoints(
     generate: list = [],  # noqa: B006
     max_new_tokens: int = 0,
     generate_rows: int = 500,
+    generate_with: str = "auto",
     json_schema: str = "",
     judge: str = "",
     judge_model: str = "",
@@ -79,6 +80,7 @@ def evaluate_checkpoints(
         max_new_tokens: Tokens that are written behind a prompt at most; 0 for 256.
         generate_rows: Prompts of a split that are answered at most, chosen by a hash of their content, the same for all
             models; 0 for all.
+        generate_with: What writes: vllm, transformers, or auto for vLLM where it is installed and there is a GPU.
         json_schema: JSON Schema of the metric json_schema: its text, or where such a file is, local or gs://.
         judge: Address of the language model that gives the metric judge, a score of 0 to 10, in the form of OpenAI's
             chat completions, such as https://host/v1.
@@ -115,6 +117,7 @@ def evaluate_checkpoints(
             generate=generate,
             max_new_tokens=max_new_tokens,
             generate_rows=generate_rows,
+            generate_with=generate_with,
             json_schema=json_schema,
             judge=judge,
             judge_model=judge_model,

@@ -61,8 +61,9 @@ class Evaluation:
         test_source: the fixed test set, `source` and `fingerprint`; None if test is a split of the data.
         trainings: where the checkpoints are of several, the `name` of each, `settings` and `devices`.
         texts: of text that was written for rows of test: its `metrics`, the `rows` that it was written for `of` so
-            many, `max_new_tokens`, how many were `cut` off by that, `examples` of the worst and the best, and of a
-            `judge` its `address`, `model`, and how many answers it `failed` to judge; None where none was written.
+            many, `max_new_tokens`, what it was `written_by`, how many answers were `cut` off, `examples` of the worst
+            and the best, and of a `judge` its `address`, `model`, and how many answers it `failed` to judge; None where
+            none was written.
     """
 
     model_name: str

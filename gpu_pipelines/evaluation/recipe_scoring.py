@@ -17,14 +17,16 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.candidates import Candidate
+from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
 from gpu_pipelines.evaluation.hugging_face import copy_model, models_in
-from gpu_pipelines.evaluation.models import Loaded, ModelSource
+from gpu_pipelines.evaluation.models import Loaded, Models, ModelSource, champion_errors
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.scoring import Scoring
 from gpu_pipelines.evaluation.sharding import ShardedRunner, evaluation_devices
+from gpu_pipelines.evaluation.vllm_process import writes_with_vllm, written_in_process
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, WEIGHTS, load_weights, save_state, trained_weights
 from gpu_pipelines.tasks.tasks import task_named
@@ -94,11 +96,14 @@ class RecipeScorer:
         return bool(self._configuration["settings"].get("ema_decay"))
 
     @property
+    def _devices(self) -> list[str]:
+        return evaluation_devices(torch.cuda.device_count(), self._processes)
+
+    @property
     def _sharded(self) -> ShardedRunner:
         """What runs the models; begun when it is first needed."""
         if self._opened is None:
-            devices = evaluation_devices(torch.cuda.device_count(), self._processes)
-            self._opened = ShardedRunner(self._settings, devices, at_once=self._processes is not None)
+            self._opened = ShardedRunner(self._settings, self._devices, at_once=self._processes is not None)
         return self._opened
 
     def release(self) -> None:
@@ -139,11 +144,7 @@ class RecipeScorer:
         if not self._trained:
             copy_model(candidate.path, directory, self._dataset)
         else:
-            if self._configuration["settings"].get("lora_rank"):
-                from gpu_pipelines.tasks.adapters import merge_adapters
-
-                merge_adapters(loaded.model)
-            models.recipe.export(loaded.model, directory)
+            self._export_trained(models, loaded, directory)
         if examples := examples_of(loaded, self._dataset, self._scoring, models.device):
             examples.save(directory)
 
@@ -176,7 +177,12 @@ class RecipeScorer:
                 done(number, others[number])
 
         self._sharded.predict(sources, split, self._rows(split), scored)
-        if texts is not None:
+        if texts is None:
+            return
+        if writes_with_vllm(texts.request.generate_with, self._devices[0]):
+            for number, source in enumerate(sources):
+                done(number, texts.scores(self._written_by_vllm(source, split, texts), split, others[number], VLLM))
+        else:
             self._sharded.predict(
                 sources,
                 split,
@@ -184,6 +190,31 @@ class RecipeScorer:
                 lambda number, written: done(number, texts.scores(written, split, others[number])),
                 writes=True,
             )
+
+    def _written_by_vllm(self, source: ModelSource, split: str, texts: TextScoring) -> np.ndarray:
+        """What the model of a source writes, unit after unit; a checkpoint is exported for that."""
+        pairs = texts.pairs(split)
+        prompts = [pairs[number].prompt for unit in texts.units(split) for number in unit]
+        with tempfile.TemporaryDirectory(dir=self._scratch.name) as scratch, champion_errors(source):
+            model = source.path
+            if source.kind == "checkpoint":
+                model = Path(scratch)
+                models = self._sharded.runner.models
+                self._export_trained(models, models.load(source), model)
+            self.release()
+            most = texts.request.max_new_tokens
+            written = written_in_process(self._dataset.directory, model, source.title, prompts, most)
+        found = np.empty(len(written), dtype=object)
+        found[:] = written
+        return found
+
+    def _export_trained(self, models: Models, loaded: Loaded, directory: Path) -> None:
+        """Writes a model of the training; with adapters, it is no model of the training any more."""
+        if self._configuration["settings"].get("lora_rank"):
+            from gpu_pipelines.tasks.adapters import merge_adapters
+
+            merge_adapters(loaded.model)
+        models.recipe.export(loaded.model, directory)
 
     def _rows(self, split: str) -> int:
         if rows := self._dataset.manifest.rows(split):

@@ -10,7 +10,7 @@ from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.evaluation.generation.judge_settings import JudgeSettings
-from gpu_pipelines.evaluation.generation.request import NAMES, NEW_TOKENS, TextRequest
+from gpu_pipelines.evaluation.generation.request import AUTO, NAMES, NEW_TOKENS, WRITERS, TextRequest
 from gpu_pipelines.evaluation.user_function import file_of, names_function, why_not_there
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.metric import Metric
@@ -34,11 +34,12 @@ class EvaluationSettings:
         "Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the classification "
         "tasks: accuracy, macro_f1, macro_recall, min_recall, roc_auc, ece (calibration error), log_loss, and "
         "per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity, bits_per_byte, "
-        "token_accuracy, completion_accuracy, and those of generate; of regression: rmse, mae, r2, coverage; of token_classification: f1, "
-        "precision, recall, macro_f1, token_accuracy; of tasks of your own: loss, perplexity, token_accuracy. Of all, "
-        "slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one row on the device of this step. "
-        "better_than_champion by 0.005 at 95% asks for a difference whose 95% interval lies above 0.005; by and at "
-        "can be left out. Empty for the default of the task: accuracy>=0.9 for image_classification, none for others.",
+        "token_accuracy, completion_accuracy, and those of generate; of regression: rmse, mae, r2, coverage; of "
+        "token_classification: f1, precision, recall, macro_f1, token_accuracy; of tasks of your own: loss, "
+        "perplexity, token_accuracy. Of all, slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one "
+        "row on the device of this step. better_than_champion by 0.005 at 95% asks for a difference whose 95% "
+        "interval lies above 0.005; by and at can be left out. Empty for the default of the task: accuracy>=0.9 for "
+        "image_classification, none for others.",
         common=True,
     )
     select_by: str = parameter(
@@ -89,6 +90,11 @@ class EvaluationSettings:
         "Prompts of a split that are answered at most, chosen by a hash of their content, the same for all models; "
         "0 for all.",
     )
+    generate_with: str = parameter(
+        AUTO,
+        "What writes: vllm, transformers, or auto for vLLM where it is installed and there is a GPU.",
+        choices=WRITERS,
+    )
     json_schema: str = parameter(
         "",
         "JSON Schema of the metric json_schema: its text, or where such a file is, local or gs://.",
@@ -115,7 +121,7 @@ class EvaluationSettings:
         """What is asked of written text."""
         judge = JudgeSettings(self.judge, self.judge_model, self.judge_prompt, self.judge_key)
         most = self.max_new_tokens or NEW_TOKENS
-        return TextRequest(tuple(self.generate), most, self.generate_rows, self.json_schema, judge)
+        return TextRequest(tuple(self.generate), most, self.generate_rows, self.generate_with, self.json_schema, judge)
 
     @property
     def texts_on_val(self) -> bool:

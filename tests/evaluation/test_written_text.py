@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +19,21 @@ from gpu_pipelines.artifacts.checkpoint import write_configuration
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import GENERATED, Evaluation
 from gpu_pipelines.artifacts.integrity import model_files
+from gpu_pipelines.dag.advanced import parameters_of_users
+from gpu_pipelines.dag.placement import EVALUATES
+from gpu_pipelines.dag.places import FILE
+from gpu_pipelines.dag.train_evaluate_upload import SETTINGS, places
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.generation.port import Written
 from gpu_pipelines.evaluation.generation.rows import UNIT, sampled, units_of
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
+from gpu_pipelines.targets.local.state import state_of_steps
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.causal_lm.answering import Answering
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
@@ -259,6 +266,78 @@ def test_a_judge_is_asked_about_both_models_and_its_key_is_nowhere(
         assert key not in file.read_text(encoding="utf-8"), file
 
 
+#: The part of vLLM's interface that is used, as its documentation has it; transformers does the work.
+VLLM = """
+from types import SimpleNamespace
+import torch
+from transformers import AutoModelForCausalLM
+
+class SamplingParams:
+    def __init__(self, *, temperature, max_tokens, stop_token_ids, **rules):
+        assert temperature == 0
+        assert rules == {"repetition_penalty": 1.0, "presence_penalty": 0.0, "frequency_penalty": 0.0}
+        self.most, self.ends = max_tokens, stop_token_ids
+
+class LLM:
+    def __init__(self, *, model, tokenizer, max_model_len, seed):
+        self.model = AutoModelForCausalLM.from_pretrained(model, local_files_only=True)
+        self.longest = max_model_len
+
+    def get_default_sampling_params(self):
+        return SimpleNamespace(repetition_penalty=1.0, presence_penalty=0.0, frequency_penalty=0.0)
+
+    def generate(self, prompts, parameters, *, use_tqdm):
+        return [SimpleNamespace(outputs=[self.written(*each)]) for each in zip(prompts, parameters, strict=True)]
+
+    def written(self, prompt, asked):
+        tokens = torch.tensor([prompt["prompt_token_ids"]])
+        assert tokens.shape[1] + asked.most <= self.longest
+        found = self.model.generate(
+            tokens, max_new_tokens=asked.most, do_sample=False, eos_token_id=asked.ends, pad_token_id=0
+        )[0, tokens.shape[1]:].tolist()
+        return SimpleNamespace(token_ids=found, finish_reason="stop" if found[-1] in asked.ends else "length")
+"""
+
+
+@pytest.fixture
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """In place of vLLM, which itself needs a GPU."""
+    assert "not installed" in EvaluationSettings(generate=["rouge_l"], generate_with="vllm").problems_here()[0]
+    (tmp_path / "packages").mkdir()
+    (tmp_path / "packages" / "vllm.py").write_text(VLLM)
+    monkeypatch.syspath_prepend(str(tmp_path / "packages"))
+    monkeypatch.delitem(sys.modules, "vllm", raising=False)
+    return tmp_path / "packages" / "vllm.py"
+
+
+def test_vllm_is_given_prompts_and_rules_and_its_answers_are_read(colors: Path, tmp_path: Path, stand_in: Path) -> None:
+    evaluated(colors, tmp_path)
+    task = Answering(Dataset(colors / "dataset"))
+    pairs = task.pairs("test")
+    # The last prompt fills the model, so that nothing can be written.
+    prompts = [*(pair.prompt for pair in pairs), np.ones(64, dtype=np.int32)]
+    *found, last = task.write_with_vllm(tmp_path / "best", prompts, NEW)
+    assert [(task.text(each.tokens), each.ended) for each in found] == [
+        (line["text"], line["ended"]) for line in lines_in(tmp_path)
+    ]
+    assert last == Written((), False)
+
+
+@pytest.mark.slow
+def test_vllm_writes_in_a_process_of_its_own(colors: Path, tmp_path: Path, stand_in: Path) -> None:
+    evaluated(colors, tmp_path)
+    lines = lines_in(tmp_path)
+    shutil.rmtree(tmp_path / "best")
+    found = evaluated(colors, tmp_path, generate_with="vllm")
+    assert lines_in(tmp_path) == lines
+    assert found.texts is not None
+    assert found.texts["written_by"] == "vllm"
+    stand_in.write_text("class LLM:\n    pass\nclass SamplingParams:\n    pass\n")
+    with pytest.raises(UserError, match="vLLM cannot write with step-00000020: TypeError") as caught:
+        evaluated(colors, tmp_path, generate_with="vllm")
+    assert "generate_with=transformers" in caught.value.remedy
+
+
 def test_models_from_elsewhere_and_rules_of_their_own_are_written_with_as_they_are(
     colors: Path, tmp_path: Path
 ) -> None:
@@ -349,6 +428,7 @@ WRONG = {
     "of the task": ({"generate": ["mine:loss"]}, "which is a metric already"),
     "tokens": ({"generate": ["rouge_l"], "max_new_tokens": -1}, "give 1 or more"),
     "rows": ({"generate": ["rouge_l"], "generate_rows": -1}, "or 0 for all"),
+    "writer": ({"generate": ["rouge_l"], "generate_with": "vlm"}, "Did you mean 'vllm'?"),
     "no schema": ({"generate": ["json_schema"]}, "Give json_schema"),
     "no JSON": ({"generate": ["json_schema"], "json_schema": "{a"}, "is no JSON"),
     "idle schema": ({"generate": ["rouge_l"], "json_schema": "{}"}, "Add json_schema to generate"),
@@ -401,3 +481,23 @@ def test_what_is_not_on_this_machine_is_told(tmp_path: Path) -> None:
     judge = {"generate": ["judge"], "judge": "https://host/v1", "judge_model": "m"}
     assert "has no such variable" in problems(**judge, judge_key="NO_SUCH_KEY")[0]
     assert not problems(**judge)
+
+
+def test_files_of_functions_and_schemas_are_places_and_change_what_is_reused(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text("def f(prompt, answer, reference):\n    return 1\n")
+    (tmp_path / "schema.json").write_text('{"$schema": "https://json-schema.org/draft/2020-12/schema"}')
+    arguments = {
+        **{name: declared.default for name, declared in parameters_of_users(SETTINGS.values()).items()},
+        "task": "causal_lm",
+        "source": "gs://bucket/rows.jsonl",
+        "registry": str(tmp_path / "registry"),
+        "generate": [f"{tmp_path}/mine.py:f", "json_schema"],
+        "json_schema": str(tmp_path / "schema.json"),
+    }
+    named = {place.parameter: place.uri for place in places(arguments) if place.kind == FILE}
+    assert named == {"generate": f"{tmp_path}/mine.py", "json_schema": f"{tmp_path}/schema.json"}
+    before = state_of_steps(arguments)[EVALUATES]
+    (tmp_path / "schema.json").write_text("{}")
+    assert state_of_steps(arguments)[EVALUATES] != before
+    as_text = {**arguments, "json_schema": '{"$schema": "https://json-schema.org/draft/2020-12/schema"}'}
+    assert {place.parameter for place in places(as_text) if place.kind == FILE} == {"generate"}

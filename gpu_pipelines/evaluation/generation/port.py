@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -78,4 +79,14 @@ class TextTask(ABC):
 
         Raises:
             UserError: the model cannot write text.
+        """
+
+    @abstractmethod
+    def write_with_vllm(self, model: Path, prompts: Sequence[np.ndarray], most: int) -> list[Written]:
+        """The same with vLLM, whose rounding is another.
+
+        Args:
+            model: directory in Hugging Face layout.
+            prompts: tokens of each.
+            most: tokens that are written for each at most.
         """

@@ -34,6 +34,7 @@ def texts_json(scoring: TextScoring, scores: ScoresWithText, champion: Scores | 
         "rows": len(answers),
         "of": scoring.prompts_in("test"),
         "max_new_tokens": request.max_new_tokens,
+        "written_by": scores.written_by,
         "cut": sum(not answer.ended for answer in answers),
         "examples": _examples(scores, champion),
     }

@@ -6,6 +6,7 @@ import json
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.tasks import TASKS, task_named
 
 JUDGE, JSON_SCHEMA = "judge", "json_schema"
+#: What writes: vLLM where it is installed and there is a GPU, or one of the two in any case.
+AUTO, TRANSFORMERS, VLLM = WRITERS = ("auto", "transformers", "vllm")
 #: All that can be asked for by its name.
 NAMES = (*TEXT_METRICS, JSON_SCHEMA, JUDGE)
 #: Tokens that are written for a prompt at most, where nobody says it.
@@ -34,6 +37,7 @@ class TextRequest:
         generate: metrics, and functions of the user's own.
         max_new_tokens: tokens that are written behind a prompt at most.
         generate_rows: prompts that are answered at most; 0 for all.
+        generate_with: what writes.
         json_schema: text of a schema, or where it is.
         judge: a model that judges.
     """
@@ -41,6 +45,7 @@ class TextRequest:
     generate: tuple[str, ...]
     max_new_tokens: int
     generate_rows: int
+    generate_with: str
     json_schema: str
     judge: JudgeSettings
 
@@ -86,6 +91,8 @@ class TextRequest:
             found.append(f"max_new_tokens is {self.max_new_tokens}; give 1 or more, or 0 for {NEW_TOKENS}.")
         if self.generate_rows < 0:
             found.append(f"generate_rows is {self.generate_rows}; give how many rows, or 0 for all.")
+        if self.generate_with not in WRITERS:
+            found.append(f"generate_with is {self.generate_with!r}. {nearest(self.generate_with, WRITERS)}")
         found += self._schema_problems()
         if JUDGE in self.generate:
             return found + self.judge.problems()
@@ -96,6 +103,8 @@ class TextRequest:
         if not self.generate:
             return []
         found = [f"generate is {given!r}: {why}" for given in self.functions if (why := why_not_there(given))]
+        if self.generate_with == VLLM and find_spec(VLLM) is None:
+            found.append("generate_with is vllm, which is not installed. Install it, or leave generate_with out.")
         if self.json_schema:
             found += _said_by(self.schema)
         return found + self.judge.problems_here() if JUDGE in self.generate else found

@@ -85,11 +85,13 @@ class ScoresWithText(Scores):
         others: of all rows, without text.
         texts: of the rows that text was written for.
         answers: the text itself, in the same order.
+        written_by: what wrote it.
     """
 
     others: Scores
     texts: TextScores
     answers: Sequence[Answer]
+    written_by: str = ""
 
     @property
     def rows(self) -> int:

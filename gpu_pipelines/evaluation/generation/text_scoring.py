@@ -12,7 +12,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.generation.judge import Judge, Question
 from gpu_pipelines.evaluation.generation.port import Pair, Written
-from gpu_pipelines.evaluation.generation.request import JSON_SCHEMA, JUDGE, TextRequest, name_of
+from gpu_pipelines.evaluation.generation.request import JSON_SCHEMA, JUDGE, TRANSFORMERS, TextRequest, name_of
 from gpu_pipelines.evaluation.generation.rows import sampled, units_of
 from gpu_pipelines.evaluation.generation.scores import Answer, ScoresWithText, figures_of
 from gpu_pipelines.evaluation.generation.text_metrics import TEXT_METRICS, json_matches
@@ -58,13 +58,14 @@ class TextScoring:
         """Numbers of the prompts that are answered together."""
         return units_of(self.pairs(split))
 
-    def scores(self, written: np.ndarray, split: str, others: Scores) -> ScoresWithText:
+    def scores(self, written: np.ndarray, split: str, others: Scores, by: str = TRANSFORMERS) -> ScoresWithText:
         """The scores of a model.
 
         Args:
             written: what it wrote, `Written` by `Written`, unit after unit.
             split: whose prompts it answered.
             others: its scores without text.
+            by: what wrote.
         """
         order = np.concatenate(self.units(split))
         by_pair: dict[int, Written] = dict(zip(order.tolist(), written, strict=True))
@@ -74,7 +75,7 @@ class TextScoring:
             answers = [replace(answer, judgement=each) for answer, each in zip(answers, judged, strict=True)]
         columns = {name: self._column(name, answers) for name in map(name_of, self.request.generate)}
         _say_failures(answers)
-        found = ScoresWithText(others, figures_of(answers, columns), answers)
+        found = ScoresWithText(others, figures_of(answers, columns), answers, by)
         shown = "  ".join(f"{name} {value:.4f}" for name, value in found.texts.metrics().items())
         print(f"{len(answers):,} answers on {split}  {shown}", flush=True)
         return found

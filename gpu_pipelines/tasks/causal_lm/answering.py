@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,6 +80,11 @@ class Answering(TextTask):
             going = [text for text in going if not text.is_done]
         ends = self._ends | ends_of(model)
         return [_written(text, ends) for text in texts]
+
+    def write_with_vllm(self, model: Path, prompts: Sequence[np.ndarray], most: int) -> list[Written]:
+        from gpu_pipelines.tasks.causal_lm.vllm_writing import written_by_vllm
+
+        return written_by_vllm(model, self._directory, prompts, most, self._ends)
 
     @cached_property
     def _tokenizer(self) -> Any:
