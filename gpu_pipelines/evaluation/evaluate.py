@@ -23,6 +23,7 @@ from gpu_pipelines.evaluation.champion import Champion, beside
 from gpu_pipelines.evaluation.function_scoring import FunctionScorer
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, GateResult
 from gpu_pipelines.evaluation.generation.record import texts_json, write_texts
+from gpu_pipelines.evaluation.generation.request import JUDGE
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
 from gpu_pipelines.evaluation.promotion import better, better_by_value
@@ -68,7 +69,7 @@ def evaluate_checkpoints(
     if problems := settings.problems(task):
         raise UserError.of_all(problems)
     directories = {"": checkpoints} if isinstance(checkpoints, Path) else checkpoints
-    texts = TextScoring(settings.texts, dataset) if settings.generate else None
+    texts = TextScoring(settings.texts, dataset, settings.select_by == JUDGE) if settings.generate else None
     with closing(_scorer(settings, dataset, directories, processes, texts)) as scorer:
         return _evaluate(scorer, settings, dataset, export_directory, texts)
 
@@ -253,7 +254,7 @@ def _check_gates(
         if isinstance(gate, ChampionGate):
             found.append(better(gate, scores, comparison, settings.ranking(task, metrics, gate.metric)))
         else:
-            found.append(gate.check(figures))
+            found.append(gate.check(figures, scores.why_unknown(gate.metric)))
     if not any(isinstance(gate, ChampionGate) for gate in gates):
         found.append(better_by_value(scores, comparison, settings.ranking(task, metrics)))
     if champion:

@@ -30,11 +30,17 @@ class Gate:
     def __str__(self) -> str:
         return f"{self.metric}{self.sign}{_number(self.threshold)}"
 
-    def check(self, metrics: Mapping[str, float]) -> GateResult:
-        """Looks at a metric; one that is NaN or infinite passes nothing."""
+    def check(self, metrics: Mapping[str, float], unknown: str = "") -> GateResult:
+        """Looks at a metric; one that is NaN or infinite passes nothing.
+
+        Args:
+            metrics: by name.
+            unknown: why the metric is not known, where that is so.
+        """
         value = metrics[self.metric]
         passed = math.isfinite(value) and bool(_OPERATORS[self.sign](value, self.threshold))
         why = f"{self.metric} is {shown_beside(value, self.threshold)}, wanted {self.sign} {_number(self.threshold)}"
+        why = f"{unknown}, wanted {self.metric} {self.sign} {_number(self.threshold)}" if unknown else why
         return GateResult(str(self), finite_or_none(value), self.threshold, passed, why)
 
 

@@ -59,6 +59,10 @@ class Scores(ABC):
         """Bool (rows,): which rows are predicted right; None where a row is not simply right or wrong."""
         return None
 
+    def why_unknown(self, metric: str) -> str:
+        """Why a metric is no number though the model gave one for each row; empty where that is not so."""
+        return ""
+
     def rows_of(self, metric: str) -> int:
         """Number of rows that a metric is of."""
         return self.rows

@@ -14,7 +14,7 @@ from judges import Answers, judging
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, free_port, server_of
 from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError
 from gpu_pipelines.evaluation.comparison import Comparison
-from gpu_pipelines.evaluation.gates import ChampionGate
+from gpu_pipelines.evaluation.gates import ChampionGate, Gate
 from gpu_pipelines.evaluation.generation.judge import Judge, Judgement, Question
 from gpu_pipelines.evaluation.generation.judge_settings import JudgeSettings
 from gpu_pipelines.evaluation.generation.scores import Answer, ScoresWithText, TextScores
@@ -214,9 +214,14 @@ def test_too_few_judgements_pass_nothing() -> None:
     values = np.full(100, 9.0)
     values[:6] = np.nan
     assert np.isnan(scores(values).metrics()["judge"])
+    gate = Gate("judge", ">=", 3).check(scores(values).metrics(), scores(values).why_unknown("judge"))
+    assert not gate.passed
+    assert gate.why == "only 94 of 100 rows have judge, fewer than 95%, wanted judge >= 3"
     ours, theirs = np.full(100, 9.0), np.full(100, 1.0)
     ours[:3], theirs[3:6] = np.nan, np.nan
     assert scores(ours).metrics()["judge"] == 9
+    assert not scores(ours).why_unknown("judge")
+    assert not scores(ours).why_unknown("loss")
     pair = Comparison(*scores(ours).paired_with(scores(theirs)), 4)
     result = better(ChampionGate("judge"), scores(ours), pair, Ranking("judge", True))
     assert not result.passed

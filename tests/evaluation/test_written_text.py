@@ -121,6 +121,11 @@ def test_text_is_what_transformers_writes_for_each_row_alone(colors: Path, tmp_p
     assert any(not line["ended"] for line in lines)
     assert evaluation.texts is not None
     assert evaluation.texts["cut"] == sum(not line["ended"] for line in lines)
+    shown = {kind: [e for e in evaluation.texts["examples"] if e["kind"] == kind] for kind in ("worst", "best")}
+    assert all(example["scores"]["exact_match"] == 1 for example in shown["best"])
+    assert all(example["scores"]["rouge_l"] < 1 for example in shown["worst"])
+    assert len(shown["best"]) == 3
+    assert shown["worst"]
 
 
 def test_whoever_writes_every_token_of_the_reference_is_right(colors: Path, tmp_path: Path) -> None:
@@ -246,7 +251,10 @@ def test_a_judge_is_asked_about_both_models_and_its_key_is_nowhere(
         answers.of = answer
         judge = {"judge": address, "judge_model": "small", "judge_key": "JUDGE_KEY"}
         gates = ["judge>=3", "judge better_than_champion"]
-        found = evaluated(colors, tmp_path, generate=["exact_match", "judge"], gates=gates, **judge)
+        found = evaluated(
+            colors, tmp_path, generate=["exact_match", "judge"], gates=gates, select_by="exact_match", **judge
+        )
+        assert all("judge" not in scored["val"] for scored in found.checkpoints)
     lines = lines_in(tmp_path)
     unjudged = [line for line in lines if line["scores"]["judge"] is None]
     assert [line["prompt"].startswith("<bos>13: ") for line in unjudged] == [True]

@@ -88,7 +88,8 @@ def _examples(scores: ScoresWithText, champion: Scores | None) -> list[dict[str,
     """The rows that the model answers worst, then those that it answers best, by its metrics in their order."""
     figures = np.nan_to_num(scores.texts.sums, nan=np.inf)
     order = np.lexsort(figures.T[::-1]).tolist()
-    worst = order[:WORST_SHOWN]
+    # Rows that are as good as the best one are no bad ones, few as the others may be.
+    worst = [place for place in order if (figures[place] != figures[order[-1]]).any()][:WORST_SHOWN]
     best = [place for place in reversed(order) if place not in worst and np.isfinite(scores.texts.sums[place]).all()]
     found = []
     for kind, places in (("worst", worst), ("best", best[:BEST_SHOWN])):

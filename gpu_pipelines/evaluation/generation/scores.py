@@ -123,6 +123,11 @@ class ScoresWithText(Scores):
     def right(self) -> np.ndarray | None:
         return self.others.right
 
+    def why_unknown(self, metric: str) -> str:
+        if metric not in self.texts.names or (known := self.rows_of(metric)) >= FEWEST_KNOWN * self.texts.rows:
+            return ""
+        return f"only {known:,} of {self.texts.rows:,} rows have {metric}, fewer than {FEWEST_KNOWN:.0%}"
+
     def rows_of(self, metric: str) -> int:
         if metric not in self.texts.names:
             return self.others.rows_of(metric)

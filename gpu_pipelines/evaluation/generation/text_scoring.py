@@ -29,13 +29,15 @@ class TextScoring:
     Args:
         request: what is asked; checked.
         dataset: whose prompts are answered.
+        judges_val: whether the judge is asked about `val` as well, which costs as much again for each checkpoint.
 
     Raises:
         UserError: the dataset has no references, or a function, the schema or the judge's key is not there.
     """
 
-    def __init__(self, request: TextRequest, dataset: Dataset) -> None:
+    def __init__(self, request: TextRequest, dataset: Dataset, judges_val: bool = False) -> None:
         self.request = request
+        self._judges_val = judges_val
         self._task = task_named(dataset.manifest.task).load_text_task(dataset)
         self._functions = {name_of(given): load_function(given, "function") for given in request.functions}
         self._metrics: dict[str, Metric] = {
@@ -70,10 +72,13 @@ class TextScoring:
         order = np.concatenate(self.units(split))
         by_pair: dict[int, Written] = dict(zip(order.tolist(), written, strict=True))
         answers = [self._answer(pair, by_pair[number]) for number, pair in enumerate(self.pairs(split))]
-        if self._judge is not None:
+        names = [name_of(given) for given in self.request.generate]
+        if split == "val" and not self._judges_val:
+            names = [name for name in names if name != JUDGE]
+        if self._judge is not None and JUDGE in names:
             judged = self._judge.judged([Question(a.prompt, a.text, a.reference) for a in answers])
             answers = [replace(answer, judgement=each) for answer, each in zip(answers, judged, strict=True)]
-        columns = {name: self._column(name, answers) for name in map(name_of, self.request.generate)}
+        columns = {name: self._column(name, answers) for name in names}
         _say_failures(answers)
         found = ScoresWithText(others, figures_of(answers, columns), answers, by)
         shown = "  ".join(f"{name} {value:.4f}" for name, value in found.texts.metrics().items())
