@@ -33,6 +33,15 @@ def evaluate_checkpoints(
     registry: str = "./registry",
     model_name: str = "",
     accept_shift: bool = False,
+    generate: list = [],  # noqa: B006
+    max_new_tokens: int = 0,
+    generate_rows: int = 500,
+    generate_with: str = "auto",
+    json_schema: str = "",
+    judge: str = "",
+    judge_model: str = "",
+    judge_prompt: str = "",
+    judge_key: str = "",
     tracking: str = "none",
     advanced: dict = {},  # noqa: B006
 ) -> NamedTuple("Outputs", [("passed", bool)]):  # type: ignore[valid-type]
@@ -48,10 +57,10 @@ def evaluate_checkpoints(
         gates: Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the
             classification tasks: accuracy, macro_f1, macro_recall, min_recall, roc_auc, ece (calibration error),
             log_loss, and per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity,
-            bits_per_byte, token_accuracy, completion_accuracy; of regression: rmse, mae, r2, coverage; of
-            token_classification: f1, precision, recall, macro_f1, token_accuracy; of tasks of your own: loss,
-            perplexity, token_accuracy. Of all, slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one
-            row on the device of this step. better_than_champion by 0.005 at 95% asks for a difference whose 95%
+            bits_per_byte, token_accuracy, completion_accuracy, and those of generate; of regression: rmse, mae, r2,
+            coverage; of token_classification: f1, precision, recall, macro_f1, token_accuracy; of tasks of your own:
+            loss, perplexity, token_accuracy. Of all, slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms
+            of one row on the device of this step. better_than_champion by 0.005 at 95% asks for a difference whose 95%
             interval lies above 0.005; by and at can be left out, and a metric can stand before it, as in
             gsm8k.exact_match better_than_champion. Empty for the default of the task: accuracy>=0.9 for
             image_classification, none for others.
@@ -84,17 +93,34 @@ def evaluate_checkpoints(
         accept_shift: Whether the data is meant to be another than the champion was evaluated on. Otherwise no model
             passes where the champion's own score has fallen by more than chance allows, where classes or columns that
             it knew are gone, or where the shares of the classes have moved.
+        generate: Metrics of text that the model writes behind the prompts of test, for causal_lm with prompts and
+            completions or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, json_schema, judge,
+            and functions of your own as package.module:function or path/to/file.py:function, which are called with
+            prompt, answer and reference. They can be gated on and selected by; of all of them more is better. Empty to
+            write nothing.
+        max_new_tokens: Tokens that are written behind a prompt at most; 0 for 256.
+        generate_rows: Prompts of a split that are answered at most, chosen by a hash of their content, the same for all
+            models; 0 for all.
+        generate_with: What writes: vllm, transformers, or auto for vLLM where it is installed and there is a GPU.
+        json_schema: JSON Schema of the metric json_schema: its text, or where such a file is, local or gs://.
+        judge: Address of the language model that gives the metric judge, a score of 0 to 10, in the form of OpenAI's
+            chat completions, such as https://host/v1.
+        judge_model: What the judge's address calls its model.
+        judge_prompt: What the judge is asked, with {prompt}, {answer} and {reference} where these are to stand; the
+            form of its answer is added. Empty to ask how right and complete the answer is.
+        judge_key: Where the judge's key is: a variable of the step's environment, or a secret of Secret Manager as
+            projects/PROJECT/secrets/SECRET/versions/VERSION; never the key itself. Empty for no key.
         tracking: Tracker that shows the run, as for check_request; none tells nobody.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
         best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json, a model card and
-            examples.json, a few inputs with the model's outputs; if a scoring_function chose it, with its own files
-            instead.
+            examples.json, a few inputs with the model's outputs, and with generate generated.jsonl, what it wrote; if
+            a scoring_function chose it, with its own files instead.
         evaluation: Test metrics of the best checkpoint.
         confusion: Its confusion matrix on test; empty for a task without classes.
-        report: Verdict, checkpoints over time, test metrics with intervals beside the champion's, slices, the worst
-            rows, and for a classifier confusion matrix and calibration.
+        report: Verdict, checkpoints over time, test metrics with intervals beside the champion's, slices, written
+            text, benchmarks, the worst rows, and for a classifier confusion matrix and calibration.
         benchmark_results: Results of the benchmarks: benchmarks.json with figures and the values of each document, and
             for each checkpoint that was run a folder with a file of documents and responses for each task; without
             benchmarks nothing but an empty benchmarks.json.
@@ -118,6 +144,15 @@ def evaluate_checkpoints(
             registry=registry,
             model_name=model_name,
             accept_shift=accept_shift,
+            generate=generate,
+            max_new_tokens=max_new_tokens,
+            generate_rows=generate_rows,
+            generate_with=generate_with,
+            json_schema=json_schema,
+            judge=judge,
+            judge_model=judge_model,
+            judge_prompt=judge_prompt,
+            judge_key=judge_key,
         ),
         dataset=dataset,
         best_checkpoint=best_checkpoint,

@@ -12,6 +12,8 @@ from gpu_pipelines.artifacts.documents import read_as, write_document
 from gpu_pipelines.numbers import figure
 
 EVALUATION = "evaluation.json"
+#: What the model wrote for rows of test, a line each; see docs/evaluation.md.
+GENERATED = "generated.jsonl"
 #: Of all there is, a representation shows so much.
 _METRICS_SHOWN, _GATES_SHOWN = 6, 8
 
@@ -27,7 +29,8 @@ class Evaluation:
         dataset_fingerprint: dataset evaluated on.
         configuration: how the best checkpoint was trained, `settings` and `devices`; both empty if that is not known.
         select_by: metric on `val` that chose the best checkpoint.
-        checkpoints: for each, `name`, `step`, `epoch` (None if not known), its metrics on `val`, and `averages`, the
+        checkpoints: for each, `name`, `step`, `epoch` (None if not known), its metrics on `val` (those of written
+            text only where one of them chose the best), and `averages`, the
             checkpoints that it is the mean of, where it is one, `training`, where there are several, and `ema`, where
             it is the moving average of the weights. Here and below, a metric that is not a finite number is None.
         best: name of the checkpoint chosen.
@@ -62,6 +65,10 @@ class Evaluation:
             `more_is_better` by metric, `checkpoints` (best on val first, each `name` and `metrics`), and `champion`:
             `version`, `metrics`, `differences`, `reused` (whether its results are those it was registered with), or
             `not_compared`. Metrics are called TASK.METRIC.
+        texts: of text that was written for rows of test: its `metrics`, the `rows` that it was written for `of` so
+            many, `max_new_tokens`, what it was `written_by`, how many answers were `cut` off, `examples` of the worst
+            and the best, and of a `judge` its `address`, `model`, and how many answers it `failed` to judge; None where
+            none was written.
     """
 
     model_name: str
@@ -88,6 +95,7 @@ class Evaluation:
     test_source: dict[str, Any] | None = None
     trainings: list[dict[str, Any]] = field(default_factory=list)
     benchmarks: dict[str, Any] | None = None
+    texts: dict[str, Any] | None = None
 
     def save(self, directory: Path) -> None:
         write_document(directory / EVALUATION, asdict(self))

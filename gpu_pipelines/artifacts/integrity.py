@@ -14,7 +14,7 @@ from pathlib import Path
 
 from gpu_pipelines.artifacts.benchmark_results import BENCHMARKS
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_file
-from gpu_pipelines.artifacts.evaluation import EVALUATION
+from gpu_pipelines.artifacts.evaluation import EVALUATION, GENERATED
 from gpu_pipelines.artifacts.examples import EXAMPLES
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, open_remote
@@ -37,8 +37,8 @@ def model_files(files: Mapping[str, str]) -> dict[str, str]:
     """
     if EVALUATION not in files:
         return {**files, EVALUATION: ""}
-    # Beside a checkpoint of a format of the user's own, files of these names are the user's.
-    beside = {EVALUATION, MODEL_CARD, *([BENCHMARKS, EXAMPLES] if _CONFIG in files else [])}
+    # Beside a checkpoint of a format of the user's own, files of the other names are the user's.
+    beside = {EVALUATION, MODEL_CARD, *([BENCHMARKS, EXAMPLES, GENERATED] if _CONFIG in files else [])}
     return {name: digest for name, digest in files.items() if name not in beside}
 
 

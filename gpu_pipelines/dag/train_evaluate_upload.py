@@ -73,6 +73,7 @@ def places(arguments: Mapping[str, Any]) -> list[Place]:
     found += [Place("benchmarks", place, DIRECTORY) for place in places_of_benchmarks(evaluation.benchmarks)]
     if evaluation.scoring_file is not None:
         found.append(Place("scoring_function", str(evaluation.scoring_file), FILE))
+    found += [Place(name, place, FILE) for name, place in evaluation.texts.places]
     return found
 
 

@@ -99,7 +99,7 @@ class DocumentScores(BenchmarkScores):
 
         return resample(metrics, self.documents, self.seed)
 
-    def right_in(self, metric: str) -> np.ndarray | None:
+    def right_by(self, metric: str) -> np.ndarray | None:
         for name, each in self.results.items():
             if metric_name(self.task, name) == metric and each.aggregation == "mean":
                 values = each.of_documents
@@ -143,10 +143,10 @@ class GroupScores(BenchmarkScores):
                 found[metric_name(self.group, name)] = np.average(np.stack(values), axis=0, weights=sizes)
         return found
 
-    def right_in(self, metric: str) -> np.ndarray | None:
+    def right_by(self, metric: str) -> np.ndarray | None:
         for name, each in self.results.items():
             if metric_name(self.group, name) == metric and each.by_size:
-                parts = [task.right_in(metric_name(task.task, name)) for task in self._with(name)]
+                parts = [task.right_by(metric_name(task.task, name)) for task in self._with(name)]
                 known = [part for part in parts if part is not None]
                 return np.concatenate(known) if known and len(known) == len(parts) else None
         return None

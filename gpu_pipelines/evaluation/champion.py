@@ -68,7 +68,7 @@ def beside(registered: RegisteredVersion, scorer: Scorer, scores: Scores, manife
     except DamagedVersionError as error:
         return Champion(registered.number, _not_compared(registered, error), None, [])
     try:
-        comparison = Comparison(scores, scorer.champion_on_test(registered), registered.number)
+        comparison = Comparison(*scores.paired_with(scorer.champion_on_test(registered)), registered.number)
     except NoComparisonError as error:
         comparison = _not_compared(registered, error)
     theirs = comparison.theirs if isinstance(comparison, Comparison) else None

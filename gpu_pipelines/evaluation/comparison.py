@@ -44,15 +44,13 @@ class Comparison:
         return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
     def mcnemar(self, metric: str = "accuracy") -> dict[str, Any] | None:
-        """McNemar's exact test: rows that one alone gets right, and the two-sided p-value.
-
-        None where the metric is not the share of rows that are right.
+        """McNemar's exact test: rows that one alone gets right, and the two-sided p-value; None of other metrics.
 
         If both models were right equally often, either would be the one that is right with probability 1/2 in a row in
         which only one of them is.
         Source: McNemar, Psychometrika 12 (1947); exact form: Fagerland et al., https://doi.org/10.1186/1471-2288-13-91.
         """
-        ours, theirs = self.ours.right_in(metric), self.theirs.right_in(metric)
+        ours, theirs = self.ours.right_by(metric), self.theirs.right_by(metric)
         if ours is None or theirs is None:
             return None
         ours_alone, theirs_alone = int((ours & ~theirs).sum()), int((theirs & ~ours).sum())

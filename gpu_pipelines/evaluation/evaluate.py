@@ -25,6 +25,10 @@ from gpu_pipelines.evaluation.candidates import Candidate, Scorer
 from gpu_pipelines.evaluation.champion import Champion, beside
 from gpu_pipelines.evaluation.function_scoring import FunctionScorer
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, GateResult
+from gpu_pipelines.evaluation.generation.record import texts_json, write_texts
+from gpu_pipelines.evaluation.generation.request import JUDGE
+from gpu_pipelines.evaluation.generation.scores import ScoresWithText
+from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
 from gpu_pipelines.evaluation.promotion import better, better_by_value
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.scores import Scores, summary
@@ -73,22 +77,29 @@ def evaluate_checkpoints(
     if problems := settings.problems(task):
         raise UserError.of_all(problems)
     directories = {"": checkpoints} if isinstance(checkpoints, Path) else checkpoints
-    with closing(_scorer(settings, dataset, directories, processes)) as scorer:
-        found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, stores or {})
+    texts = TextScoring(settings.texts, dataset, settings.select_by == JUDGE) if settings.generate else None
+    with closing(_scorer(settings, dataset, directories, processes, texts)) as scorer:
+        found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, texts, stores or {})
     if benchmark_directory is not None:
         save_benchmarks(benchmarked, benchmark_directory)
     return found
 
 
 def _scorer(
-    settings: EvaluationSettings, dataset: Dataset, directories: Mapping[str, Path], processes: int | None
+    settings: EvaluationSettings,
+    dataset: Dataset,
+    directories: Mapping[str, Path],
+    processes: int | None,
+    texts: TextScoring | None,
 ) -> Scorer:
     if settings.scoring_function:
         return FunctionScorer(settings, dataset, directories)
     if len(directories) > 1:
-        return TrainingsScorer(dataset, directories, settings.average_last, processes)
+        return TrainingsScorer(dataset, directories, settings.average_last, processes, texts, settings.texts_on_val)
     (directory,) = directories.values()
-    return RecipeScorer(dataset, directory, settings.average_last, processes)
+    return RecipeScorer(
+        dataset, directory, settings.average_last, processes, texts=texts, texts_on_val=settings.texts_on_val
+    )
 
 
 def _evaluate(
@@ -96,6 +107,7 @@ def _evaluate(
     settings: EvaluationSettings,
     dataset: Dataset,
     export_directory: Path,
+    texts: TextScoring | None,
     stores: Mapping[str, str],
 ) -> tuple[Evaluation, Benchmarked | None]:
     task = dataset.manifest.task
@@ -109,13 +121,14 @@ def _evaluate(
     name = settings.model_name or model_name_for(dataset.manifest.source)
     registered = open_registry(settings.registry).champion(name)
     champion = beside(registered, scorer, scores, dataset.manifest) if registered else None
+    theirs = champion.scores if champion else None
     benchmarked = None
     if settings.benchmarks:
         both = (registered, champion) if registered and champion else None
         benchmarked = run_benchmarks(cast("RunsModels", scorer), settings, ranked, both, stores)
     test = summary(scores)
     if values:
-        test["slices"] = slices_of(values, scores, champion.scores if champion else None)
+        test["slices"] = slices_of(values, scores, theirs)
     asked = settings.parsed_gates(task)
     latency = scorer.latency(best) if _asks_for_latency(settings, asked) else None
     figures = _figures(scores, test, latency) | (benchmarked.figures() if benchmarked else {})
@@ -144,10 +157,13 @@ def _evaluate(
         shift=shift_json(champion.shift, settings.accept_shift) if champion else None,
         test_source=dataset.manifest.test_source,
         trainings=trainings,
+        texts=texts_json(texts, scores, theirs) if texts and isinstance(scores, ScoresWithText) else None,
         benchmarks=benchmarked.summary(settings) if benchmarked else None,
     )
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)
+    if isinstance(scores, ScoresWithText):
+        write_texts(export_directory, scores, theirs)
     if benchmarked:
         write_results(export_directory, benchmarked.best)
     evaluation.save(export_directory)
@@ -210,7 +226,9 @@ def _asks_for_latency(settings: EvaluationSettings, gates: Sequence[Gate | Champ
 def _require_metrics(settings: EvaluationSettings, task: str, metrics: Mapping[str, float]) -> None:
     """Checks that what is asked for was computed, which for a user's own code shows only when it has run."""
     asked = [settings.ranking(task, metrics).metric]
-    later = () if settings.scoring_function else (LATENCY, "slices.", *task_named(task).figures)
+    later = (
+        () if settings.scoring_function else (LATENCY, "slices.", *task_named(task).figures, *settings.texts.metrics)
+    )
     gates = [gate.metric for gate in settings.parsed_gates(task) if gate.metric]
     gates = [metric for metric in gates if not (settings.benchmarks and is_metric_of_benchmark(metric))]
     asked += [metric for metric in gates if not metric.startswith(later)]
@@ -264,7 +282,7 @@ def _check_gates(
         elif isinstance(gate, ChampionGate):
             found.append(better(gate, scores, comparison, settings.ranking(task, metrics, gate.metric)))
         else:
-            found.append(gate.check(figures))
+            found.append(gate.check(figures, scores.why_unknown(gate.metric)))
     if not any(isinstance(gate, ChampionGate) for gate in gates):
         found.append(better_by_value(scores, comparison, settings.ranking(task, metrics)))
     if champion:

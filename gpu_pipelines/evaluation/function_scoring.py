@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import linecache
 import math
 import re
 import shutil
-import sys
-import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
-from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -22,10 +16,11 @@ from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
-from gpu_pipelines.errors import NotFoundError, UserError, nearest, some_of
+from gpu_pipelines.errors import NotFoundError, UserError, some_of
 from gpu_pipelines.evaluation.candidates import Candidate, NoComparisonError
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.evaluation.user_function import UserFunction, load_function
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.registry.directory import VERSION
 
@@ -81,7 +76,7 @@ class FunctionScorer:
         self._dataset = dataset
         self.candidates = [found for name, directory in directories.items() for found in _candidates(directory, name)]
         self._configurations = {name: _configuration(directory) for name, directory in directories.items()}
-        self._module, self._function = _load(settings)
+        self._function: UserFunction = load_function(settings.scoring_function, "scoring function")
         self._metrics: list[str] = []
 
     def configuration_of(self, candidate: Candidate) -> dict[str, Any]:
@@ -140,10 +135,7 @@ class FunctionScorer:
             shutil.copy2(candidate.path, directory)
 
     def _call(self, checkpoint: Path, split: str, what: str) -> GivenScores:
-        try:
-            returned = self._function(checkpoint, self._dataset.directory, split)
-        except (Exception, SystemExit) as error:
-            raise UserError(f"{self._name} failed on {what}: {_said(error)}", _place(error, self._module)) from None
+        returned = self._function.call(what, checkpoint, self._dataset.directory, split)
         values = self._checked(returned, what)
         self._metrics = self._metrics or list(values)
         if set(values) != set(self._metrics):
@@ -194,56 +186,3 @@ def _candidates(directory: Path, training: str) -> list[Candidate]:
 def _configuration(directory: Path) -> dict[str, Any]:
     known = read_configuration(directory) if (directory / CONFIGURATION).is_file() else {}
     return {key: known.get(key, {}) for key in ("settings", "devices")}
-
-
-def _load(settings: EvaluationSettings) -> tuple[ModuleType, ScoringFunction]:
-    """Imports the user's module; the folder of a file can be imported from, as if the file were run."""
-    place, _, name = settings.scoring_function.rpartition(":")
-    file = settings.scoring_file
-    if file is not None and not file.is_file():
-        raise NotFoundError(f"There is no file {file} with the scoring function {name}.")
-    try:
-        module = _module_of(file) if file is not None else import_module(place)
-    except (Exception, SystemExit) as error:
-        problem = f"{place} with the scoring function cannot be imported: {_said(error)}"
-        raise UserError(problem, _place(error)) from None
-    function = getattr(module, name, None)
-    if not callable(function):
-        functions = [name for name, value in vars(module).items() if callable(value) and not name.startswith("_")]
-        raise UserError(f"{place} has no function {name}.", nearest(name, functions) if functions else "")
-    return module, function
-
-
-def _module_of(file: Path) -> ModuleType:
-    if (folder := str(file.parent.resolve())) not in sys.path:
-        sys.path.insert(0, folder)
-    # A name of its own, so that a file called like an installed package hides nothing.
-    spec = spec_from_file_location(f"scoring_function_in_{file.stem}", file.resolve())
-    if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
-    module = module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up there
-    spec.loader.exec_module(module)
-    return module
-
-
-def _said(error: BaseException) -> str:
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0]}" if text else type(error).__name__
-
-
-def _place(error: BaseException, module: ModuleType | None = None) -> str:
-    """Where in the user's own code it went wrong: the last frame of the function's file, else the last one at all."""
-    if isinstance(error, SyntaxError) and error.filename:
-        return f"{error.filename}:{error.lineno}: {(error.text or '').strip()}"
-    frames = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if frame.filename != __file__ and "importlib" not in frame.filename
-    ]
-    own = [frame for frame in frames if module is not None and frame.filename == module.__file__]
-    if not frames:
-        return ""
-    frame = (own or frames)[-1]
-    line = linecache.getline(frame.filename, frame.lineno or 0).strip()
-    return f"{frame.filename}:{frame.lineno}: {line}"

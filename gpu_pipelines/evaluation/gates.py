@@ -31,11 +31,17 @@ class Gate:
     def __str__(self) -> str:
         return f"{self.metric}{self.sign}{_number(self.threshold)}"
 
-    def check(self, metrics: Mapping[str, float]) -> GateResult:
-        """Looks at a metric; one that is NaN or infinite passes nothing."""
+    def check(self, metrics: Mapping[str, float], unknown: str = "") -> GateResult:
+        """Looks at a metric; one that is NaN or infinite passes nothing.
+
+        Args:
+            metrics: by name.
+            unknown: why the metric is not known, where that is so.
+        """
         value = metrics[self.metric]
         passed = math.isfinite(value) and bool(_OPERATORS[self.sign](value, self.threshold))
         why = f"{self.metric} is {shown_beside(value, self.threshold)}, wanted {self.sign} {_number(self.threshold)}"
+        why = f"{unknown}, wanted {self.metric} {self.sign} {_number(self.threshold)}" if unknown else why
         return GateResult(str(self), finite_or_none(value), self.threshold, passed, why)
 
 
@@ -122,10 +128,10 @@ class _Parser:
         name, at = self._take("a metric, such as accuracy>=0.95")
         gate: Gate | ChampionGate
         if name == BETTER:
-            gate = self._champion({})
+            gate = self._champion()
         elif self._tokens[self._next : self._next + 1] and self._tokens[self._next][0] == BETTER:
             self._next += 1
-            gate = self._champion({"in": self._compared(name, at)})
+            gate = self._champion(self._compared(name, at))
         else:
             gate = self._condition(name, at)
         if self._next < len(self._tokens):
@@ -149,7 +155,8 @@ class _Parser:
             raise self._wrong(at, f"nothing can pass this: {name} goes from {reach}.")
         return gate
 
-    def _champion(self, given: dict[str, Any]) -> ChampionGate:
+    def _champion(self, metric: str = "") -> ChampionGate:
+        given: dict[str, Any] = {"in": metric} if metric else {}
         while self._next < len(self._tokens):
             word, at = self._take("")
             if word not in ("in", "by", "at") or word in given:

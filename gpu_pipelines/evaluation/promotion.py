@@ -31,7 +31,7 @@ def better_by_value(scores: Scores, champion: Comparison | Incomparable | None, 
         return settled
     assert isinstance(champion, Comparison)
     other = champion.theirs.metrics()[metric]
-    both, improvement = _both(metric, value, other, champion), sign * champion.difference(metric)
+    both, improvement = _both(metric, champion), sign * champion.difference(metric)
     ends = champion.ends(metric, CONFIDENCE)
     if ends is None:
         why = f"{both}: {_word(improvement)}; no interval is known"
@@ -67,7 +67,7 @@ def better(
         return settled
     assert isinstance(comparison, Comparison)
     improvement = sign * comparison.difference(metric)
-    both = _both(metric, scores.metrics()[metric], comparison.theirs.metrics()[metric], comparison)
+    both = _both(metric, comparison)
     wanted = f"wanted more than {gate.margin:g}"
     if gate.confidence is None:
         passed = improvement > gate.margin
@@ -103,6 +103,9 @@ def _without_comparison(
     if isinstance(comparison, Incomparable):
         why = f"version {comparison.version} could not be compared with, and stays: {comparison.why}"
         return GateResult(name, None, threshold, False, why)
+    if not math.isfinite(comparison.ours.metrics().get(metric, math.nan)):
+        why = f"too few rows have {metric} of both models, this one and version {comparison.version}, which stays"
+        return GateResult(name, None, threshold, False, why)
     if not math.isfinite(comparison.theirs.metrics().get(metric, math.nan)):
         why = f"{metric} of version {comparison.version} is not a finite number on the same {comparison.ours.row_name}"
         return GateResult(name, None if threshold is not None else value, threshold, True, why)
@@ -113,7 +116,8 @@ def _word(improvement: float) -> str:
     return "better" if improvement > 0 else "worse" if improvement < 0 else "no better"
 
 
-def _both(metric: str, value: float, other: float, comparison: Comparison) -> str:
+def _both(metric: str, comparison: Comparison) -> str:
+    value, other = comparison.ours.metrics()[metric], comparison.theirs.metrics()[metric]
     ours, theirs = [f"{value:.4f}"] * 2 if value == other else [shown_beside(value, other), shown_beside(other, value)]
-    rows = f"the same {comparison.ours.rows:,} {comparison.ours.row_name}"
+    rows = f"the same {comparison.ours.rows_of(metric):,} {comparison.ours.row_name}"
     return f"{metric} is {ours}, version {comparison.version} has {theirs} on {rows}"

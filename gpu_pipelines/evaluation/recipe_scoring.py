@@ -25,12 +25,16 @@ from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.integrity import digest_of
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.candidates import Candidate
+from gpu_pipelines.evaluation.generation.request import VLLM
+from gpu_pipelines.evaluation.generation.scores import ScoresWithText
+from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
 from gpu_pipelines.evaluation.hugging_face import copy_model, models_in
-from gpu_pipelines.evaluation.models import Loaded, ModelSource
+from gpu_pipelines.evaluation.models import Loaded, Models, ModelSource, champion_errors
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.scoring import Scoring
 from gpu_pipelines.evaluation.sharding import ShardedRunner, evaluation_devices
+from gpu_pipelines.evaluation.vllm_process import writes_with_vllm, written_in_process
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, WEIGHTS, load_weights, save_state, trained_weights
 from gpu_pipelines.tasks.tasks import task_named
@@ -52,6 +56,8 @@ class RecipeScorer:
         average_last: how many of the last checkpoints are averaged into one more candidate; 0 for none.
         processes: number of GPUs or CPU processes; None for all that the step was placed on.
         training: what the candidates' names begin with; empty where there is one training only.
+        texts: what scores written text; None where none is written.
+        texts_on_val: whether text is written for `val` as well, with each candidate.
 
     Raises:
         UserError: there is no good checkpoint, or data and checkpoints do not belong together.
@@ -64,8 +70,11 @@ class RecipeScorer:
         average_last: int = 0,
         processes: int | None = None,
         training: str = "",
+        texts: TextScoring | None = None,
+        texts_on_val: bool = False,
     ) -> None:
         self._dataset = dataset
+        self._texts, self._texts_on_val = texts, texts_on_val
         self._scoring = task_named(dataset.manifest.task).load_scoring(dataset)
         self._scratch = tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")
         self._trained = not foreign_models(directory)
@@ -79,6 +88,8 @@ class RecipeScorer:
             self._configuration["settings"],
             next(iter(frozen), ""),
             self._rows_per_batch(),
+            texts.request.generate_rows if texts else 0,
+            texts.request.max_new_tokens if texts else 0,
         )
         self._processes = processes
         self._opened: ShardedRunner | None = None
@@ -93,11 +104,14 @@ class RecipeScorer:
         return bool(self._configuration["settings"].get("ema_decay"))
 
     @property
+    def _devices(self) -> list[str]:
+        return evaluation_devices(torch.cuda.device_count(), self._processes)
+
+    @property
     def _sharded(self) -> ShardedRunner:
         """What runs the models; begun when it is first needed."""
         if self._opened is None:
-            devices = evaluation_devices(torch.cuda.device_count(), self._processes)
-            self._opened = ShardedRunner(self._settings, devices, at_once=self._processes is not None)
+            self._opened = ShardedRunner(self._settings, self._devices, at_once=self._processes is not None)
         return self._opened
 
     def release(self) -> None:
@@ -111,10 +125,7 @@ class RecipeScorer:
 
     def on_val(self, done: Callable[[int, Scores], None]) -> None:
         sources = [self._source(candidate) for candidate in self.candidates]
-        rows = self._rows("val")
-        self._sharded.predict(
-            sources, "val", rows, lambda n, predicted: done(n, self._scoring.scores(predicted, "val"))
-        )
+        self._scored(sources, "val", done, self._texts if self._texts_on_val else None)
 
     def on_test(self, candidate: Candidate) -> Scores:
         return self._score_on_test(self._source(candidate))
@@ -151,7 +162,7 @@ class RecipeScorer:
         return {"p50_ms": float(p50), "p95_ms": float(p95), "calls": len(took), "device": device}
 
     def worst(self, scores: Scores) -> list[dict[str, Any]]:
-        return self._scoring.worst(scores)
+        return self._scoring.worst(scores.others if isinstance(scores, ScoresWithText) else scores)
 
     def slice_values(self, column: str) -> list[str]:
         return self._scoring.slice_values(column)
@@ -162,11 +173,7 @@ class RecipeScorer:
         if not self._trained:
             copy_model(candidate.path, directory, self._dataset)
         else:
-            if self._configuration["settings"].get("lora_rank"):
-                from gpu_pipelines.tasks.adapters import merge_adapters
-
-                merge_adapters(loaded.model)
-            models.recipe.export(loaded.model, directory)
+            self._export_trained(models, loaded, directory)
         if examples := examples_of(loaded, self._dataset, self._scoring, models.device):
             examples.save(directory)
 
@@ -180,10 +187,62 @@ class RecipeScorer:
 
     def _score_on_test(self, source: ModelSource) -> Scores:
         found: list[Scores] = []
-        rows = self._rows("test")
-        scores = self._scoring.scores
-        self._sharded.predict([source], "test", rows, lambda n, predicted: found.append(scores(predicted, "test")))
+        self._scored([source], "test", lambda number, scores: found.append(scores), self._texts)
         return found[0]
+
+    def _scored(
+        self,
+        sources: list[ModelSource],
+        split: str,
+        done: Callable[[int, Scores], None],
+        texts: TextScoring | None,
+    ) -> None:
+        """Scores models on a split; with their text, if `texts` is given, which they write afterwards."""
+        others: dict[int, Scores] = {}
+
+        def scored(number: int, predicted: np.ndarray) -> None:
+            others[number] = self._scoring.scores(predicted, split)
+            if texts is None:
+                done(number, others[number])
+
+        self._sharded.predict(sources, split, self._rows(split), scored)
+        if texts is None:
+            return
+        if writes_with_vllm(texts.request.generate_with, self._devices[0]):
+            for number, source in enumerate(sources):
+                done(number, texts.scores(self._written_by_vllm(source, split, texts), split, others[number], VLLM))
+        else:
+            self._sharded.write(
+                sources,
+                split,
+                len(texts.units(split)),
+                lambda number, written: done(number, texts.scores(written, split, others[number])),
+            )
+
+    def _written_by_vllm(self, source: ModelSource, split: str, texts: TextScoring) -> np.ndarray:
+        """What the model of a source writes, unit after unit; a checkpoint is exported for that."""
+        pairs = texts.pairs(split)
+        prompts = [pairs[number].prompt for unit in texts.units(split) for number in unit]
+        with tempfile.TemporaryDirectory(dir=self._scratch.name) as scratch, champion_errors(source):
+            model = source.path
+            if source.kind == "checkpoint":
+                model = Path(scratch)
+                models = self._sharded.runner.models
+                self._export_trained(models, models.load(source), model)
+            self.release()
+            most = texts.request.max_new_tokens
+            written = written_in_process(self._dataset.directory, model, source.title, prompts, most)
+        found = np.empty(len(written), dtype=object)
+        found[:] = written
+        return found
+
+    def _export_trained(self, models: Models, loaded: Loaded, directory: Path) -> None:
+        """Writes a model of the training; with adapters, it is no model of the training any more."""
+        if self._configuration["settings"].get("lora_rank"):
+            from gpu_pipelines.tasks.adapters import merge_adapters
+
+            merge_adapters(loaded.model)
+        models.recipe.export(loaded.model, directory)
 
     def _rows(self, split: str) -> int:
         if rows := self._dataset.manifest.rows(split):

@@ -13,10 +13,12 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.benchmark_report import benchmark_section
 from gpu_pipelines.evaluation.bootstrap import without_interval
+from gpu_pipelines.evaluation.generation.request import metric_of
 from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.numbers import figure, signed
 from gpu_pipelines.reports.charts import Line, Range, heatmap, interval_chart, line_chart, reliability_chart
 from gpu_pipelines.reports.page import image_data, render, write_page
+from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.tasks import task_named
 
 #: A table of so many classes has them all; of more, those of lowest recall.
@@ -57,6 +59,8 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         unknown=without_interval(math.nan),
         reasons=_reasons(evaluation),
         metrics=list(metrics),
+        on_val=[name for name in metrics if all(name in scored["val"] for scored in evaluation.checkpoints)],
+        texts=evaluation.texts,
         epochs=any(scored["epoch"] is not None for scored in evaluation.checkpoints),
         intervals=any(metric["low"] is not None for metric in metrics.values()),
         charts=_charts(evaluation),
@@ -147,6 +151,8 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
 
     metrics = evaluation.test["metrics"]
     known = [] if evaluation.scoring_function else [c for c in CHARTS if all(name in metrics for name in c[1])]
+    if evaluation.texts and evaluation.select_by in evaluation.texts["metrics"]:
+        known = [(f"{evaluation.select_by} of written text on val", (evaluation.select_by,)), *known]
     if known:
         return [chart(title, *names) for title, names in known]
     shown = sorted(metrics, key=lambda name: name != evaluation.select_by)[:CHARTS_OF_OWN_METRICS]
@@ -157,7 +163,7 @@ def _beside_champion(evaluation: Evaluation) -> list[Markup]:
     """The metrics of both models that are shares, and their differences, as far as intervals are known."""
     if evaluation.champion is None or "differences" not in evaluation.champion:
         return []
-    metrics, theirs = task_named(evaluation.task).metrics, evaluation.champion["metrics"]
+    metrics, theirs = _known_metrics(evaluation), evaluation.champion["metrics"]
     ours = evaluation.test["metrics"]
     # Shares have one scale in common; where the metric that decides is none of them, it is shown alone.
     main = evaluation.select_by
@@ -194,13 +200,19 @@ def _calibration(evaluation: Evaluation) -> Markup | None:
 
 def _better(evaluation: Evaluation) -> dict[str, str]:
     """For each metric whether its difference to the champion is good or bad, with an interval on one side of 0."""
-    known = {} if evaluation.scoring_function else task_named(evaluation.task).metrics
+    known = {} if evaluation.scoring_function else _known_metrics(evaluation)
     found = {}
     for name, difference in (evaluation.champion or {}).get("differences", {}).items():
         low, high = difference["low"], difference["high"]
         if name in known and low is not None and high is not None and (low > 0 or high < 0):
             found[name] = "good" if (low > 0) == known[name].more_is_better else "bad"
     return found
+
+
+def _known_metrics(evaluation: Evaluation) -> dict[str, Metric]:
+    """The metrics of the task, and those of written text."""
+    written = (evaluation.texts or {}).get("metrics", ())
+    return {**task_named(evaluation.task).metrics, **{name: metric_of(name) for name in written}}
 
 
 def _or_nan(value: float | None) -> float:

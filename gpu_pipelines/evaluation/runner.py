@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ import torch
 
 from gpu_pipelines.artifacts.dataset import Dataset, Split
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.generation.port import Pair, TextTask, Written
+from gpu_pipelines.evaluation.generation.rows import sampled, units_of
 from gpu_pipelines.evaluation.models import Loaded, Models, ModelSource, champion_errors
 from gpu_pipelines.tasks.tasks import task_named
 
@@ -31,12 +34,16 @@ class RunnerSettings:
         training: settings of the training; empty if there was none.
         frozen_sha256: of the weights that are not in the checkpoints; empty if all are.
         rows_per_batch: rows at once.
+        generate_rows: prompts of a split that text is written for at most; 0 for all.
+        max_new_tokens: tokens that are written for each at most.
     """
 
     dataset_directory: Path
     training: Mapping[str, Any]
     frozen_sha256: str
     rows_per_batch: int
+    generate_rows: int = 0
+    max_new_tokens: int = 0
 
 
 class Runner:
@@ -60,6 +67,7 @@ class Runner:
         self._device = torch.device(device)
         self.scoring = task_named(self._dataset.manifest.task).load_scoring(self._dataset)
         self._splits: dict[str, Split] = {}
+        self._pairs: dict[str, tuple[list[Pair], list[np.ndarray]]] = {}
         self.models = Models(self._dataset, settings.training, settings.frozen_sha256, self._device)
 
     def predict(self, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
@@ -77,6 +85,24 @@ class Runner:
                 for columns in self._split(split).columns(first, min(stop, first + size)):
                     found.append(self._predict_batch(loaded, {name: a.copy() for name, a in columns.items()}))
         return np.concatenate(found)
+
+    def write(self, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
+        """What the model of a source writes for units `start` to `stop` of the prompts of a split: objects, `Written`.
+
+        Raises:
+            NoComparisonError: it is the champion, and cannot write.
+            UserError: the model cannot be loaded, or cannot write.
+        """
+        loaded = self.models.load(source)
+        pairs, units = self._prompts(split)
+        written: list[Written] = []
+        with torch.inference_mode(), champion_errors(source):
+            for unit in units[start:stop]:
+                prompts = [pairs[number].prompt for number in unit]
+                written += self._text_task.write(loaded, prompts, self._settings.max_new_tokens)
+        found = np.empty(len(written), dtype=object)
+        found[:] = written
+        return found
 
     def latency_ms(self, source: ModelSource, split: str) -> np.ndarray:
         """Milliseconds of calls with one row each, from a row in host memory to its prediction there, after warm-up."""
@@ -98,6 +124,16 @@ class Runner:
     def device_name(self) -> str:
         """The device, for people."""
         return torch.cuda.get_device_name(self._device) if self._device.type == "cuda" else "the CPU"
+
+    @cached_property
+    def _text_task(self) -> TextTask:
+        return task_named(self._dataset.manifest.task).load_text_task(self._dataset)
+
+    def _prompts(self, split: str) -> tuple[list[Pair], list[np.ndarray]]:
+        if split not in self._pairs:
+            pairs = sampled(self._text_task.pairs(split), self._settings.generate_rows)
+            self._pairs[split] = pairs, units_of(pairs)
+        return self._pairs[split]
 
     def _split(self, name: str) -> Split:
         if name not in self._splits:

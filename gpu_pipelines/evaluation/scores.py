@@ -65,9 +65,21 @@ class Scores(ABC):
         """Bool (rows,): which rows are predicted right; None where a row is not simply right or wrong."""
         return None
 
-    def right_in(self, metric: str) -> np.ndarray | None:
-        """Bool (rows,): the rows whose share a metric is; None where it is no such share."""
+    def why_unknown(self, metric: str) -> str:
+        """Why a metric is no number though the model gave one for each row; empty where that is not so."""
+        return ""
+
+    def rows_of(self, metric: str) -> int:
+        """Number of rows that a metric is of."""
+        return self.rows
+
+    def right_by(self, metric: str) -> np.ndarray | None:
+        """Bool (rows,): which rows are right, of a metric that is the share of those; None of others."""
         return self.right if metric == "accuracy" else None
+
+    def paired_with(self, other: Scores) -> tuple[Scores, Scores]:
+        """These scores and those of another model on the same rows, as they are to be compared."""
+        return self, other
 
     def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
         """Whether these scores of a champion are worse than those that it was registered with.

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 
 from gpu_pipelines.component_interface.parameter import parameter
@@ -19,13 +16,12 @@ from gpu_pipelines.evaluation.benchmarks import (
     problems_of_files,
 )
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
+from gpu_pipelines.evaluation.generation.judge_settings import JudgeSettings
+from gpu_pipelines.evaluation.generation.request import AUTO, NAMES, NEW_TOKENS, WRITERS, TextRequest
+from gpu_pipelines.evaluation.user_function import file_of, names_function, why_not_there
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.tasks import task_named
-
-# The dot before `py` keeps `module:function` apart; a file's name may be anything.
-_FILE = re.compile(r"(?P<file>.+\.py):(?P<function>[^\W\d]\w*)")
-_MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 
 @dataclass(frozen=True)
@@ -45,12 +41,13 @@ class EvaluationSettings:
         "Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the classification "
         "tasks: accuracy, macro_f1, macro_recall, min_recall, roc_auc, ece (calibration error), log_loss, and "
         "per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity, bits_per_byte, "
-        "token_accuracy, completion_accuracy; of regression: rmse, mae, r2, coverage; of token_classification: f1, "
-        "precision, recall, macro_f1, token_accuracy; of tasks of your own: loss, perplexity, token_accuracy. Of all, "
-        "slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one row on the device of this step. "
-        "better_than_champion by 0.005 at 95% asks for a difference whose 95% interval lies above 0.005; by and at "
-        "can be left out, and a metric can stand before it, as in gsm8k.exact_match better_than_champion. Empty for "
-        "the default of the task: accuracy>=0.9 for image_classification, none for others.",
+        "token_accuracy, completion_accuracy, and those of generate; of regression: rmse, mae, r2, coverage; of "
+        "token_classification: f1, precision, recall, macro_f1, token_accuracy; of tasks of your own: loss, "
+        "perplexity, token_accuracy. Of all, slices.METRIC.min and .max, and latency_p95_ms and latency_p50_ms of one "
+        "row on the device of this step. better_than_champion by 0.005 at 95% asks for a difference whose 95% "
+        "interval lies above 0.005; by and at can be left out, and a metric can stand before it, as in "
+        "gsm8k.exact_match better_than_champion. Empty for the default of the task: accuracy>=0.9 for "
+        "image_classification, none for others.",
         common=True,
     )
     select_by: str = parameter(
@@ -112,11 +109,62 @@ class EvaluationSettings:
         "gone, or where the shares of the classes have moved.",
     )
 
+    generate: list[str] = parameter(
+        [],
+        "Metrics of text that the model writes behind the prompts of test, for causal_lm with prompts and completions "
+        "or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, json_schema, judge, and functions "
+        "of your own as package.module:function or path/to/file.py:function, which are called with prompt, answer and "
+        "reference. They can be gated on and selected by; of all of them more is better. Empty to write nothing.",
+    )
+    max_new_tokens: int = parameter(0, f"Tokens that are written behind a prompt at most; 0 for {NEW_TOKENS}.")
+    generate_rows: int = parameter(
+        500,
+        "Prompts of a split that are answered at most, chosen by a hash of their content, the same for all models; "
+        "0 for all.",
+    )
+    generate_with: str = parameter(
+        AUTO,
+        "What writes: vllm, transformers, or auto for vLLM where it is installed and there is a GPU.",
+        choices=WRITERS,
+    )
+    json_schema: str = parameter(
+        "",
+        "JSON Schema of the metric json_schema: its text, or where such a file is, local or gs://.",
+    )
+    judge: str = parameter(
+        "",
+        "Address of the language model that gives the metric judge, a score of 0 to 10, in the form of OpenAI's chat "
+        "completions, such as https://host/v1.",
+    )
+    judge_model: str = parameter("", "What the judge's address calls its model.")
+    judge_prompt: str = parameter(
+        "",
+        "What the judge is asked, with {prompt}, {answer} and {reference} where these are to stand; the form of its "
+        "answer is added. Empty to ask how right and complete the answer is.",
+    )
+    judge_key: str = parameter(
+        "",
+        "Where the judge's key is: a variable of the step's environment, or a secret of Secret Manager as "
+        "projects/PROJECT/secrets/SECRET/versions/VERSION; never the key itself. Empty for no key.",
+    )
+
+    @property
+    def texts(self) -> TextRequest:
+        """What is asked of written text."""
+        judge = JudgeSettings(self.judge, self.judge_model, self.judge_prompt, self.judge_key)
+        most = self.max_new_tokens or NEW_TOKENS
+        return TextRequest(tuple(self.generate), most, self.generate_rows, self.generate_with, self.json_schema, judge)
+
+    @property
+    def texts_on_val(self) -> bool:
+        """Whether text is written with every checkpoint, because it chooses the best one."""
+        return self.select_by in self.texts.metrics
+
     def problems(self, task: str) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
-        found = registry_problems(self.registry, self.model_name)
+        found = [*registry_problems(self.registry, self.model_name), *self.texts.problems(task)]
         metrics = self._known_metrics(task)
-        if self.scoring_function and not (self.scoring_file or _MODULE.fullmatch(self.scoring_function)):
+        if self.scoring_function and not names_function(self.scoring_function):
             found.append(
                 f"scoring_function is {self.scoring_function!r}; give package.module:function or "
                 "path/to/file.py:function."
@@ -129,9 +177,15 @@ class EvaluationSettings:
             try:
                 found += self._gate_problems(gate, self._parsed(gate, task))
             except ValueError as error:
-                found.append(str(error))
+                found.append(f"{error}{self._hint_of_text(gate, task)}")
         found += problems_of_benchmarks(self.benchmarks, self.benchmark_best, self.benchmark_options, task)
         return found + self._function_problems() if self.scoring_function else found
+
+    def _hint_of_text(self, gate: str, task: str) -> str:
+        """What to do where a gate names a metric of text that is not written."""
+        able = task_named(task).text_task and not self.scoring_function
+        lacking = [name for name in NAMES if name in gate and name not in self.generate]
+        return f"\n      {lacking[0]} needs generate={lacking[0]}." if able and lacking else ""
 
     def _gate_problems(self, text: str, gate: Gate | ChampionGate) -> list[str]:
         """What a gate asks for that cannot be known."""
@@ -157,29 +211,30 @@ class EvaluationSettings:
             )
         if self.slice_by:
             found.append("slice_by needs predictions of each row; a scoring_function gives metrics of all rows.")
+        if self.generate:
+            found.append(
+                "generate and scoring_function are both given, and a scoring_function gives all metrics. Give one."
+            )
         if self.benchmarks:
             found.append("benchmarks need models that this program loads; with a scoring_function it loads none.")
         return found
 
     def problems_here(self) -> list[str]:
-        """What is wrong with them on this machine: a function that is not there, a benchmark that lm-eval has not."""
+        """What is wrong with them on this machine: a function, a file, a variable or a benchmark that is not there."""
+        found = self.texts.problems_here()
         if self.benchmarks:
             # lm-eval itself, which takes seconds to import, is asked last.
             from gpu_pipelines.evaluation.benchmark_catalog import problems_in_catalog
 
-            found = problems_of_files(self.benchmarks)
+            found += problems_of_files(self.benchmarks)
             return found or problems_in_catalog(self.benchmarks, self.gates_on_benchmarks())
-        if not self.scoring_function:
-            return []
-        place, _, name = self.scoring_function.rpartition(":")
-        why = _why_not_there(place, name, self.scoring_file)
-        return [f"scoring_function is {self.scoring_function!r}: {why}"] if why else []
+        why = why_not_there(self.scoring_function) if self.scoring_function else ""
+        return [*found, f"scoring_function is {self.scoring_function!r}: {why}"] if why else found
 
     @property
     def scoring_file(self) -> Path | None:
         """The file of the scoring function, where it is given by its file."""
-        match = _FILE.fullmatch(self.scoring_function)
-        return Path(match["file"]).expanduser() if match else None
+        return file_of(self.scoring_function)
 
     @property
     def benchmark_options(self) -> BenchmarkOptions:
@@ -222,44 +277,4 @@ class EvaluationSettings:
         return Ranking(metric, not self.select_by.startswith("-"))
 
     def _known_metrics(self, task: str) -> Mapping[str, Metric] | None:
-        return None if self.scoring_function else task_named(task).metrics
-
-
-def _why_not_there(module: str, name: str, file: Path | None) -> str:
-    """Why a function cannot be imported, as far as the text of its module says; empty if nothing speaks against it.
-
-    The packages around a module are imported, the module itself is not: it may need a GPU.
-    """
-    if file is None:
-        try:
-            spec = find_spec(module)
-        except (Exception, SystemExit) as error:
-            return f"{module} cannot be imported: {type(error).__name__}: {error}."
-        if spec is None:
-            return f"There is no module {module}. Add it to the image, or give a file."
-        if not (spec.origin and spec.origin.endswith(".py")):
-            return ""
-        file = Path(spec.origin)
-    elif not file.is_file():
-        return f"There is no file {file}."
-    try:
-        tree = ast.parse(file.read_bytes(), str(file))
-    except (OSError, SyntaxError, ValueError) as error:
-        return f"{module} cannot be imported: {error}."
-    names = _names_in(tree)
-    return "" if names is None or name in names else f"{module} has no {name}. {nearest(name, sorted(names))}"
-
-
-def _names_in(tree: ast.Module) -> set[str] | None:
-    """The names that a module may have; None where it takes all those of another."""
-    found: set[str] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
-            found.add(node.name)
-        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-            found.add(node.id)
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            if any(alias.name == "*" for alias in node.names):
-                return None
-            found.update((alias.asname or alias.name).partition(".")[0] for alias in node.names)
-    return None if "__getattr__" in found else found
+        return None if self.scoring_function else {**task_named(task).metrics, **self.texts.metrics}

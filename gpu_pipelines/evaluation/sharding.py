@@ -136,11 +136,25 @@ class ShardedRunner:
             UserError: a model cannot be loaded, or a process was killed.
         """
         size = self._shard_size(rows)
-        starts = [(source, start) for source in range(len(sources)) for start in range(0, rows, size)]
-        shards = [
-            Shard(source, number, _predict, (split, start, min(rows, start + size)))
-            for number, (source, start) in enumerate(starts)
-        ]
+        places = [(start, min(rows, start + size)) for start in range(0, rows, size)]
+        self._sharded(sources, _predict, split, places, done)
+
+    def write(
+        self, sources: Sequence[ModelSource], split: str, units: int, done: Callable[[int, np.ndarray], None]
+    ) -> None:
+        """Writes text for the prompts of a split with several models; as `predict`, but for units of prompts."""
+        self._sharded(sources, _write, split, [(unit, unit + 1) for unit in range(units)], done)
+
+    def _sharded(
+        self,
+        sources: Sequence[ModelSource],
+        function: Callable[..., np.ndarray],
+        split: str,
+        places: Sequence[tuple[int, int]],
+        done: Callable[[int, np.ndarray], None],
+    ) -> None:
+        parts = [(source, place) for source in range(len(sources)) for place in places]
+        shards = [Shard(source, number, function, (split, *place)) for number, (source, place) in enumerate(parts)]
         self._work(_Job(sources, shards), lambda source, found: done(source, np.concatenate(found)))
 
     def each(
@@ -286,6 +300,10 @@ def _in_process(function: Callable[..., Any], source: ModelSource, *arguments: A
 
 def _predict(runner: Runner, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
     return runner.predict(source, split, start, stop)
+
+
+def _write(runner: Runner, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
+    return runner.write(source, split, start, stop)
 
 
 def evaluation_devices(gpus_visible: int, processes: int | None = None) -> list[str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.evaluation.candidates import Candidate
+from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.registry import RegisteredVersion
@@ -21,18 +22,28 @@ class TrainingsScorer:
         directories: by the names of the trainings.
         average_last: how many of the last checkpoints of each training are averaged into one more candidate.
         processes: number of GPUs or CPU processes; None for all that the step was placed on.
+        texts: what scores written text; None where none is written.
+        texts_on_val: whether text is written for `val` as well, with each candidate.
 
     Raises:
         UserError: a training has no good checkpoint, or is one of other data.
     """
 
     def __init__(
-        self, dataset: Dataset, directories: Mapping[str, Path], average_last: int = 0, processes: int | None = None
+        self,
+        dataset: Dataset,
+        directories: Mapping[str, Path],
+        average_last: int = 0,
+        processes: int | None = None,
+        texts: TextScoring | None = None,
+        texts_on_val: bool = False,
     ) -> None:
         self._scorers: dict[str, RecipeScorer] = {}
         try:
             for name, directory in directories.items():
-                self._scorers[name] = RecipeScorer(dataset, directory, average_last, processes, name)
+                self._scorers[name] = RecipeScorer(
+                    dataset, directory, average_last, processes, name, texts, texts_on_val
+                )
                 self._scorers[name].release()
         except BaseException:
             self.close()

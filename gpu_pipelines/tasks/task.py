@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
     from gpu_pipelines.data.preparation import Preparation
     from gpu_pipelines.data.settings import PrepareSettings
+    from gpu_pipelines.evaluation.generation.port import TextTask
     from gpu_pipelines.evaluation.scoring import Scoring
     from gpu_pipelines.serving.predictor import Predictor
 
@@ -52,6 +53,7 @@ class Task:
         figures: further figures of the test rows that can be gated on.
         gates: conditions on test metrics where the user gives none.
         scoring: class of a `Scoring`.
+        text_task: class of a `TextTask`, of tasks whose models write text; empty for others.
         worst: which rows of test a report shows, for people; empty for those of the highest loss.
         predictor: class of a `Predictor`; empty for a task that the server does not serve.
         architectures: how the names of architectures for it end, in Hugging Face's config.json.
@@ -75,6 +77,7 @@ class Task:
     figures: ClassVar[Mapping[str, Metric]] = {}
     gates: ClassVar[tuple[str, ...]] = ()
     scoring: ClassVar[str] = "gpu_pipelines.evaluation.loss_scoring:LossScoring"
+    text_task: ClassVar[str] = ""
     worst: ClassVar[str] = ""
     predictor: ClassVar[str] = ""
     architectures: ClassVar[tuple[str, ...]] = ()
@@ -153,6 +156,10 @@ class Task:
     def load_scoring(self, dataset: Dataset) -> Scoring:
         """What scores predictions on a dataset."""
         return _part(self.scoring)(dataset)
+
+    def load_text_task(self, dataset: Dataset) -> TextTask:
+        """The prompts of a dataset, and how text is written behind them; imported with torch."""
+        return _part(self.text_task)(dataset)
 
     def load_predictor(self) -> type[Predictor]:
         """The class that serves a model of the task, which is imported with torch."""

@@ -45,6 +45,7 @@ def test_a_gate_is_read_with_or_without_spaces(text: str, gate: Gate) -> None:
         ("better_than_champion at 95%", ChampionGate(confidence=0.95)),
         ("better_than_champion by 0.005 at 95%", ChampionGate(margin=0.005, confidence=0.95)),
         ("  better_than_champion  at 99.9% in macro_f1 by 1e-3", ChampionGate("macro_f1", 0.001, 0.999)),
+        ("macro_f1 better_than_champion by 0.01 at 95%", ChampionGate("macro_f1", 0.01, 0.95)),
     ],
 )
 def test_a_comparison_with_the_champion_is_read_in_any_order_and_named_in_one(text: str, gate: ChampionGate) -> None:
@@ -87,6 +88,9 @@ def test_a_comparison_with_the_champion_is_read_in_any_order_and_named_in_one(te
         ("better_than_champion at 100%", 24, "50% to less than 100%"),
         ("better_than_champion at 95% at 95%", 28, "each once"),
         ("better_than_champion in acuracy", 24, "Did you mean 'accuracy'"),
+        ("acuracy better_than_champion", 0, "Did you mean 'accuracy'"),
+        ("accuracy better_than_champion in macro_f1", 30, "each once"),
+        ("accuracy better_then_champion", 9, "'better_then_champion' is none of"),
     ],
 )
 def test_a_gate_that_is_wrong_is_refused_at_its_character_with_what_would_do(text: str, at: int, says: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CHARACTERS_SHOWN = 200
+_WORD = re.compile(r"[\w.]+")
 #: Between two writes of the report of a run that goes on; its page reads itself again as often.
 _SECONDS_BETWEEN_WRITES = 5.0
 #: What a step does before it ends when it is interrupted.
@@ -289,7 +291,9 @@ def _evaluation(record: RunRecord) -> list[str | Table]:
         return []
     evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
     # The report has them all.
-    metrics = sorted(evaluation.test["metrics"], key=lambda name: name != evaluation.select_by)[:METRICS_SHOWN]
+    asked = [evaluation.select_by, *(word for gate in evaluation.gates for word in _WORD.findall(gate["gate"]))]
+    places = {name: place for place, name in reversed(list(enumerate(asked)))}
+    metrics = sorted(evaluation.test["metrics"], key=lambda name: places.get(name, len(asked)))[:METRICS_SHOWN]
     table = Table("checkpoint", "", *(Column.number(name, spare=place) for place, name in enumerate(metrics)))
     for scored in evaluation.checkpoints:
         values = [figure(scored["val"].get(name)) for name in metrics]

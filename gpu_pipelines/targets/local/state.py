@@ -40,8 +40,10 @@ def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
         arguments["model_name"] or model_name_for(arguments["source"])
     )
     seen = f"{champion.place} {champion.digest}" if champion else ""
-    if scoring := fields_from(EvaluationSettings, arguments).scoring_file:
+    evaluation = fields_from(EvaluationSettings, arguments)
+    if scoring := evaluation.scoring_file:
         seen += digest_of_files(scoring.resolve())
+    seen += "".join(digest_of_files(file.resolve()) for file in evaluation.texts.files if file.exists())
     found = {PREPARES: program, TRAINS: program, TUNES: program, EVALUATES: program + seen}
     if script := digest_of_script(fields_from(ScriptSettings, of_script(arguments))):
         found[RUNS_SCRIPT] = program + script

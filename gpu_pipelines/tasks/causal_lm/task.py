@@ -31,6 +31,7 @@ class CausalLanguageModelTask(Task):
     recipe = "gpu_pipelines.tasks.causal_lm.recipe:CausalLanguageModel"
     models = ("gpt2-micro", "gpt2", "llama-micro", "llama-1b", "mixtral-micro")
     scoring = "gpu_pipelines.tasks.causal_lm.scoring:TokenScoring"
+    text_task = "gpu_pipelines.tasks.causal_lm.answering:Answering"
     predictor = "gpu_pipelines.tasks.causal_lm.predictor:LanguageModel"
     architectures = ("ForCausalLM", "LMHeadModel")
     fine_tuned = FINE_TUNED_DECODER

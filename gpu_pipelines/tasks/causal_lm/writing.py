@@ -7,7 +7,7 @@ take everywhere. The continuous batching that transformers itself has pages its 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from itertools import groupby
 from typing import Any, Protocol
 
@@ -15,7 +15,7 @@ import torch
 
 #: Tokens that are written at least before new texts are let in: joining copies what is in the cache.
 _TOKENS_BETWEEN_JOINS = 4
-#: Tokens of prompts that are read between two such moments, at least those of one prompt.
+#: Tokens of prompts that are read between two such moments, at least those of one prompt: nobody waits long for them.
 _PROMPT_TOKENS_AT_ONCE = 1024
 #: What a generation_config.json may say without any effect on the most probable continuation.
 _WITHOUT_EFFECT = {
@@ -63,15 +63,30 @@ class Writer(Protocol):
         """
 
 
-def writer_of(model: Any, padding: int) -> Writer:
-    """The way in which a model can continue texts."""
+def writer_of(
+    model: Any, padding: int, ends: Collection[int] = (), prompt_tokens: int = _PROMPT_TOKENS_AT_ONCE
+) -> Writer:
+    """The way in which a model can continue texts.
+
+    Args:
+        model: of transformers.
+        padding: a token that fills rows.
+        ends: tokens that end a text besides those that the model names.
+        prompt_tokens: how many of prompts are read before those are continued that were read, at least one prompt.
+    """
     config = model.generation_config
     own = {name for name, value in config.to_diff_dict().items() if value is not None} - _WITHOUT_EFFECT
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
+    every = ends_of(model) | set(ends)
     if own or not takes_positions or not _caches_keys_and_values(model):
-        return GenerateWriter(model, padding)
-    ends = config.eos_token_id
-    return JoinedWriter(model, set(ends if isinstance(ends, list) else [ends]) - {None})
+        return GenerateWriter(model, padding, every)
+    return JoinedWriter(model, every, prompt_tokens)
+
+
+def ends_of(model: Any) -> set[int]:
+    """The tokens that end a text by what a model says."""
+    named = model.generation_config.eos_token_id
+    return {*(named if isinstance(named, list) else [named])} - {None}
 
 
 class GenerateWriter:
@@ -79,8 +94,8 @@ class GenerateWriter:
 
     joins_rows = False
 
-    def __init__(self, model: Any, padding: int) -> None:
-        self._model, self._padding = model, padding
+    def __init__(self, model: Any, padding: int, ends: set[int]) -> None:
+        self._model, self._padding, self._ends = model, padding, ends
 
     def write(self, texts: Sequence[Text], others_wait: Callable[[], bool]) -> None:
         text = texts[0]
@@ -92,6 +107,7 @@ class GenerateWriter:
             do_sample=False,
             use_cache=True,
             pad_token_id=self._padding,
+            eos_token_id=sorted(self._ends) or None,
         )
         text.tokens, text.is_done = written[0].tolist(), True
 
@@ -101,8 +117,8 @@ class JoinedWriter:
 
     joins_rows = True
 
-    def __init__(self, model: Any, ends: set[int]) -> None:
-        self._model, self._ends = model, ends
+    def __init__(self, model: Any, ends: set[int], prompt_tokens: int) -> None:
+        self._model, self._ends, self._prompt_tokens = model, ends, prompt_tokens
         takes = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
 
@@ -139,7 +155,7 @@ class JoinedWriter:
 
         The others are read the next time, so that those that are being written do not wait for all of them.
         """
-        left = _PROMPT_TOKENS_AT_ONCE
+        left = self._prompt_tokens
         for length, same in groupby(sorted(texts, key=lambda text: text.begun), key=lambda text: text.begun):
             group = list(same)[: max(1, left // length)]
             cache = _new_cache()

@@ -1,0 +1,1 @@
+"""Metrics of the text that a model writes behind the prompts of a dataset."""
