@@ -63,6 +63,8 @@ class RecipeScorer:
         self._trained = not foreign_models(directory)
         checkpoints = _good_checkpoints(directory, dataset, training) if self._trained else []
         self._configuration = _configuration(directory) if self._trained else {"settings": {}, "devices": {}}
+        self._scoring.trained_with(self._configuration["settings"])
+        self._referred: set[str] = set()
         frozen = {checkpoint.info.frozen_weights_sha256 for checkpoint in checkpoints} - {""}
         if len(frozen) > 1:
             raise UserError(f"The checkpoints of {directory} hold adapters for different models.")
@@ -104,6 +106,7 @@ class RecipeScorer:
     def on_val(self, done: Callable[[int, Scores], None]) -> None:
         sources = [self._source(candidate) for candidate in self.candidates]
         rows = self._rows("val")
+        self._refer("val", rows)
         self._sharded.predict(
             sources, "val", rows, lambda n, predicted: done(n, self._scoring.scores(predicted, "val"))
         )
@@ -152,9 +155,18 @@ class RecipeScorer:
     def _score_on_test(self, source: ModelSource) -> Scores:
         found: list[Scores] = []
         rows = self._rows("test")
+        self._refer("test", rows)
         scores = self._scoring.scores
         self._sharded.predict([source], "test", rows, lambda n, predicted: found.append(scores(predicted, "test")))
         return found[0]
+
+    def _refer(self, split: str, rows: int) -> None:
+        """Sees to what the model that the training began with predicts, once for each split, where that is wanted."""
+        if not self._trained or not self._scoring.has_reference or split in self._referred:
+            return
+        source = ModelSource("untrained", Path(), "the model that the training began with")
+        self._sharded.predict([source], split, rows, lambda _, predicted: self._scoring.refer(predicted, split))
+        self._referred.add(split)
 
     def _rows(self, split: str) -> int:
         if rows := self._dataset.manifest.rows(split):
