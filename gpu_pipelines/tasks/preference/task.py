@@ -41,6 +41,7 @@ class PreferenceTask(Task):
         "loss": Metric(more_is_better=False, largest=math.inf, smallest=-math.inf),
     }
     scoring = "gpu_pipelines.tasks.preference.scoring:PreferenceScoring"
+    row_text = "gpu_pipelines.tasks.preference.shown:parts_of"
     worst = "The rows of test of the lowest margin: where the model is surest of what people did not choose."
     predictor = CausalLanguageModelTask.predictor
     architectures = CausalLanguageModelTask.architectures
