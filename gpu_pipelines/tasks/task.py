@@ -150,7 +150,7 @@ class Task:
         return _part(self.preparation)
 
     def load_row_text(self) -> Callable[[dict[str, Any], Callable[[Any], str]], list[dict[str, Any]]] | None:
-        """What gives a row as parts of text, `text` and whether it is `learned`, by what decodes tokens; None for none."""
+        """What gives a row as parts, each `text` and whether it is `learned`, by what decodes tokens; None for none."""
         return _part(self.row_text) if self.row_text else None
 
     def load_recipe(self) -> Any:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.tasks.preference.losses import Said, drift_of, judged_losses, pair_losses
 from gpu_pipelines.tasks.preference.recipe import Preference
 from gpu_pipelines.tasks.preference.sample import write_explanations
 from gpu_pipelines.tasks.recipe import REFERENCE, SUMS
@@ -84,11 +84,15 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return folder / "0", folder / "1"
 
 
-def of_split(dataset: Dataset, split: str, loss: str, models: tuple[Path, Path]) -> tuple[list[int], list[float]]:
+def of_split(
+    dataset: Dataset, split: str, loss: str, models: tuple[Path, Path], smoothing: float = 0.0
+) -> tuple[list[int], list[float]]:
     """The number in the source of each row of a split, and its loss by itself."""
     recipe = Preference.for_dataset(dataset)
     recipe.trained_with({"preference_loss": loss, "beta": BETA})
-    model, reference = (recipe.load_exported(path).eval() for path in models)
+    recipe.label_smoothing = smoothing
+    model, reference = (recipe.load_exported(path) for path in models)
+    model.train()
     rows = dataset.split(split)
     everything = rows.take(np.arange(len(rows)))
     with torch.no_grad():
@@ -103,50 +107,92 @@ def of_split(dataset: Dataset, split: str, loss: str, models: tuple[Path, Path])
     return numbers, losses
 
 
-def of_pairs(dataset: Dataset, loss: str, models: tuple[Path, Path]) -> dict[int, float]:
-    parts = [of_split(dataset, split, loss, models) for split in ("train", "val", "test")]
+def of_pairs(dataset: Dataset, loss: str, models: tuple[Path, Path], smoothing: float = 0.0) -> dict[int, float]:
+    parts = [of_split(dataset, split, loss, models, smoothing) for split in ("train", "val", "test")]
     return {number: found for numbers, losses in parts for number, found in zip(numbers, losses, strict=True)}
 
 
-def tokenizer_for_trl(dataset: Dataset, folder: Path) -> Path:
-    """The tokenizer of a dataset, with a chat template even where it needs none: TRL's trainers want one."""
-    return Path(shutil.copytree(dataset.directory / "tokenizer", folder / "tokenizer"))
+@pytest.fixture(scope="module")
+def as_read(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Rows in a form, and the dataset that is made of them; once for each form."""
+    known: dict[Any, tuple[list[dict[str, Any]], Dataset]] = {}
+
+    def made(form: Any) -> tuple[list[dict[str, Any]], Dataset]:
+        if form not in known:
+            folder = tmp_path_factory.mktemp(form.__name__)
+            rows = [form(row) for row in explanations(folder)]
+            known[form] = rows, prepared(folder, rows)
+        return known[form]
+
+    return made
 
 
-@pytest.mark.parametrize("form", [*FORMS, with_implicit_text])
-def test_the_losses_of_pairs_are_those_of_trl(form: Any, models: tuple[Path, Path], tmp_path: Path) -> None:
-    rows = [form(row) for row in explanations(tmp_path)]
-    dataset = prepared(tmp_path, rows)
-    tokenizer = tokenizer_for_trl(dataset, tmp_path)
+@pytest.mark.parametrize(
+    ("form", "loss"),
+    [
+        (as_texts, "sigmoid"),
+        *(
+            pytest.param(form, loss, marks=pytest.mark.slow)
+            for form in (*FORMS, with_implicit_text)
+            for loss in ("sigmoid", "ipo", "smoothed")
+            if (form, loss) != (as_texts, "sigmoid")
+        ),
+    ],
+)
+def test_the_losses_of_pairs_are_those_of_trl(form: Any, loss: str, models: tuple[Path, Path], as_read: Any) -> None:
+    rows, dataset = as_read(form)
     assert dataset.manifest.rejected == {}
-    for loss, theirs in (("sigmoid", {"loss_type": "sigmoid"}), ("ipo", {"loss_type": "ipo"})):
-        ours = of_pairs(dataset, loss, models)
-        kept = sorted(ours)
-        assert len(kept) >= ROWS - dataset.manifest.duplicates
-        wanted = trl_preferences.dpo_losses([rows[n] for n in kept], models, tokenizer, beta=BETA, **theirs)
-        assert np.std(wanted) > 0.01
-        np.testing.assert_allclose([ours[number] for number in kept], wanted, rtol=1e-5, atol=1e-5)
+    # What TRL smooths in this way is its loss `aot`, which of a single row is `sigmoid`.
+    asked = {"loss_type": "aot", "label_smoothing": 0.2} if loss == "smoothed" else {"loss_type": loss}
+    ours = of_pairs(dataset, "sigmoid" if loss == "smoothed" else loss, models, asked.get("label_smoothing", 0.0))
+    kept = sorted(ours)
+    assert len(kept) == ROWS - dataset.manifest.duplicates
+    tokenizer = dataset.directory / "tokenizer"
+    wanted = trl_preferences.dpo_losses([rows[n] for n in kept], models, tokenizer, beta=BETA, **asked)
+    assert np.std(wanted) > 0.01
+    np.testing.assert_allclose([ours[number] for number in kept], wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("form", FORMS)
 def test_the_losses_of_judged_completions_are_those_of_trl(
     form: Any, models: tuple[Path, Path], tmp_path: Path
 ) -> None:
     rows = [judged(form(row), number) for number, row in enumerate(explanations(tmp_path))]
     dataset = prepared(tmp_path, rows)
-    tokenizer = tokenizer_for_trl(dataset, tmp_path)
     numbers, ours = of_split(dataset, "train", "kto", models)
     assert len(numbers) > 100
-    wanted = trl_preferences.kto_losses([rows[n] for n in numbers], models, tokenizer, beta=BETA)
+    wanted = trl_preferences.kto_losses([rows[n] for n in numbers], models, dataset.directory / "tokenizer", beta=BETA)
     assert np.std(wanted) > 0.01
     np.testing.assert_allclose(ours, wanted, rtol=1e-5, atol=1e-5)
 
 
-def test_the_losses_of_odds_are_those_of_trl(models: tuple[Path, Path], tmp_path: Path) -> None:
-    rows = [as_texts(row) for row in explanations(tmp_path)]
-    dataset = prepared(tmp_path, rows)
-    tokenizer = tokenizer_for_trl(dataset, tmp_path)
+@pytest.mark.slow
+def test_the_losses_of_odds_are_those_of_trl(models: tuple[Path, Path], as_read: Any) -> None:
+    rows, dataset = as_read(as_texts)
+    tokenizer = dataset.directory / "tokenizer"
     ours = of_pairs(dataset, "orpo", models)
     kept = sorted(ours)
     wanted = trl_preferences.orpo_losses([rows[n] for n in kept], models, tokenizer, beta=BETA)
     np.testing.assert_allclose([ours[number] for number in kept], wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_the_losses_are_those_of_the_papers() -> None:
+    """By numbers that are easily followed: log ratios of 2 and -1, of 4 and 2 tokens."""
+    said = Said(
+        sums=torch.tensor([[-3.0, -6.0]]),
+        reference=torch.tensor([[-5.0, -5.0]]),
+        tokens=torch.tensor([[4, 2]]),
+        whole=torch.tensor([1.5]),
+    )
+    assert pair_losses(said, "sigmoid", 0.5).item() == pytest.approx(np.log1p(np.exp(-1.5)))
+    assert pair_losses(said, "sigmoid", 0.5, 0.25).item() == pytest.approx(np.log1p(np.exp(-1.5)) + 0.25 * 1.5)
+    assert pair_losses(said, "ipo", 0.5).item() == pytest.approx((0.5 + 0.5 - 1.0) ** 2)
+    assert pair_losses(said, "ipo", 0.5, 0.25).item() == pytest.approx(0.25 * 4.0)
+    odds = [np.exp(mean) / (1 - np.exp(mean)) for mean in (-0.75, -3.0)]
+    assert pair_losses(said, "orpo", 0.5).item() == pytest.approx(1.5 + 0.5 * np.log1p(odds[1] / odds[0]))
+    drift = drift_of(torch.tensor(3.0), torch.tensor(6))
+    good, bad = (judged_losses(said, torch.tensor([value]), 0.5, drift).item() for value in (True, False))
+    assert good == pytest.approx(1 - 1 / (1 + np.exp(-0.75)))
+    assert bad == pytest.approx(1 - good)
+    assert drift_of(torch.tensor(-3.0), torch.tensor(6)) == 0

@@ -53,9 +53,12 @@ class PreferenceTask(Task):
     )
 
     def problems(self, settings: PrepareSettings) -> list[str]:
-        if not settings.stratify:
-            return []
-        return ["stratify needs a class for each row, which preference has not. Leave it out."]
+        found = []
+        if settings.stratify:
+            found.append("stratify needs a class for each row, which preference has not. Leave it out.")
+        if settings.label_conflicts != "keep":
+            found.append("label_conflicts are of classes, which preference has not. Leave it out.")
+        return found
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
         slices = (settings.slice_by,) if settings.slice_by else ()
