@@ -1,11 +1,12 @@
 """TRL's GRPOTrainer on the prompts of the run; each checkpoint is scored by `evaluate_checkpoints` as any other.
 
-    gpu-pipelines run train_evaluate_upload -p script=examples/grpo/grpo.py -p task=causal_lm -p source=questions.jsonl \
-        -p tokenizer=organisation/model -p script_arguments=--model,organisation/model,--steps,200
+    gpu-pipelines run train_evaluate_upload -p script=examples/grpo/grpo.py -p task=causal_lm \
+        -p source=questions.jsonl -p tokenizer=organisation/model \
+        -p script_arguments=--model,organisation/model,--steps,200
 
-The rows are prompts with completions, or chats that end with an answer. What the model writes is rewarded by how near it
-comes to the answer of the row, or by a function of your own, `--reward module:function`, which TRL calls as its own:
-with the completions and the column `answer`, and keyword arguments for the rest. It may lie beside this file.
+The rows are prompts with completions, or chats that end with an answer. What the model writes is rewarded by how near
+it comes to the answer of the row, or by a function of your own, `--reward module:function`, which TRL calls as its
+own: with the completions and the column `answer`, and keyword arguments for the rest. It may lie beside this file.
 """
 
 import argparse
