@@ -145,7 +145,8 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
 
     metrics = evaluation.test["metrics"]
     known = [] if evaluation.scoring_function else [c for c in CHARTS if all(name in metrics for name in c[1])]
-    if known:
+    # The first metric of a task says most about it.
+    if any(next(iter(metrics)) in names for _, names in known):
         return [chart(title, *names) for title, names in known]
     shown = sorted(metrics, key=lambda name: name != evaluation.select_by)[:CHARTS_OF_OWN_METRICS]
     return [chart(f"{name} on val", name) for name in shown]
