@@ -155,13 +155,13 @@ class Trainer:
                 self._lock.release()
 
     def _train(self) -> bool:
+        if not self._refer():
+            return False
         asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
         events_uri = asked if is_remote(asked) else ""
         self._writer = CheckpointWriter(
             self._store, self._settings, self._lock, self._mesh, self._interruption, events_uri
         )
-        if not self._refer():
-            return False
         cost, peak = self._measure()
         for block in self._to_compile:  # after the operations were counted, which compiled code would hide
             block.compile()
@@ -198,6 +198,8 @@ class Trainer:
         )
         found = references.of(self._unwrapped, self._rows_per_batch, self._store)
         if found is None:
+            self._interruption.settle()
+            self._batches.close()
             return False
         self._reference, self._batches.reference = found, found["train"]
         return True

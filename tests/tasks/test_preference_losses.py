@@ -15,6 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.tasks.causal_lm import chunked_loss
 from gpu_pipelines.tasks.preference.losses import Said, drift_of, judged_losses, pair_losses
 from gpu_pipelines.tasks.preference.recipe import Preference
 from gpu_pipelines.tasks.preference.sample import write_explanations
@@ -175,6 +176,29 @@ def test_the_losses_of_odds_are_those_of_trl(models: tuple[Path, Path], as_read:
     kept = sorted(ours)
     wanted = trl_preferences.orpo_losses([rows[n] for n in kept], models, tokenizer, beta=BETA)
     np.testing.assert_allclose([ours[number] for number in kept], wanted, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["sigmoid", "ipo", "orpo"])
+def test_a_loss_in_chunks_has_the_same_gradients(
+    loss: str, models: tuple[Path, Path], as_read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, dataset = as_read(as_texts)
+    recipe = Preference.for_dataset(dataset)
+    recipe.trained_with({"preference_loss": loss, "beta": BETA})
+    columns = dataset.split("train").take(np.arange(4))
+    columns[REFERENCE] = np.full((4, 2), -50.0, dtype=np.float32)
+    batch = recipe.batch(columns, CPU)
+    found = []
+    for most in (1 << 40, 20 * 700):
+        monkeypatch.setattr(chunked_loss, "LOGITS_AT_ONCE", most)
+        model = recipe.load_exported(models[0])
+        value = recipe.loss(model, batch)
+        value.backward()
+        found.append((value.item(), {name: weight.grad for name, weight in model.named_parameters()}))
+    (whole, of_whole), (in_chunks, of_chunks) = found
+    assert in_chunks == pytest.approx(whole, rel=1e-6)
+    for name, gradient in of_whole.items():
+        torch.testing.assert_close(of_chunks[name], gradient, rtol=1e-4, atol=1e-6)
 
 
 def test_the_losses_are_those_of_the_papers() -> None:

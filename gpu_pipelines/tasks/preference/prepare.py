@@ -64,10 +64,7 @@ class ComparedWork(TextWork):
         given: Any = record.prompt
         try:
             prompt = self._encoder.conversation(Chat(given, record.tools), asks=True)
-            wholes = [
-                self._encoder.conversation(Chat([*given, *part], record.tools))  # type: ignore[list-item]
-                for part in record.completions
-            ]
+            wholes = [self._encoder.conversation(Chat([*given, *part], record.tools)) for part in record.completions]
         except CannotEncodeError as error:
             return Problem("chat cannot be rendered", str(error))
         return self._parted(prompt, wholes)
