@@ -60,8 +60,8 @@ def prepare_data(
             between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it,
             NAME.sql. A data set of the Hugging Face hub, hf://OWNER/NAME, where datasets is installed. Or a sample:
             sample:digits, the UCI handwritten digits; sample:diabetes for regression; sample:docstrings for
-            text_classification, sample:manual for token_classification and sample:documentation for causal_lm, from
-            Python itself.
+            text_classification, sample:manual for token_classification, sample:documentation for causal_lm and
+            sample:explanations for preference, from Python itself.
         test_source: Another source of the same kind, whose rows alone are the test split, the same for every version
             of a model; test_fraction is then not used. Rows of source that are in it too are left out and counted.
             Empty to take the test split from source.
@@ -77,7 +77,7 @@ def prepare_data(
         billing_project: Project that pays for reading from BigQuery; empty for that of the environment
             (GOOGLE_CLOUD_PROJECT) or of the credentials.
         task: What the rows are for: image_classification, text_classification, regression, token_classification,
-            causal_lm, or a class of your own, package.module:Class.
+            causal_lm, preference, or a class of your own, package.module:Class.
         image_column: Of a table, the column with the image: a path relative to the table, gs://…, or its bytes.
         image_root: Of a table, the folder or gs://… that paths of images are relative to, and that all images must be
             in. Empty for the folder of the table; images on this machine must then be in the folder of the source.
@@ -102,7 +102,8 @@ def prepare_data(
             from the training split.
         vocabulary_size: Tokens of a tokenizer that is trained, 259 to 1,000,000; 0 chooses by the size of the data,
             512 to 8,000.
-        sequence_length: Tokens of a row, 8 to 131,072; 0 is 128 for text_classification and 512 for causal_lm.
+        sequence_length: Tokens of a row, 8 to 131,072; 0 is 128 for text_classification and 512 for causal_lm and
+            preference.
         packing: For causal_lm, whether a row may hold several documents; attention never goes from one to another.
         val_fraction: Share of the rows that ranks the checkpoints, between 0 and 1.
         test_fraction: Share of the rows that the best checkpoint alone is scored on, between 0 and 1; not used where

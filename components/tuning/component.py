@@ -43,6 +43,8 @@ def tune_model(
     mixup_alpha: float = 0.0,
     cutmix_alpha: float = 0.0,
     label_smoothing: float = 0.0,
+    preference_loss: str = "sigmoid",
+    beta: float = 0.1,
     ema_decay: float = 0.0,
     freeze: str = "",
     layer_decay: float = 0.0,
@@ -79,10 +81,10 @@ def tune_model(
             organisation/name.
         recipe: A recipe of your own as package.module:ClassName; empty for the one of the dataset's task.
         epochs: Passes over the training rows; not used where max_steps is given. 0 for the task's own: 15 from scratch,
-            3 to 10 for pretrained weights.
+            1 to 10 for pretrained weights.
         max_steps: Optimizer steps; 0 to go by epochs.
         learning_rate: Peak learning rate, reached after the warm-up. 0 for the task's own: 0.004 from scratch, 0.00002
-            or 0.00005 for pretrained weights, more for adapters.
+            or 0.00005 for pretrained weights (0.0000005 for preferences), more for adapters.
         learning_rate_schedule: How it comes down to 0: cosine or linear; or constant.
         optimizer: adamw, sgd (with momentum), adafactor (keeps a row and a column of each matrix), or muon (for the
             matrices of hidden layers, adamw for the rest).
@@ -120,7 +122,12 @@ def tune_model(
         cutmix_alpha: The same by a rectangle that comes from the other image of a pair, such as 1. Of a training with
             both, each pair gets one of them.
         label_smoothing: Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1.
-            The loss on val is without it.
+            Of preference the share of pairs that may be the wrong way round, less than 0.5. The loss on val is without
+            it.
+        preference_loss: What is learned of preferences: of pairs sigmoid (DPO), ipo (IPO) or orpo (ORPO, which needs no
+            reference); of completions that were judged one by one kto (KTO).
+        beta: Of preferences, how much it costs to go away from the model that the training began with; more keeps
+            closer. Of orpo, how much the ratio of odds weighs beside the likelihood.
         ema_decay: Keeps an exponential moving average of the weights as well, which is evaluated beside them: the share
             that stays of it at each step, such as 0.9999, and less in the first steps. 0 keeps none.
         freeze: Weights that are not trained: patterns of their names, with commas between them, such as
@@ -197,6 +204,8 @@ def tune_model(
             mixup_alpha=mixup_alpha,
             cutmix_alpha=cutmix_alpha,
             label_smoothing=label_smoothing,
+            preference_loss=preference_loss,
+            beta=beta,
             ema_decay=ema_decay,
             freeze=freeze,
             layer_decay=layer_decay,

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, REJECTED, Dataset, Manifest
 from gpu_pipelines.reports.page import image_data, render, write_page
+from gpu_pipelines.tasks.tasks import task_named
 
 CLASSES_SHOWN = 40
 EXAMPLES_SHOWN = 20
@@ -34,7 +35,7 @@ def write_report(directory: Path, path: Path) -> None:
     dataset = Dataset(directory)
     manifest = dataset.manifest
     classes = _classes(manifest)
-    texts = text_examples(dataset) if "input_ids" in manifest.features else []
+    texts = text_examples(dataset) if _is_text(dataset) else []
     image, tokens = manifest.features.get("image"), manifest.features.get("input_ids")
     sections = render(
         Path(__file__).with_name("report.html"),
@@ -143,12 +144,12 @@ def text_examples(dataset: Dataset) -> list[dict[str, Any]]:
     rows = np.unique(np.linspace(0, len(train) - 1, TEXTS_SHOWN).astype(int))
     examples: list[dict[str, Any]] = [{"name": source} for source in train.sources(rows.tolist())]
     taken = train.take(rows)
-    decode = _decoder(dataset, skips_special="length" in taken)
+    decode, parts_of = _decoder(dataset, skips_special="length" in taken), _row_text(dataset) or _parts
     for number, example in enumerate(examples):
         row = {name: column[number] for name, column in taken.items()}
         if dataset.manifest.labels:
             example["name"] = dataset.manifest.labels[row["label"]]
-        example["parts"] = _shortened(_parts(row, decode))
+        example["parts"] = _shortened(parts_of(row, decode))
     return examples
 
 
@@ -157,13 +158,23 @@ def learned_of_first_row(dataset: Dataset) -> str:
 
     A chat template that marks too much or too little is seen here before anything is trained.
     """
-    if "loss_mask" not in dataset.manifest.features:
+    parts_of = _row_text(dataset) or ("loss_mask" in dataset.manifest.features and _parts)
+    if not parts_of:
         return ""
     taken = dataset.split("train").take(np.zeros(1, int))
-    parts = _parts({name: column[0] for name, column in taken.items()}, _decoder(dataset, skips_special=False))
+    parts = parts_of({name: column[0] for name, column in taken.items()}, _decoder(dataset, skips_special=False))
     if not any(part["learned"] for part in parts):
         return ""
     return "".join(f"«{part['text']}»" if part["learned"] else part["text"] for part in _shortened(parts))
+
+
+def _is_text(dataset: Dataset) -> bool:
+    return "input_ids" in dataset.manifest.features or _row_text(dataset) is not None
+
+
+def _row_text(dataset: Dataset) -> Any:
+    """What the task of a dataset shows rows by, where it says."""
+    return task_named(dataset.manifest.task).load_row_text()
 
 
 def _decoder(dataset: Dataset, *, skips_special: bool) -> Callable[[np.ndarray], str]:

@@ -59,8 +59,8 @@ class PrepareSettings:
         "between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it, "
         "NAME.sql. A data set of the Hugging Face hub, hf://OWNER/NAME, where datasets is installed. Or a sample: "
         "sample:digits, the UCI handwritten digits; sample:diabetes for regression; sample:docstrings for "
-        "text_classification, sample:manual for token_classification and "
-        "sample:documentation for causal_lm, from Python itself.",
+        "text_classification, sample:manual for token_classification, "
+        "sample:documentation for causal_lm and sample:explanations for preference, from Python itself.",
         common=True,
     )
     test_source: str = parameter(
@@ -97,7 +97,7 @@ class PrepareSettings:
     task: str = parameter(
         "image_classification",
         "What the rows are for: image_classification, text_classification, regression, token_classification, "
-        "causal_lm, or a class of your own, package.module:Class.",
+        "causal_lm, preference, or a class of your own, package.module:Class.",
         common=True,
     )
     image_column: str = parameter(
@@ -162,7 +162,7 @@ class PrepareSettings:
     )
     sequence_length: int = parameter(
         0,
-        "Tokens of a row, 8 to 131,072; 0 is 128 for text_classification and 512 for causal_lm.",
+        "Tokens of a row, 8 to 131,072; 0 is 128 for text_classification and 512 for causal_lm and preference.",
         common=True,
     )
     packing: bool = parameter(

@@ -32,13 +32,14 @@ class ModelSource:
     """Where a model is.
 
     Attributes:
-        kind: a `checkpoint` of the training, the `champion` of a registry, or a `hugging_face` directory.
-        path: its directory.
+        kind: a `checkpoint` of the training, the `champion` of a registry, a `hugging_face` directory, or the
+            `untrained` model that the training began with.
+        path: its directory; not used of the last.
         title: what messages call it.
         part: of a checkpoint: the weights, or their moving average.
     """
 
-    kind: Literal["checkpoint", "champion", "hugging_face"]
+    kind: Literal["checkpoint", "champion", "hugging_face", "untrained"]
     path: Path
     title: str
     part: str = WEIGHTS
@@ -71,6 +72,8 @@ class Models:
         self._trained: Loaded | None = None
         self._current: tuple[ModelSource, Loaded] | None = None
         self.recipe = recipe_class(settings, dataset.manifest.task).for_dataset(dataset)
+        if settings:
+            self.recipe.trained_with(settings)
 
     def load(self, source: ModelSource) -> Loaded:
         """The model of a source, on the device, in evaluation mode; the one that was loaded before may be gone.
@@ -96,6 +99,8 @@ class Models:
         if source.kind == "hugging_face":
             recipe, model, labels = open_model(source.path, self._dataset)
             return Loaded(recipe, model, labels)
+        if source.kind == "untrained":
+            return self._build()
         if self._trained is None:
             self._trained = self._build()
         load_weights(self._trained.model, source.path, source.part)

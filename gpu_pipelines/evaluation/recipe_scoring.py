@@ -80,6 +80,8 @@ class RecipeScorer:
         self._trained = not foreign_models(directory)
         checkpoints = _good_checkpoints(directory, dataset, training) if self._trained else []
         self._configuration = _configuration(directory) if self._trained else {"settings": {}, "devices": {}}
+        self._scoring.trained_with(self._configuration["settings"])
+        self._referred: set[str] = set()
         frozen = {checkpoint.info.frozen_weights_sha256 for checkpoint in checkpoints} - {""}
         if len(frozen) > 1:
             raise UserError(f"The checkpoints of {directory} hold adapters for different models.")
@@ -199,13 +201,15 @@ class RecipeScorer:
     ) -> None:
         """Scores models on a split; with their text, if `texts` is given, which they write afterwards."""
         others: dict[int, Scores] = {}
+        rows = self._rows(split)
+        self._refer(split, rows)
 
         def scored(number: int, predicted: np.ndarray) -> None:
             others[number] = self._scoring.scores(predicted, split)
             if texts is None:
                 done(number, others[number])
 
-        self._sharded.predict(sources, split, self._rows(split), scored)
+        self._sharded.predict(sources, split, rows, scored)
         if texts is None:
             return
         if writes_with_vllm(texts.request.generate_with, self._devices[0]):
@@ -243,6 +247,14 @@ class RecipeScorer:
 
             merge_adapters(loaded.model)
         models.recipe.export(loaded.model, directory)
+
+    def _refer(self, split: str, rows: int) -> None:
+        """Sees to what the model that the training began with predicts, once for each split, where that is wanted."""
+        if not self._trained or not self._scoring.has_reference or split in self._referred:
+            return
+        source = ModelSource("untrained", Path(), "the model that the training began with")
+        self._sharded.predict([source], split, rows, lambda _, predicted: self._scoring.refer(predicted, split))
+        self._referred.add(split)
 
     def _rows(self, split: str) -> int:
         if rows := self._dataset.manifest.rows(split):

@@ -153,7 +153,8 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
     known = [] if evaluation.scoring_function else [c for c in CHARTS if all(name in metrics for name in c[1])]
     if evaluation.texts and evaluation.select_by in evaluation.texts["metrics"]:
         known = [(f"{evaluation.select_by} of written text on val", (evaluation.select_by,)), *known]
-    if known:
+    # The first metric of a task says most about it, unless another one chooses.
+    if any({next(iter(metrics)), evaluation.select_by} & set(names) for _, names in known):
         return [chart(title, *names) for title, names in known]
     shown = sorted(metrics, key=lambda name: name != evaluation.select_by)[:CHARTS_OF_OWN_METRICS]
     return [chart(f"{name} on val", name) for name in shown]

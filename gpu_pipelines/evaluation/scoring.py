@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,18 @@ class Scoring(ABC):
             predicted: of all rows of the split (rows, columns), float32.
             split: `val` or `test`.
         """
+
+    def trained_with(self, settings: Mapping[str, Any]) -> None:  # noqa: B027 (most need not know)
+        """Is told the parameters of the training whose checkpoints are scored, by name; none where there is none."""
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether a model is scored beside the one that the training began with."""
+        return False
+
+    def refer(self, predicted: np.ndarray, split: str) -> None:
+        """Is told what the model that the training began with predicts for all rows of a split, before any scores."""
+        raise NotImplementedError
 
     def prepared(self, columns: Columns) -> Columns:
         """Rows of the dataset as they are scored; there may be more of them, or fewer."""

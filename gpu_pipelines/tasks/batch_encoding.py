@@ -89,9 +89,21 @@ class BatchEncoder:
         Raises:
             CannotEncodeError: the chat template refuses it, or its answers cannot be told from the rest.
         """
+        return self._of_chats.chat(chat)
+
+    def conversation(self, chat: Chat, *, asks: bool = False) -> np.ndarray:
+        """The tokens of a conversation, as `TextEncoder.conversation` gives them.
+
+        Raises:
+            CannotEncodeError: the chat template refuses it.
+        """
+        return self._of_chats.conversation(chat, asks=asks)
+
+    @property
+    def _of_chats(self) -> TextEncoder:
         if self._chats is None:
             self._chats = TextEncoder.load(str(self._directory))
-        return self._chats.chat(chat)
+        return self._chats
 
     def _opening(self, tokens: np.ndarray) -> np.ndarray:
         length = len(tokens)

@@ -37,3 +37,6 @@ FINE_TUNED_DECODER = Hyperparameters(learning_rate=2e-5, epochs=3.0, weight_deca
 FINE_TUNED_IMAGES = Hyperparameters(learning_rate=5e-5, epochs=3.0, weight_decay=0.0)
 #: PEFT's guide "Image classification using LoRA", ViT-B/16.
 IMAGES_WITH_ADAPTERS = Hyperparameters(learning_rate=5e-3, epochs=5.0, weight_decay=0.0)
+#: TRL's script dpo.py, of full training and of LoRA.
+PREFERENCE_TUNED = Hyperparameters(learning_rate=5e-7, epochs=1.0, weight_decay=0.0)
+PREFERENCE_WITH_ADAPTERS = Hyperparameters(learning_rate=5e-6, epochs=1.0, weight_decay=0.0)

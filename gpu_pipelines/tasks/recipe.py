@@ -20,6 +20,10 @@ Batch = dict[str, torch.Tensor]
 #: Columns of rows whose image was mixed with another one: the label of that one, int, and its share of the image,
 #: float32. A recipe with `mixes` gets them in training, where the user asked for it.
 OTHER_LABEL, OTHER_SHARE = "label_of_other", "share_of_other"
+#: What the model gave for each row before the first step, float32; a column of the rows of a recipe with a reference.
+REFERENCE = "reference"
+#: What `sums` of a recipe gives, of all rows of the step together; in the batches of a recipe that has them.
+SUMS = "sums_of_step"
 
 
 def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
@@ -86,6 +90,38 @@ class Recipe(ABC):
             model: called once; it may be a wrapper around the one that `build_model` made.
             batch: made by `batch`.
         """
+
+    def trained_with(self, settings: Mapping[str, Any]) -> None:  # noqa: B027 (most need not know)
+        """Is told the parameters of the training, by name, before the model is built.
+
+        Raises:
+            UserError: they do not fit the data.
+        """
+
+    @property
+    def has_reference(self) -> bool:
+        """Whether the loss goes by what the model gave for a row before the first step: the column `REFERENCE`."""
+        return False
+
+    def reference(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """What is kept of each row of train and val before the first step, float32 (rows, columns)."""
+        raise NotImplementedError
+
+    @property
+    def has_sums(self) -> bool:
+        """Whether the loss of a row goes by all rows of its step: `SUMS` in its batch."""
+        return False
+
+    def sums(self, model: nn.Module, batch: Batch) -> torch.Tensor:
+        """What is added up over the micro-batches and processes of a step before its first loss, float32 (columns,).
+
+        It is called without a gradient, in training and in validation, with the same batches as `loss`.
+        """
+        raise NotImplementedError
+
+    def rows_of(self, batch: Batch) -> int:
+        """Rows of a batch."""
+        return len(next(iter(batch.values())))
 
     def smoothing_of(self, model: nn.Module) -> float:
         """The share of a target that is spread over all classes: `label_smoothing`, and 0 where a model is watched."""

@@ -54,6 +54,8 @@ class Task:
         gates: conditions on test metrics where the user gives none.
         scoring: class of a `Scoring`.
         text_task: class of a `TextTask`, of tasks whose models write text; empty for others.
+        row_text: function that gives a row as parts of text, with what is learned marked, for people; empty for a task
+            whose rows are `input_ids`, or no text.
         worst: which rows of test a report shows, for people; empty for those of the highest loss.
         predictor: class of a `Predictor`; empty for a task that the server does not serve.
         architectures: how the names of architectures for it end, in Hugging Face's config.json.
@@ -78,6 +80,7 @@ class Task:
     gates: ClassVar[tuple[str, ...]] = ()
     scoring: ClassVar[str] = "gpu_pipelines.evaluation.loss_scoring:LossScoring"
     text_task: ClassVar[str] = ""
+    row_text: ClassVar[str] = ""
     worst: ClassVar[str] = ""
     predictor: ClassVar[str] = ""
     architectures: ClassVar[tuple[str, ...]] = ()
@@ -148,6 +151,10 @@ class Task:
     def load_preparation(self) -> Callable[[PrepareSettings, Path], Preparation[Any]]:
         """What makes the preparation of the data, of the settings and an empty directory."""
         return _part(self.preparation)
+
+    def load_row_text(self) -> Callable[[dict[str, Any], Callable[[Any], str]], list[dict[str, Any]]] | None:
+        """What gives a row as parts, each `text` and whether it is `learned`, by what decodes tokens; None for none."""
+        return _part(self.row_text) if self.row_text else None
 
     def load_recipe(self) -> Any:
         """The class of the recipe, which is imported with torch."""

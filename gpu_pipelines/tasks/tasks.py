@@ -19,6 +19,7 @@ _BUILT_IN = {
     "regression": "gpu_pipelines.tasks.regression.task:RegressionTask",
     "token_classification": "gpu_pipelines.tasks.token_classification.task:TokenClassificationTask",
     "causal_lm": "gpu_pipelines.tasks.causal_lm.task:CausalLanguageModelTask",
+    "preference": "gpu_pipelines.tasks.preference.task:PreferenceTask",
 }
 IMAGE_PROCESSOR = "image_processor"
 #: A task of an installed package is one line in its metadata: `name = package.module:Class`.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,25 @@ class Chat:
     messages: list[dict[str, Any]]
     tools: list[Any] | None = None
     given: int = 0
+
+
+class Composed(ABC):
+    """A record of several texts that belong together, as a task has them besides texts, completions and chats."""
+
+    @property
+    @abstractmethod
+    def texts(self) -> list[str]:
+        """All text of it."""
+
+    @property
+    @abstractmethod
+    def has_messages(self) -> bool:
+        """Whether parts of it are messages, which need a chat template."""
+
+    @property
+    @abstractmethod
+    def content(self) -> Any:
+        """What decides its split, in the terms of JSON."""
 
 
 @dataclass(frozen=True)
@@ -164,14 +184,31 @@ class TextEncoder:
             raise CannotEncodeError(f"the chat template refuses it: {error}") from None
         return Encoded(np.asarray(tokens, dtype=np.int32), np.asarray(targets, dtype=np.uint8))
 
+    def conversation(self, chat: Chat, *, asks: bool = False) -> np.ndarray:
+        """The tokens of a conversation in the tokenizer's chat template, int32.
+
+        Args:
+            chat: of which all messages are taken.
+            asks: whether what begins an answer stands behind them.
+
+        Raises:
+            CannotEncodeError: the template refuses it.
+        """
+        try:
+            return np.asarray(self._template_tokens(chat.messages, chat.tools, asks), dtype=np.int32)
+        except Exception as error:  # a template raises what it likes
+            raise CannotEncodeError(f"the chat template refuses it: {error}") from None
+
+    def _template_tokens(self, messages: list[dict[str, Any]], tools: list[Any] | None, asks: bool) -> list[int]:
+        return self._tokenizer.apply_chat_template(
+            messages, tools=tools, tokenize=True, return_dict=True, add_generation_prompt=asks
+        )["input_ids"]
+
     def _given_tokens(self, chat: Chat, tokens: list[int]) -> int:
         """Tokens of the prompt at the beginning of a conversation."""
         if not chat.given:
             return 0
-        prompt = self._tokenizer.apply_chat_template(
-            chat.messages[: chat.given], tools=chat.tools, tokenize=True, return_dict=True, add_generation_prompt=True
-        )["input_ids"]
-        return _shared(prompt, tokens)
+        return shared_length(self._template_tokens(chat.messages[: chat.given], chat.tools, asks=True), tokens)
 
     def _answers_by_rendering(self, chat: Chat) -> tuple[list[int], list[int]]:
         """Where a template does not mark the answers: what the text has of each of them."""
@@ -197,8 +234,8 @@ class TextEncoder:
             return len(before), len(after)
         other = {"role": chat.messages[number]["role"], "content": _ANOTHER_ANSWER}
         changed = self._rendered(chat, [*chat.messages[:number], other, *chat.messages[number + 1 :]])
-        start = _shared(whole, changed)
-        same = _shared(whole[start:][::-1], changed[start:][::-1])
+        start = shared_length(whole, changed)
+        same = shared_length(whole[start:][::-1], changed[start:][::-1])
         end = len(whole) - same
         if _ANOTHER_ANSWER not in changed or start >= end:
             raise CannotEncodeError(f"the chat template does not show message {number + 1}, an answer")
@@ -213,16 +250,18 @@ class TextEncoder:
         )
 
 
-def _shared(one: Sequence[Any], other: Sequence[Any]) -> int:
+def shared_length(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How far two sequences are the same."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
 
 
-def texts_of(record: str | tuple[str, str] | Chat) -> list[str]:
+def texts_of(record: str | tuple[str, str] | Chat | Composed) -> list[str]:
     """All text of a record, for training a tokenizer."""
     if isinstance(record, str):
         return [record]
     if isinstance(record, Chat):
         return [message.get("content") or "" for message in record.messages]
+    if isinstance(record, Composed):
+        return record.texts
     return list(record)

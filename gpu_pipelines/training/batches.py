@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from gpu_pipelines.artifacts.dataset import Split
 from gpu_pipelines.artifacts.streamed_dataset import StreamedSplit
-from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.tasks.recipe import REFERENCE, Batch, Recipe
 from gpu_pipelines.training.ahead import Ahead, Coming
 from gpu_pipelines.training.row_changes import RowChanges
 from gpu_pipelines.training.settings import TrainingSettings
@@ -115,7 +115,13 @@ class TrainingBatches:
         settings: global batch size, micro-batch size, seed, order.
         device: where batches go.
         on_thread: see `Ahead`.
+
+    Attributes:
+        rows: the training split.
+        reference: of a recipe that has one, what the model gave for each row before the first step (rows, columns).
     """
+
+    reference: np.ndarray | None = None
 
     def __init__(
         self,
@@ -125,7 +131,7 @@ class TrainingBatches:
         device: torch.device,
         on_thread: bool | None = None,
     ) -> None:
-        self._recipe, self._rows, self._device = recipe, rows, device
+        self._recipe, self.rows, self._device = recipe, rows, device
         rank, world = dist.get_rank(), dist.get_world_size()
         self._changes = RowChanges(settings, rank, world)
         batch, seed = settings.global_batch_size, settings.seed
@@ -148,13 +154,13 @@ class TrainingBatches:
 
     def streaming_figures(self) -> dict[str, float]:
         """How fetching went on all machines since the last call, which all processes make; empty without streaming."""
-        if not isinstance(self._rows, StreamedSplit):
+        if not isinstance(self.rows, StreamedSplit):
             return {}
         now = time.monotonic()
         seconds, self._told = max(now - self._told, 1e-9), now
-        fetched, stalled = self._rows.cache.taken()
+        fetched, stalled = self.rows.cache.taken()
         sums = torch.tensor([fetched], dtype=torch.float64)
-        most = torch.tensor([stalled, self._rows.cache.used()], dtype=torch.float64)
+        most = torch.tensor([stalled, self.rows.cache.used()], dtype=torch.float64)
         dist.all_reduce(sums)
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
         return {
@@ -188,11 +194,11 @@ class TrainingBatches:
 
     def close(self) -> None:
         """Ends the threads that read and fetch."""
-        if isinstance(self._rows, StreamedSplit):
-            self._rows.cache.close()  # who waits for a shard waits no longer
+        if isinstance(self.rows, StreamedSplit):
+            self.rows.cache.close()  # who waits for a shard waits no longer
         self._ahead.close()
-        if isinstance(self._rows, StreamedSplit):
-            self._rows.let_go()
+        if isinstance(self.rows, StreamedSplit):
+            self.rows.let_go()
 
     def _make(self, step: int) -> _Share:
         self._expect(step)
@@ -208,33 +214,47 @@ class TrainingBatches:
         return _Share(micro_batches, counted)
 
     def _rows_changed(self, step: int) -> Columns:
-        return self._changes.of(self._rows.take(self._order.rows_of_step(step)), step)
+        numbers = self._order.rows_of_step(step)
+        columns = self.rows.take(numbers)
+        if self.reference is not None:
+            columns[REFERENCE] = self.reference[numbers]
+        return self._changes.of(columns, step)
 
     def _expect(self, step: int) -> None:
         """Tells the split which shards come, whenever another window begins."""
-        if not (self._total and isinstance(self._rows, StreamedSplit) and isinstance(self._order, StreamedOrder)):
+        if not (self._total and isinstance(self.rows, StreamedSplit) and isinstance(self._order, StreamedOrder)):
             return
         window = self._order.window_of_step(step)
         if window != self._window:
             self._window = window
-            self._rows.expect(self._order.shards_from(step, self._total), self._order.shards_of_window(*window))
+            self.rows.expect(self._order.shards_from(step, self._total), self._order.shards_of_window(*window))
 
 
 def validation_batches(
-    recipe: Recipe, rows: Split, rows_per_batch: int, device: torch.device
+    recipe: Recipe, rows: Split, rows_per_batch: int, device: torch.device, reference: np.ndarray | None = None
 ) -> Iterator[tuple[Batch, int]]:
     """This process's batches of a split in order, each with its number of loss tokens.
 
     All processes get the same number of batches, because a sharded model is run by all of them together; one that has
     no rows left runs the first ones again with no loss tokens.
     """
-    rank, world = dist.get_rank(), dist.get_world_size()
-    for start in range(0, len(rows), rows_per_batch * world):
-        low = start + rank * rows_per_batch
-        beyond = low >= len(rows)
-        low = 0 if beyond else low
-        numbers = range(low, min(low + rows_per_batch, len(rows)))
-        columns = rows.take(np.arange(numbers.start, numbers.stop))
+    for numbers, beyond in shares_in_order(len(rows), rows_per_batch):
+        columns = rows.take(numbers)
+        if reference is not None:
+            columns[REFERENCE] = reference[numbers]
         loss_tokens = recipe.loss_tokens(columns)
         count = len(numbers) if loss_tokens is None else loss_tokens
         yield recipe.batch(columns, device), 0 if beyond else count
+
+
+def shares_in_order(rows: int, rows_per_batch: int) -> Iterator[tuple[np.ndarray, bool]]:
+    """This process's rows of a split in order, a batch at a time.
+
+    All processes get the same number of batches. One that has no rows left gets the first ones again, and True.
+    """
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for start in range(0, rows, rows_per_batch * world):
+        low = start + rank * rows_per_batch
+        beyond = low >= rows
+        low = 0 if beyond else low
+        yield np.arange(low, min(low + rows_per_batch, rows)), beyond

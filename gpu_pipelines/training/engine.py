@@ -6,6 +6,7 @@ import math
 import os
 import platform
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from gpu_pipelines.errors import UnfitParametersError, UserError, some_of
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, frozen_weights_sha256, trained_weights, training_state
 from gpu_pipelines.tasks.nf4 import quantize
-from gpu_pipelines.tasks.recipe import Recipe
+from gpu_pipelines.tasks.recipe import SUMS, Batch, Recipe
 from gpu_pipelines.training.attention import choose_attention
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
@@ -48,6 +49,7 @@ from gpu_pipelines.training.parallelism import (
 from gpu_pipelines.training.precision import choose_precision, computing_in
 from gpu_pipelines.training.profiling import Profile
 from gpu_pipelines.training.recomputing import recompute_activations
+from gpu_pipelines.training.reference import Reference, References
 from gpu_pipelines.training.row_changes import adopt
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.store_lock import lock_of
@@ -153,6 +155,8 @@ class Trainer:
                 self._lock.release()
 
     def _train(self) -> bool:
+        if not self._refer():
+            return False
         asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
         events_uri = asked if is_remote(asked) else ""
         self._writer = CheckpointWriter(
@@ -182,6 +186,33 @@ class Trainer:
         if self._is_rank_0:
             self._store.publish_log(events_uri)
         return finished
+
+    def _refer(self) -> bool:
+        """Sees to what the recipe keeps of the model as it is before the first step; False if it was interrupted."""
+        self._reference: Reference = {}
+        if not self._recipe.has_reference:
+            return True
+        splits = {"train": self._batches.rows, "val": self._val}
+        references = References(
+            self._recipe, splits, self._settings, self._identity, self._precision, self._device, self._interruption
+        )
+        found = references.of(self._unwrapped, self._rows_per_batch, self._store)
+        if found is None:
+            self._interruption.settle()
+            self._batches.close()
+            return False
+        self._reference, self._batches.reference = found, found["train"]
+        return True
+
+    @property
+    def _unwrapped(self) -> nn.Module:
+        """What a forward pass without gradients is called on."""
+        return self._model if self._parallelism == "ddp" else self._parallel
+
+    @property
+    def _rows_per_batch(self) -> int:
+        """Rows that a process takes through the model at once."""
+        return self._settings.micro_batch_size or self._settings.global_batch_size // dist.get_world_size()
 
     def _train_from(self, step: int) -> bool:
         between = self._settings.steps_between_checkpoints(self._total)
@@ -246,6 +277,10 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = rate * group.get(SCALE, 1.0)
         micro_batches, all_loss_tokens = self._batches.of_step(step)
+        if self._recipe.has_sums:
+            sums = self._sums_of(micro_batches)
+            for batch, _ in micro_batches:
+                batch[SUMS] = sums
         for number, (batch, loss_tokens) in enumerate(micro_batches, start=1):
             with without_all_reduce(self._parallel, last=number == len(micro_batches)):
                 with computing_in(self._precision, self._device.type):
@@ -258,6 +293,18 @@ class Trainer:
             self._average.update(step)
         self._speed.step(self._batches.seconds_taken())
         return rate
+
+    def _sums_of(self, batches: Iterable[tuple[Batch, int]]) -> torch.Tensor:
+        """The recipe's sums over the batches of all processes; those without rows of their own do not count."""
+        total: torch.Tensor | None = None
+        with torch.no_grad():
+            for batch, loss_tokens in batches:
+                with computing_in(self._precision, self._device.type):
+                    found = self._recipe.sums(self._unwrapped, batch) * bool(loss_tokens)
+                total = found if total is None else total + found
+        assert total is not None
+        dist.all_reduce(total)
+        return total
 
     def _update(self, step: int) -> None:
         self._require_gradients()
@@ -327,12 +374,11 @@ class Trainer:
         self._parallel.eval()
         self._take_statistics_of_rank_0()
         losses = Losses(self._device)
-        model = self._model if self._parallelism == "ddp" else self._parallel
-        rows_per_batch = self._settings.micro_batch_size or self._settings.global_batch_size // dist.get_world_size()
+        sums = {SUMS: self._sums_of(self._batches_of_val())} if self._recipe.has_sums else {}
         with torch.no_grad():
-            for batch, loss_tokens in validation_batches(self._recipe, self._val, rows_per_batch, self._device):
+            for batch, loss_tokens in self._batches_of_val():
                 with computing_in(self._precision, self._device.type):
-                    losses.add(self._recipe.loss(model, batch) * loss_tokens, loss_tokens)
+                    losses.add(self._recipe.loss(self._unwrapped, batch | sums) * loss_tokens, loss_tokens)
         loss = losses.mean()
         self._parallel.train()
         if math.isfinite(loss) and (self._best is None or loss < self._best[0]):
@@ -340,6 +386,10 @@ class Trainer:
         self._log.validation(step, self._epoch(step), loss)
         self._speed.leave_out(time.monotonic() - began)
         return loss
+
+    def _batches_of_val(self) -> Iterator[tuple[Batch, int]]:
+        reference = self._reference.get("val")
+        return validation_batches(self._recipe, self._val, self._rows_per_batch, self._device, reference)
 
     def _take_statistics_of_rank_0(self) -> None:
         """Makes running statistics, as of BatchNorm, the same everywhere: those that are saved, and evaluated."""
@@ -437,7 +487,7 @@ class Trainer:
     def _measure(self) -> tuple[ModelCost, float | None]:
         """What the model costs, and the peak of all devices together, where it is known."""
         (batch, _), *_ = self._batches.of_step(0)[0]
-        rows = len(next(iter(batch.values())))
+        rows = self._recipe.rows_of(batch)
         sharded = self._mesh is not None
         with computing_in(self._precision, self._device.type):
             cost = measure_cost(self._recipe, self._parallel if sharded else self._model, batch, rows, sharded=sharded)

@@ -5,6 +5,7 @@ So a training continues to the bit, and any number of processes trains on the sa
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -84,6 +85,7 @@ def adopt(recipe: Recipe, dataset: Dataset, settings: TrainingSettings) -> None:
         )
     recipe.label_smoothing = settings.label_smoothing
     recipe.attention = settings.attention
+    recipe.trained_with(asdict(settings))
 
 
 def _has_images(dataset: Dataset) -> bool:

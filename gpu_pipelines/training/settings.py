@@ -21,6 +21,8 @@ from gpu_pipelines.tasks.tasks import task_named
 CHECKPOINTS_WHERE_NOT_SAID = 8
 #: Beyond it each share is about a half.
 MOST_ALPHA = 100
+#: Of pairs that may be the wrong way round: at a half they would say nothing.
+MOST_WRONG = 0.5
 #: What says how a training is carried out, not what comes of it: it may change when a training is continued.
 NOT_SHAPING = (
     "micro_batch_size",
@@ -57,12 +59,18 @@ OFF = {
     "layer_decay": 0.0,
     "quantize_base": "",
     "fp8": False,
+    "preference_loss": "sigmoid",
+    "beta": 0.1,
 }
+#: Losses of pairs that take into account that some were judged wrongly; of the others TRL knows no such form.
+_SMOOTHED_LOSSES = ("sigmoid", "ipo")
 _SOME_TASKS = {
     "augmentation": "which changes images, and it has none",
     "mixup_alpha": "which mixes images and their classes",
     "cutmix_alpha": "which mixes images and their classes",
-    "label_smoothing": "which is for tasks that predict classes, tags or tokens",
+    "label_smoothing": "which is for tasks that predict classes, tags, tokens or preferences",
+    "preference_loss": "which is for tasks that learn preferences",
+    "beta": "which is for tasks that learn preferences",
 }
 WHOLE_NUMBERS_FROM_0 = (
     "max_steps",
@@ -98,7 +106,7 @@ class TrainingSettings:
     )
     epochs: float = parameter(
         0.0,
-        "Passes over the training rows; not used where max_steps is given. 0 for the task's own: 15 from scratch, 3 to "
+        "Passes over the training rows; not used where max_steps is given. 0 for the task's own: 15 from scratch, 1 to "
         "10 for pretrained weights.",
         common=True,
     )
@@ -106,7 +114,7 @@ class TrainingSettings:
     learning_rate: float = parameter(
         0.0,
         "Peak learning rate, reached after the warm-up. 0 for the task's own: 0.004 from scratch, 0.00002 or 0.00005 "
-        "for pretrained weights, more for adapters.",
+        "for pretrained weights (0.0000005 for preferences), more for adapters.",
         common=True,
     )
     learning_rate_schedule: str = parameter(
@@ -207,8 +215,19 @@ class TrainingSettings:
     )
     label_smoothing: float = parameter(
         0.0,
-        "Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1. The loss on "
-        "val is without it.",
+        "Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1. Of preference "
+        "the share of pairs that may be the wrong way round, less than 0.5. The loss on val is without it.",
+    )
+    preference_loss: str = parameter(
+        "sigmoid",
+        "What is learned of preferences: of pairs sigmoid (DPO), ipo (IPO) or orpo (ORPO, which needs no reference); "
+        "of completions that were judged one by one kto (KTO).",
+        choices=("sigmoid", "ipo", "kto", "orpo"),
+    )
+    beta: float = parameter(
+        0.1,
+        "Of preferences, how much it costs to go away from the model that the training began with; more keeps closer. "
+        "Of orpo, how much the ratio of odds weighs beside the likelihood.",
     )
     ema_decay: float = parameter(
         0.0,
@@ -328,6 +347,16 @@ class TrainingSettings:
         for name, such in (("label_smoothing", 0.1), ("ema_decay", 0.9999)):
             if not 0 <= getattr(self, name) < 1:
                 found.append(f"{name} is {getattr(self, name)}; give at least 0 and less than 1, such as {such}.")
+        if not 0 < self.beta < math.inf:
+            found.append(f"beta is {self.beta}; give more than 0, such as 0.1.")
+        if self.label_smoothing and "preference_loss" in task_named(task).parameters:
+            if self.preference_loss not in _SMOOTHED_LOSSES:
+                found.append(
+                    f"label_smoothing is {self.label_smoothing}, which {self.preference_loss} has no form of. Leave it "
+                    f"at 0, or give preference_loss {' or '.join(_SMOOTHED_LOSSES)}."
+                )
+            elif self.label_smoothing >= MOST_WRONG:
+                found.append(f"label_smoothing is {self.label_smoothing}; of preferences give less than {MOST_WRONG}.")
         if not 0 <= self.layer_decay <= 1:
             found.append(f"layer_decay is {self.layer_decay}; give 0 to 1, such as 0.75.")
         if self.freeze and self.lora_rank:

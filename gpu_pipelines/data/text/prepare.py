@@ -31,7 +31,7 @@ from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Group, Sizes, UnitWriters, Writing, candidates, leave_out
 from gpu_pipelines.data.usable import require_rows
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.text_encoding import Chat, TextEncoder, texts_of
+from gpu_pipelines.tasks.text_encoding import Chat, Composed, TextEncoder, texts_of
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 TOKENIZER = "tokenizer"
@@ -112,7 +112,7 @@ class TextPreparation(Preparation[Survey]):
         found, trains = self.empty_survey(), settings.tokenizer == "train"
         for record in found.usable(records, meter, host.check):
             found.labels.update(self.names_in(record))
-            found.has_chats = found.has_chats or isinstance(record.text, Chat)
+            found.has_chats = found.has_chats or _has_messages(record.text)
             if trains:
                 number = content_number(record.content, settings.split_seed)
                 if split_at(number, settings.val_fraction, settings.test_fraction) == "train":
@@ -185,6 +185,10 @@ def _encoder(settings: PrepareSettings, found: Survey, ends: bool) -> TextEncode
         raise UserError(f"No row of {settings.source} is left for training a tokenizer.", "Add rows.")
     print(f"training a tokenizer on {len(texts):,} {'' if found.training.is_all else 'of the '}texts", flush=True)
     return TextEncoder.train(texts, settings.vocabulary_size, ends=ends)
+
+
+def _has_messages(text: Text) -> bool:
+    return text.has_messages if isinstance(text, Composed) else isinstance(text, Chat)
 
 
 def _size(text: Text) -> int:

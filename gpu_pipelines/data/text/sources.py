@@ -13,14 +13,19 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.tasks.tasks import task_named
-from gpu_pipelines.tasks.text_encoding import Chat
+from gpu_pipelines.tasks.text_encoding import Chat, Composed
 
-#: A text, a (prompt, completion), or a conversation.
-Text = str | tuple[str, str] | Chat
+#: A text, a (prompt, completion), a conversation, or what a task makes of several.
+Text = str | tuple[str, str] | Chat | Composed
 #: A column beside a conversation: the functions that the assistant may call, as a list or as JSON.
 TOOLS = "tools"
 #: Who speaks, as datasets of the form of ShareGPT call it, and as chat templates do.
 _ROLES = {"human": "user", "gpt": "assistant"}
+#: What is wrong with a list of messages of which one is none.
+MALFORMED_MESSAGES = Problem(
+    "malformed messages",
+    "each must have a role and a content, both text; an answer may have tool_calls in place of the content",
+)
 
 
 @dataclass(frozen=True)
@@ -50,6 +55,8 @@ class TextRecord:
         if isinstance(held, Chat):
             plain = not (held.tools or held.given)
             held = held.messages if plain else [held.messages, held.tools, held.given]
+        elif isinstance(held, Composed):
+            held = held.content
         return json.dumps(held, sort_keys=True).encode("utf-8")
 
 
@@ -150,31 +157,38 @@ def text_record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, .
 
 def _chat(source: str, parts: list[list[Any]], tools: Any) -> TextRecord:
     """A conversation: whole, or a prompt and what follows it."""
-    messages = [_message(message) for part in parts for message in part]
+    messages = [message_of(message) for part in parts for message in part]
     if None in messages:
-        said = "each must have a role and a content, both text; an answer may have tool_calls in place of the content"
-        return _unusable(source, "malformed messages", said)
+        return TextRecord(source, "", problem=MALFORMED_MESSAGES)
+    schemas = tools_of(tools)
+    if isinstance(schemas, Problem):
+        return TextRecord(source, "", problem=schemas)
+    held = [message for message in messages if message is not None]
+    given = len(parts[0]) if len(parts) > 1 else 0
+    if not any(is_answer(message) for message in held[given:]):
+        return _unusable(source, "no answer", "no message of the assistant")
+    if problem := encoding_problem([message.get("content") or "" for message in held]):
+        return TextRecord(source, "", problem=problem)
+    return TextRecord(source, Chat(held, schemas, given))
+
+
+def tools_of(tools: Any) -> list[Any] | Problem | None:
+    """The functions that an assistant may call, of a cell with a list or with JSON; None for none, or what is wrong."""
     try:
         schemas = json.loads(tools) if isinstance(tools, str) and tools.strip() else tools or None
     except ValueError:
         schemas = tools
-    if not (schemas is None or (isinstance(schemas, list) and all(isinstance(each, dict) for each in schemas))):
-        return _unusable(source, "malformed tools", "tools must be a list of JSON schemas, or such a list as JSON")
-    held = [message for message in messages if message is not None]
-    given = len(parts[0]) if len(parts) > 1 else 0
-    if not any(_is_answer(message) for message in held[given:]):
-        return _unusable(source, "no answer", "no message of the assistant")
-    if problem := encoding_problem([message.get("content") or "" for message in held]):
-        return TextRecord(source, "", problem=problem)
-    return TextRecord(source, Chat(held, _without_nothing(schemas), given))
+    if schemas is None or (isinstance(schemas, list) and all(isinstance(each, dict) for each in schemas)):
+        return without_nothing(schemas)
+    return Problem("malformed tools", "tools must be a list of JSON schemas, or such a list as JSON")
 
 
-def _message(given: Any) -> dict[str, Any] | None:
+def message_of(given: Any) -> dict[str, Any] | None:
     """A message as chat templates have it; None for what is none."""
     if not isinstance(given, dict):
         return None
     # A table of messages gives each the keys of all; a template would take an empty tool call for one.
-    message = _without_nothing(given)
+    message = without_nothing(given)
     if {"from", "value"} <= message.keys() and "role" not in message:
         message = {"role": _ROLES.get(message["from"], message["from"]), "content": message["value"]}
     may_lack = message.get("role") == "assistant" and isinstance(message.get("tool_calls"), list)
@@ -182,15 +196,16 @@ def _message(given: Any) -> dict[str, Any] | None:
     return message if isinstance(message.get("role"), str) and isinstance(content, str) else None
 
 
-def _is_answer(message: dict[str, Any]) -> bool:
+def is_answer(message: dict[str, Any]) -> bool:
+    """Whether a message is one of the assistant's with something in it."""
     return message["role"] == "assistant" and bool(message.get("content", "").strip() or message.get("tool_calls"))
 
 
-def _without_nothing(value: Any) -> Any:
+def without_nothing(value: Any) -> Any:
     """The same without the keys of objects that have no value."""
     if isinstance(value, dict):
-        return {key: _without_nothing(each) for key, each in value.items() if each is not None}
-    return [_without_nothing(each) for each in value] if isinstance(value, list) else value
+        return {key: without_nothing(each) for key, each in value.items() if each is not None}
+    return [without_nothing(each) for each in value] if isinstance(value, list) else value
 
 
 def _nested(column: str, value: Any) -> str:

@@ -45,7 +45,13 @@ class Scored:
 
 
 def in_chunks(
-    model: nn.Module, forward: Callable[[], Any], targets: torch.Tensor, smoothing: float = 0.0, *, tells: bool = False
+    model: nn.Module,
+    forward: Callable[[], Any],
+    targets: torch.Tensor,
+    smoothing: float = 0.0,
+    *,
+    tells: bool = False,
+    each: bool = False,
 ) -> Scored | None:
     """Runs a forward pass in which the head gives losses; None where all logits are to be made at once.
 
@@ -57,12 +63,13 @@ def in_chunks(
         targets: the token that each place is to predict, -100 where that is not scored; of shape (rows, tokens).
         smoothing: share of each target that is spread over all words.
         tells: whether it is told which tokens were predicted right.
+        each: whether the loss of each token is wanted, and not only their sum.
     """
     head = _head(model)
     if head is None or head in _NOT_LAST or targets.numel() * head.out_features <= LOGITS_AT_ONCE:
         return None
     scored = Scored()
-    with _giving_losses(head, scored, targets, smoothing, tells):
+    with _giving_losses(head, scored, targets, smoothing, tells, each):
         scored.outputs = forward()
     if scored.losses is not None and scored.outputs.logits is scored.losses:
         return scored
@@ -79,7 +86,7 @@ def _head(model: nn.Module) -> nn.Linear | None:
 
 @contextmanager
 def _giving_losses(
-    head: nn.Linear, scored: Scored, targets: torch.Tensor, smoothing: float, tells: bool
+    head: nn.Linear, scored: Scored, targets: torch.Tensor, smoothing: float, tells: bool, each: bool
 ) -> Iterator[None]:
     """While this lasts, the head gives losses in place of logits, and puts them into `scored` as well."""
 
@@ -88,7 +95,8 @@ def _giving_losses(
             return functional.linear(hidden, head.weight, head.bias)
         device = hidden.device.type
         kind = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else hidden.dtype
-        if kind == torch.bfloat16 and torch.is_grad_enabled() and not tells and _has_liger(hidden.device):
+        only_sum = not (tells or each) and torch.is_grad_enabled()
+        if kind == torch.bfloat16 and only_sum and _has_liger(hidden.device):
             scored.losses = _by_liger(hidden.to(kind), head.weight.to(kind), head.bias, targets, smoothing)
             return scored.losses
         found, right = _ChunkedLosses.apply(hidden, head.weight, head.bias, targets, smoothing, kind, tells)

@@ -1,0 +1,117 @@
+"""TRL's GRPOTrainer on the prompts of the run; each checkpoint is scored by `evaluate_checkpoints` as any other.
+
+    gpu-pipelines run train_evaluate_upload -p script=examples/grpo/grpo.py -p task=causal_lm \
+        -p source=questions.jsonl -p tokenizer=organisation/model \
+        -p script_arguments=--model,organisation/model,--steps,200
+
+The rows are prompts with completions, or chats that end with an answer. What the model writes is rewarded by how near
+it comes to the answer of the row, or by a function of your own, `--reward module:function`, which TRL calls as its
+own: with the completions and the column `answer`, and keyword arguments for the rest. It may lie beside this file.
+"""
+
+import argparse
+import importlib
+import json
+import os
+import sys
+from difflib import SequenceMatcher
+from pathlib import Path
+
+import numpy as np
+import torch
+from datasets import Dataset as Table
+from transformers import AutoTokenizer, TrainerCallback
+from transformers.trainer_utils import get_last_checkpoint
+from trl import GRPOConfig, GRPOTrainer
+
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.causal_lm.scoring import documents_of
+
+parser = argparse.ArgumentParser()
+parser.add_argument("--model", default="llama-micro", help="a directory, a hub id, or a name for one from scratch")
+parser.add_argument("--steps", type=int, default=200)
+parser.add_argument("--learning-rate", type=float, default=1e-6)
+parser.add_argument("--generations", type=int, default=8, help="completions of each prompt")
+parser.add_argument("--completion-tokens", type=int, default=64, help="of what is written, at most")
+parser.add_argument("--beta", type=float, default=0.0, help="what it costs to go away from the first model")
+parser.add_argument("--reward", default="", help="module:function; empty for likeness to the answer")
+options = parser.parse_args()
+
+data = Dataset(Path(os.environ["GPU_PIPELINES_DATASET"]))
+checkpoints = os.environ["GPU_PIPELINES_CHECKPOINTS"]
+Path(checkpoints).mkdir(parents=True, exist_ok=True)
+# A model is scored with the tokenizer that its data was prepared with.
+tokenizer = AutoTokenizer.from_pretrained(data.directory / "tokenizer")
+
+
+def likeness(completions, answer, **_):
+    """How much of a completion and of the answer is the same, between 0 and 1."""
+    return [
+        SequenceMatcher(None, written.strip(), wanted.strip()).ratio()
+        for written, wanted in zip(completions, answer, strict=True)
+    ]
+
+
+def rows_of(split):
+    """The prompts and answers of a split, as texts; where several answers are learned, the last one."""
+    rows = data.split(split)
+    for columns in rows.columns(0, len(rows)):
+        for row, place in documents_of(columns):
+            tokens, learned = columns["input_ids"][row, place], columns["loss_mask"][row, place] != 0
+            last = int(np.flatnonzero(learned)[-1]) + 1
+            begins = int(np.flatnonzero(~learned[:last])[-1]) + 1
+            # The trainer begins a text as the tokenizer does.
+            prompt = tokenizer.decode(tokens[:begins]).removeprefix(tokenizer.bos_token or "")
+            if prompt:
+                yield {"prompt": prompt, "answer": tokenizer.decode(tokens[begins:last], skip_special_tokens=True)}
+
+
+class Curves(TrainerCallback):
+    """Writes the lines of which the step makes the curves of its report."""
+
+    def on_log(self, arguments, state, control, logs=None, **others):
+        if state.is_world_process_zero and "reward" in logs:
+            names = {"loss": "loss", "learning_rate": "learning_rate", "reward": "reward", "kl": "kl"}
+            line = {"step": state.global_step} | {name: logs[key] for name, key in names.items() if key in logs}
+            with Path(os.environ["GPU_PIPELINES_METRICS"]).open("a") as file:
+                file.write(json.dumps(line) + "\n")
+
+
+def main():
+    reward = likeness
+    if options.reward:
+        sys.path.insert(0, str(Path(__file__).parent))
+        module, _, function = options.reward.partition(":")
+        reward = getattr(importlib.import_module(module), function)
+    torch.manual_seed(0)
+    model = CausalLanguageModel.for_dataset(data).build_model(options.model)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    trainer = GRPOTrainer(
+        model=model,
+        reward_funcs=reward,
+        args=GRPOConfig(
+            checkpoints,
+            max_steps=options.steps,
+            save_steps=max(1, options.steps // 4),
+            logging_steps=max(1, options.steps // 50),
+            learning_rate=options.learning_rate,
+            beta=options.beta,
+            num_generations=options.generations,
+            max_completion_length=options.completion_tokens,
+            # Completions of one prompt are compared with each other: each process has whole groups.
+            per_device_train_batch_size=options.generations * (2 if processes == 1 else 1),
+            bf16=torch.cuda.is_available(),
+            report_to=[],
+            disable_tqdm=True,
+        ),
+        train_dataset=Table.from_list(list(rows_of("train"))),
+        processing_class=tokenizer,
+        callbacks=[Curves()],
+    )
+    # A run that was interrupted goes on.
+    trainer.train(resume_from_checkpoint=get_last_checkpoint(checkpoints))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,78 @@
+"""Preference tuning: prompts with a chosen and a rejected completion, or completions that are good or bad."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
+from gpu_pipelines.tasks.hyperparameters import PREFERENCE_TUNED, PREFERENCE_WITH_ADAPTERS
+from gpu_pipelines.tasks.metric import Metric
+from gpu_pipelines.tasks.task import Task
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.settings import PrepareSettings
+
+PAIRS = ("prompt", "chosen", "rejected")
+#: Pairs whose prompt is what both completions begin with.
+WITH_IMPLICIT_PROMPT = ("chosen", "rejected")
+JUDGED = ("prompt", "completion", "label")
+_TOOLS = "tools"
+
+
+class PreferenceTask(Task):
+    """Completions of which one was preferred to another, or each of which was judged good or bad."""
+
+    column_parameters = ()
+    parameters = (
+        *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates", "slice_by"),
+        *("label_smoothing", "preference_loss", "beta"),
+    )
+    samples = {"explanations": "gpu_pipelines.tasks.preference.sample:write_explanations"}
+    defaults = {"source": "sample:explanations", "model": "llama-micro"}
+    preparation = "gpu_pipelines.tasks.preference.prepare:ComparedTexts"
+    recipe = "gpu_pipelines.tasks.preference.recipe:Preference"
+    models = CausalLanguageModelTask.models
+    metrics = {
+        "accuracy": Metric(),
+        "margin": Metric(largest=math.inf, smallest=-math.inf),
+        "loss": Metric(more_is_better=False, largest=math.inf, smallest=-math.inf),
+    }
+    scoring = "gpu_pipelines.tasks.preference.scoring:PreferenceScoring"
+    row_text = "gpu_pipelines.tasks.preference.shown:parts_of"
+    worst = "The rows of test of the lowest margin: where the model is surest of what people did not choose."
+    predictor = CausalLanguageModelTask.predictor
+    architectures = CausalLanguageModelTask.architectures
+    fine_tuned, with_adapters = PREFERENCE_TUNED, PREFERENCE_WITH_ADAPTERS
+    pipeline_tag = "text-generation"
+    remedy_for_columns = (
+        "Name them prompt, chosen and rejected; chosen and rejected, where both begin with the prompt; or prompt, "
+        "completion and label."
+    )
+
+    def problems(self, settings: PrepareSettings) -> list[str]:
+        found = []
+        if settings.stratify:
+            found.append("stratify needs a class for each row, which preference has not. Leave it out.")
+        if settings.label_conflicts != "keep":
+            found.append("label_conflicts are of classes, which preference has not. Leave it out.")
+        return found
+
+    def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
+        slices = (settings.slice_by,) if settings.slice_by else ()
+        return [tuple(dict.fromkeys((*names, *slices))) for names in (PAIRS, WITH_IMPLICIT_PROMPT, JUDGED)]
+
+    def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
+        for wanted in self.columns(settings):
+            if set(wanted) <= set(has):
+                return (*wanted, _TOOLS) if _TOOLS in has and _TOOLS not in wanted else wanted
+        raise UserError(
+            f"The source {settings.source} has neither the columns {', '.join(PAIRS)} nor {', '.join(JUDGED)}; it has "
+            f"{', '.join(has) or 'none at all'}.",
+            self.remedy_for_columns,
+        )
+
+    def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
+        return "list" in kind.partition("<")[0]
