@@ -134,8 +134,10 @@ class RecipeScorer:
             copy_model(candidate.path, directory, self._dataset)
         else:
             if self._configuration["settings"].get("lora_rank"):
-                from gpu_pipelines.tasks.adapters import merge_adapters
+                from gpu_pipelines.tasks.adapters import merge_adapters, save_adapters
 
+                base = self._configuration["settings"]["model"]
+                save_adapters(loaded.model, base, getattr(loaded.recipe, "auto_class", ""), directory)
                 merge_adapters(loaded.model)
             models.recipe.export(loaded.model, directory)
         if examples := examples_of(loaded, self._dataset, self._scoring, models.device):
