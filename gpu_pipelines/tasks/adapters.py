@@ -85,8 +85,8 @@ def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> No
     """Writes the adapters of a model in the layout of peft: adapter_config.json and adapter_model.safetensors.
 
     `PeftModel.from_pretrained` puts them beside the weights that they were trained with, and a head that was trained
-    with them in place of the model's own. Of a model that has no weights elsewhere nothing is written, and neither where
-    more was trained than such a file can hold, which is said.
+    with them in place of the model's own. Nothing is written of a model that has no weights elsewhere,
+    nor where more was trained than such a file can hold, which is said.
 
     Args:
         model: made by `add_adapters`, with trained weights.
