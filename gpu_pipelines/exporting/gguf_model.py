@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,9 @@ from torch import nn
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.exporting.gguf_architectures import architecture_of, base_of_positions, describe, weights
 from gpu_pipelines.exporting.gguf_tokenizer import GgufTokenizer
+from gpu_pipelines.exporting.settings import TYPES
 
 FILE = "model.gguf"
-TYPES = ("f32", "f16", "bf16", "q8_0")
 #: Words that llama.cpp looks for in a model of the name phi3, and does not load it without.
 _OF_PHI3 = {"<unk>", "<s>", "</s>", "<|endoftext|>"}
 #: What a file says of the shape of a model, in the terms of transformers.
@@ -58,7 +60,7 @@ def write(model: Any, directory: Path, to: Path, dtype: str) -> None:
         model: of transformers.
         directory: where its tokenizer is.
         to: the folder that gets `model.gguf`.
-        dtype: one of `TYPES`.
+        dtype: one of those of GGUF in `ExportSettings`.
 
     Raises:
         UserError: GGUF cannot hold it.
@@ -67,7 +69,7 @@ def write(model: Any, directory: Path, to: Path, dtype: str) -> None:
     from gguf.quants import quantize
 
     config = model.config
-    kinds = {name: gguf.GGMLQuantizationType[name.upper()] for name in TYPES}
+    kinds = {name: gguf.GGMLQuantizationType[name.upper()] for name in TYPES["gguf"]}
     all_of = {"f32": "ALL_F32", "f16": "MOSTLY_F16", "bf16": "MOSTLY_BF16", "q8_0": "MOSTLY_Q8_0"}
     writer = gguf.GGUFWriter(to / FILE, architecture_of(config).name)
     writer.add_type(gguf.GGUFType.MODEL)
@@ -103,14 +105,15 @@ def opened(directory: Path, config: Any) -> nn.Module:
 
     read_as = _as_read(config)
     _require_same_shape(directory / FILE, read_as)
-    model, info = AutoModelForCausalLM.from_pretrained(
-        directory,
-        gguf_file=FILE,
-        config=read_as,
-        dtype=torch.float32,
-        output_loading_info=True,
-        local_files_only=True,
-    )
+    with redirect_stderr(StringIO()):  # its bar of progress
+        model, info = AutoModelForCausalLM.from_pretrained(
+            directory,
+            gguf_file=FILE,
+            config=read_as,
+            dtype=torch.float32,
+            output_loading_info=True,
+            local_files_only=True,
+        )
     if lost := sorted({*info["missing_keys"], *map(str, info["mismatched_keys"])}):
         raise UserError(f"The file {directory / FILE} lacks weights: {some_of(lost, most=5)}.")
     return model.eval()
