@@ -54,8 +54,17 @@ def test_numbers_as_onnx_for_any_number_of_rows(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow_but_for("texts-f32")
-@pytest.mark.parametrize("dtype", ["f32", "f16"])
-@pytest.mark.parametrize("task", ["texts", "images", "lm", "mixture", "tokens", "regression of texts"])
+@pytest.mark.parametrize(
+    ("task", "dtype"),
+    [
+        *(
+            (task, dtype)
+            for task in ("texts", "images", "lm", "tokens", "regression of texts")
+            for dtype in ("f32", "f16")
+        ),
+        ("mixture", "f32"),  # in f16, a token may go to another expert
+    ],
+)
 def test_each_task_as_onnx(datasets: SmallDatasets, tmp_path: Path, task: str, dtype: str) -> None:
     names = {"texts": "bert-micro", "images": "vit-micro", "lm": "llama-micro", "mixture": "mixtral-micro"}
     if task == "tokens":
