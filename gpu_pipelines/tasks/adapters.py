@@ -5,6 +5,8 @@ Source: Hu et al., https://arxiv.org/abs/2106.09685; the layers are those of `pe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -57,10 +59,25 @@ def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
         target_modules=targets,
         fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in targets),
     )
-    inject_adapter_in_model(config, model)
-    for name in head:
-        model.get_submodule(name).requires_grad_(True)
+    with _seeming_fp32([model.get_submodule(name) for name in targets]):
+        inject_adapter_in_model(config, model)
+    for weight in (weight for name in head for weight in model.get_submodule(name).parameters()):
+        weight.data = weight.data.float()
+        weight.requires_grad_(True)
     return model
+
+
+@contextmanager
+def _seeming_fp32(layers: list[Any]) -> Iterator[None]:
+    """While this lasts, layers in bf16 have weights in fp32 that take no memory: peft gives adapters the same type."""
+    held = [(layer, layer.weight.data) for layer in layers if layer.weight.dtype != torch.float32]
+    for layer, weight in held:
+        layer.weight.data = torch.empty((), device=weight.device).expand(weight.shape)
+    try:
+        yield
+    finally:
+        for layer, weight in held:
+            layer.weight.data = weight
 
 
 def merge_adapters(model: nn.Module) -> nn.Module:

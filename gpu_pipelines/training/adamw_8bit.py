@@ -24,10 +24,8 @@ SMALLEST = 4096
 
 
 def is_held_in_8_bits(weight: torch.Tensor) -> bool:
-    """Whether the moments of a weight can be: its rows are whole blocks, so that sharding by rows cuts none."""
-    if weight.ndim < 2 or weight.numel() < SMALLEST:
-        return False
-    return (weight.numel() // weight.shape[0]) % BLOCK == 0
+    """Whether the moments of a weight can be: its rows are whole blocks, so that sharding between them cuts none."""
+    return weight.ndim >= 2 and weight.numel() >= SMALLEST and weight.shape[-1] % BLOCK == 0
 
 
 class AdamW8bit(Optimizer):
@@ -100,8 +98,8 @@ class AdamW8bit(Optimizer):
 
 
 def _scales_of(weight: torch.Tensor) -> torch.Tensor:
-    """A scale for each block, sharded by rows as the weight is."""
-    shape = (weight.shape[0], weight.numel() // weight.shape[0] // BLOCK)
+    """A scale for each block, sharded as the weight is."""
+    shape = (*weight.shape[:-1], weight.shape[-1] // BLOCK)
     if isinstance(weight, DTensor):
         return sharded_zeros(shape, device_mesh=weight.device_mesh, placements=weight.placements, dtype=torch.float32)
     return torch.zeros(shape, device=weight.device)
