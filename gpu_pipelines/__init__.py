@@ -11,16 +11,29 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators.plan import plan
     from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.driver.exporting import export
     from gpu_pipelines.driver.prediction import predict
     from gpu_pipelines.driver.programs import compile, open_run, run
     from gpu_pipelines.registry import open_registry
     from gpu_pipelines.tuning.tune import tune
 
-__all__ = ["Evaluation", "__version__", "compile", "open_registry", "open_run", "plan", "predict", "run", "tune"]
+__all__ = [
+    "Evaluation",
+    "__version__",
+    "compile",
+    "export",
+    "open_registry",
+    "open_run",
+    "plan",
+    "predict",
+    "run",
+    "tune",
+]
 
 _PLACES = {
     "Evaluation": "gpu_pipelines.artifacts.evaluation",
     "compile": "gpu_pipelines.driver.programs",
+    "export": "gpu_pipelines.driver.exporting",
     "open_registry": "gpu_pipelines.registry",
     "open_run": "gpu_pipelines.driver.programs",
     "plan": "gpu_pipelines.accelerators.plan",

@@ -93,8 +93,8 @@ def begin_study(
         learning_rate: Peak learning rate, reached after the warm-up. 0 for the task's own: 0.004 from scratch, 0.00002
             or 0.00005 for pretrained weights (0.0000005 for preferences), more for adapters.
         learning_rate_schedule: How it comes down to 0: cosine or linear; or constant.
-        optimizer: adamw, sgd (with momentum), adafactor (keeps a row and a column of each matrix), or muon (for the
-            matrices of hidden layers, adamw for the rest).
+        optimizer: adamw, adamw_8bit (keeps its moments in eight bits), sgd (with momentum), adafactor (keeps a row and
+            a column of each matrix), or muon (for the matrices of hidden layers, adamw for the rest).
         momentum: Of sgd and muon, at least 0 and less than 1.
         weight_decay: Decoupled weight decay, on matrices only. -1 for the task's own: 0.05 from scratch, 0 or 0.01 for
             pretrained weights.

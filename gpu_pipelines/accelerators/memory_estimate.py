@@ -158,12 +158,14 @@ def _moment_of_the_most(workload: Workload, width: int, gradients: float) -> dic
 def host_memory_gb(workload: Workload) -> float:
     """The main memory that one machine needs before its GPUs have the model, GB.
 
-    Rank 0 builds all of the model in fp32, whatever is trained, and sends each GPU its part; a fifth is for the rest.
+    Rank 0 builds all of the model and sends each GPU its part: in fp32, or beside adapters in bf16, as large models are
+    stored. A fifth is for the rest.
 
     Args:
         workload: the job; not a measured one.
     """
-    return 1.2 * (workload.parameters or 0.0) * BYTES_PER_WEIGHT / 1e9
+    in_bf16 = workload.lora_rank is not None and workload.precision != "fp32"
+    return 1.2 * (workload.parameters or 0.0) * (2 if in_bf16 else BYTES_PER_WEIGHT) / 1e9
 
 
 def activation_bytes(workload: Workload, width: int) -> float:

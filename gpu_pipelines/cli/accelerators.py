@@ -107,7 +107,7 @@ class AdviceOptions:
     sequence_length: int = _of_advice(2048, "Tokens of one sample.")
     batch: int | None = _of_advice(None, "Samples that one GPU takes at once; as many as fit if not given.")
     precision: str = _of_advice("auto", "auto, bf16, fp16 or fp32.")
-    optimizer: str = _of_advice("adamw", "adamw, sgd, adafactor or muon.")
+    optimizer: str = _of_advice("adamw", "adamw, adamw_8bit, sgd, adafactor or muon.")
     lora_rank: int | None = _of_advice(None, "Train LoRA adapters of that rank only.")
     quantize_base: str = _of_advice("", "nf4 holds the frozen layers in four bits (QLoRA).")
     layers: int | None = _of_advice(None, "Layers; estimated if not given.")

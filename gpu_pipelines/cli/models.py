@@ -181,6 +181,46 @@ def predict(
     _say(told(found, output))
 
 
+@app.command()
+def export(
+    model: Annotated[
+        str,
+        typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model."),
+    ],
+    format: Annotated[str, typer.Option(metavar="onnx|gguf", help="What it is written as; GGUF for language models.")],
+    to: Annotated[str, typer.Option(metavar="PLACE", help="The folder that gets it, a directory or gs://…; made.")],
+    registry: Registry = DEFAULT_REGISTRY,
+    dataset: Annotated[
+        str,
+        typer.Option(metavar="PLACE", help="The dataset of the test rows; if not given, looked for in ./runs."),
+    ] = "",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            metavar="TYPE",
+            help="Type of the numbers: of ONNX f32 (default) or f16; of GGUF f16 (default), f32, bf16, q8_0.",
+        ),
+    ] = "",
+    margin: Annotated[
+        float, typer.Option(metavar="SHARE", help="Share of its metric that it may lose on the test rows.")
+    ] = 0.01,
+    opset: Annotated[int, typer.Option(help="Version of the operators of ONNX.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Export a version as ONNX or GGUF; it is run again on the test rows, and refused if it has lost too much."""
+    from contextlib import redirect_stdout
+
+    from gpu_pipelines.driver.exporting import export as run_export
+
+    options: dict[str, Any] = {"registry": registry, "dataset": dataset, "dtype": dtype}
+    with redirect_stdout(sys.stderr if as_json else sys.stdout):
+        exported = run_export(model, format, to, margin=margin, opset=opset, **options)
+    if as_json:
+        print_json({"place": exported.place, **exported.content})
+        return
+    _say(f"{exported.content['model']} is in {exported.place}, with export.json")
+
+
 def _say(text: str) -> None:
     print(wrapped(text, then="  "), flush=True)
 

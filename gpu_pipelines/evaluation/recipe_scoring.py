@@ -175,6 +175,11 @@ class RecipeScorer:
         if not self._trained:
             copy_model(candidate.path, directory, self._dataset)
         else:
+            if self._configuration["settings"].get("lora_rank"):
+                from gpu_pipelines.tasks.adapters import save_adapters
+
+                base = self._configuration["settings"]["model"]
+                save_adapters(loaded.model, base, getattr(loaded.recipe, "auto_class", ""), directory)
             self._export_trained(models, loaded, directory)
         if examples := examples_of(loaded, self._dataset, self._scoring, models.device):
             examples.save(directory)

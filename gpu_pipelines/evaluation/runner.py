@@ -54,6 +54,7 @@ class Runner:
         device: in the terms of torch.
 
     Attributes:
+        dataset: what they are scored on.
         scoring: what the predictions mean.
         models: loads models.
 
@@ -63,12 +64,12 @@ class Runner:
 
     def __init__(self, settings: RunnerSettings, device: str) -> None:
         self._settings = settings
-        self._dataset = Dataset(settings.dataset_directory)
+        self.dataset = Dataset(settings.dataset_directory)
         self._device = torch.device(device)
-        self.scoring = task_named(self._dataset.manifest.task).load_scoring(self._dataset)
+        self.scoring = task_named(self.dataset.manifest.task).load_scoring(self.dataset)
         self._splits: dict[str, Split] = {}
         self._pairs: dict[str, tuple[list[Pair], list[np.ndarray]]] = {}
-        self.models = Models(self._dataset, settings.training, settings.frozen_sha256, self._device)
+        self.models = Models(self.dataset, settings.training, settings.frozen_sha256, self._device)
 
     def predict(self, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
         """What the model of a source predicts for rows `start` to `stop` of a split; of a classifier, by our labels.
@@ -78,9 +79,18 @@ class Runner:
             UserError: the model cannot be loaded, or its predictions are not what the task is scored by.
         """
         loaded = self.models.load(source)
+        with champion_errors(source):
+            return self.predict_with(loaded, split, start, stop)
+
+    def predict_with(self, loaded: Loaded, split: str, start: int, stop: int) -> np.ndarray:
+        """The same with a model that is in memory.
+
+        Raises:
+            UserError: its predictions are not what the task is scored by.
+        """
         found = []
         size = self._settings.rows_per_batch
-        with torch.inference_mode(), champion_errors(source):
+        with torch.inference_mode():
             for first in range(start, stop, size):
                 for columns in self._split(split).columns(first, min(stop, first + size)):
                     found.append(self._predict_batch(loaded, {name: a.copy() for name, a in columns.items()}))
@@ -127,7 +137,7 @@ class Runner:
 
     @cached_property
     def _text_task(self) -> TextTask:
-        return task_named(self._dataset.manifest.task).load_text_task(self._dataset)
+        return task_named(self.dataset.manifest.task).load_text_task(self.dataset)
 
     def _prompts(self, split: str) -> tuple[list[Pair], list[np.ndarray]]:
         if split not in self._pairs:
@@ -137,14 +147,14 @@ class Runner:
 
     def _split(self, name: str) -> Split:
         if name not in self._splits:
-            self._splits[name] = self._dataset.split(name)
+            self._splits[name] = self.dataset.split(name)
         return self._splits[name]
 
     def _predict_batch(self, loaded: Loaded, columns: dict[str, np.ndarray]) -> np.ndarray:
         columns = self.scoring.prepared(columns)
         rows = len(next(iter(columns.values())))
         if not rows:
-            return np.empty((0, self.scoring.width(self._dataset.manifest.labels) or 0), dtype=np.float32)
+            return np.empty((0, self.scoring.width(self.dataset.manifest.labels) or 0), dtype=np.float32)
         parts = self.scoring.groups(columns, rows)
         made: list[np.ndarray] = []
         for chosen in parts:
@@ -162,5 +172,5 @@ class Runner:
         if predicted.ndim != 2 or predicted.shape != (rows, predicted.shape[1] if width is None else width):
             raise UserError(
                 f"predict of the recipe {type(loaded.recipe).__name__} gave the shape {predicted.shape}; the task "
-                f"{self._dataset.manifest.task} is scored by {self.scoring.shape(rows, loaded.labels)}."
+                f"{self.dataset.manifest.task} is scored by {self.scoring.shape(rows, loaded.labels)}."
             )

@@ -5,11 +5,28 @@ Source: Hu et al., https://arxiv.org/abs/2106.09685; the layers are those of `pe
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.tasks.checkpoint_state import trained_weights
+from gpu_pipelines.tasks.model_places import is_pretrained
+
+#: The folder of the adapters beside the model that they are merged into.
+ADAPTER = "adapter"
+#: What peft calls adapters that were given no name, and puts before the names of the weights of the model.
+_NAME, _PREFIX = "default", "base_model.model."
+#: What peft calls the models of these classes of transformers.
+_KINDS = {
+    "AutoModelForCausalLM": "CAUSAL_LM",
+    "AutoModelForSequenceClassification": "SEQ_CLS",
+    "AutoModelForTokenClassification": "TOKEN_CLS",
+}
 
 
 def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
@@ -42,10 +59,25 @@ def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
         target_modules=targets,
         fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in targets),
     )
-    inject_adapter_in_model(config, model)
-    for name in head:
-        model.get_submodule(name).requires_grad_(True)
+    with _seeming_fp32([model.get_submodule(name) for name in targets]):
+        inject_adapter_in_model(config, model)
+    for weight in (weight for name in head for weight in model.get_submodule(name).parameters()):
+        weight.data = weight.data.float()
+        weight.requires_grad_(True)
     return model
+
+
+@contextmanager
+def _seeming_fp32(layers: list[Any]) -> Iterator[None]:
+    """While this lasts, layers in bf16 have weights in fp32 that take no memory: peft gives adapters the same type."""
+    held = [(layer, layer.weight.data) for layer in layers if layer.weight.dtype != torch.float32]
+    for layer, weight in held:
+        layer.weight.data = torch.empty((), device=weight.device).expand(weight.shape)
+    try:
+        yield
+    finally:
+        for layer, weight in held:
+            layer.weight.data = weight
 
 
 def merge_adapters(model: nn.Module) -> nn.Module:
@@ -64,6 +96,53 @@ def merge_adapters(model: nn.Module) -> nn.Module:
     for left in ("peft_config", "_hf_peft_config_loaded"):
         model.__dict__.pop(left, None)
     return model.requires_grad_(True)
+
+
+def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> None:
+    """Writes the adapters of a model in the layout of peft: adapter_config.json and adapter_model.safetensors.
+
+    `PeftModel.from_pretrained` puts them beside the weights that they were trained with, and a head that was trained
+    with them in place of the model's own. Nothing is written of a model that has no weights elsewhere,
+    nor where more was trained than such a file can hold, which is said.
+
+    Args:
+        model: made by `add_adapters`, with trained weights.
+        base: the model that was fine-tuned, as the user named it.
+        auto_class: the class of transformers that the recipe loads models with; empty if that is not known.
+        directory: of the exported model; they go into its folder `adapter`.
+    """
+    from peft import LoraConfig
+    from safetensors.torch import save_file
+
+    if not is_pretrained(base):
+        return
+    trained = trained_weights(model)
+    head = _head(model)
+    adapters = {name.replace(f".{_NAME}.", "."): value for name, value in trained.items() if ".lora_" in name}
+    heads = {name: value for name, value in trained.items() if _is_in(name, head)}
+    if others := trained.keys() - heads.keys() - {name for name in trained if ".lora_" in name}:
+        print(f"no adapters beside the merged model: trained were {some_of(sorted(others), most=3)} too", flush=True)
+        return
+    used = model.peft_config[_NAME]
+    config = LoraConfig(
+        base_model_name_or_path=base,
+        task_type=_KINDS.get(auto_class),
+        inference_mode=True,
+        r=used.r,
+        lora_alpha=used.lora_alpha,
+        target_modules=sorted(used.target_modules),
+        fan_in_fan_out=used.fan_in_fan_out,
+        modules_to_save=head or None,
+    )
+    folder = directory / ADAPTER
+    folder.mkdir()
+    config.save_pretrained(str(folder))
+    kept = {_PREFIX + name: _plain(value) for name, value in (adapters | heads).items()}
+    save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _plain(value: torch.Tensor) -> torch.Tensor:
+    return value.detach().cpu().contiguous().clone()
 
 
 def _targets(model: Any, head: list[str]) -> list[str]:

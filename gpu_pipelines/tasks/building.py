@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from torch import nn
@@ -10,6 +11,7 @@ from torch import nn
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.own_class import own_class
+from gpu_pipelines.tasks.pretrained import weights_as_stored
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.tasks.tasks import task_named
 
@@ -36,19 +38,22 @@ def load_recipe(path: str, task: str) -> type[Recipe]:
     return found
 
 
-def build_model(recipe: Recipe, settings: Mapping[str, Any]) -> nn.Module:
+def build_model(recipe: Recipe, settings: Mapping[str, Any], *, as_stored: bool = False) -> nn.Module:
     """Builds the model of a training: the recipe's, with adapters if `lora_rank` is not 0, or weights frozen.
 
     Args:
         recipe: made for the dataset.
         settings: `model`, `lora_rank`, `lora_alpha` and `freeze` of the training; all but the first may be missing.
+        as_stored: whether weights that are frozen by adapters stay in bf16 where they are stored so; else all are fp32.
 
     Raises:
         UserError: there is no such model, it does not fit the data, it cannot have adapters, or a pattern of what is
             frozen matches nothing.
     """
     name = settings["model"]
-    model = recipe.build_model(str(fetched_folder(name)) if is_remote(name) else name)
+    keeps = as_stored and bool(settings.get("lora_rank"))
+    with weights_as_stored() if keeps else nullcontext():
+        model = recipe.build_model(str(fetched_folder(name)) if is_remote(name) else name)
     if settings.get("lora_rank"):
         from gpu_pipelines.tasks.adapters import add_adapters
 

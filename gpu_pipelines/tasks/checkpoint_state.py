@@ -63,14 +63,16 @@ def without_wrappers(name: str) -> str:
 
 
 def frozen_weights_sha256(model: nn.Module) -> str:
-    """Hex SHA-256 of the frozen weights, which a checkpoint does not hold; empty where there are none."""
+    """Hex SHA-256 of the frozen weights in fp32, which a checkpoint does not hold; empty where there are none."""
     frozen = [(name, parameter) for name, parameter in model.named_parameters() if not parameter.requires_grad]
     if not frozen:
         return ""
     digest = hashlib.sha256()
     for name, parameter in sorted(frozen, key=lambda entry: entry[0]):
         digest.update(name.encode() + b"\0")
-        digest.update(parameter.detach().cpu().contiguous().view(torch.uint8).numpy().data)
+        value = parameter.detach().cpu().contiguous()
+        value = value.float() if value.dtype == torch.bfloat16 else value
+        digest.update(value.view(torch.uint8).numpy().data)
     return digest.hexdigest()
 
 

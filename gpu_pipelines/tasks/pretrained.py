@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,23 @@ from gpu_pipelines.errors import UserError, first_line, nearest, some_of
 
 #: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
 MAX_SHARD_SIZE = "50GB"
+
+
+#: Whether weights that are stored in bf16 are loaded in bf16, and not in fp32; see `weights_as_stored`.
+_AS_STORED: ContextVar[bool] = ContextVar("as_stored", default=False)
+
+
+@contextmanager
+def weights_as_stored() -> Iterator[None]:
+    """While this lasts, `from_pretrained` loads weights that are stored in bf16 as they are: half the main memory.
+
+    For models of which most is frozen: what is trained, and whatever computes with the rest, has to be cast afterwards.
+    """
+    before = _AS_STORED.set(True)
+    try:
+        yield
+    finally:
+        _AS_STORED.reset(before)
 
 
 def quiet_transformers() -> None:
@@ -48,7 +67,7 @@ def from_configuration(auto_class: Any, name: str, **changes: Any) -> nn.Module:
 def from_pretrained(
     auto_class: Any, name: str, known: Iterable[str], may_be_new: Callable[[nn.Module, str], bool], **changes: Any
 ) -> nn.Module:
-    """Loads a model with its weights, in fp32.
+    """Loads a model with its weights, in fp32; or those of bf16 as they are, see `weights_as_stored`.
 
     Args:
         auto_class: such as `AutoModelForCausalLM`.
@@ -64,15 +83,24 @@ def from_pretrained(
     place = Path(name).expanduser()
     if torch.get_default_device().type == "meta":  # another process has the weights
         return _without_weights(auto_class, str(place) if place.is_dir() else name, **changes)
-    try:
-        model, info = auto_class.from_pretrained(
-            place if place.is_dir() else name,
+    source: str | Path = place if place.is_dir() else name
+
+    def load(dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
+        found: tuple[Any, dict[str, Any]] = auto_class.from_pretrained(
+            source,
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
-            dtype=torch.float32,
+            dtype=dtype,
             **changes,
         )
+        return found
+
+    try:
+        model, info = load(_stored_type(source))
+        # What is new is drawn in fp32, and what was computed once in bf16 cannot be cast back.
+        if model.dtype != torch.float32 and (_unmatched(info) or any(b.dtype == model.dtype for b in model.buffers())):
+            model, info = load(torch.float32)
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise UserError(
             f"The model {name!r} cannot be loaded: {first_line(error)}",
@@ -89,6 +117,15 @@ def from_pretrained(
     elif other := _other_classes(str(place) if place.is_dir() else name, changes):
         print(f"the head of {name} was trained for other classes: {some_of(other, most=5)}", flush=True)
     return model
+
+
+def _stored_type(source: str | Path) -> torch.dtype:
+    """The type that weights are loaded in: bf16 where that is asked for, and they are said to be stored so."""
+    from transformers import AutoConfig
+
+    if _AS_STORED.get() and getattr(AutoConfig.from_pretrained(source), "dtype", None) == torch.bfloat16:
+        return torch.bfloat16
+    return torch.float32
 
 
 def _other_classes(name: str, changes: Mapping[str, Any]) -> list[str]:

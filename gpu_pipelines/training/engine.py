@@ -97,7 +97,7 @@ class Trainer:
             require_fp8(device.type, self._precision, capability)
         torch.manual_seed(settings.seed)
         adopt(recipe, dataset, settings)
-        self._model = built_once(lambda: build_model(recipe, asdict(settings)))
+        self._model = built_once(lambda: build_model(recipe, asdict(settings), as_stored=True))
         frozen = [frozen_weights_sha256(self._model) if self._is_rank_0 else ""]
         dist.broadcast_object_list(frozen, src=0)
         self._identity = Identity(dataset.manifest.fingerprint, settings.configuration_hash(), frozen[0])

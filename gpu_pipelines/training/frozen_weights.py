@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import nn
 
 from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_TRAINED
@@ -9,23 +10,22 @@ from gpu_pipelines.training.precision import DTYPES
 
 
 def hold_frozen(model: nn.Module, precision: str) -> None:
-    """Casts the frozen matrices of a model to the precision of its forward pass, in place.
+    """Casts the frozen matrices of a model to the precision of its forward pass, in place, and the rest to fp32.
 
     Autocast makes the same numbers of them for each multiplication, so the product stays the same. The tables of
     embeddings are cast for bf16 alone: the layers add to what they give, and fp16 has not the range for the sum. Norms
     and biases stay in fp32; they take next to nothing.
 
     Args:
-        model: on any device, the meta device too.
-        precision: bf16, fp16 or fp32; nothing is done for the latter.
+        model: on any device, the meta device too; of its weights some may be in bf16 already.
+        precision: bf16, fp16 or fp32.
     """
-    if precision == "fp32":
-        return
     tables = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding)}
     for weight in model.parameters():
-        is_matrix = weight.ndim >= 2 and weight.is_floating_point() and not weight.requires_grad
-        if is_matrix and (precision == "bf16" or id(weight) not in tables):
-            weight.data = weight.data.to(DTYPES[precision])
+        if not weight.is_floating_point():
+            continue
+        is_held = weight.ndim >= 2 and not weight.requires_grad and (precision == "bf16" or id(weight) not in tables)
+        weight.data = weight.data.to(DTYPES[precision] if is_held else torch.float32)
 
 
 def state_bytes(model: nn.Module) -> int:

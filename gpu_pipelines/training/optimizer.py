@@ -11,6 +11,7 @@ from torch import nn
 from torch.optim import SGD, Adafactor, AdamW, Muon, Optimizer
 
 from gpu_pipelines.tasks.checkpoint_state import without_wrappers
+from gpu_pipelines.training.adamw_8bit import AdamW8bit, is_held_in_8_bits
 from gpu_pipelines.training.outer_layers import table_and_head
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -72,6 +73,20 @@ def _adamw(model: nn.Module, weights: Weights, settings: TrainingSettings, scale
     return [AdamW(groups, lr=settings.learning_rate, fused=True)] if groups else []
 
 
+def _adamw_8bit(model: nn.Module, weights: Weights, settings: TrainingSettings, scales: Scales) -> list[Optimizer]:
+    """With moments in eight bits, but for embeddings and for weights that are small or of other widths.
+
+    The rows of embeddings get gradients so seldom that their moments need more bits, as transformers' Trainer has it.
+    """
+    tables = {id(weight) for each in model.modules() if isinstance(each, nn.Embedding) for weight in each.parameters()}
+    in_8_bits = [(n, w) for n, w in weights if is_held_in_8_bits(w) and id(w) not in tables]
+    chosen = {id(weight) for _, weight in in_8_bits}
+    others = [(name, weight) for name, weight in weights if id(weight) not in chosen]
+    groups = _groups(in_8_bits, settings.weight_decay, scales)
+    made: list[Optimizer] = [AdamW8bit(groups, lr=settings.learning_rate)] if groups else []
+    return [*made, *_adamw(model, others, settings, scales)]
+
+
 def _sgd(model: nn.Module, weights: Weights, settings: TrainingSettings, scales: Scales) -> list[Optimizer]:
     """With momentum: Sutskever et al., https://proceedings.mlr.press/v28/sutskever13.html."""
     return [
@@ -123,6 +138,7 @@ def _outer_layers(model: nn.Module) -> list[nn.Module]:
 
 _MAKE: dict[str, Callable[[nn.Module, Weights, TrainingSettings, Scales], list[Optimizer]]] = {
     "adamw": _adamw,
+    "adamw_8bit": _adamw_8bit,
     "sgd": _sgd,
     "adafactor": _adafactor,
     "muon": _muon,

@@ -124,8 +124,8 @@ class TrainingSettings:
     )
     optimizer: str = parameter(
         "adamw",
-        "adamw, sgd (with momentum), adafactor (keeps a row and a column of each matrix), or muon (for the matrices of "
-        "hidden layers, adamw for the rest).",
+        "adamw, adamw_8bit (keeps its moments in eight bits), sgd (with momentum), adafactor (keeps a row and a column "
+        "of each matrix), or muon (for the matrices of hidden layers, adamw for the rest).",
         choices=tuple(OPTIMIZER_BYTES),
     )
     momentum: float = parameter(0.9, "Of sgd and muon, at least 0 and less than 1.")

@@ -15,7 +15,10 @@ from started_training import tensors, weights_digest
 from torch import nn
 from trainings import entries, train_here, train_on
 
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.causal_lm import chunked_loss
+from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256
 from gpu_pipelines.training import engine
 from gpu_pipelines.training.frozen_weights import hold_frozen
 from gpu_pipelines.training.precision import computing_in
@@ -131,3 +134,62 @@ def _require_alike(folder: Path) -> None:
         assert len(whole) > 1
     whole, chunks = (tensors(folder / name / LAST) for name in ("whole", "chunks"))
     assert any(not torch.equal(whole[name], chunks[name]) for name in whole), "it was computed in another way"
+
+
+@pytest.fixture
+def stored_in_bf16(datasets: SmallDatasets, tmp_path: Path) -> str:
+    """A language model as large ones are stored."""
+    recipe = load_recipe("", "causal_lm").for_dataset(Dataset(datasets["lm"]))
+    torch.manual_seed(0)
+    model = recipe.build_model("llama-micro")
+    for weight in model.parameters():
+        weight.data *= 4.0  # so that its loss is not that of any untrained model
+    recipe.export(model.to(torch.bfloat16), tmp_path / "base")
+    return str(tmp_path / "base")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+def test_weights_that_are_stored_in_bf16_are_never_all_in_fp32_and_train_the_same(
+    datasets: SmallDatasets, stored_in_bf16: str, precision: str
+) -> None:
+    recipe = load_recipe("", "causal_lm").for_dataset(Dataset(datasets["lm"]))
+    made, hashes = [], []
+    for as_stored in (True, False):
+        torch.manual_seed(1)
+        model = build_model(recipe, {"model": stored_in_bf16, "lora_rank": 4, "lora_alpha": 8.0}, as_stored=as_stored)
+        kinds = {weight.dtype for weight in model.parameters() if not weight.requires_grad}
+        assert kinds == {torch.bfloat16 if as_stored else torch.float32}
+        assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
+        hashes.append(frozen_weights_sha256(model))
+        hold_frozen(model, precision)
+        made.append(model.state_dict())
+    assert hashes[0] == hashes[1]
+    assert made[0].keys() == made[1].keys()
+    for name, value in made[0].items():
+        assert value.dtype == made[1][name].dtype, name
+        assert torch.equal(value, made[1][name]), name
+
+
+def test_a_head_that_is_new_is_drawn_in_fp32(datasets: SmallDatasets, tmp_path: Path) -> None:
+    recipe = load_recipe("", "text_classification").for_dataset(Dataset(datasets["texts"]))
+    model = recipe.build_model("bert-micro").to(torch.bfloat16)
+    model.base_model.save_pretrained(tmp_path / "base")
+    adapted = build_model(recipe, {"model": str(tmp_path / "base"), "lora_rank": 4, "lora_alpha": 8.0}, as_stored=True)
+    assert {weight.dtype for weight in adapted.parameters()} == {torch.float32}
+
+
+@pytest.mark.slow
+def test_every_rank_computes_with_the_pretrained_weights(
+    datasets: SmallDatasets, stored_in_bf16: str, tmp_path: Path
+) -> None:
+    """The loss before anything is learned, of two processes that hold shards of what rank 0 has read, and of one."""
+    settings = replace(SETTINGS, model=stored_in_bf16, lora_rank=4, precision="bf16", learning_rate=1e-9)
+    train_here(settings, datasets["lm"], str(tmp_path / "one"))
+    untrained = replace(settings, model="llama-micro", lora_rank=0, seed=7)
+    train_here(untrained, datasets["lm"], str(tmp_path / "untrained"))
+    for parallelism in ("ddp", "fsdp"):
+        place = tmp_path / parallelism
+        train_on((1, 2), replace(settings, parallelism=parallelism), datasets["lm"], str(place))
+        for name in ("loss", "val_loss"):  # on val each rank computes rows of its own
+            assert entries(place, name) == pytest.approx(entries(tmp_path / "one", name), rel=1e-3)
+    assert abs(entries(tmp_path / "untrained", "val_loss")[-1] - entries(tmp_path / "one", "val_loss")[-1]) > 0.5

@@ -6,10 +6,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from started_training import weights_digest
+import torch
+from conftest import SmallDatasets
+from started_training import tensors, weights_digest
 from torch import nn
-from trainings import entries, train_here
+from trainings import entries, train_here, train_on
 
+from gpu_pipelines.training.adamw_8bit import AdamW8bit
 from gpu_pipelines.training.optimizer import is_decayed, make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -102,6 +105,69 @@ def test_a_training_learns_and_continues_to_the_bit(optimizer: str, photos: Path
     (tmp_path / "step-00000006" / "checkpoint.json").unlink()
     train_here(settings, photos, str(tmp_path))
     assert weights_digest(tmp_path / "step-00000006") == whole
+
+
+def test_eight_bits_are_for_matrices_of_whole_blocks_but_not_for_embeddings() -> None:
+    model = nn.ModuleDict({"table": nn.Embedding(32, 256), "wide": nn.Linear(256, 32), "odd": nn.Linear(80, 64)})
+    small, rest = make_optimizers(model, TrainingSettings(optimizer="adamw_8bit", learning_rate=0.1, weight_decay=0.3))
+    assert type(small) is AdamW8bit
+    assert [id(weight) for group in small.param_groups for weight in group["params"]] == [id(model["wide"].weight)]
+    assert sum(len(group["params"]) for group in rest.param_groups) == 4
+    assert type(rest).__module__ == "torch.optim.adamw"
+
+
+def test_a_step_in_eight_bits_is_that_of_bitsandbytes_and_near_that_in_fp32() -> None:
+    from bitsandbytes.optim import AdamW8bit as Theirs
+
+    torch.manual_seed(0)
+    begun = torch.randn(64, 512)
+    gradients = torch.randn(5, 64, 512)
+    found = []
+    for make in (AdamW8bit, Theirs, torch.optim.AdamW):
+        weight = nn.Parameter(begun.clone())
+        optimizer = make([weight], lr=0.01, weight_decay=0.1)
+        for gradient in gradients:
+            weight.grad = gradient.clone()
+            optimizer.step()
+        found.append(weight.detach())
+    assert torch.equal(found[0], found[1])
+    assert 0 < (found[0] - found[2]).abs().mean() < 0.02 * (found[2] - begun).abs().mean()
+
+
+@pytest.fixture
+def wide_model(tmp_path: Path) -> str:
+    """A language model to be trained from scratch whose rows are whole blocks."""
+    from transformers import LlamaConfig
+
+    shape = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 1, "num_attention_heads": 4}
+    LlamaConfig(**shape, max_position_embeddings=32).save_pretrained(tmp_path / "wide")
+    return str(tmp_path / "wide")
+
+
+def test_moments_in_eight_bits_continue_to_the_bit(datasets: SmallDatasets, tmp_path: Path, wide_model: str) -> None:
+    settings = replace(SETTINGS, optimizer="adamw_8bit", model=wide_model, learning_rate=0.004)
+    train_here(settings, datasets["lm"], str(tmp_path / "run"))
+    last = tmp_path / "run" / "step-00000006"
+    whole, losses = weights_digest(last), entries(tmp_path / "run", "loss")
+    kinds = {str(value.dtype) for name, value in tensors(last).items() if name.startswith("optimizer.")}
+    assert kinds == {"torch.uint8", "torch.float32"}
+    assert losses[-1] < losses[0]
+    (last / "checkpoint.json").unlink()
+    train_here(settings, datasets["lm"], str(tmp_path / "run"))
+    assert weights_digest(last) == whole
+
+
+@pytest.mark.slow
+def test_shards_keep_the_same_moments_in_eight_bits(datasets: SmallDatasets, tmp_path: Path, wide_model: str) -> None:
+    settings = replace(SETTINGS, optimizer="adamw_8bit", model=wide_model, learning_rate=0.004)
+    for parallelism in ("ddp", "fsdp"):
+        train_on((1, 2), replace(settings, parallelism=parallelism), datasets["lm"], str(tmp_path / parallelism))
+    ddp, fsdp = (entries(tmp_path / name, "loss") for name in ("ddp", "fsdp"))
+    assert fsdp == pytest.approx(ddp, rel=1e-4)
+    whole = weights_digest(tmp_path / "fsdp" / "step-00000006")
+    (tmp_path / "fsdp" / "step-00000006" / "checkpoint.json").unlink()
+    train_on((1, 2), replace(settings, parallelism="fsdp"), datasets["lm"], str(tmp_path / "fsdp"))
+    assert weights_digest(tmp_path / "fsdp" / "step-00000006") == whole
 
 
 def test_a_choice_that_cannot_be_is_said_once() -> None:

@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 # Logits of a document beside other neighbours differ by rounding alone; attention to a neighbour changes them wholly.
 SAME_LOGITS = 1e-3
+# The same of weights in bf16, which has 8 bits for a number.
+SAME_IN_BF16 = 5e-2
 
 
 class CausalLanguageModel(TextRecipe):
@@ -170,7 +172,8 @@ def _require_documents_apart(name: str, model: nn.Module) -> None:
         with torch.no_grad():
             logits = model.eval()(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, 3:]
         model.train(training)
-        packed = bool((logits[0] - logits[1]).abs().max() <= SAME_LOGITS * logits.abs().max().clamp(min=1.0))
+        near = SAME_IN_BF16 if logits.dtype == torch.bfloat16 else SAME_LOGITS
+        packed = bool((logits[0] - logits[1]).abs().max() <= near * logits.abs().max().clamp(min=1.0))
     if not packed:
         raise UserError(
             f"The model {name!r} would look from one document of a row at the others.",

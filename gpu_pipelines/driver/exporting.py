@@ -1,0 +1,96 @@
+"""A registered model in the format of another program, and the dataset that it is compared on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.exporting.settings import DEFAULT_MARGIN, DEFAULT_OPSET, ExportSettings
+from gpu_pipelines.targets.trial_record import RUNS
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.dataset import Dataset
+    from gpu_pipelines.exporting.export import Exported
+    from gpu_pipelines.prediction.model import Model
+
+#: Where the runs of this machine have their datasets.
+_DATASETS = "*/artifacts/*/*/dataset/dataset.json"
+
+
+def export(
+    model: str,
+    format: str,
+    to: str,
+    *,
+    registry: str = "./registry",
+    dataset: str = "",
+    dtype: str = "",
+    margin: float = DEFAULT_MARGIN,
+    opset: int = DEFAULT_OPSET,
+) -> Exported:
+    """Exports a model, as `gpu-pipelines models export`.
+
+    Args:
+        model: `NAME@ALIAS` or `NAME@VERSION` of the registry; NAME alone is its champion; or the directory of an
+            exported model.
+        format: `onnx` or `gguf`.
+        to: the folder that gets it; a directory or `gs://…`, where nothing is yet.
+        registry: where the model is.
+        dataset: directory or `gs://…` of the dataset whose test rows are scored; empty for that which the model was
+            evaluated on, where a run of this directory has it.
+        dtype: type of the numbers: of ONNX `f32` or `f16`, of GGUF `f16`, `f32`, `bf16` or `q8_0`; empty for the first.
+        margin: the share of the metric that may be lost.
+        opset: version of the operators of ONNX.
+
+    Returns:
+        The place, and what `export.json` there says.
+
+    Raises:
+        UserError: something is wrong with a value, the model cannot be written so, or it would lose too much.
+    """
+    settings = ExportSettings(format, to, dtype, margin, opset)
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    from gpu_pipelines.exporting.export import export_model, require_free
+
+    require_free(to)
+    found = _model(model, registry)
+    return export_model(found.directory, found.title, _dataset(dataset, found), settings)
+
+
+def _model(model: str, registry: str) -> Model:
+    from gpu_pipelines.prediction.model import model_in, registered_model
+
+    directory = Path(model).expanduser()
+    if directory.is_dir():
+        return model_in(directory, str(directory))
+    name, _, reference = model.partition("@")
+    return registered_model(registry, name, reference or "champion")
+
+
+def _dataset(place: str, model: Model) -> Dataset:
+    """The dataset that is asked for, else the one that a model was evaluated on.
+
+    Raises:
+        UserError: it is not there.
+    """
+    from gpu_pipelines.artifacts.dataset import Dataset
+    from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+    from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+
+    if place:
+        return Dataset(fetched_folder(place) if is_remote(place) else Path(place).expanduser())
+    if not (model.directory / EVALUATION).is_file():
+        raise UserError(
+            f"{model.title} was registered without an evaluation, so its test rows are not known.", "Give --dataset."
+        )
+    wanted = Evaluation.load(model.directory).dataset_fingerprint
+    for path in sorted(RUNS.glob(_DATASETS), reverse=True):
+        found = Dataset(path.parent)
+        if found.manifest.fingerprint == wanted:
+            return found
+    raise UserError(
+        f"No run in {RUNS}/ has the dataset that {model.title} was evaluated on (fingerprint {wanted[:12]}…).",
+        "Give --dataset with the directory or the gs://… that prepare_data has left.",
+    )

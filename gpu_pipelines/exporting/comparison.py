@@ -1,0 +1,112 @@
+"""An exported model beside the one that it was made of: their metrics on the same rows, how far logits are off."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gpu_pipelines.accelerators.memory_estimate import LOGITS_AT_ONCE
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.models import Loaded
+from gpu_pipelines.evaluation.runner import Runner
+
+#: Rows whose logits are compared, at most.
+ROWS_COMPARED = 32
+MOST_ROWS_AT_ONCE = 8
+#: What the logits of an export in fp32 may be off, as a share of the largest of them, or of 1 if they are smaller.
+SAME_LOGITS = 1e-3
+#: Of a metric below this, the margin is a share of this.
+_SMALLEST = 1e-3
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """What two models are compared by: a metric, and whether more of it is better."""
+
+    metric: str
+    more_is_better: bool
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far logits are from each other.
+
+    Attributes:
+        off: the largest difference.
+        largest: the largest logit, by its absolute value.
+        rows: whose logits were compared.
+    """
+
+    off: float
+    largest: float
+    rows: int
+
+    @property
+    def share(self) -> float:
+        """The difference as a share of the largest logit, or of 1 if that is smaller."""
+        return self.off / max(1.0, self.largest)
+
+
+def rows_at_once(dataset: Dataset) -> int:
+    """Rows of a batch: of a language model with many words so few that their logits fit into memory."""
+    tokens = dataset.manifest.features.get("input_ids")
+    if dataset.manifest.task != "causal_lm" or tokens is None or not tokens.shape:
+        return MOST_ROWS_AT_ONCE
+    from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+
+    words = TextTokenizer.read(dataset.directory / str(dataset.manifest.tokenizer)).vocabulary_size
+    return max(1, min(MOST_ROWS_AT_ONCE, LOGITS_AT_ONCE // max(1, words * tokens.shape[0])))
+
+
+def metrics_of(runner: Runner, loaded: Loaded, rows: int) -> dict[str, float]:
+    """The metrics of a model on the test rows."""
+    return runner.scoring.scores(runner.predict_with(loaded, "test", 0, rows), "test").metrics()
+
+
+def agreement(dataset: Dataset, one: Loaded, other: nn.Module) -> Agreement:
+    """Compares the logits of two models on the first test rows.
+
+    Raises:
+        UserError: those of the exported model are not numbers where the others are.
+    """
+    test, size = dataset.split("test"), rows_at_once(dataset)
+    rows, off, largest = min(len(test), ROWS_COMPARED), 0.0, 0.0
+    for first in range(0, rows, size):
+        batch = one.recipe.batch(test.take(np.arange(first, min(rows, first + size))), torch.device("cpu"))
+        wanted, found = (_logits(one.recipe, model, batch) for model in (one.model, other))
+        off = max(off, float((found - wanted).abs().max()))
+        largest = max(largest, float(wanted.abs().max()))
+    if math.isnan(off) or math.isinf(off):
+        raise UserError("The exported model gives logits that are not numbers.", "Give --dtype f32.")
+    return Agreement(off, largest, rows)
+
+
+def lost(before: dict[str, float], after: dict[str, float], ranking: Ranking) -> float:
+    """The share of the metric that an exported model has lost; negative where it has won."""
+    worse = before[ranking.metric] - after[ranking.metric]
+    return (worse if ranking.more_is_better else -worse) / max(abs(before[ranking.metric]), _SMALLEST)
+
+
+def with_model(loaded: Loaded, model: nn.Module) -> Loaded:
+    """The same recipe and classes, with another model."""
+    return replace(loaded, model=model)
+
+
+def _logits(recipe: Any, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+    """What a model gives while its recipe predicts a batch."""
+    kept: list[torch.Tensor] = []
+
+    def look(module: nn.Module, given: Any, found: Any) -> None:
+        kept.append((found if isinstance(found, torch.Tensor) else found.logits).float())
+
+    handle = model.register_forward_hook(look)
+    with torch.inference_mode():
+        recipe.predict(model, batch)
+    handle.remove()
+    return kept[0]

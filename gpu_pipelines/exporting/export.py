@@ -1,0 +1,252 @@
+"""A registered model in the format of another program, evaluated again on the rows that it was evaluated on."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gpu_pipelines import __version__
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.documents import sha256_of_tree, write_document
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.bootstrap import json_metrics
+from gpu_pipelines.evaluation.models import Loaded, ModelSource, load_champion
+from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.exporting import gguf_model, onnx_model
+from gpu_pipelines.exporting.comparison import (
+    SAME_LOGITS,
+    Ranking,
+    agreement,
+    lost,
+    metrics_of,
+    rows_at_once,
+    with_model,
+)
+from gpu_pipelines.exporting.settings import ExportSettings
+from gpu_pipelines.numbers import figure
+from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
+from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER_FILES
+
+#: What is said of an export, beside it.
+EXPORT = "export.json"
+#: What goes with a graph of ONNX: GGUF has all of it in one file.
+_BESIDE = ("config.json", "generation_config.json", PREPROCESSOR, *TOKENIZER_FILES)
+_GGUF_TASK = "causal_lm"
+_FORMATS: dict[str, ModuleType] = {"onnx": onnx_model, "gguf": gguf_model}
+
+
+@dataclass(frozen=True)
+class Exported:
+    """An export that is there.
+
+    Attributes:
+        place: the folder.
+        content: what `export.json` says.
+    """
+
+    place: str
+    content: dict[str, Any]
+
+
+def export_model(model: Path, title: str, dataset: Dataset, settings: ExportSettings) -> Exported:
+    """Writes a model in another format, runs that on the test rows, and keeps it if it has lost no more than allowed.
+
+    Args:
+        model: directory of the exported model, in Hugging Face layout.
+        title: what messages call it.
+        dataset: whose test rows are scored; as a rule the one that it was evaluated on.
+        settings: the format, where to, and what may be lost.
+
+    Returns:
+        The export; nothing is left where it failed.
+
+    Raises:
+        UserError: something is wrong with a value, the model cannot be written so, or the result is worse than allowed.
+    """
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    require_free(settings.to)
+    task = dataset.manifest.task
+    if settings.format == "gguf" and task != _GGUF_TASK:
+        raise UserError(f"GGUF is for language models; {title} is for {task}.", "Give --format onnx.")
+    runner, loaded = _opened(model, title, dataset)
+    exporter = _FORMATS[settings.format]
+    exporter.require_writable(loaded.model, model)
+    with _incoming(settings.to) as folder:
+        print(f"writing {title} as {settings.format} in {settings.numbers}", flush=True)
+        other, told = _written(loaded, model, dataset, folder, settings)
+        result = _compared(runner, loaded, other, _ranking(model, dataset), title, settings)
+        content = {
+            "format": settings.format,
+            "dtype": settings.numbers,
+            "model": title,
+            "task": task,
+            **told,
+            **result,
+            "dataset_fingerprint": dataset.manifest.fingerprint,
+            "gpu_pipelines": __version__,
+            "files": sha256_of_tree(folder),
+        }
+        write_document(folder / EXPORT, content)
+        _move(folder, settings.to)
+    return Exported(settings.to, content)
+
+
+def require_free(to: str) -> None:
+    """Refuses a place where something is.
+
+    Raises:
+        UserError: there is, or it cannot be read.
+    """
+    if is_remote(to):
+        taken = bool(RemoteFolder(to).names())
+    else:
+        place = Path(to).expanduser()
+        taken = place.is_file() or (place.is_dir() and any(place.iterdir()))
+    if taken:
+        raise UserError(f"{to} is not empty.", "Give another folder, or remove what is there.")
+
+
+def _opened(directory: Path, title: str, dataset: Dataset) -> tuple[Runner, Loaded]:
+    """The model in memory, and what scores it."""
+    training: dict[str, Any] = {}
+    if (directory / EVALUATION).is_file():
+        training = Evaluation.load(directory).configuration["settings"]
+    if training.get("recipe") or not task_named(dataset.manifest.task).recipe:
+        raise UserError(
+            f"{title} was trained by a recipe of its own, {training.get('recipe') or dataset.manifest.task}; what its "
+            "model takes is not known here.",
+            "Export it with torch.onnx.export.",
+        )
+    runner = Runner(RunnerSettings(dataset.directory, training, "", rows_at_once(dataset)), "cpu")
+    loaded = load_champion(ModelSource("champion", directory, title), dataset)
+    loaded.model.eval()
+    return runner, loaded
+
+
+def _written(
+    loaded: Loaded, directory: Path, dataset: Dataset, folder: Path, settings: ExportSettings
+) -> tuple[nn.Module, dict[str, Any]]:
+    """Writes the model; returns what the files hold, as a model again, and what is said of them."""
+    config = getattr(loaded.model, "config", None)
+    if settings.format == "gguf":
+        gguf_model.write(loaded.model, directory, folder, settings.numbers)
+        opened = gguf_model.opened(folder, config)
+        return opened, {"evaluated_by": f"transformers {version('transformers')}, from {gguf_model.FILE}"}
+    test = dataset.split("test")
+    rows = test.take(np.array([0, len(test) - 1]))
+    batch = loaded.recipe.batch(rows, torch.device("cpu"))
+    inputs = onnx_model.Inputs(loaded.model, lambda: loaded.recipe.predict(loaded.model, batch))
+    onnx_model.write(loaded.model, inputs, folder, settings.numbers, settings.opset)
+    for name in _BESIDE:
+        if (directory / name).is_file():
+            shutil.copyfile(directory / name, folder / name)
+    told = {"opset": settings.opset, "inputs": onnx_model.described(inputs), "output": onnx_model.OUTPUT}
+    by = f"onnxruntime {version('onnxruntime')}"
+    return onnx_model.OnnxModel(folder, inputs, config), {**told, "evaluated_by": by}
+
+
+def _compared(
+    runner: Runner, loaded: Loaded, other: nn.Module, ranking: Ranking, title: str, settings: ExportSettings
+) -> dict[str, Any]:
+    """Metrics before and after, and how far the logits are off.
+
+    Raises:
+        UserError: the exported model has lost more than allowed.
+    """
+    dataset = runner.dataset
+    close = agreement(dataset, loaded, other)
+    if settings.numbers == "f32" and close.share > SAME_LOGITS:
+        raise UserError(
+            f"{title} was not exported: its logits on {close.rows} test rows would be off by {close.off:.2g}; the "
+            f"largest is {close.largest:.3g}.",
+            f"In f32 they may be off by {SAME_LOGITS:g} of that. Give another format.",
+        )
+    rows = dataset.manifest.rows("test")
+    before = metrics_of(runner, loaded, rows)
+    after = metrics_of(runner, with_model(loaded, other), rows)
+    share = lost(before, after, ranking)
+    said = f"{ranking.metric} on {rows:,} test rows: {figure(before[ranking.metric])} before, "
+    said += f"{figure(after[ranking.metric])} after"
+    if not share <= settings.margin:
+        raise UserError(
+            f"{title} was not exported: it would lose {share:.2%} of its {ranking.metric}, and the margin is "
+            f"{settings.margin:.2%}. {said}.",
+            "Give --dtype f32, or a larger --margin.",
+        )
+    print(f"{said}; logits are off by at most {close.off:.2g}", flush=True)
+    return {
+        "metric": ranking.metric,
+        "more_is_better": ranking.more_is_better,
+        "lost": share,
+        "margin": settings.margin,
+        "rows": rows,
+        "before": json_metrics(before),
+        "after": json_metrics(after),
+        "logits": {**asdict(close), "share": close.share},
+    }
+
+
+def _ranking(model: Path, dataset: Dataset) -> Ranking:
+    """What the model is judged by: the metric that it was chosen by, else the first of its task."""
+    known = task_named(dataset.manifest.task).metrics
+    name = next(iter(known))
+    if (model / EVALUATION).is_file():
+        chosen = Evaluation.load(model).select_by
+        name = chosen if chosen in known else name
+    return Ranking(name, known[name].more_is_better)
+
+
+@contextmanager
+def _incoming(to: str) -> Iterator[Path]:
+    """A folder for what is being written; nothing of it is left, unless it was moved.
+
+    Raises:
+        UserError: it cannot be made.
+    """
+    parent = None if is_remote(to) else Path(to).expanduser().absolute().parent
+    try:
+        if parent is not None:
+            parent.mkdir(parents=True, exist_ok=True)
+        scratch = tempfile.mkdtemp(prefix=".export-", dir=parent)
+    except OSError as error:
+        raise UserError(f"{to} cannot be written: {error.strerror}.", "Give another folder.") from None
+    try:
+        folder = Path(scratch) / "model"
+        folder.mkdir()
+        yield folder
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _move(folder: Path, to: str) -> None:
+    """Puts the files where they belong, all at once, or in a bucket with what is said of them last."""
+    if not is_remote(to):
+        place = Path(to).expanduser()
+        if place.is_dir():
+            place.rmdir()
+        folder.rename(place)
+        return
+    names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    target = RemoteFolder(to)
+    try:
+        target.upload(folder, [name for name in names if name != EXPORT])
+        target.require_same(folder, [name for name in names if name != EXPORT])
+        target.upload(folder, [EXPORT])
+    except BaseException:
+        target.delete(names)
+        raise

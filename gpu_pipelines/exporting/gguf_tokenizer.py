@@ -1,0 +1,185 @@
+"""The tokenizer of a model as GGUF has it: words, merges, how texts are split before, special tokens, chat template."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, named_token
+
+_SPACE = "\u2581"
+#: What llama.cpp calls the ways in which tokenizers of bytes split a text, by their regular expressions.
+_LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
+_REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+_SPLITS = {
+    rf"{_LETTERS}|\p{{N}}{{1,3}}|{_REST}": "llama-bpe",
+    rf"{_LETTERS}|\p{{N}}|{_REST}": "qwen2",
+}
+#: A word that a tokenizer by merges makes of no two others is never asked for its score.
+_NO_MERGE = 0.0
+
+
+@dataclass(frozen=True)
+class GgufTokenizer:
+    """A tokenizer in the terms of GGUF.
+
+    Attributes:
+        model: `gpt2`, which merges bytes, or `llama`, which merges characters as SentencePiece does.
+        split: how a text is split before; `default` where it is not.
+        tokens: the words, one for each row of the embeddings.
+        kinds: of each word, GGUF's number of what it is.
+        merges: of `gpt2`, two words each with a space between them, the first to be merged first.
+        scores: of `llama`, one for each word, the highest to be merged first.
+        special: numbers of special tokens: `bos`, `eos`, `unk`, `pad`.
+        adds: whether `bos` and `eos` are put around a text.
+        adds_space: whether a text gets a space before it.
+        chat_template: empty for none.
+    """
+
+    model: str
+    split: str
+    tokens: list[str]
+    kinds: list[int]
+    merges: list[str]
+    scores: list[float]
+    special: dict[str, int]
+    adds: dict[str, bool]
+    adds_space: bool
+    chat_template: str
+
+    @classmethod
+    def read(cls, directory: Path, rows: int) -> GgufTokenizer:
+        """Reads the tokenizer of a model.
+
+        Args:
+            directory: of the model.
+            rows: of its embeddings.
+
+        Raises:
+            UserError: GGUF has no such tokenizer, or it has more words than the model.
+        """
+        from tokenizers import Tokenizer
+
+        content = json.loads((directory / TOKENIZER).read_text(encoding="utf-8"))
+        config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+        tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
+        rules = content["model"]
+        if rules.get("type") != "BPE":
+            raise _unknown(f"it is {rules.get('type')}, and no BPE")
+        pairs = [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ", 1)) for pair in rules["merges"]]
+        by_bytes = not rules.get("byte_fallback")
+        tokens, kinds = _words(content, rows)
+        names = {"bos": "bos", "eos": "eos", "pad": "pad"}
+        special = {to: named_token(tokenizer, config, f"{name}_token") for to, name in names.items()}
+        special["unk"] = rules["vocab"].get(rules.get("unk_token"))
+        around = tokenizer.encode("a").ids
+        return cls(
+            model="gpt2" if by_bytes else "llama",
+            split=_split(content) if by_bytes else "default",
+            tokens=tokens,
+            kinds=kinds,
+            merges=[" ".join(pair) for pair in pairs] if by_bytes else [],
+            scores=[] if by_bytes else _scores(tokens, pairs),
+            special={name: number for name, number in special.items() if number is not None},
+            adds={
+                "bos": special["bos"] is not None and around[:1] == [special["bos"]],
+                "eos": special["eos"] is not None and around[-1:] == [special["eos"]],
+            },
+            adds_space=not by_bytes and _adds_space(content),
+            chat_template=_chat_template(directory, config),
+        )
+
+    def write(self, writer: Any) -> None:
+        """Adds it to a file."""
+        writer.add_tokenizer_model(self.model)
+        writer.add_tokenizer_pre(self.split)
+        writer.add_token_list(self.tokens)
+        writer.add_token_types(self.kinds)
+        if self.merges:
+            writer.add_token_merges(self.merges)
+        if self.scores:
+            writer.add_token_scores(self.scores)
+        for name, number in self.special.items():
+            getattr(writer, f"add_{name}_token_id")(number)
+        writer.add_add_bos_token(self.adds["bos"])
+        writer.add_add_eos_token(self.adds["eos"])
+        if self.model == "llama":
+            writer.add_add_space_prefix(self.adds_space)
+        if self.chat_template:
+            writer.add_chat_template(self.chat_template)
+
+
+def _words(content: dict[str, Any], rows: int) -> tuple[list[str], list[int]]:
+    """The words by number, and what each is; rows of the embeddings without a word get one of their own."""
+    import gguf
+
+    kinds = gguf.TokenType
+    by_number = {number: word for word, number in content["model"]["vocab"].items()}
+    kind_of = {number: kinds.BYTE if _is_byte(word) else kinds.NORMAL for number, word in by_number.items()}
+    if content["model"].get("unk_token") in content["model"]["vocab"]:
+        kind_of[content["model"]["vocab"][content["model"]["unk_token"]]] = kinds.UNKNOWN
+    for added in content.get("added_tokens", []):
+        by_number[added["id"]] = added["content"]
+        if kind_of.get(added["id"]) != kinds.UNKNOWN:
+            kind_of[added["id"]] = kinds.CONTROL if added["special"] else kinds.USER_DEFINED
+    if max(by_number) >= rows:
+        raise UserError(f"The tokenizer has {max(by_number) + 1:,} words, and the model {rows:,}.")
+    tokens = [by_number.get(number, f"[PAD{number}]") for number in range(rows)]
+    return tokens, [int(kind_of.get(number, kinds.UNUSED)) for number in range(rows)]
+
+
+def _is_byte(word: str) -> bool:
+    return len(word) == 6 and word.startswith("<0x") and word.endswith(">")
+
+
+def _scores(tokens: list[str], pairs: list[tuple[str, ...]]) -> list[float]:
+    """Of each word the negative rank of the first merge that makes it, by which SentencePiece would merge as well."""
+    rank: dict[str, int] = {}
+    for number, pair in enumerate(pairs):
+        rank.setdefault("".join(pair), number)
+    return [-float(rank[token]) if token in rank else _NO_MERGE for token in tokens]
+
+
+def _split(content: dict[str, Any]) -> str:
+    """What llama.cpp calls the way in which a tokenizer of bytes splits a text.
+
+    Raises:
+        UserError: it has no name for it.
+    """
+    if content.get("normalizer") not in (None, {"type": "NFC"}):
+        raise _unknown(f"it changes texts by {content['normalizer']['type']}")
+    said = content.get("pre_tokenizer") or {}
+    steps = said.get("pretokenizers", [said])
+    kinds = [step.get("type") for step in steps]
+    if kinds[-1:] == ["ByteLevel"] and not steps[-1].get("add_prefix_space"):
+        own = steps[-1].get("use_regex", True)
+        if kinds == ["ByteLevel"] and own:
+            return "gpt-2"
+        if kinds == ["Digits", "ByteLevel"] and own and steps[0].get("individual_digits"):
+            return "smollm"
+        if kinds == ["Split", "ByteLevel"] and not own:
+            found = _SPLITS.get(steps[0].get("pattern", {}).get("Regex", ""))
+            if found:
+                return found
+    raise _unknown("llama.cpp has no name for the way in which it splits texts")
+
+
+def _adds_space(content: dict[str, Any]) -> bool:
+    """Whether a text gets a space before it; by a step that changes texts, or by one that splits them."""
+    said = content.get("normalizer") or {}
+    if {"type": "Prepend", "prepend": _SPACE} in said.get("normalizers", [said]):
+        return True
+    return (content.get("pre_tokenizer") or {}).get("prepend_scheme") in ("always", "first")
+
+
+def _chat_template(directory: Path, config: dict[str, Any]) -> str:
+    path = directory / "chat_template.jinja"
+    found = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
+    return found if isinstance(found, str) else ""
+
+
+def _unknown(why: str) -> UserError:
+    return UserError(f"The tokenizer of the model cannot be written as GGUF: {why}.", "Give --format onnx.")

@@ -1,0 +1,220 @@
+"""A model as a graph of ONNX, by torch's exporter, and that graph run again by ONNX Runtime."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from gpu_pipelines.errors import UserError, first_line
+
+FILE = "model.onnx"
+OUTPUT = "logits"
+#: Rows of a batch at most; the graph has to know a bound.
+_MOST_ROWS = 1 << 16
+_MOST_TOKENS = 1 << 20
+
+
+def require_writable(model: Any, directory: Path) -> None:
+    """Looks whether what writes and runs ONNX is there.
+
+    Raises:
+        UserError: it is not installed.
+    """
+    try:
+        import onnxruntime  # noqa: F401 (whether they are there)
+        import onnxscript  # noqa: F401
+    except ImportError as error:
+        raise UserError(f"The package {error.name} is not installed.", "Install gpu-pipelines[onnx].") from None
+
+
+class Inputs:
+    """What a recipe gives to its model: found by running it once.
+
+    Args:
+        model: of the recipe.
+        run: runs it over a batch of at least two rows.
+
+    Attributes:
+        tensors: by name.
+        constants: further arguments, which are the same for all batches.
+        names_logits: whether the model gives an object with `logits`, and not a tensor.
+    """
+
+    def __init__(self, model: nn.Module, run: Any) -> None:
+        self.tensors: dict[str, torch.Tensor] = {}
+        self.constants: dict[str, Any] = {}
+        self.names_logits = False
+
+        def look(module: nn.Module, given: tuple[Any, ...], named: dict[str, Any], found: Any) -> None:
+            everything = {**{f"input{n or ''}s": value for n, value in enumerate(given)}, **named}
+            self.tensors = {name: value for name, value in everything.items() if isinstance(value, torch.Tensor)}
+            self.constants = {name: value for name, value in named.items() if name not in self.tensors}
+            self.names_logits = not isinstance(found, torch.Tensor)
+
+        handle = model.register_forward_hook(look, with_kwargs=True)
+        with torch.inference_mode():
+            run()
+        handle.remove()
+        self.tensors = {name: value.clone() for name, value in self.tensors.items()}
+
+    def shapes(self, longest: int) -> dict[str, dict[int, Any]]:
+        """Which dimensions of the inputs may vary: the rows, and of tokens their number."""
+        rows = torch.export.Dim("batch", min=1, max=_MOST_ROWS)
+        length = torch.export.Dim("length", min=1, max=longest)
+        return {
+            name: {0: rows} if value.is_floating_point() or value.ndim < 2 else {0: rows, 1: length}
+            for name, value in self.tensors.items()
+        }
+
+
+def write(model: Any, inputs: Inputs, to: Path, dtype: str, opset: int) -> None:
+    """Writes a model; inputs and logits are in fp32 and int64 in any case.
+
+    Args:
+        model: as it is trained, in evaluation mode.
+        inputs: of it.
+        to: the folder that gets `model.onnx`, and of a large model its weights beside it.
+        dtype: of the weights and of what is computed, `f32` or `f16`.
+        opset: version of the operators, as `ExportSettings` has it.
+
+    Raises:
+        UserError: the exporter cannot translate it.
+    """
+    if dtype == "f16":
+        model = copy.deepcopy(model).half()
+    names = tuple(inputs.tensors)
+    graph = (_OfOne if len(names) == 1 else _OfTwo)(model, names, inputs, half=dtype == "f16").eval()
+    longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or _MOST_TOKENS
+    with _without_grouped_experts(model), _quiet():
+        try:
+            program = torch.onnx.export(
+                graph,
+                tuple(value.clone() for value in inputs.tensors.values()),
+                dynamo=True,
+                dynamic_shapes=tuple(inputs.shapes(longest).values()),
+                input_names=list(names),
+                output_names=[OUTPUT],
+                opset_version=opset,
+                verbose=False,
+            )
+            program.save(to / FILE)
+        except Exception as error:  # the exporter raises all kinds of errors for what it cannot translate
+            kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
+            raise UserError(f"A {kind} model cannot be written as ONNX: {_cause(error)}.") from error
+
+
+class OnnxModel(nn.Module):
+    """A file of ONNX in place of the model that a recipe has: it takes and gives the same.
+
+    Args:
+        directory: with `model.onnx`.
+        inputs: of the model that was written.
+        config: of that model, which the recipe may look into.
+
+    Raises:
+        UserError: ONNX Runtime cannot run it.
+    """
+
+    def __init__(self, directory: Path, inputs: Inputs, config: Any) -> None:
+        import onnxruntime
+
+        super().__init__()
+        self.config = config
+        self._names, self._names_logits = tuple(inputs.tensors), inputs.names_logits
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        try:
+            self._session = onnxruntime.InferenceSession(
+                str(directory / FILE), options, providers=["CPUExecutionProvider"]
+            )
+        except Exception as error:  # the classes of its errors are private
+            raise UserError(f"ONNX Runtime cannot run the exported model: {first_line(error)}") from None
+
+    def forward(self, *given: torch.Tensor, **named: Any) -> Any:
+        tensors = {**dict(zip(self._names, given, strict=False)), **named}
+        fed = {name: np.ascontiguousarray(tensors[name].numpy()) for name in self._names}
+        found = torch.from_numpy(self._session.run([OUTPUT], fed)[0])
+        return SimpleNamespace(logits=found) if self._names_logits else found
+
+
+class _Graph(nn.Module):
+    """A model that takes tensors in order, and gives its logits alone."""
+
+    def __init__(self, model: nn.Module, names: tuple[str, ...], inputs: Inputs, half: bool) -> None:
+        super().__init__()
+        self.model = model
+        self._names, self._constants = names, inputs.constants
+        self._names_logits, self._half = inputs.names_logits, half
+
+    def _logits(self, *given: torch.Tensor) -> torch.Tensor:
+        cast = [value.half() if self._half and value.is_floating_point() else value for value in given]
+        if not self._names_logits:
+            return self.model(*cast).float()
+        return self.model(**dict(zip(self._names, cast, strict=True)), **self._constants).logits.float()
+
+
+class _OfOne(_Graph):
+    def forward(self, first: torch.Tensor) -> torch.Tensor:
+        return self._logits(first)
+
+
+class _OfTwo(_Graph):
+    def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        return self._logits(first, second)
+
+
+@contextmanager
+def _without_grouped_experts(model: Any) -> Iterator[None]:
+    """While this lasts, a mixture of experts multiplies in a way that ONNX has as well."""
+    if not getattr(model, "_can_set_experts_implementation", lambda: False)():
+        yield
+        return
+    before = model.get_experts_implementation()
+    model.set_experts_implementation("batched_mm")
+    try:
+        yield
+    finally:
+        model.set_experts_implementation(before)
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter warns of packages and functions that nothing here uses."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)
+
+
+def _cause(error: BaseException) -> str:
+    """The first line of the error that the others were made of."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return first_line(error).rstrip(".")
+
+
+def described(inputs: Inputs) -> dict[str, Any]:
+    """What a program has to give to the graph: the type and the shape of each input, names for what may vary."""
+    shapes = inputs.shapes(2)
+    return {
+        name: {
+            "dtype": str(value.dtype).removeprefix("torch."),
+            "shape": [shapes[name][n].__name__ if n in shapes[name] else size for n, size in enumerate(value.shape)],
+        }
+        for name, value in inputs.tensors.items()
+    }

@@ -1,0 +1,154 @@
+"""Models of each task are exported, and what was exported is what was evaluated; or nothing is left of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from conftest import SmallDatasets
+from exported import evaluated, export, numbers_dataset
+
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.documents import sha256_of_file
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.exporting import gguf_model, onnx_model
+from gpu_pipelines.exporting.comparison import Ranking, lost
+from gpu_pipelines.exporting.export import EXPORT, require_free
+from gpu_pipelines.exporting.settings import ExportSettings
+
+#: What logits may be off, as a share of the largest.
+AGREES = {"f32": 1e-5, "f16": 1e-3, "q8_0": 0.05}
+
+
+def require_agreement(done: Any) -> None:
+    content = done.content
+    assert content["logits"]["share"] <= AGREES[content["dtype"]]
+    assert content["lost"] <= content["margin"] == 0.01
+    if content["dtype"] == "f32":
+        assert content["after"] == pytest.approx(content["before"], rel=1e-3, abs=1e-4)
+
+
+def run_onnx(folder: Path, **inputs: Any) -> np.ndarray:
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(folder / onnx_model.FILE), providers=["CPUExecutionProvider"])
+    return session.run(None, inputs)[0]
+
+
+def test_numbers_as_onnx_for_any_number_of_rows(tmp_path: Path) -> None:
+    dataset = numbers_dataset(tmp_path)
+    model = evaluated(dataset, tmp_path, "mlp-small")
+    done = export(model, dataset, tmp_path / "out", format="onnx")
+    require_agreement(done)
+    assert done.content["inputs"] == {"inputs": {"dtype": "float32", "shape": ["batch", 2]}}
+    assert (done.content["metric"], done.content["rows"]) == ("rmse", Dataset(dataset).manifest.rows("test"))
+    assert done.content["files"]["model.onnx"] == sha256_of_file(tmp_path / "out/model.onnx")
+    for rows in (1, 7):
+        assert run_onnx(tmp_path / "out", inputs=np.zeros((rows, 2), np.float32)).shape == (rows, 2)
+
+
+@pytest.mark.slow_but_for("texts-f32")
+@pytest.mark.parametrize(
+    ("task", "dtype"),
+    [
+        *(
+            (task, dtype)
+            for task in ("texts", "images", "lm", "tokens", "regression of texts")
+            for dtype in ("f32", "f16")
+        ),
+        ("mixture", "f32"),  # in f16, a token may go to another expert
+    ],
+)
+def test_each_task_as_onnx(datasets: SmallDatasets, tmp_path: Path, task: str, dtype: str) -> None:
+    names = {"texts": "bert-micro", "images": "vit-micro", "lm": "llama-micro", "mixture": "mixtral-micro"}
+    if task == "tokens":
+        dataset = tmp_path / "dataset"
+        prepare_data(
+            PrepareSettings(
+                task="token_classification", source="sample:manual", sequence_length=32, vocabulary_size=600
+            ),
+            dataset,
+        )
+    elif task == "regression of texts":
+        dataset = _lengths(tmp_path)
+    else:
+        dataset = datasets["lm" if task == "mixture" else task]
+    model = evaluated(dataset, tmp_path, names.get(task, "bert-micro"))
+    done = export(model, dataset, tmp_path / "out", format="onnx", dtype=dtype)
+    require_agreement(done)
+    assert done.content["evaluated_by"].startswith("onnxruntime")
+    files = {"preprocessor_config.json"} if task == "images" else {"tokenizer.json", "tokenizer_config.json"}
+    assert done.content["files"].keys() >= {"model.onnx", "config.json", *files}
+
+
+def _lengths(folder: Path) -> Path:
+    """Texts, and how long they are."""
+    texts = [" ".join(["word"] * (1 + number % 9)) + f" {number}" for number in range(120)]
+    lines = [json.dumps({"text": text, "label": len(text)}) for text in texts]
+    (folder / "texts.jsonl").write_text("\n".join(lines) + "\n")
+    settings = PrepareSettings(task="regression", source=str(folder / "texts.jsonl"), text_column="text")
+    prepare_data(settings, folder / "dataset")
+    return folder / "dataset"
+
+
+def test_a_language_model_as_gguf(datasets: SmallDatasets, tmp_path: Path) -> None:
+    model = evaluated(datasets["lm"], tmp_path, "llama-micro")
+    for dtype in ("f16", "f32", "q8_0"):
+        done = export(model, datasets["lm"], tmp_path / dtype, format="gguf", dtype=dtype)
+        require_agreement(done)
+        assert (done.content["metric"], list(done.content["files"])) == ("loss", ["model.gguf"])
+    with pytest.raises(UserError, match="is not empty"):
+        export(model, datasets["lm"], tmp_path / "f16", format="gguf")
+
+
+def test_what_would_lose_too_much_is_not_there(
+    datasets: SmallDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = evaluated(datasets["lm"], tmp_path, "llama-micro")
+    out, real = tmp_path / "out", gguf_model.weights
+
+    def worse(given: Any) -> Any:
+        for name, weight in real(given):
+            yield name, torch.roll(weight, 1, 0) if name == "token_embd.weight" else weight
+
+    monkeypatch.setattr(gguf_model, "weights", worse)
+    with pytest.raises(UserError, match=r"would lose [0-9.]+% of its loss, and the margin is 0\.00%") as refused:
+        export(model, datasets["lm"], out, format="gguf", margin=0.0)
+    assert "before" in refused.value.problem
+    with pytest.raises(UserError, match="its logits on 32 test rows would be off by"):
+        export(model, datasets["lm"], out, format="gguf", dtype="f32")
+    assert {path.name for path in tmp_path.iterdir()} == {"best", "checkpoints"}
+
+
+def test_a_model_of_another_task_is_no_gguf(tmp_path: Path) -> None:
+    dataset = numbers_dataset(tmp_path)
+    with pytest.raises(UserError, match="GGUF is for language models; mine version 1 is for regression"):
+        export(tmp_path / "no model", dataset, tmp_path / "out", format="gguf")
+
+
+def test_settings_that_cannot_be_are_named_together() -> None:
+    found = ExportSettings("gguf", "", "f8", 1.5, 3).problems()
+    assert [problem.split()[0] for problem in found] == ["dtype", "margin", "opset", "to"]
+    assert ExportSettings("tflite", "out").problems() == ["format is 'tflite'; give onnx or gguf."]
+    assert ExportSettings("onnx", "out", "f16").problems() == []
+
+
+def test_a_place_that_is_taken_is_refused(tmp_path: Path) -> None:
+    require_free(str(tmp_path))
+    (tmp_path / EXPORT).touch()
+    for taken in (tmp_path, tmp_path / EXPORT):
+        with pytest.raises(UserError, match="is not empty"):
+            require_free(str(taken))
+
+
+def test_less_of_a_loss_and_more_of_an_accuracy_is_better() -> None:
+    assert lost({"loss": 2.0}, {"loss": 2.1}, Ranking("loss", False)) == pytest.approx(0.05)
+    assert lost({"accuracy": 0.8}, {"accuracy": 0.72}, Ranking("accuracy", True)) == pytest.approx(0.1)
+    assert lost({"accuracy": 0.8}, {"accuracy": 0.9}, Ranking("accuracy", True)) < 0
+    assert lost({"loss": 0.0}, {"loss": 1e-6}, Ranking("loss", False)) == pytest.approx(1e-3)

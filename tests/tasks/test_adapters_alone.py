@@ -1,0 +1,91 @@
+"""The adapters beside a merged model: peft loads them onto the base, and both give the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import transformers
+from peft import PeftModel
+
+from gpu_pipelines.tasks.adapters import ADAPTER, add_adapters, merge_adapters, save_adapters
+from gpu_pipelines.tasks.building import build_model
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
+from gpu_pipelines.tasks.text_classification.recipe import TextClassification
+from gpu_pipelines.tasks.text_encoding import TextEncoder
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
+
+LABELS = ["cat", "dog"]
+LENGTH = 32
+
+
+@pytest.fixture(scope="module")
+def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> TextTokenizer:
+    directory = tmp_path_factory.mktemp("tokenizer")
+    TextEncoder.train(["a dog and a cat and a bird"] * 20, 300, ends=False).save(directory, LENGTH)
+    return TextTokenizer.read(directory)
+
+
+def trained(recipe: Any, base: Path, name: str) -> Any:
+    """A model whose adapters, and whose head, are not what they began as; beside its base."""
+    torch.manual_seed(0)
+    recipe.export(recipe.build_model(name), base)
+    model = build_model(recipe, {"model": str(base), "lora_rank": 4, "lora_alpha": 8.0})
+    generator = torch.Generator().manual_seed(1)
+    for parameter in model.parameters():
+        if parameter.requires_grad:
+            parameter.data += 0.1 * torch.randn(parameter.shape, generator=generator)
+    return model.eval()
+
+
+def logits(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
+    with torch.no_grad():
+        return model.eval()(**inputs).logits
+
+
+@pytest.mark.parametrize("name", ["llama-micro", "gpt2-micro", "texts", "tokens", "images"])
+def test_peft_puts_them_onto_the_base_and_they_give_what_the_merged_model_gives(
+    tokenizer: TextTokenizer, tmp_path: Path, name: str
+) -> None:
+    tokens = torch.from_numpy(np.random.default_rng(0).integers(3, tokenizer.vocabulary_size, (2, LENGTH)))
+    inputs, model = {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}, "bert-micro"
+    recipe: Any = CausalLanguageModel(tokenizer, LENGTH)
+    if name == "texts":
+        recipe = TextClassification(LABELS, tokenizer, LENGTH)
+    elif name == "tokens":
+        recipe = TokenClassification(LABELS, tokenizer, LENGTH)
+    elif name == "images":
+        inputs, model = {"pixel_values": torch.rand(2, 3, 32, 32)}, "vit-micro"
+        recipe = ImageClassification(LABELS, {}, (3, 32, 32))
+    else:
+        model = name
+    given = trained(recipe, tmp_path / "base", model)
+    auto_class = getattr(recipe, "auto_class", "")
+    (tmp_path / "merged").mkdir()
+    save_adapters(given, str(tmp_path / "base"), auto_class, tmp_path / "merged")
+    wanted = logits(given, inputs)
+    merged = logits(merge_adapters(given), inputs)
+    base = getattr(transformers, auto_class or "AutoModelForImageClassification").from_pretrained(tmp_path / "base")
+    untouched = logits(base, inputs)
+    alone = PeftModel.from_pretrained(base, str(tmp_path / "merged" / ADAPTER))
+    torch.testing.assert_close(logits(alone, inputs), wanted, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(merged, wanted, rtol=1e-5, atol=1e-5)
+    assert (untouched - wanted).abs().max() > 0.01
+
+
+def test_there_are_none_where_nobody_else_has_the_base_or_more_was_trained(
+    tokenizer: TextTokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = CausalLanguageModel(tokenizer, LENGTH)
+    model = build_model(recipe, {"model": "llama-micro", "lora_rank": 4, "lora_alpha": 8.0})
+    save_adapters(model, "llama-micro", recipe.auto_class, tmp_path)
+    model = add_adapters(recipe.build_model("llama-micro"), 4, 8.0)
+    model.get_submodule("model.norm").requires_grad_(True)
+    save_adapters(model, "meta-llama/Llama-3.1-8B", recipe.auto_class, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    assert "trained were model.norm.weight too" in capsys.readouterr().out
