@@ -381,7 +381,7 @@ def test_a_gain_of_a_handful_of_documents_is_left_to_mcnemar() -> None:
 
 def test_correlation_is_what_it_says() -> None:
     drawn = pair(3, 200_000, 0.7, 0.0)
-    ours, theirs = (each.right_in("gsm8k.exact_match") for each in (drawn.ours, drawn.theirs))
+    ours, theirs = (each.right_by("gsm8k.exact_match") for each in (drawn.ours, drawn.theirs))
     assert np.corrcoef(ours, theirs)[0, 1] == pytest.approx(0.7, abs=0.01)  # type: ignore[arg-type]
 
 
@@ -416,7 +416,7 @@ def test_a_group_is_the_mean_of_its_tasks_by_size_or_not() -> None:
     for by_size, value in ((True, 0.625), (False, 0.75)):
         group = GroupScores("g", (one, two), {"acc": GroupMetric(value, True, by_size)})
         assert group.resampled["g.acc"].mean() == pytest.approx(value, abs=0.01)
-        assert (group.right_in("g.acc") is not None) == by_size
+        assert (group.right_by("g.acc") is not None) == by_size
     same = GroupScores("g", (one, replace(one, task="same", seed=1)), {"acc": GroupMetric(0.5, True, True)})
     assert same.resampled["g.acc"].std() == pytest.approx(one.resampled["one.acc"].std() / np.sqrt(2), rel=0.1)
 
