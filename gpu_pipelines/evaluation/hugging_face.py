@@ -21,10 +21,7 @@ CONFIG = "config.json"
 #: What is taken over of a model that is exported: weights, settings and tokenizer, and nothing that runs.
 KEPT = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model")
 #: What a training program leaves beside the weights.
-LEFT_OUT = (
-    *("trainer_state.json", "training_args.json", "evaluation.json", "examples.json", "benchmarks.json"),
-    "generated.jsonl",
-)
+LEFT_OUT = ("trainer_state.json", "training_args.json", "evaluation.json", "examples.json", "benchmarks.json")
 _NUMBER = re.compile(r".*?(?P<number>[0-9]{1,15})[^0-9]*")
 
 

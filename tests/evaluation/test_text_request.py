@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from evaluations import images_dataset, settings_in, text_dataset
+from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.dag.advanced import parameters_of_users
@@ -17,9 +19,11 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.models import Loaded
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.targets.local.state import state_of_steps
 from gpu_pipelines.tasks.causal_lm.answering import Answering
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 
 WRONG = {
     "unknown": ({"generate": ["exact_mach"]}, "Did you mean 'exact_match'?"),
@@ -70,6 +74,13 @@ def test_plain_texts_have_no_references(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="have no references") as caught:
         Answering(Dataset(tmp_path / "plain"))
     assert "prompt and completion" in caught.value.remedy
+
+
+def test_models_that_are_none_of_transformers_do_not_write(tmp_path: Path) -> None:
+    dataset = text_dataset(tmp_path / "data")
+    loaded = Loaded(CausalLanguageModel.for_dataset(dataset), nn.Linear(2, 2), [])
+    with pytest.raises(UserError, match="builds Linear, which is no model of transformers that writes text"):
+        Answering(dataset).write(loaded, [np.array([1, 2], dtype=np.int32)], 4)
 
 
 def test_what_is_not_on_this_machine_is_told(tmp_path: Path) -> None:

@@ -77,10 +77,9 @@ def writer_of(
     config = model.generation_config
     own = {name for name, value in config.to_diff_dict().items() if value is not None} - _WITHOUT_EFFECT
     takes_positions = "position_ids" in inspect.signature(model.forward).parameters
-    every = ends_of(model) | set(ends)
     if own or not takes_positions or not _caches_keys_and_values(model):
-        return GenerateWriter(model, padding, every)
-    return JoinedWriter(model, every, prompt_tokens)
+        return GenerateWriter(model, padding, ends)
+    return JoinedWriter(model, ends_of(model) | set(ends), prompt_tokens)
 
 
 def ends_of(model: Any) -> set[int]:
@@ -94,8 +93,9 @@ class GenerateWriter:
 
     joins_rows = False
 
-    def __init__(self, model: Any, padding: int, ends: set[int]) -> None:
-        self._model, self._padding, self._ends = model, padding, ends
+    def __init__(self, model: Any, padding: int, ends: Collection[int] = ()) -> None:
+        self._model, self._padding = model, padding
+        self._ends = {"eos_token_id": sorted(ends_of(model) | set(ends))} if ends else {}
 
     def write(self, texts: Sequence[Text], others_wait: Callable[[], bool]) -> None:
         text = texts[0]
@@ -107,7 +107,7 @@ class GenerateWriter:
             do_sample=False,
             use_cache=True,
             pad_token_id=self._padding,
-            eos_token_id=sorted(self._ends) or None,
+            **self._ends,
         )
         text.tokens, text.is_done = written[0].tolist(), True
 
@@ -117,7 +117,7 @@ class JoinedWriter:
 
     joins_rows = True
 
-    def __init__(self, model: Any, ends: set[int], prompt_tokens: int) -> None:
+    def __init__(self, model: Any, ends: set[int], prompt_tokens: int = _PROMPT_TOKENS_AT_ONCE) -> None:
         self._model, self._ends, self._prompt_tokens = model, ends, prompt_tokens
         takes = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
