@@ -107,6 +107,7 @@ def write(model: Any, inputs: Inputs, to: Path, dtype: str, opset: int) -> None:
                 opset_version=opset,
                 verbose=False,
             )
+            assert program is not None  # with dynamo it never is
             program.save(to / FILE)
         except Exception as error:  # the exporter raises all kinds of errors for what it cannot translate
             kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
