@@ -32,7 +32,7 @@ from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
 from gpu_pipelines.evaluation.shift import data_of, shift_gate, shift_json
 from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.evaluation.trainings_scoring import TrainingsScorer
-from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry
 from gpu_pipelines.tasks.tasks import task_named
 
 #: Of checkpoints that are equal by the metric that chooses, the one with the lowest of these is taken.
@@ -75,6 +75,8 @@ def evaluate_checkpoints(
     directories = {"": checkpoints} if isinstance(checkpoints, Path) else checkpoints
     with closing(_scorer(settings, dataset, directories, processes)) as scorer:
         found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, stores or {})
+    if benchmarked is not None:
+        write_results(export_directory, benchmarked.best)
     if benchmark_directory is not None:
         save_benchmarks(benchmarked, benchmark_directory)
     return found
@@ -109,10 +111,8 @@ def _evaluate(
     name = settings.model_name or model_name_for(dataset.manifest.source)
     registered = open_registry(settings.registry).champion(name)
     champion = beside(registered, scorer, scores, dataset.manifest) if registered else None
-    benchmarked = None
-    if settings.benchmarks:
-        both = (registered, champion) if registered and champion else None
-        benchmarked = run_benchmarks(cast("RunsModels", scorer), settings, ranked, both, stores)
+    both = (registered, champion) if registered and champion else None
+    benchmarked = _benchmarked(scorer, settings, ranked, both, stores)
     test = summary(scores)
     if values:
         test["slices"] = slices_of(values, scores, champion.scores if champion else None)
@@ -148,11 +148,22 @@ def _evaluate(
     )
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)
-    if benchmarked:
-        write_results(export_directory, benchmarked.best)
     evaluation.save(export_directory)
     write_model_card(export_directory, evaluation, dataset.manifest.source, task_named(task).pipeline_tag)
     return evaluation, benchmarked
+
+
+def _benchmarked(
+    scorer: Scorer,
+    settings: EvaluationSettings,
+    ranked: Sequence[Candidate],
+    beside_them: tuple[RegisteredVersion, Champion] | None,
+    stores: Mapping[str, str],
+) -> Benchmarked | None:
+    """What came of the benchmarks; None where there are none. A function of the user's is refused beside them."""
+    if not settings.benchmarks:
+        return None
+    return run_benchmarks(cast("RunsModels", scorer), settings, ranked, beside_them, stores)
 
 
 def _trainings(scorer: Scorer) -> list[dict[str, Any]]:
