@@ -23,6 +23,7 @@ from evaluations import settings_in
 from gpu_pipelines.artifacts.benchmark_results import (
     GroupMetric,
     MetricResult,
+    first_metrics,
     read_results,
 )
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -88,6 +89,7 @@ def test_every_checkpoint_is_run_and_each_document_is_kept(
     assert told is not None
     assert [each["name"] for each in told["checkpoints"]] == ["step-00000025", "step-00000003"], "best on val first"
     assert told["main"] == ["both", "texts", "written-on"], "what a group has is a part of it"
+    assert first_metrics(told) == ["both.acc", "texts.word_perplexity", "written_on.exact_match"]
     assert values(evaluation)["texts.word_perplexity"] < values(evaluation, 1)["texts.word_perplexity"]
     for number, name in enumerate(("step-00000025", "step-00000003")):
         folder, found = tmp_path / "best-results" / name, values(evaluation, number)
