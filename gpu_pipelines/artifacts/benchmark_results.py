@@ -129,6 +129,21 @@ def plain(name: str) -> str:
     return re.sub(r"\W", "_", name, flags=re.ASCII)
 
 
+def first_metrics(benchmarks: Mapping[str, Any]) -> list[str]:
+    """The first metric of each task and group that was asked for.
+
+    Args:
+        benchmarks: the entry of `evaluation.json`.
+    """
+    main = {plain(name) for name in benchmarks["main"]}
+    found: dict[str, str] = {}
+    for name in benchmarks["checkpoints"][0]["metrics"]:
+        task = name.partition(".")[0]
+        if task in main:
+            found.setdefault(task, name)
+    return list(found.values())
+
+
 def as_float(value: float | None) -> float:
     """A value of JSON, where None stands for what is not a finite number."""
     return math.nan if value is None else value

@@ -7,7 +7,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from gpu_pipelines.artifacts.benchmark_results import plain
+from gpu_pipelines.artifacts.benchmark_results import first_metrics, plain
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.numbers import figure, signed
 from gpu_pipelines.reports.charts import Range, interval_chart
@@ -38,7 +38,7 @@ def benchmark_section(evaluation: Evaluation) -> Markup:
         not_compared=told["champion"] if told["champion"] and champion is None else None,
         tables=[each for each in (("", shown), ("Parts of groups", parts_shown)) if each[1]],
         hidden_parts=len(parts) - len(parts_shown),
-        first=list({name.partition(".")[0]: name for name in reversed(shown)}.values())[::-1],
+        first=first_metrics(told),
         verdicts=_verdicts(told, champion),
         documents={plain(name): task["documents"] for name, task in told["tasks"].items()},
         options=_options(told["options"]),

@@ -36,7 +36,7 @@ from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
 from gpu_pipelines.evaluation.shift import data_of, shift_gate, shift_json
 from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.evaluation.trainings_scoring import TrainingsScorer
-from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry
 from gpu_pipelines.tasks.tasks import task_named
 
 #: Of checkpoints that are equal by the metric that chooses, the one with the lowest of these is taken.
@@ -80,6 +80,8 @@ def evaluate_checkpoints(
     texts = TextScoring(settings.texts, dataset, settings.select_by == JUDGE) if settings.generate else None
     with closing(_scorer(settings, dataset, directories, processes, texts)) as scorer:
         found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, texts, stores or {})
+    if benchmarked is not None:
+        write_results(export_directory, benchmarked.best)
     if benchmark_directory is not None:
         save_benchmarks(benchmarked, benchmark_directory)
     return found
@@ -122,10 +124,8 @@ def _evaluate(
     registered = open_registry(settings.registry).champion(name)
     champion = beside(registered, scorer, scores, dataset.manifest) if registered else None
     theirs = champion.scores if champion else None
-    benchmarked = None
-    if settings.benchmarks:
-        both = (registered, champion) if registered and champion else None
-        benchmarked = run_benchmarks(cast("RunsModels", scorer), settings, ranked, both, stores)
+    both = (registered, champion) if registered and champion else None
+    benchmarked = _benchmarked(scorer, settings, ranked, both, stores)
     test = summary(scores)
     if values:
         test["slices"] = slices_of(values, scores, theirs)
@@ -164,11 +164,22 @@ def _evaluate(
     scorer.export(best, export_directory)
     if isinstance(scores, ScoresWithText):
         write_texts(export_directory, scores, theirs)
-    if benchmarked:
-        write_results(export_directory, benchmarked.best)
     evaluation.save(export_directory)
     write_model_card(export_directory, evaluation, dataset.manifest.source, task_named(task).pipeline_tag)
     return evaluation, benchmarked
+
+
+def _benchmarked(
+    scorer: Scorer,
+    settings: EvaluationSettings,
+    ranked: Sequence[Candidate],
+    beside_them: tuple[RegisteredVersion, Champion] | None,
+    stores: Mapping[str, str],
+) -> Benchmarked | None:
+    """What came of the benchmarks; None where there are none. A function of the user's is refused beside them."""
+    if not settings.benchmarks:
+        return None
+    return run_benchmarks(cast("RunsModels", scorer), settings, ranked, beside_them, stores)
 
 
 def _trainings(scorer: Scorer) -> list[dict[str, Any]]:

@@ -88,19 +88,20 @@ def run(
         best_checkpoint.metadata.update(task=found.task, checkpoint=found.best, rehearsal=found.rehearsal)
         if not found.scoring_function:
             best_checkpoint.metadata["framework"] = "pytorch"
-        # A metric that is not a number would fail the task on Vertex AI.
-        values = {name: metric["value"] for name, metric in found.test["metrics"].items()}
-        if unknown := [name for name, value in values.items() if value is None]:
-            print(
-                f"warning: not a finite number on test, and left out of the metrics: {', '.join(unknown)}", flush=True
-            )
-        figures = {f"test_{name}": round(value, 6) for name, value in values.items() if value is not None}
-        figures |= {name: round(value, 6) for name, value in benchmark_figures(found).items()}
-        log_metrics(evaluation, figures)
+        log_metrics(evaluation, _figures(found))
         _write_confusion(confusion, found)
         for gate in found.gates:
             print(f"gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}, {gate['why']}", flush=True)
     return (found.passed,)
+
+
+def _figures(found: Evaluation) -> dict[str, float]:
+    """What is logged as metrics; one that is not a number would fail the task on Vertex AI."""
+    values = {name: metric["value"] for name, metric in found.test["metrics"].items()}
+    if unknown := [name for name, value in values.items() if value is None]:
+        print(f"warning: not a finite number on test, and left out of the metrics: {', '.join(unknown)}", flush=True)
+    figures = {f"test_{name}": round(value, 6) for name, value in values.items() if value is not None}
+    return figures | {name: round(value, 6) for name, value in benchmark_figures(found).items()}
 
 
 def _tracked(tracking: str, checkpoints: Any, places: Mapping[str, str], directories: Mapping[str, Path]) -> Tracked:

@@ -17,15 +17,18 @@ from typing import Any
 import numpy as np
 import pytest
 from benchmark_files import DOCUMENTS, FILES, counting_dataset, write_model, write_rows, write_tasks, write_training
+from conftest import storage_emulator
 from evaluations import settings_in
 
 from gpu_pipelines.artifacts.benchmark_results import (
     GroupMetric,
     MetricResult,
+    first_metrics,
     read_results,
 )
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.benchmark_scores import DocumentScores, GroupScores
 from gpu_pipelines.evaluation.benchmarks import MISSING
@@ -86,6 +89,7 @@ def test_every_checkpoint_is_run_and_each_document_is_kept(
     assert told is not None
     assert [each["name"] for each in told["checkpoints"]] == ["step-00000025", "step-00000003"], "best on val first"
     assert told["main"] == ["both", "texts", "written-on"], "what a group has is a part of it"
+    assert first_metrics(told) == ["both.acc", "texts.word_perplexity", "written_on.exact_match"]
     assert values(evaluation)["texts.word_perplexity"] < values(evaluation, 1)["texts.word_perplexity"]
     for number, name in enumerate(("step-00000025", "step-00000003")):
         folder, found = tmp_path / "best-results" / name, values(evaluation, number)
@@ -236,6 +240,28 @@ def test_an_evaluation_that_was_killed_goes_on_with_the_checkpoints_that_are_don
     assert done.stat().st_mtime_ns == before
     shutil.rmtree(checkpoints / "benchmarks")
     assert evaluate(dataset, checkpoints, tmp_path, "whole", **given).benchmarks == continued.benchmarks
+
+
+@pytest.mark.slow
+def test_task_files_and_kept_results_may_be_in_a_bucket(
+    dataset: Dataset, trained: Path, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with storage_emulator("benchmarks") as uri:
+        RemoteFolder(f"{uri}/tasks").upload(tasks, [path.name for path in tasks.iterdir()])
+        given = {"benchmarks": [f"{uri}/tasks/written.yaml"], "gates": ["written_on.exact_match>=0.1"]}
+        assert settings_in(tmp_path, **given).problems_here() == []
+        found = []
+        for name in ("first", "second"):
+            settings, kept = settings_in(tmp_path, **given), {"": f"{uri}/run"}
+            found.append(
+                evaluate_checkpoints(settings, dataset.directory, trained, tmp_path / name, 1, stores=kept).benchmarks
+            )
+        assert capsys.readouterr().out.count("(measured before)") == 1
+        assert [name.partition("/")[0] for name in RemoteFolder(f"{uri}/run").names()] == ["benchmarks"]
+        here = evaluate(dataset, trained, tmp_path, benchmarks=[str(tasks / "written.yaml")]).benchmarks
+        assert found == [here, here]
+        (problem,) = EvaluationSettings(benchmarks=[f"{uri}/tasks/gone.yaml"]).problems_here()
+        assert "There is no file" in problem
 
 
 @pytest.mark.slow

@@ -210,6 +210,7 @@ def test_the_step_writes_all_outputs_for_a_task_without_classes(numbers: Dataset
         "evaluation": dsl.Metrics,
         "confusion": dsl.ClassificationMetrics,
         "report": dsl.HTML,
+        "benchmark_results": dsl.Artifact,
     }
     outputs = {name: kind(name=name, uri=str(tmp_path / name)) for name, kind in kinds.items()}
     inputs = {
@@ -217,6 +218,8 @@ def test_the_step_writes_all_outputs_for_a_task_without_classes(numbers: Dataset
         "checkpoints": dsl.Artifact(uri=str(tmp_path / "checkpoints")),
     }
     assert step.run(EvaluationSettings(registry=str(tmp_path / "registry")), **inputs, **outputs, advanced={})
+    results = json.loads((tmp_path / "benchmark_results" / "benchmarks.json").read_text())
+    assert results == {"format_version": 1, "checkpoints": {}, "champion": {}}, "there were no benchmarks"
     assert set(outputs["evaluation"].metadata) == {"test_loss"}, "a metric that is no number would fail the task"
     assert outputs["confusion"].metadata == {}
     assert json.loads((tmp_path / "confusion").read_text()) == {"labels": [], "rows": []}

@@ -28,6 +28,7 @@ OUTPUTS = {
     "evaluation": dsl.Metrics,
     "confusion": dsl.ClassificationMetrics,
     "report": dsl.HTML,
+    "benchmark_results": dsl.Artifact,
 }
 SCORING = """
 import json

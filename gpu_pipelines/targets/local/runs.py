@@ -22,6 +22,7 @@ from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.evaluation import Evaluation
     from gpu_pipelines.targets.local.left import Left
     from gpu_pipelines.targets.local.log import Observer, StepRecord
     from gpu_pipelines.targets.messages import Values
@@ -300,7 +301,23 @@ def _evaluation(record: RunRecord) -> list[str | Table]:
         table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
     test = [figure(evaluation.test["metrics"][name]["value"]) for name in metrics]
     table.add_row(evaluation.best, "test", *test, style="bold")
-    return [table, *(f"{'✓' if gate['passed'] else '✗'} {gate['gate']}: {gate['why']}" for gate in evaluation.gates)]
+    return [
+        table,
+        *_benchmarks(evaluation),
+        *(f"{'✓' if gate['passed'] else '✗'} {gate['gate']}: {gate['why']}" for gate in evaluation.gates),
+    ]
+
+
+def _benchmarks(evaluation: Evaluation) -> list[str]:
+    """A line with the first metric of each benchmark of the best checkpoint; the report has all."""
+    from gpu_pipelines.artifacts.benchmark_results import first_metrics
+    from gpu_pipelines.numbers import figure
+
+    if evaluation.benchmarks is None:
+        return []
+    metrics = evaluation.benchmarks["checkpoints"][0]["metrics"]
+    shown = "  ".join(f"{name} {figure(metrics[name]['value'])}" for name in first_metrics(evaluation.benchmarks))
+    return [f"benchmarks of {evaluation.best}: {shown}"]
 
 
 def _version(record: RunRecord) -> list[str]:
