@@ -93,11 +93,11 @@ def evaluate_checkpoints(
         accept_shift: Whether the data is meant to be another than the champion was evaluated on. Otherwise no model
             passes where the champion's own score has fallen by more than chance allows, where classes or columns that
             it knew are gone, or where the shares of the classes have moved.
-        generate: Metrics of text that the model writes behind the prompts of test, for causal_lm with prompts and
-            completions or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, json_schema, judge,
-            and functions of your own as package.module:function or path/to/file.py:function, which are called with
-            prompt, answer and reference. They can be gated on and selected by; of all of them more is better. Empty to
-            write nothing.
+        generate: Metrics of text that the model writes behind the prompts of test, for preference, and for causal_lm
+            with prompts and completions or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid,
+            json_schema, judge, and functions of your own as package.module:function or path/to/file.py:function, which
+            are called with prompt, answer and reference. They can be gated on and selected by; of all of them more is
+            better. Empty to write nothing.
         max_new_tokens: Tokens that are written behind a prompt at most; 0 for 256.
         generate_rows: Prompts of a split that are answered at most, chosen by a hash of their content, the same for all
             models; 0 for all.

@@ -111,8 +111,8 @@ class EvaluationSettings:
 
     generate: list[str] = parameter(
         [],
-        "Metrics of text that the model writes behind the prompts of test, for causal_lm with prompts and completions "
-        "or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, json_schema, judge, and functions "
+        "Metrics of text that the model writes behind the prompts of test, for preference, and for causal_lm with "
+        "prompts and completions or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, json_schema, judge, and functions "
         "of your own as package.module:function or path/to/file.py:function, which are called with prompt, answer and "
         "reference. They can be gated on and selected by; of all of them more is better. Empty to write nothing.",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -31,7 +31,7 @@ class Answering(TextTask):
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__(dataset)
-        if dataset.manifest.tokenizer is None or not holds_completions(dataset):
+        if dataset.manifest.tokenizer is None or not self._has_references():
             raise UserError(
                 f"The rows of the dataset from {dataset.manifest.source} have no references: they are plain texts, and "
                 "generate compares what is written behind a prompt with what the row has there.",
@@ -44,16 +44,23 @@ class Answering(TextTask):
         found: list[tuple[int, np.ndarray, np.ndarray]] = []
         first = 0
         for columns in rows.columns(0, len(rows)):
-            for row, place in documents_of(columns):
-                prompt, answer = _taken_apart(columns["input_ids"][row, place], columns["loss_mask"][row, place])
+            for row, prompt, answer in self._documents(columns):
                 end = self._end_in(answer)
                 found.append((first + row, prompt, answer if end is None else answer[:end]))
-            first += len(columns["input_ids"])
+            first += len(next(iter(columns.values())))
         sources = rows.sources([row for row, _, _ in found])
         return [
             Pair(number, row, source, prompt, reference)
             for number, ((row, prompt, reference), source) in enumerate(zip(found, sources, strict=True))
         ]
+
+    def _has_references(self) -> bool:
+        return holds_completions(self.dataset)
+
+    def _documents(self, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        """The row, the prompt and the answer of each document in some rows."""
+        for row, place in documents_of(columns):
+            yield (row, *_taken_apart(columns["input_ids"][row, place], columns["loss_mask"][row, place]))
 
     def text(self, tokens: Sequence[int], *, whole: bool = False) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=not whole))
@@ -102,8 +109,7 @@ class Answering(TextTask):
         rows = self.dataset.split("test")
         found = set()
         for columns in rows.columns(0, min(_LOOKED_AT, len(rows))):
-            for row, place in documents_of(columns):
-                _, answer = _taken_apart(columns["input_ids"][row, place], columns["loss_mask"][row, place])
+            for _, _, answer in self._documents(columns):
                 if (end := self._end_in(answer)) is not None:
                     found.add(int(answer[end]))
         return found

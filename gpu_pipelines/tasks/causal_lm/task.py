@@ -13,6 +13,14 @@ from gpu_pipelines.tasks.task import Task
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
 
+#: Parameters of the evaluation of models that write text.
+OF_WRITERS = (
+    *("generate", "max_new_tokens", "generate_rows", "generate_with", "json_schema"),
+    *("judge", "judge_model", "judge_prompt", "judge_key"),
+    *("benchmarks", "benchmark_best", "benchmark_limit", "benchmark_fewshot"),
+    *("benchmark_chat_template", "benchmark_batch_size"),
+)
+
 
 class CausalLanguageModelTask(Task):
     """Texts whose every token is predicted from those before it."""
@@ -22,8 +30,7 @@ class CausalLanguageModelTask(Task):
     parameters = (
         *("text_column", "tokenizer", "vocabulary_size", "sequence_length", "packing"),
         *("near_duplicates", "label_smoothing"),
-        *("benchmarks", "benchmark_best", "benchmark_limit", "benchmark_fewshot"),
-        *("benchmark_chat_template", "benchmark_batch_size"),
+        *OF_WRITERS,
     )
     samples = {"documentation": "gpu_pipelines.tasks.causal_lm.sample:write_documentation"}
     defaults = {"source": "sample:documentation", "model": "gpt2-micro"}

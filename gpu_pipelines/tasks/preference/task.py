@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
+from gpu_pipelines.tasks.causal_lm.task import OF_WRITERS, CausalLanguageModelTask
 from gpu_pipelines.tasks.hyperparameters import PREFERENCE_TUNED, PREFERENCE_WITH_ADAPTERS
 from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.task import Task
@@ -28,7 +28,7 @@ class PreferenceTask(Task):
     column_parameters = ()
     parameters = (
         *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates", "slice_by"),
-        *("label_smoothing", "preference_loss", "beta"),
+        *("label_smoothing", "preference_loss", "beta", *OF_WRITERS),
     )
     samples = {"explanations": "gpu_pipelines.tasks.preference.sample:write_explanations"}
     defaults = {"source": "sample:explanations", "model": "llama-micro"}
@@ -41,6 +41,7 @@ class PreferenceTask(Task):
         "loss": Metric(more_is_better=False, largest=math.inf, smallest=-math.inf),
     }
     scoring = "gpu_pipelines.tasks.preference.scoring:PreferenceScoring"
+    text_task = "gpu_pipelines.tasks.preference.answering:AnsweringPrompts"
     row_text = "gpu_pipelines.tasks.preference.shown:parts_of"
     worst = "The rows of test of the lowest margin: where the model is surest of what people did not choose."
     predictor = CausalLanguageModelTask.predictor

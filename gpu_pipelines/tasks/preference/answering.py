@@ -1,0 +1,22 @@
+"""The prompts of preferences, and the answers that a model writes behind them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+import numpy as np
+
+from gpu_pipelines.tasks.causal_lm.answering import Answering
+
+
+class AnsweringPrompts(Answering):
+    """What was chosen, or judged good, is the reference; a completion that was judged bad is none."""
+
+    def _has_references(self) -> bool:
+        return True
+
+    def _documents(self, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+        name = "chosen" if "chosen" in columns else "completion"
+        for row, (prompt, answer) in enumerate(zip(columns["prompt"], columns[name], strict=True)):
+            if "label" not in columns or columns["label"][row]:
+                yield row, prompt[: columns["prompt_length"][row]], answer[: columns[f"{name}_length"][row]]
