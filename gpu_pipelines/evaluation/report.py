@@ -149,7 +149,9 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
             lines += [Line(f"{name}{what}", at, values[name], dots=True) for name in names if of]
         return line_chart(title, counted, lines, mark=best)
 
-    metrics = evaluation.test["metrics"]
+    # Text may be written on test alone.
+    on_val = {name for checkpoint in evaluation.checkpoints for name in checkpoint["val"]}
+    metrics = [name for name in evaluation.test["metrics"] if name in on_val]
     known = [] if evaluation.scoring_function else [c for c in CHARTS if all(name in metrics for name in c[1])]
     if evaluation.texts and evaluation.select_by in evaluation.texts["metrics"]:
         known = [(f"{evaluation.select_by} of written text on val", (evaluation.select_by,)), *known]

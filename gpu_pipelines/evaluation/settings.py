@@ -112,9 +112,10 @@ class EvaluationSettings:
     generate: list[str] = parameter(
         [],
         "Metrics of text that the model writes behind the prompts of test, for preference, and for causal_lm with "
-        "prompts and completions or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, json_schema, judge, and functions "
-        "of your own as package.module:function or path/to/file.py:function, which are called with prompt, answer and "
-        "reference. They can be gated on and selected by; of all of them more is better. Empty to write nothing.",
+        "prompts and completions or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, "
+        "json_schema, judge, and functions of your own as package.module:function or path/to/file.py:function, which "
+        "are called with prompt, answer and reference. They can be gated on and selected by; of all of them more is "
+        "better. Empty to write nothing.",
     )
     max_new_tokens: int = parameter(0, f"Tokens that are written behind a prompt at most; 0 for {NEW_TOKENS}.")
     generate_rows: int = parameter(

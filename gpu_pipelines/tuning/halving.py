@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from gpu_pipelines.training.settings import CHECKPOINTS_WHERE_NOT_SAID, TrainingSettings
 
-#: Little is known of the last loss before the learning rate falls: of 400 trainings of benchmarks/training/tuning.py the
-#: ranks after 13, 38 and 63 % of the steps correlate with the last ones by 0.32, 0.90 and 0.96.
+#: Little is known of the last loss before the learning rate falls: of 400 trainings of benchmarks/training/tuning.py
+#: the ranks after 13, 38 and 63 % of the steps correlate with the last ones by 0.32, 0.90 and 0.96.
 FIRST_RUNG = 0.6
 REDUCTION = 2
 
