@@ -135,7 +135,7 @@ def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> No
         modules_to_save=head or None,
     )
     folder = directory / ADAPTER
-    folder.mkdir()
+    folder.mkdir(exist_ok=True)
     config.save_pretrained(str(folder))
     kept = {_PREFIX + name: _plain(value) for name, value in (adapters | heads).items()}
     save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})

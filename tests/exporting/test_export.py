@@ -21,6 +21,8 @@ from gpu_pipelines.exporting import gguf_model, onnx_model
 from gpu_pipelines.exporting.comparison import Ranking, lost
 from gpu_pipelines.exporting.export import EXPORT, require_free
 from gpu_pipelines.exporting.settings import ExportSettings
+from gpu_pipelines.tasks.adapters import ADAPTER
+from gpu_pipelines.tasks.building import load_recipe
 
 #: What logits may be off, as a share of the largest.
 AGREES = {"f32": 1e-5, "f16": 1e-3, "q8_0": 0.05}
@@ -124,6 +126,24 @@ def test_what_would_lose_too_much_is_not_there(
     with pytest.raises(UserError, match="its logits on 32 test rows would be off by"):
         export(model, datasets["lm"], out, format="gguf", dtype="f32")
     assert {path.name for path in tmp_path.iterdir()} == {"best", "checkpoints"}
+
+
+def test_the_evaluated_model_has_its_adapters_beside_it(datasets: SmallDatasets, tmp_path: Path) -> None:
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    recipe = load_recipe("", "causal_lm").for_dataset(Dataset(datasets["lm"]))
+    recipe.export(recipe.build_model("llama-micro"), tmp_path / "base")
+    model = evaluated(datasets["lm"], tmp_path, str(tmp_path / "base"), lora_rank=4, learning_rate=0.05)
+    base = AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    tokens = torch.arange(3, 23)[None]
+    with torch.no_grad():
+        untouched = base(tokens).logits
+        wanted = AutoModelForCausalLM.from_pretrained(model)(tokens).logits
+        found = PeftModel.from_pretrained(base, str(model / ADAPTER)).eval()(tokens).logits
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert (untouched - wanted).abs().max() > 1e-3
+    require_agreement(export(model, datasets["lm"], tmp_path / "out", format="gguf", dtype="f32"))
 
 
 def test_a_model_of_another_task_is_no_gguf(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from conftest import SmallDatasets, set_variables
 from exported import evaluated
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.cli import models
+from gpu_pipelines.exporting.settings import DEFAULT_MARGIN, DEFAULT_OPSET
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
 if TYPE_CHECKING:
@@ -51,6 +54,11 @@ def test_the_champion_is_exported_with_the_rows_of_the_run_that_made_it(datasets
     assert content["before"].keys() == content["after"].keys() >= {"loss", "perplexity"}
     status, _, err = export(place, *where)
     assert (status, "out/gguf is not empty" in err) == (2, True)
+
+
+def test_the_help_says_what_is_taken_where_nothing_is_given() -> None:
+    said = {name: parameter.default for name, parameter in signature(models.export).parameters.items()}
+    assert (said["margin"], said["opset"]) == (DEFAULT_MARGIN, DEFAULT_OPSET)
 
 
 def test_json_is_one_document(datasets: SmallDatasets, place: Path) -> None:
