@@ -33,6 +33,7 @@ from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.preference.recipe import Preference
 from gpu_pipelines.tasks.preference.scoring import PreferenceScores
 from gpu_pipelines.tasks.tasks import TASKS
 from gpu_pipelines.training.settings import TrainingSettings
@@ -113,6 +114,17 @@ def test_a_judged_row_has_the_completion_of_another_one_beside_it(of_judged: Dat
     numbers = [int(source.rpartition(":")[2]) - 1 for source in train.sources(range(len(train)))]
     assert rows["label"].tolist() == [number % 2 for number in numbers]
     assert "judged" in learned_of_first_row(of_judged)
+
+
+def test_a_model_that_takes_fewer_tokens_than_a_row_has_is_refused_and_not_given_less(of_judged: Dataset) -> None:
+    recipe = Preference.for_dataset(of_judged)
+    rows = of_judged.split("test").take(np.arange(4))
+    longest = int((rows["prompt_length"] + rows["completion_length"]).max())
+    recipe.sequence_length = longest
+    assert recipe.batch(rows, torch.device("cpu"))["other.input_ids"].shape[1] <= longest
+    recipe.sequence_length = longest - 1
+    with pytest.raises(UserError, match=f"takes at most {longest - 1} tokens; a row has {longest}"):
+        recipe.batch(rows, torch.device("cpu"))
 
 
 def test_rows_that_say_nothing_are_rejected_and_counted(tmp_path: Path) -> None:
@@ -205,7 +217,7 @@ def begins_with(text: str) -> Callable[[str], bool]:
 @pytest.mark.slow
 def test_a_training_that_is_killed_ends_as_one_left_alone(of_pairs: Dataset, tmp_path: Path) -> None:
     assert run_training(SETTINGS, of_pairs.directory, str(tmp_path / "left alone")).status == 0
-    for beginning in ("computing the reference", "step 2/6", "step 5/6"):
+    for beginning in ("computing the reference", "step 2/6", "step 4/6"):
         due = begins_with(beginning)
         killed = run_training(SETTINGS, of_pairs.directory, str(tmp_path / "killed"), stop_when=due)
         assert killed.status == -signal.SIGKILL

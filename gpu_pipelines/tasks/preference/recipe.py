@@ -60,7 +60,8 @@ class Preference(CausalLanguageModel):
 
     def trained_with(self, settings: Mapping[str, Any]) -> None:
         # A training of another program may not say.
-        self.preference_loss, self.beta = settings.get("preference_loss", SIGMOID), settings.get("beta", self.beta)
+        self.preference_loss = settings.get("preference_loss", KTO if self.has_pairs is False else SIGMOID)
+        self.beta = settings.get("beta", self.beta)
         if self.has_pairs is None or (self.preference_loss == KTO) != self.has_pairs:
             return
         if not self.has_pairs:
@@ -101,9 +102,15 @@ class Preference(CausalLanguageModel):
 
         Of pairs the rejected ones follow the chosen ones; of judged rows the others are apart, with `other.` before
         their names. `completion` tells which targets are of the completion, and `good` which rows were judged good.
+
+        Raises:
+            UserError: a row is longer than the model takes; a completion behind the prompt of another row is cut.
         """
         names = _names_of(columns)
         first, second = (self._sequences(columns, name) for name in names)
+        longest = max(len(tokens) for tokens, _ in [*first, *(second if names == PAIR else ())])
+        if longest > self.sequence_length:
+            raise UserError(f"The model takes at most {self.sequence_length:,} tokens; a row has {longest:,}.")
         if names == PAIR:
             arrays = self._together(first, second)
         else:
@@ -143,7 +150,7 @@ class Preference(CausalLanguageModel):
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean of the losses of the rows, and the router's loss where the configuration has one."""
-        said, router = self._said(model, batch, batch.get(REFERENCE))
+        said, router = self._said(model, batch, batch[REFERENCE] if self.has_reference else None)
         if self.preference_loss == KTO:
             total = batch.get(SUMS, torch.zeros(2, device=said.sums.device))
             found = judged_losses(said, batch[GOOD], self.beta, drift_of(total[0], total[1]))
