@@ -18,7 +18,7 @@ import platform
 import numpy as np
 
 from gpu_pipelines.artifacts.benchmark_results import MetricResult
-from gpu_pipelines.evaluation.benchmark_scores import DocumentScores
+from gpu_pipelines.evaluation.benchmarks.scores import DocumentScores
 from gpu_pipelines.evaluation.comparison import Comparison
 from gpu_pipelines.evaluation.gates import ChampionGate, parse_gate
 from gpu_pipelines.evaluation.promotion import better

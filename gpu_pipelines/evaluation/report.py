@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.benchmark_report import benchmark_section
+from gpu_pipelines.evaluation.benchmarks.report import benchmark_section
 from gpu_pipelines.evaluation.bootstrap import without_interval
 from gpu_pipelines.evaluation.generation.request import metric_of
 from gpu_pipelines.evaluation.trainings import differing

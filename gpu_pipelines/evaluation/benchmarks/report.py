@@ -31,7 +31,7 @@ def benchmark_section(evaluation: Evaluation) -> Markup:
     shown = [name for name in best["metrics"] if name not in set(parts)]
     parts_shown = _most_telling(parts, best["metrics"], champion)
     return render(
-        Path(__file__).with_name("benchmarks.html"),
+        Path(__file__).with_name("report.html"),
         told=told,
         best=best,
         champion=champion,

@@ -13,10 +13,10 @@ from typing import Any, Protocol
 from gpu_pipelines.artifacts.benchmark_results import BENCHMARKS, BenchmarkResult, plain, read_results
 from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.benchmark_catalog import Benchmark, Catalog, wrong_gate
-from gpu_pipelines.evaluation.benchmark_harness import Asked, Measured, measure
-from gpu_pipelines.evaluation.benchmark_scores import BenchmarkScores, scores_of
-from gpu_pipelines.evaluation.benchmark_store import ResultStore
+from gpu_pipelines.evaluation.benchmarks.catalog import Benchmark, Catalog, wrong_gate
+from gpu_pipelines.evaluation.benchmarks.harness import Asked, Measured, measure
+from gpu_pipelines.evaluation.benchmarks.scores import BenchmarkScores, scores_of
+from gpu_pipelines.evaluation.benchmarks.store import ResultStore
 from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval
 from gpu_pipelines.evaluation.candidates import Candidate, NoComparisonError
 from gpu_pipelines.evaluation.champion import Champion
