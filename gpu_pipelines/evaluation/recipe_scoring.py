@@ -142,7 +142,7 @@ class RecipeScorer:
         arguments: Sequence[tuple[int, Any]],
         done: Callable[[int, list[Any]], None],
     ) -> None:
-        """Does work with models, spread over all processes; see `gpu_pipelines.evaluation.benchmarks.running.RunsModels`."""
+        """Does work with models, spread over all processes; see `RunsModels` of benchmarks."""
         sources = [self._source(each) if isinstance(each, Candidate) else _champion(each) for each in models]
         self._sharded.each(sources, function, arguments, done)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -57,7 +57,7 @@ class Answering(TextTask):
     def _has_references(self) -> bool:
         return holds_completions(self.dataset)
 
-    def _documents(self, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def _documents(self, columns: dict[str, np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         """The row, the prompt and the answer of each document in some rows."""
         for row, place in documents_of(columns):
             yield (row, *_taken_apart(columns["input_ids"][row, place], columns["loss_mask"][row, place]))

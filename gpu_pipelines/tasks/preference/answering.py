@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -15,7 +15,7 @@ class AnsweringPrompts(Answering):
     def _has_references(self) -> bool:
         return True
 
-    def _documents(self, columns: Mapping[str, np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
+    def _documents(self, columns: dict[str, np.ndarray]) -> Iterator[tuple[int, np.ndarray, np.ndarray]]:
         name = "chosen" if "chosen" in columns else "completion"
         for row, (prompt, answer) in enumerate(zip(columns["prompt"], columns[name], strict=True)):
             if "label" not in columns or columns["label"][row]:
