@@ -14,7 +14,7 @@ from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag.places import DATA, DIRECTORY, FILE, REGISTRY, Place, lost_registry
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.benchmarks.request import places_of_benchmarks
+from gpu_pipelines.evaluation.benchmark_request import places_of_benchmarks
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry import is_local, open_registry
 from gpu_pipelines.registry.upload import UploadSettings

@@ -18,7 +18,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import write_model_card
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.evaluation.benchmarks.request import is_metric_of_benchmark
+from gpu_pipelines.evaluation.benchmark_request import is_metric_of_benchmark
 from gpu_pipelines.evaluation.benchmarks.running import Benchmarked, RunsModels, run_benchmarks, save_benchmarks
 from gpu_pipelines.evaluation.bootstrap import json_metrics
 from gpu_pipelines.evaluation.candidates import Candidate, Scorer

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.errors import nearest
-from gpu_pipelines.evaluation.benchmarks.request import bounds_of, is_metric_of_benchmark
+from gpu_pipelines.evaluation.benchmark_request import bounds_of, is_metric_of_benchmark
 from gpu_pipelines.numbers import finite_or_none, number_of, shown_beside
 from gpu_pipelines.tasks.metric import ERROR, Metric
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
-from gpu_pipelines.evaluation.benchmarks.request import (
+from gpu_pipelines.evaluation.benchmark_request import (
     BenchmarkOptions,
     is_metric_of_benchmark,
     problems_of_benchmarks,
@@ -225,7 +225,7 @@ class EvaluationSettings:
         found = self.texts.problems_here()
         if self.benchmarks:
             # lm-eval itself, which takes seconds to import, is asked last.
-            from gpu_pipelines.evaluation.benchmarks.catalog import problems_in_catalog
+            from gpu_pipelines.evaluation.benchmark_catalog import problems_in_catalog
 
             found += problems_of_files(self.benchmarks)
             return found or problems_in_catalog(self.benchmarks, self.gates_on_benchmarks())

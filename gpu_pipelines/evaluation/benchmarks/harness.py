@@ -23,8 +23,8 @@ from gpu_pipelines.artifacts.benchmark_results import (
     TaskResult,
 )
 from gpu_pipelines.errors import UserError, first_line
-from gpu_pipelines.evaluation.benchmarks.catalog import WITH_INTERVALS, Benchmark, name_within
-from gpu_pipelines.evaluation.benchmarks.request import BenchmarkOptions
+from gpu_pipelines.evaluation.benchmark_catalog import WITH_INTERVALS, Benchmark, name_within
+from gpu_pipelines.evaluation.benchmark_request import BenchmarkOptions
 from gpu_pipelines.evaluation.benchmarks.store import ResultStore
 from gpu_pipelines.evaluation.models import ModelSource, champion_errors
 from gpu_pipelines.evaluation.runner import Runner

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 from gpu_pipelines.artifacts.benchmark_results import BENCHMARKS, BenchmarkResult, plain, read_results
 from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.benchmarks.catalog import Benchmark, Catalog, wrong_gate
+from gpu_pipelines.evaluation.benchmark_catalog import Benchmark, Catalog, wrong_gate
 from gpu_pipelines.evaluation.benchmarks.harness import Asked, Measured, measure
 from gpu_pipelines.evaluation.benchmarks.scores import BenchmarkScores, scores_of
 from gpu_pipelines.evaluation.benchmarks.store import ResultStore

@@ -18,7 +18,7 @@ from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.integrity import digest_of
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote, own_folder
 from gpu_pipelines.errors import UserError, first_line, nearest, some_of
-from gpu_pipelines.evaluation.benchmarks.request import is_own
+from gpu_pipelines.evaluation.benchmark_request import is_own
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate
 
 _SUFFIXES = (".yaml", ".yml")
