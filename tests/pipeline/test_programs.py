@@ -22,7 +22,18 @@ from gpu_pipelines.errors import InvalidRequestError, NotFoundError, RunFailedEr
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
 SMALL = Path(__file__).with_name("small.py")
-SHOWN = ["Evaluation", "__version__", "compile", "open_registry", "open_run", "plan", "predict", "run", "tune"]
+SHOWN = [
+    "Evaluation",
+    "__version__",
+    "compile",
+    "export",
+    "open_registry",
+    "open_run",
+    "plan",
+    "predict",
+    "run",
+    "tune",
+]
 
 
 @pytest.fixture

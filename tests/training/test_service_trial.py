@@ -10,6 +10,7 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from trainings import entries, names, train_here
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.errors import Interrupted, UnfitParametersError, UserError
+from gpu_pipelines.training.metrics import MetricsLog
 from gpu_pipelines.tuning.service import finish as finishing
 from gpu_pipelines.tuning.service import training as trainings_of_studies
 from gpu_pipelines.tuning.service.begin import begin
@@ -105,19 +107,24 @@ def test_a_trial_that_is_preempted_goes_on_to_the_same_bits(
     long = {"max_steps": 400, "checkpoint_every_steps": 40}
     whole, cut = study(tmp_path / "whole", numbers, **long), study(tmp_path / "cut", numbers, **long)
     run(whole, "1", GOOD, Cluster())
-    real = trainings_of_studies.Watch._look
+    look, validation, preemption = trainings_of_studies.Watch._look, MetricsLog.validation, threading.Event()
 
     def preempted(watch: Any) -> bool:
-        changed = real(watch)
-        if watch.record.curve and not watch.is_ended_by_test:
-            watch.is_ended_by_test = True
+        changed = look(watch)
+        if watch.record.curve and not preemption.is_set():
             os.kill(os.getpid(), signal.SIGTERM)
+            preemption.set()
         return changed
+
+    def waits(log: MetricsLog, *of_step: Any) -> None:
+        # The whole training may be shorter than the time between two turns of the thread that looks at it.
+        validation(log, *of_step)
+        assert preemption.wait(60)
 
     monkeypatch.setattr("gpu_pipelines.tuning.service.watch._SECONDS_BETWEEN_LOOKS", 0.01)
     with monkeypatch.context() as patch:
-        patch.setattr(trainings_of_studies.Watch, "is_ended_by_test", False, raising=False)
         patch.setattr(trainings_of_studies.Watch, "_look", preempted)
+        patch.setattr(MetricsLog, "validation", waits)
         with pytest.raises(Interrupted):
             run(cut, "1", GOOD, Cluster())
     before = record(cut)
