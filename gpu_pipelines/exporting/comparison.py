@@ -15,6 +15,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.models import Loaded
 from gpu_pipelines.evaluation.runner import Runner
+from gpu_pipelines.tasks.tasks import task_named
 
 #: Rows whose logits are compared, at most.
 ROWS_COMPARED = 32
@@ -53,15 +54,21 @@ class Agreement:
         return self.off / max(1.0, self.largest)
 
 
+def is_language_model(dataset: Dataset) -> bool:
+    """Whether the models of a dataset's task write text."""
+    return task_named(dataset.manifest.task).pipeline_tag == "text-generation"
+
+
 def rows_at_once(dataset: Dataset) -> int:
     """Rows of a batch: of a language model with many words so few that their logits fit into memory."""
-    tokens = dataset.manifest.features.get("input_ids")
-    if dataset.manifest.task != "causal_lm" or tokens is None or not tokens.shape:
+    if not is_language_model(dataset):
         return MOST_ROWS_AT_ONCE
     from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
     words = TextTokenizer.read(dataset.directory / str(dataset.manifest.tokenizer)).vocabulary_size
-    return max(1, min(MOST_ROWS_AT_ONCE, LOGITS_AT_ONCE // max(1, words * tokens.shape[0])))
+    completions = 1 if "input_ids" in dataset.manifest.features else 2
+    tokens = completions * int(dataset.manifest.preprocessing["sequence_length"])
+    return max(1, min(MOST_ROWS_AT_ONCE, LOGITS_AT_ONCE // (words * tokens)))
 
 
 def metrics_of(runner: Runner, loaded: Loaded, rows: int) -> dict[str, float]:

@@ -30,6 +30,7 @@ from gpu_pipelines.exporting.comparison import (
     SAME_LOGITS,
     Ranking,
     agreement,
+    is_language_model,
     lost,
     metrics_of,
     rows_at_once,
@@ -45,7 +46,6 @@ from gpu_pipelines.tasks.text_tokenizer import TOKENIZER_FILES
 EXPORT = "export.json"
 #: What goes with a graph of ONNX: GGUF has all of it in one file.
 _BESIDE = ("config.json", "generation_config.json", PREPROCESSOR, *TOKENIZER_FILES)
-_GGUF_TASK = "causal_lm"
 _FORMATS: dict[str, ModuleType] = {"onnx": onnx_model, "gguf": gguf_model}
 
 
@@ -81,7 +81,7 @@ def export_model(model: Path, title: str, dataset: Dataset, settings: ExportSett
         raise UserError.of_all(problems)
     require_free(settings.to)
     task = dataset.manifest.task
-    if settings.format == "gguf" and task != _GGUF_TASK:
+    if settings.format == "gguf" and not is_language_model(dataset):
         raise UserError(f"GGUF is for language models; {title} is for {task}.", "Give --format onnx.")
     runner, loaded = _opened(model, title, dataset)
     exporter = _FORMATS[settings.format]
@@ -180,7 +180,10 @@ def _compared(
     before = metrics_of(runner, loaded, rows)
     after = metrics_of(runner, with_model(loaded, other), rows)
     share = lost(before, after, ranking)
-    said = f"{ranking.metric} on {rows:,} test rows: {figure(before[ranking.metric])} before, "
+    # The reference of a preference loss stays with the checkpoints, so these are not the figures of the evaluation.
+    alone = runner.scoring.has_reference
+    said = f"{ranking.metric}{' without the reference model' if alone else ''} on {rows:,} test rows: "
+    said += f"{figure(before[ranking.metric])} before, "
     said += f"{figure(after[ranking.metric])} after"
     if not share <= settings.margin:
         raise UserError(
@@ -197,6 +200,7 @@ def _compared(
         "rows": rows,
         "before": json_metrics(before),
         "after": json_metrics(after),
+        **({"without_reference": True} if alone else {}),
         "logits": {**asdict(close), "share": close.share},
     }
 

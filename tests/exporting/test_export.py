@@ -109,6 +109,17 @@ def test_a_language_model_as_gguf(datasets: SmallDatasets, tmp_path: Path) -> No
         export(model, datasets["lm"], tmp_path / "f16", format="gguf")
 
 
+def test_a_model_of_preferences_is_a_language_model(tmp_path: Path) -> None:
+    lines = [{"prompt": f"{n} is", "chosen": f" {n}, yes", "rejected": f" {n + 1}"} for n in range(100, 160)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    settings = PrepareSettings(task="preference", source=str(tmp_path / "pairs.jsonl"), sequence_length=32)
+    prepare_data(settings, tmp_path / "dataset")
+    model = evaluated(tmp_path / "dataset", tmp_path, "llama-micro")
+    done = export(model, tmp_path / "dataset", tmp_path / "out", format="gguf", dtype="f32")
+    require_agreement(done)
+    assert (done.content["metric"], done.content["without_reference"]) == ("accuracy", True)
+
+
 def test_what_would_lose_too_much_is_not_there(
     datasets: SmallDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
