@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UnavailableError, UserError, as_data
+from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import preemption_variables
@@ -175,6 +176,9 @@ class ComputeEngine(LocalTarget, Target):
     def __init__(self, options: ComputeEngineOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
         LocalTarget.__init__(self)
+        told = self.options.notify_nothing_new
+        # The VM tells them: it runs the pipeline as this machine would.
+        self._told = recipients_of(self.options.notify, told, self.settings, variables=())
 
     def defaults(self) -> dict[str, Any]:
         """The image that serves models, of the project."""
@@ -225,6 +229,7 @@ class ComputeEngine(LocalTarget, Target):
             "arguments": dict(values.arguments),
             "taken": dict(values.taken),
             "cache": bool(request.cache),
+            **({"told": asdict(self._told)} if self._told else {}),
             "settings": {name: value for name in SETTINGS if (value := getattr(self.settings, name))},
         }
         sent = (run, vm, plan.strategy, content)

@@ -21,6 +21,7 @@ from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.step import THIS_RUN
 from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES, require_one_node
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK, preemption_variables
@@ -60,6 +61,7 @@ class KubeflowTarget:
         settings: image, claim or bucket, node pool, pull secret, queue, service account.
         environment: variables of the steps.
         data: the nodes that prepare the data.
+        recipients: who is told of the end of a run by its last step; None for nobody.
         katib: whether Katib carries out a search; else it is one step, whose trials share a node.
 
     Attributes:
@@ -83,9 +85,11 @@ class KubeflowTarget:
         settings: ProjectSettings | None = None,
         environment: Mapping[str, str] | None = None,
         data: DataNodes | None = None,
+        recipients: Recipients | None = None,
         *,
         katib: bool = False,
     ) -> None:
+        self.recipients = recipients
         self._katib = katib
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})

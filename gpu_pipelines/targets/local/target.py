@@ -69,6 +69,7 @@ class LocalTarget:
         registry: a directory where the command is run.
         pipeline_job: the run's name; the local runner knows no resource names.
         encryption_key: none; the registry takes that of the settings.
+        recipients: None: the command tells them itself, once the run has ended.
         notification: None: the command's exit status and the run's outcome.json tell how it ended.
         parameters: none.
         note: nothing.
@@ -78,6 +79,7 @@ class LocalTarget:
     registry = "./registry"
     pipeline_job = "{{$.pipeline_job_name}}"
     encryption_key = ""
+    recipients = None
     notification = None
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     note = ""

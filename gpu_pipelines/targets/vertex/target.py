@@ -17,6 +17,7 @@ from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.dag.placement import BEGINS_STUDY, CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, UPLOADS
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, preemption_variables
@@ -63,6 +64,7 @@ class VertexTarget:
         settings: image, service account, network, key, TensorBoard and labels.
         options: disk, waiting, reduction servers and variables.
         data: the machines of data preparation; left out, a plain task.
+        recipients: who is told of the end of a run by its last step; None for nobody.
 
     Attributes:
         checkpoint_uri: None: each run has a place of its own.
@@ -84,7 +86,9 @@ class VertexTarget:
         settings: ProjectSettings | None = None,
         options: JobOptions | None = None,
         data: DataNodes | None = None,
+        recipients: Recipients | None = None,
     ) -> None:
+        self.recipients = recipients
         self._settings = settings or ProjectSettings()
         self._options = options or JobOptions()
         self._data = data or DataNodes()

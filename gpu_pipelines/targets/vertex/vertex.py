@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget
 from gpu_pipelines.targets.compiled import with_image
@@ -70,7 +71,8 @@ class Vertex(VertexTarget, CloudTarget):
             self.settings = settings_for(self.settings)
         asked = self.options
         nodes = DataNodes(asked.data_nodes, asked.data_machine_type or "", asked.data_strategy or STANDARD)
-        VertexTarget.__init__(self, self.settings, self.options.job, nodes)
+        told = recipients_of(asked.notify, asked.notify_nothing_new, self.settings, variables=())
+        VertexTarget.__init__(self, self.settings, self.options.job, nodes, told)
 
     def can_read(self, uri: str) -> bool:
         """Buckets, tables and samples; what is in a bucket that is mounted; on an emulator, what is here."""
