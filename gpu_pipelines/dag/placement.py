@@ -30,6 +30,8 @@ EVALUATES = "evaluate-checkpoints"
 UPLOADS = "upload-model"
 #: The step that predicts the rows of a source; it continues what an earlier run left unfinished, too.
 PREDICTS = "predict-batch"
+#: The step that tells people how a run has ended.
+TELLS = "send-message"
 #: The steps whose results a service may keep: a new version of a model is what the others are run for.
 CACHED_STEPS = (PREPARES,)
 #: The steps that look at what may have changed since an earlier run, so that no answer of an earlier one will do.

@@ -218,18 +218,21 @@ class ComputeEngine(LocalTarget, Target):
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The VM with a name of its own, and what it is to run."""
+        from gpu_pipelines.accelerators.cost import dollars_per_hour
         from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text
         from gpu_pipelines.targets.compute_engine.runs import REQUEST, SETTINGS, VmRun, new_run_name
 
         run = VmRun.of(new_run_name(compiled.name), self.settings)
         vm, plan = self._machine(run.uri)
+        price = {"dollars_per_hour": dollars_per_hour(plan) or 0.0}
+        told = {"told": asdict(self._told), **price} if self._told else {}
         content = {
             "pipeline": compiled.name,
             **({"spec": compiled.spec} if compiled.origin else {}),
             "arguments": dict(values.arguments),
             "taken": dict(values.taken),
             "cache": bool(request.cache),
-            **({"told": asdict(self._told)} if self._told else {}),
+            **told,
             "settings": {name: value for name in SETTINGS if (value := getattr(self.settings, name))},
         }
         sent = (run, vm, plan.strategy, content)

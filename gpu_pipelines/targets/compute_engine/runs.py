@@ -329,7 +329,7 @@ def run_on_vm(run: VmRun, work: Path) -> int:
     if record.status == "interrupted":
         return INTERRUPTED
     status = _ended(run, record)
-    tell_of(record, told, run.uri)
+    tell_of(record, told, run.uri, request.get("dollars_per_hour", 0.0))
     return status
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.step import THIS_RUN
-from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES, require_one_node
+from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES, TELLS, require_one_node
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
@@ -41,7 +41,7 @@ _UNFINISHED = {PREPARES: "unfinished-preparations", PREDICTS: "unfinished-predic
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
 #: CPUs and GiB of memory of the steps without a GPU.
-_STEP_SIZES = {PREPARES: PodNeeds(8, 32)}
+_STEP_SIZES = {PREPARES: PodNeeds(8, 32), TELLS: PodNeeds(1, 2)}
 _OTHER_SIZE = PodNeeds(2, 8)
 #: What waits for a TrainJob computes nothing.
 _LAUNCHER_SIZE = PodNeeds(1, 2)

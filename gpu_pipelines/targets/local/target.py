@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TELLS
 from gpu_pipelines.errors import ERROR_FILE, UserError
 from gpu_pipelines.step_environment import (
     ACCELERATOR,
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
 # The effect of one, a new version, is what it is run for, and the others look at what may have changed.
-NEVER_REUSED = ("upload-model", PREDICTS, *LOOKING_STEPS)
+NEVER_REUSED = ("upload-model", PREDICTS, TELLS, *LOOKING_STEPS)
 #: The outputs of a run by the name that pipelines give them, each with the step and the step's own name of it.
 _ARTIFACTS = {
     "data_report": ("prepare-data", "report"),

@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.run_record import RunRecord
 
 
-def message_of(record: RunRecord, link: str = "") -> Message:
+def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message:
     """What is to be said of a run.
 
     Args:
         record: the run's.
         link: where more is said; left out, the run's report.
+        price: of the machine, US dollars an hour; 0 for this one.
     """
+    hours = record.seconds / 3600
     evaluation = record.evaluation
     failed = record.failed_step if record.steps and record.status == "failed" else None
     return Message(
@@ -33,16 +35,16 @@ def message_of(record: RunRecord, link: str = "") -> Message:
         model=record.registered,
         metrics=metrics_from(evaluation.test["metrics"], evaluation.select_by) if evaluation else (),
         gates=evaluation.gates_not_passed if evaluation else (),
-        cost="this machine's own time",
+        cost=f"about ${price * hours:,.2f}, {hours:.2f} h at ${price:,.2f} an hour" if price else "",
         link=link or str(record.report.absolute()),
         ended=_now(),
     )
 
 
-def tell_of(record: RunRecord, recipients: Recipients | None, link: str = "") -> None:
+def tell_of(record: RunRecord, recipients: Recipients | None, link: str = "", price: float = 0.0) -> None:
     """Tells people of the end of a run; see `gpu_pipelines.notifications.sending.tell`."""
     if recipients is not None:
-        message = message_of(record, link)
+        message = message_of(record, link, price)
         tell(message, recipients.notify, recipients.mail, about_nothing_new=recipients.about_nothing_new)
 
 

@@ -15,7 +15,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.dag.placement import BEGINS_STUDY, CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, UPLOADS
+from gpu_pipelines.dag.placement import BEGINS_STUDY, CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, TELLS, UPLOADS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
@@ -30,7 +30,7 @@ from gpu_pipelines.targets.vertex.tuning_job import TRIAL_COMMAND, TuningTasks, 
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
-_STEP_SIZES = {PREPARES: ("16", "64G"), **dict.fromkeys(LOOKING_STEPS, ("1", "4G"))}
+_STEP_SIZES = {PREPARES: ("16", "64G"), **dict.fromkeys((*LOOKING_STEPS, TELLS), ("1", "4G"))}
 _OTHER_SIZE = ("4", "16G")
 #: The parameter of a pipeline that names the image of its steps, where none was known when it was compiled.
 IMAGE_PARAMETER = "steps_image"
