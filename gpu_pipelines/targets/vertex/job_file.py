@@ -108,7 +108,11 @@ def _prepare_from_file(path: Path, flags: JobFlags, settings: ProjectSettings) -
         problems += _for_gpus_alone(flags)
     if problems:
         raise UserError.of_all(problems)
-    fill_spec(spec, effective, flags.output_dir, web_access=flags.web_access)
+    mounts = flags.job.lustre_mounts
+    for pool in pools if mounts else ():
+        if pool and image_of(pool) and _REDUCTION_SERVER not in image_of(pool):
+            pool["lustre_mounts"] = [dict(each) for each in mounts]
+    fill_spec(spec, effective, flags.output_dir, web_access=flags.web_access, dns_peerings=flags.job.dns_peerings)
     name = checked_name(flags.name or default_name(plans[0] if plans else None, image_of(pools[0])))
     region = plans[0].region if plans else effective.region
     return PreparedJob(job_of(name, spec, settings), plans, settings.project, region, tuple(hints))

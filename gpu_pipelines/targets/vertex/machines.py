@@ -117,6 +117,16 @@ def data_nodes_of(spec: Mapping[str, Any]) -> int:
     return sum(int(pool.get("replica_count", 1)) for pool in job[_POOLS]) if job else 1
 
 
+def jobs_by_resource(spec: Mapping[str, Any]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """The worker pools of the jobs that run on persistent resources, by resource and step."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for key, values in _custom_jobs(spec).items():
+        resource = str(values.get("persistent_resource_id") or "")
+        if resource and not resource.startswith("{{"):
+            found.setdefault(resource, {})[key.removeprefix("comp-")] = values[_POOLS]
+    return found
+
+
 def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The defaults of the inputs of each component that is a CustomJob."""
     found = {}
