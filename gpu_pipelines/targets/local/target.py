@@ -36,6 +36,7 @@ from gpu_pipelines.targets.run_record import RunRecord
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
+    from gpu_pipelines.notifications.recipients import Recipients
 
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
@@ -79,7 +80,7 @@ class LocalTarget:
     registry = "./registry"
     pipeline_job = "{{$.pipeline_job_name}}"
     encryption_key = ""
-    recipients = None
+    recipients: Recipients | None = None
     notification = None
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     note = ""

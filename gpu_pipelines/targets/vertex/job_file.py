@@ -32,6 +32,7 @@ from gpu_pipelines.targets.vertex.job_spec import (
     timeout,
 )
 from gpu_pipelines.targets.vertex.job_spec_file import read_job_file
+from gpu_pipelines.targets.vertex.machines import spec_of
 from gpu_pipelines.targets.vertex.options import JobFlags
 from gpu_pipelines.yaml_output import is_utf8
 
@@ -210,7 +211,7 @@ def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobFlags, region:
     strategy = flags.strategy or _strategy(machine, scheduling, flags)
     named = machine.get("reservation_affinity", {}).get("values", [None])[0]
     return PlanRequest(
-        spec=flags.accelerator or f"{kind}:{machine.get('accelerator_count', 1)}",
+        spec=flags.accelerator or spec_of(machine),
         nodes=pool.get("replica_count", 1),
         region=region,
         strategy=strategy,
@@ -241,6 +242,8 @@ def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], fla
         if plan is None:
             continue
         pool["machine_spec"] = {**pool.get("machine_spec", {}), **machine_spec(plan)}
+        if not plan.partition:
+            pool["machine_spec"].pop("gpu_partition_size", None)
         if plan.reservation_affinity is None:
             pool["machine_spec"].pop("reservation_affinity", None)
         pool.setdefault("replica_count", 1)
