@@ -234,7 +234,7 @@ def test_a_run_here_is_told_of_by_the_command(hook: Posts, tmp_path: Path) -> No
     assert failed.status == 1
     outcomes = [(body["pipeline"], body["outcome"]) for body in hook.bodies]
     assert outcomes == [("small", "finished"), ("small", "failed")]
-    assert hook.bodies[1]["reason"].startswith("half: ")
+    assert hook.bodies[1]["reason"] == "half: it is odd"
     assert Path(hook.bodies[1]["link"]).is_file()
     for path in (tmp_path / "runs").rglob("*.json"):
         assert hook.address not in path.read_text()

@@ -13,6 +13,7 @@ from gpu_pipelines.notifications.sending import tell
 
 if TYPE_CHECKING:
     from gpu_pipelines.notifications.recipients import Recipients
+    from gpu_pipelines.targets.local.log import StepRecord
     from gpu_pipelines.targets.run_record import RunRecord
 
 
@@ -31,7 +32,7 @@ def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message
         outcome=record.outcome,
         pipeline=record.pipeline,
         run=record.run_id,
-        reason=f"{failed.name}: {failed.message or 'it left no error'}" if failed else record.reason,
+        reason=f"{failed.name}: {failed.message or _last_line(record, failed)}" if failed else record.reason,
         model=record.registered,
         metrics=metrics_from(evaluation.test["metrics"], evaluation.select_by) if evaluation else (),
         gates=evaluation.gates_not_passed if evaluation else (),
@@ -39,6 +40,15 @@ def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message
         link=link or str(record.report.absolute()),
         ended=_now(),
     )
+
+
+def _last_line(record: RunRecord, failed: StepRecord) -> str:
+    """What a step has said last that left no error of its own."""
+    try:
+        log = (record.directory / str(failed.log)).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        log = ""
+    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it left no error")
 
 
 def tell_of(record: RunRecord, recipients: Recipients | None, link: str = "", price: float = 0.0) -> None:
