@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.components.data_watch.component import check_for_new_data
     from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
     from gpu_pipelines.components.model_upload.component import upload_model
+    from gpu_pipelines.components.notifications.component import send_message
     from gpu_pipelines.components.training.component import train_model
     from gpu_pipelines.components.training_script.component import run_training_script
     from gpu_pipelines.components.tuning.component import tune_model
@@ -26,6 +27,7 @@ __all__ = [
     "evaluate_checkpoints",
     "prepare_data",
     "run_training_script",
+    "send_message",
     "train_model",
     "tune_model",
     "upload_model",

@@ -67,6 +67,15 @@ _FORMS = {
     "kueue_queue": (_NAME, "a local queue of Kueue"),
     "volume_claim": (_NAME, "a PersistentVolumeClaim"),
     "checkpoints": _BUCKET,
+    "mail_server": (
+        r"smtps?://([^@\s/:]+@)?[a-zA-Z0-9.-]+(:[0-9]{1,5})?",
+        "the server for e-mails, smtp://USER@HOST:587 or smtps://USER@HOST:465, without the password",
+    ),
+    "mail_sender": (r"[^@\s,<>\"]+@[^@\s,<>\"]+\.[^@\s,<>\"]+", "the e-mail address that messages come from"),
+    "mail_password": (
+        r"projects/[^/\s]+/secrets/[\w-]+/versions/[\w-]+|[A-Za-z_][A-Za-z0-9_]*",
+        "where the password is, projects/P/secrets/S/versions/V or the name of a variable of the environment",
+    ),
     "tensorboard": (
         r"projects/[^/\s]+/locations/[^/\s]+/tensorboards/[0-9]+",
         "the full name of a TensorBoard, projects/P/locations/L/tensorboards/NUMBER",
@@ -101,6 +110,9 @@ class ProjectSettings:
         failure_policy: what a run on Vertex AI does once a step has failed, `fast` or `slow`.
         encryption_key: Cloud KMS key for what jobs and pipelines leave, by its full name.
         tensorboard: Vertex AI TensorBoard that training is shown in, by its full name.
+        mail_server: server for e-mails about runs, `smtp://USER@HOST:PORT` or `smtps://USER@HOST:PORT`.
+        mail_sender: e-mail address that they come from.
+        mail_password: where the password of USER is: a secret of Secret Manager, or a variable of the environment.
         tracking: tracker that runs are shown in, as the parameter of the pipelines.
         kubeflow_host: address of Kubeflow Pipelines.
         kubeflow_namespace: namespace that its runs are in; empty for a deployment without profiles.
@@ -130,6 +142,9 @@ class ProjectSettings:
     failure_policy: str | None = None
     encryption_key: str | None = None
     tensorboard: str | None = None
+    mail_server: str | None = None
+    mail_sender: str | None = None
+    mail_password: str | None = None
     tracking: str | None = None
     kubeflow_host: str | None = None
     kubeflow_namespace: str | None = None
@@ -254,7 +269,7 @@ def _problems(name: str, value: Any, origin: str) -> list[str]:
         return _problems_of_secret_env(value, origin)
     if has_form(name, value):
         return []
-    if name == "tracking":  # what was given is not repeated: there may be a password in it
+    if name in ("tracking", "mail_server", "mail_password"):  # what was given is not repeated: it may be a password
         return [f"{name} (from {origin}) takes {_FORMS[name][1]}."]
     return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {_FORMS[name][1]}."]
 

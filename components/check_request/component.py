@@ -32,6 +32,7 @@ def check_request(
     model_name: str = "",
     start_from_champion: bool = False,
     notify: list = [],  # noqa: B006
+    told_by_step: bool = False,
     checkpoint_uri: str = "",
     tracking: str = "none",
     pipeline: str = "train_evaluate_upload",
@@ -77,7 +78,9 @@ def check_request(
         registry: As for upload_model.
         model_name: As for upload_model.
         start_from_champion: As for check_for_new_data.
-        notify: E-mail addresses that are told how the run ended, one to three; empty for a pipeline that tells nobody.
+        notify: Who is told how the run ended: e-mail addresses, and channels as send_message takes them. Empty for a
+            pipeline that tells nobody.
+        told_by_step: Whether a step of the pipeline tells them, send_message, and not the service itself.
         checkpoint_uri: Checkpoints of an earlier run, local or gs://, that the training goes on with; its data and the
             parameters that shape the weights must be the same. Empty for a place of the run's own.
         tracking: Tracker that shows the run beside others: mlflow (on this machine a file beside the runs) or
@@ -129,6 +132,7 @@ def check_request(
         },
         Request(
             notify=notify,
+            told_by_step=told_by_step,
             checkpoint_uri=checkpoint_uri,
             tracking=tracking,
             pipeline=pipeline,

@@ -19,6 +19,7 @@ def check_for_new_data(
     min_champion_age_days: float = 0.0,
     start_from_champion: bool = False,
     source_fingerprint: str = "",
+    outcome_uri: str = "",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> NamedTuple(  # type: ignore[valid-type]
     "Outputs", [("Output", bool), ("reason", str), ("model", str), ("tokenizer", str), ("image_processor", str)]
@@ -38,6 +39,8 @@ def check_for_new_data(
         min_champion_age_days: Days that a champion stays without a challenger, however the data has grown; 0 for none.
         start_from_champion: Whether to train on from the champion's weights, if there is a champion, in place of model.
         source_fingerprint: What check_request told of the source; empty to look at it here.
+        outcome_uri: Directory, local or gs://, in which the step leaves what came of it, for the message at the end of
+            the run; empty for a run of which nobody is told.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
@@ -63,5 +66,6 @@ def check_for_new_data(
             start_from_champion=start_from_champion,
             source_fingerprint=source_fingerprint,
         ),
+        outcome_uri=outcome_uri,
         advanced=advanced,
     )

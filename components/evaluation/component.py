@@ -43,6 +43,7 @@ def evaluate_checkpoints(
     judge_prompt: str = "",
     judge_key: str = "",
     tracking: str = "none",
+    outcome_uri: str = "",
     advanced: dict = {},  # noqa: B006
 ) -> NamedTuple("Outputs", [("passed", bool)]):  # type: ignore[valid-type]
     """Scores every checkpoint on val, the best one on test, and compares it with the champion on the same rows.
@@ -111,6 +112,8 @@ def evaluate_checkpoints(
         judge_key: Where the judge's key is: a variable of the step's environment, or a secret of Secret Manager as
             projects/PROJECT/secrets/SECRET/versions/VERSION; never the key itself. Empty for no key.
         tracking: Tracker that shows the run, as for check_request; none tells nobody.
+        outcome_uri: Directory, local or gs://, in which the step leaves what came of it, for the message at the end of
+            the run; empty for a run of which nobody is told.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
@@ -164,5 +167,6 @@ def evaluate_checkpoints(
         more_checkpoints=more_checkpoints,
         collected=collected,
         tracking=tracking,
+        outcome_uri=outcome_uri,
         advanced=advanced,
     )

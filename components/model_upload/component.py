@@ -18,6 +18,7 @@ def upload_model(
     smoke_test: bool = True,
     passed: bool = False,
     tracking: str = "none",
+    outcome_uri: str = "",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Adds a version to a model registry; the alias champion moves to it only if it passed.
@@ -41,6 +42,8 @@ def upload_model(
             with the evaluated ones, before any alias moves. Of another container it says that it was not tested.
         passed: Whether the model may become the champion. The alias challenger names the new version either way.
         tracking: Tracker that shows the run, as for check_request; none tells nobody.
+        outcome_uri: Directory, local or gs://, in which the step leaves what came of it, for the message at the end of
+            the run; empty for a run of which nobody is told.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
@@ -61,5 +64,6 @@ def upload_model(
         model=model,
         passed=passed,
         tracking=tracking,
+        outcome_uri=outcome_uri,
         advanced=advanced,
     )

@@ -56,6 +56,7 @@ def train_model(
     seed: int = 0,
     checkpoint_uri: str = "",
     tracking: str = "none",
+    outcome_uri: str = "",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
     """Trains a model on all GPUs of one or more machines, or on CPU processes, and writes checkpoints on the way.
@@ -137,6 +138,8 @@ def train_model(
         checkpoint_uri: Directory of the checkpoints, local or gs://, the same over restarts of one run: training
             continues from the newest checkpoint there. Empty for the artifact's own place.
         tracking: Tracker that shows the run, as for check_request; none tells nobody.
+        outcome_uri: Directory, local or gs://, in which the step leaves what came of it, for the message at the end of
+            the run; empty for a run of which nobody is told.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
@@ -197,5 +200,6 @@ def train_model(
         training_report=training_report,
         checkpoint_uri=checkpoint_uri,
         tracking=tracking,
+        outcome_uri=outcome_uri,
         advanced=advanced,
     )

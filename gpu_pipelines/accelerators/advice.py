@@ -69,7 +69,7 @@ def advise(
         today: the day that ended GPUs are judged by; None takes today.
 
     Raises:
-        UserError: if a wish is out of range, or the trial's specification is wrong.
+        UserError: if a wish is out of range, or a specification is wrong.
     """
     facts, asked, day = catalog or load_catalog(), wishes or Wishes(), today or date.today()
     _check_wishes(asked, facts)
@@ -147,7 +147,18 @@ def _check_wishes(wishes: Wishes, catalog: Catalog) -> None:
 
 
 def _candidates(wishes: Wishes, catalog: Catalog, today: date) -> Iterator[AcceleratorPlan]:
-    """Every GPU in every number on one machine, and in the largest on 2, 4, 8 … machines."""
+    """Every GPU in every number on one machine, and in the largest on 2, 4, 8 … machines; or the one asked for."""
+    if wishes.accelerator is not None:
+        for number in (2**power for power in range(7) if 2**power <= wishes.max_nodes):
+            yield plan(
+                wishes.accelerator,
+                nodes=number,
+                region=wishes.region,
+                strategy=wishes.strategy,
+                catalog=catalog,
+                today=today,
+            )
+        return
     for gpu in catalog.gpus.values():
         counts = catalog.counts(gpu.name)
         nodes = [2**power for power in range(7) if 2**power <= wishes.max_nodes]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import date
 
-from gpu_pipelines.accelerators.catalog import Catalog, Gpu, MachineType
+from gpu_pipelines.accelerators.catalog import Catalog, Gpu, GpuPartition, MachineType
 from gpu_pipelines.accelerators.catalog.records import ANY_PYTORCH
 from gpu_pipelines.accelerators.placement import located, zones_of
 
@@ -15,7 +15,8 @@ class Caution:
     """One warning.
 
     Attributes:
-        code: short and stable, for programs: `contested`, `recommended`, `ends`, `bf16`, `cuda`, `arm64`, `unverified`.
+        code: short and stable, for programs: `contested`, `recommended`, `ends`, `bf16`, `cuda`, `arm64`, `partition`,
+            `unverified`.
         message: the warning.
         of_vertex: whether it is about training on Vertex AI alone, and not about the machine.
     """
@@ -26,7 +27,13 @@ class Caution:
 
 
 def cautions(
-    gpu: Gpu, machine: MachineType, strategy: str, region: str | None, catalog: Catalog, today: date
+    gpu: Gpu,
+    machine: MachineType,
+    strategy: str,
+    region: str | None,
+    catalog: Catalog,
+    today: date,
+    partition: GpuPartition | None = None,
 ) -> tuple[Caution, ...]:
     """All there is to say of a valid plan."""
     return (
@@ -35,6 +42,7 @@ def cautions(
         *_of_software(gpu, machine),
         *_of_unverified_facts(gpu, machine, strategy),
         *_of_the_region(gpu, region, catalog),
+        *_of_the_partition(gpu, partition),
     )
 
 
@@ -96,6 +104,19 @@ def _of_the_region(gpu: Gpu, region: str | None, catalog: Catalog) -> list[Cauti
     if not zones_of(catalog, gpu.name, region):
         found.append(Caution("unverified", f"Which zones of {region} have {gpu.name} is not known."))
     return found
+
+
+def _of_the_partition(gpu: Gpu, partition: GpuPartition | None) -> list[Caution]:
+    if partition is None:
+        return []
+    paid = (
+        f"The whole {gpu.name} is paid for, and the job has a partition of it: {partition.memory_gb} of "
+        f"{gpu.memory_gb} GB and {partition.share:.0%} of its multiprocessors."
+    )
+    unverified = (
+        "That training takes partitions stands in the API's reference; Google's pages have them for predictions."
+    )
+    return [Caution("partition", paid), Caution("unverified", unverified, of_vertex=True)]
 
 
 def quota_field(strategy: str) -> str:

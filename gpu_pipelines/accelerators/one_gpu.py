@@ -38,6 +38,8 @@ def one_gpu(training: AcceleratorPlan) -> AcceleratorPlan:
     """
     if training.is_local or training.gpu is None:
         return training
+    if training.partition:
+        return replace(training, nodes=1)
     alone = None if training.strategy == "reservation" else _alone(training, training.gpu.name)
     return alone or replace(training, nodes=1)
 

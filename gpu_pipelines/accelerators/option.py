@@ -42,6 +42,7 @@ class Wishes:
         budget_usd: most it may cost; None for no limit.
         region: region to run in; None takes the cheapest for each plan.
         strategy: strategy to buy by; None takes standard, and a reservation where nothing else is sold.
+        accelerator: the only specification to consider; None for all GPUs, whole.
         max_nodes: most nodes to consider.
         mfu: model FLOPs utilization to reckon with, 0 to 1; None takes that of published trainings on each GPU.
     """
@@ -52,6 +53,7 @@ class Wishes:
     strategy: str | None = None
     max_nodes: int = 4
     mfu: float | None = None
+    accelerator: str | None = None
 
 
 @dataclass(frozen=True)

@@ -80,6 +80,7 @@ class AcceleratorPlan:
         hours: the longest the job may run; None if it was left open.
         reasons: why it is this machine and this place.
         warnings: what the user should know.
+        partition: size of the partition of the GPU that the job has, `1g.5gb` say; empty for whole GPUs.
     """
 
     spec: str
@@ -95,6 +96,7 @@ class AcceleratorPlan:
     hours: float | None
     reasons: tuple[str, ...]
     warnings: tuple[Caution, ...]
+    partition: str = ""
 
     def __repr__(self) -> str:
         machine = f"{self.machine.name}, {self.strategy}" if self.machine else "this machine"
@@ -188,6 +190,7 @@ class AcceleratorPlan:
             "vcpus": machine.vcpus if machine else None,
             "memory_gb": machine.memory_gb if machine else None,
             "gpu_memory_gb": gpu.memory_gb if gpu else None,
+            **({"gpu_partition_size": self.partition} if self.partition else {}),
             "local_ssd_gb": machine.local_ssd_gb if machine else None,
             "network_gbps": self.network_gbps,
             "host_architecture": machine.host_architecture if machine else None,
@@ -225,7 +228,8 @@ def plan(
     """Checks a choice of accelerator and fills in what was left open.
 
     Args:
-        spec: `NAME:COUNT`, GPUs per machine, e.g. `h100:8`; or `cpu:PROCESSES` for this machine.
+        spec: `NAME:COUNT`, GPUs per machine, e.g. `h100:8`; `NAME/PARTITION:1`, e.g. `a100/1g.5gb:1`; or
+            `cpu:PROCESSES` for this machine.
         nodes: number of machines.
         region: Google Cloud region; None leaves it open.
         strategy: `standard`, `spot`, `flex-start` or `reservation`; None means `reservation` where one is named and
@@ -315,9 +319,10 @@ def _cloud_plan(checked: Checked, gpu: Gpu, catalog: Catalog, today: date) -> Ac
     region = request.region or (checked.zone.rpartition("-")[0] if checked.zone else None)
     zones = (checked.zone,) if checked.zone else zones_of(catalog, gpu.name, region) if region else ()
     regions = tuple(usable_regions(catalog, gpu.name, [machine]))
+    part = checked.partition
     return AcceleratorPlan(
-        spec=f"{gpu.name}:{count}",
-        gpu=gpu,
+        spec=f"{gpu.name}/{part.size}:{count}" if part else f"{gpu.name}:{count}",
+        gpu=gpu.cut_into(part) if part else gpu,
         count=count,
         nodes=request.nodes,
         machine=machine,
@@ -328,7 +333,8 @@ def _cloud_plan(checked: Checked, gpu: Gpu, catalog: Catalog, today: date) -> Ac
         reservation=request.reservation,
         hours=request.hours,
         reasons=(reason, *_reasons_of_the_disk(machine)),
-        warnings=cautions(gpu, machine, request.chosen_strategy, region, catalog, today),
+        warnings=cautions(gpu, machine, request.chosen_strategy, region, catalog, today, part),
+        partition=part.size if part else "",
     )
 
 

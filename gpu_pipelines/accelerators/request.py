@@ -17,7 +17,7 @@ MAX_NODES = 1024
 #: As many CPU processes as a rehearsal on one machine can want. A limit of this project.
 MAX_CPU_PROCESSES = 256
 
-_SPEC = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9_ .-]{0,63}?)\s*:\s*([0-9]{1,18})\s*")
+_SPEC = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9_ ./-]{0,63}?)\s*:\s*([0-9]{1,18})\s*")
 _SHOWN = 40
 
 
@@ -26,7 +26,7 @@ class PlanRequest:
     """A choice of accelerator before it is checked.
 
     Attributes:
-        spec: `NAME:COUNT`, GPUs per machine, or `cpu:PROCESSES`.
+        spec: `NAME:COUNT`, GPUs per machine, `NAME/PARTITION:1`, a part of a GPU, or `cpu:PROCESSES`.
         nodes: number of machines.
         region: Google Cloud region; None leaves it open.
         strategy: one of `STRATEGIES`; None means `reservation` where one is named and `standard` otherwise.
@@ -70,6 +70,12 @@ def split_spec(spec: str) -> tuple[str, int] | None:
     """`NAME:COUNT` as name and number; None if it does not have that form."""
     match = _SPEC.fullmatch(spec)
     return (match[1], int(match[2])) if match else None
+
+
+def split_partition(name: str) -> tuple[str, str]:
+    """The GPU and the size of a partition of it, `a100` and `1g.5gb` of `a100/1g.5gb`; the size is empty for none."""
+    gpu, _, size = name.partition("/")
+    return gpu.strip(), size.strip().lower()
 
 
 def require_gpu(spec: str, where: str) -> None:

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import date
 
-from gpu_pipelines.accelerators.catalog import Catalog, ElsewhereGpu, Gpu, MachineType
+from gpu_pipelines.accelerators.catalog import Catalog, ElsewhereGpu, Gpu, GpuPartition, MachineType
 from gpu_pipelines.accelerators.placement import located, usable_regions, zones_of
 from gpu_pipelines.accelerators.request import (
     CPU,
@@ -24,6 +24,7 @@ from gpu_pipelines.accelerators.request import (
     find_gpu,
     known_names,
     shown,
+    split_partition,
     split_spec,
 )
 from gpu_pipelines.errors import nearest
@@ -61,6 +62,7 @@ class Checked:
         gpu: its GPU; None for `cpu:N` and where none was made out.
         elsewhere: the GPU that cannot be had, where such a one was asked for.
         count: GPUs per machine, or CPU processes.
+        partition: the part of the GPU that was asked for; None for whole ones.
         is_cpu: whether the request is `cpu:N`.
         machines: machine types that keep every rule, the smallest first; empty if there is a finding.
         zone: zone of the reservation, where one is named.
@@ -71,6 +73,7 @@ class Checked:
     gpu: Gpu | None = None
     elsewhere: ElsewhereGpu | None = None
     count: int | None = None
+    partition: GpuPartition | None = None
     is_cpu: bool = False
     machines: list[MachineType] = field(default_factory=list)
     zone: str | None = None
@@ -126,10 +129,13 @@ def _check_spec(checked: Checked, catalog: Catalog, today: date) -> None:
         if not 1 <= count <= MAX_CPU_PROCESSES:
             checked.add("count", f"cpu:{count} asks for {count} processes; 1 to {MAX_CPU_PROCESSES} can be had.")
         return
+    name, size = split_partition(name)
     found = find_gpu(catalog, name)
     if isinstance(found, Gpu):
         checked.gpu = found
         _check_count(checked, catalog, found, count)
+        if size:
+            _check_partition(checked, catalog, found, size)
         if found.has_ended(today):
             checked.add(
                 "gpu",
@@ -169,6 +175,20 @@ def _check_count(checked: Checked, catalog: Catalog, gpu: Gpu, count: int) -> No
         checked.add(
             "count", f"No machine has {count} × {gpu.name}; training takes {listed(counts)} {gpu.name} per machine."
         )
+
+
+def _check_partition(checked: Checked, catalog: Catalog, gpu: Gpu, size: str) -> None:
+    checked.partition = catalog.partitions.get((gpu.name, size))
+    sizes = [each for name, each in catalog.partitions if name == gpu.name]
+    if checked.partition is None and sizes:
+        checked.add("gpu", f"{gpu.name} has no partition {shown(size)}. {nearest(size, sizes)}")
+    elif checked.partition is None:
+        cut = sorted({name for name, _ in catalog.partitions})
+        told = f"{gpu.name} cannot be had in partitions; training takes those of {listed(cut)}"
+        checked.add("gpu", f"{told}, one to a machine.")
+    elif checked.count != 1:
+        # `MachineSpec.gpu_partition_size`: "If set, the accelerator_count should be set to 1."
+        checked.add("count", f"A job has one partition of one GPU on each machine, not {checked.count}.")
 
 
 def _check_nodes(checked: Checked) -> None:

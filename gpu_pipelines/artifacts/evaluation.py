@@ -136,6 +136,11 @@ class Evaluation:
         return "\n  ".join(lines)
 
     @property
+    def gates_not_passed(self) -> list[str]:
+        """The gates that were not passed, each with why."""
+        return [f"{gate['gate']}: {gate['why']}" for gate in self.gates if not gate["passed"]]
+
+    @property
     def champion_version(self) -> int | None:
         """Version of the champion that was compared with, or None."""
         return self.champion["version"] if self.champion else None

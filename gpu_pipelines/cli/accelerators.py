@@ -122,6 +122,7 @@ class AdviceOptions:
     budget: float | None = _of_advice(None, "Most it may cost, USD.")
     region: str | None = _of_advice(None, "Google Cloud region; left open if not given.")
     strategy: str | None = _of_advice(None, "standard, spot, flex-start or reservation.")
+    accelerator: str | None = _of_advice(None, "Consider nothing but NAME:COUNT or NAME/PARTITION:1.")
     max_nodes: int = _of_advice(4, "Most machines to consider.")
     mfu: float | None = _of_advice(None, "Model FLOPs utilization to reckon with, 0 to 1.")
     top: int = _of_advice(12, "Lines of the table.", minimum=1)
@@ -166,7 +167,7 @@ def advise(options: Any, as_json: AsJson = False) -> None:
         from gpu_pipelines.accelerators.option import Wishes
         from gpu_pipelines.cli import accelerator_views as views
 
-        wanted = ("deadline", "budget", "region", "strategy", "max_nodes", "mfu")
+        wanted = ("deadline", "budget", "region", "strategy", "max_nodes", "mfu", "accelerator")
         found = rank(options.workload(), Wishes(*(getattr(options, name) for name in wanted)))
         _print(found.to_json(), as_json, lambda document: views.draw_advice(document, options.top))
 

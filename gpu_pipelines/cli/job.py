@@ -72,8 +72,16 @@ def submit(
         return
     from gpu_pipelines.targets.vertex.console import custom_job_page
     from gpu_pipelines.targets.vertex.jobs import submit_job
+    from gpu_pipelines.targets.vertex.persistent_resource import told_resource
     from gpu_pipelines.targets.vertex.vertex import Vertex
 
+    if resource := prepared.spec.get("persistent_resource_id"):
+        there = replace(
+            settings, project=prepared.project, region=prepared.region, network=prepared.spec.get("network")
+        )
+        there.require("project", "region")
+        jobs = {prepared.name: prepared.spec["worker_pool_specs"]}
+        print(told_resource(resource, jobs, there), file=sys.stderr)
     submitted = submit_job(prepared, settings)
     # The service names projects by their numbers, and logs are kept by their ids.
     target = Vertex(settings=replace(settings, project=prepared.project, region=prepared.region))

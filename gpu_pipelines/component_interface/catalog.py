@@ -18,6 +18,7 @@ COMPONENTS = {
     "check_for_new_data": "data_watch",
     "predict_batch": "predict_batch",
     "check_request": "check_request",
+    "send_message": "notifications",
 }
 # Those that a target puts around a search by a service; nobody else places them.
 OF_TARGETS = {"begin_study": "study_begin", "finish_study": "study_finish"}
@@ -34,6 +35,7 @@ _SETTINGS = {
     "check_for_new_data": "gpu_pipelines.data.watch:WatchSettings",
     "predict_batch": "gpu_pipelines.prediction.settings:PredictSettings",
     "check_request": "gpu_pipelines.dag.request:Request",
+    "send_message": "gpu_pipelines.notifications.settings:MessageSettings",
 }
 # It is a pipeline by itself, whose form has its own parameters.
 _PREDICTS = "predict_batch"

@@ -66,6 +66,13 @@ _PARTS = {
     accelerate(predicted, "l4:1")
 """,
     ),
+    "send_message": (
+        ["prepare_data", "send_message"],
+        """    told = send_message(notify=["slack:projects/my-project/secrets/slack/versions/latest"], pipeline="mine")
+    with dsl.ExitHandler(told):
+        prepare_data(source=source)
+""",
+    ),
     "check_request": (
         ["prepare_data"],
         """    checked = check_request(source=source, task="text_classification")

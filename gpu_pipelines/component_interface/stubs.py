@@ -65,7 +65,7 @@ def stub(name: str, text: str) -> str:
             f") -> {returned}",
             f'    """{summary}\n\n    Args:',
             *(entries[name] for name in order if name in entries),
-            f'{returns[1:]}{outputs.rstrip()}\n    """',
+            f'{returns[1:]}{outputs.rstrip()}\n    """' if returns else '    """',
             *lines[imports.lineno - 1 : imports.end_lineno],
             "",
             f"    {'return ' if isinstance(ending, ast.Return) else ''}{ending.value.func.id}(",

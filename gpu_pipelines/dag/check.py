@@ -13,6 +13,7 @@ from gpu_pipelines.dag.advanced import by_step, fields_of_advanced, read_advance
 from gpu_pipelines.dag.request import Request
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.channels import problems_of_addresses
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.step_environment import STORAGE
 from gpu_pipelines.tasks.tasks import IMAGE_PROCESSOR, image_processor_for
@@ -22,6 +23,8 @@ from gpu_pipelines.tracking.trackers import problems_of_tracking
 _STEPS = ("prepare", "train", "evaluate", "upload", "watch")
 #: The target that sends mails about the end of a run.
 _TOLD = "vertex"
+#: The pipeline that looks itself at who is told.
+_BY_THE_CLOCK = "scheduled_retraining"
 
 
 @dataclass(frozen=True)
@@ -73,9 +76,12 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
         "processes": request.processes,
         "data_nodes": request.data_nodes,
     }
-    if request.place == _TOLD:
+    if request.place == _TOLD or request.told_by_step:
         values["notify"] = request.notify
+    if request.told_by_step:
+        values["notify_nothing_new"] = False
     storage = os.environ.get(STORAGE) or request.storage
+    problems += problems_of_addresses(request.notify, None) if request.pipeline != _BY_THE_CLOCK else []
     problems += pipeline.problems(values) + problems_of_tracking(request.tracking, request.place, is_here=True)
     if problems := problems or pipeline.problems_of_access(values, storage):
         raise UserError.of_all(problems)

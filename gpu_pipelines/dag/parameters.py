@@ -35,7 +35,7 @@ def inputs_from(component: Any, values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_parameters(
-    parameters: Mapping[str, Parameter], note: str = ""
+    parameters: Mapping[str, Parameter], note: str = "", *, has_outputs: bool = True
 ) -> Callable[[Callable[[dict[str, Any]], Any]], Callable[..., Any]]:
     """Lets KFP see a pipeline function as one with these parameters; the function gets them as one mapping.
 
@@ -44,11 +44,13 @@ def with_parameters(
     Args:
         parameters: by name.
         note: what its description says after the function's own summary.
+        has_outputs: whether what the function returns are the outputs of the pipeline, and not thrown away.
     """
 
     def decorate(function: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
         def pipeline(*values: Any) -> Any:
-            return function(dict(zip(ordered, values, strict=True)))
+            returned = function(dict(zip(ordered, values, strict=True)))
+            return returned if has_outputs else None
 
         # In a signature, parameters without a default come first.
         own = {
@@ -59,8 +61,9 @@ def with_parameters(
         own = {name: replace(each, optional=True) for name, each in own.items()}
         ordered = dict(sorted({**parameters, **own}.items(), key=lambda named: named[1].optional))
         listed = [_in_signature(name, parameter) for name, parameter in ordered.items()]
-        returned = inspect.signature(function).return_annotation
+        returned = inspect.signature(function).return_annotation if has_outputs else None
         summary, _, rest = str(inspect.getdoc(function)).partition("\n")
+        rest = rest if has_outputs else ""
         lines = [f"    {name}: {_indented(parameter.text)}" for name, parameter in ordered.items()]
         pipeline.__name__ = function.__name__
         pipeline.__doc__ = "\n".join([f"{summary} {note}".rstrip(), "", "Args:", *lines, rest])

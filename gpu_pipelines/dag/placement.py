@@ -10,6 +10,7 @@ from gpu_pipelines.errors import UserError
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.dag.parameters import Parameter
+    from gpu_pipelines.notifications.recipients import Recipients
 
 #: The step that prepares the data, which continues what an earlier run left unfinished.
 PREPARES = "prepare-data"
@@ -29,6 +30,8 @@ EVALUATES = "evaluate-checkpoints"
 UPLOADS = "upload-model"
 #: The step that predicts the rows of a source; it continues what an earlier run left unfinished, too.
 PREDICTS = "predict-batch"
+#: The step that tells people how a run has ended.
+TELLS = "send-message"
 #: The steps whose results a service may keep: a new version of a model is what the others are run for.
 CACHED_STEPS = (PREPARES,)
 #: The steps that look at what may have changed since an earlier run, so that no answer of an earlier one will do.
@@ -43,8 +46,9 @@ class Placement(Protocol):
         registry: the model registry that a pipeline takes if it is told no other.
         pipeline_job: KFP's placeholder for the name of a run, by which it is found again.
         encryption_key: Cloud KMS key of what a run leaves in Vertex AI, or KFP's placeholder for it; empty for none.
-        notification: KFP component that tells its `recipients` how a run ended, for an exit handler; None where
-            whoever starts a run sees that.
+        recipients: who is told of the end of a run by its last step; None for nobody, and where the target tells them.
+        notification: KFP component that tells its `recipients` how a run ended, for an exit handler of a pipeline that
+            runs by the clock, where `recipients` names nobody; None where whoever starts a run sees that.
         parameters: those that pipelines have there besides the parameters of their steps, by name.
         note: what to know of the image of the steps; empty where they run in none.
         for_check: inputs of `check_request` that say where the pipeline runs.
@@ -57,6 +61,7 @@ class Placement(Protocol):
     parameters: Mapping[str, Parameter]
     note: str
     for_check: Mapping[str, Any]
+    recipients: Recipients | None
 
     @property
     def notification(self) -> Any | None: ...

@@ -13,7 +13,11 @@ class Request:
 
     notify: list[str] = parameter(
         [],
-        "E-mail addresses that are told how the run ended, one to three; empty for a pipeline that tells nobody.",
+        "Who is told how the run ended: e-mail addresses, and channels as send_message takes them. Empty for a "
+        "pipeline that tells nobody.",
+    )
+    told_by_step: bool = parameter(
+        False, "Whether a step of the pipeline tells them, send_message, and not the service itself."
     )
     checkpoint_uri: str = parameter(
         "",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -10,29 +9,36 @@ from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag import train_evaluate_upload as one_training
 from gpu_pipelines.dag.train_evaluate_upload import places, problems_of_access
 from gpu_pipelines.data.watch import WatchSettings
+from gpu_pipelines.notifications.channels import is_email, problems_of_addresses, split
 
 __all__ = ["SETTINGS", "places", "problems", "problems_of_access"]
 
 #: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
 SETTINGS = {**one_training.SETTINGS, "watch": WatchSettings}
-#: As many as the notification component takes.
+#: As many as the notification component of Vertex AI takes.
 #: Source: https://cloud.google.com/vertex-ai/docs/pipelines/email-notifications, RECIPIENTS_LIST.
 MOST_ADDRESSES = 3
-_ADDRESS = re.compile(r"[^@\s,]+@[^@\s,]+\.[^@\s,]+")
 
 
 def problems(arguments: Mapping[str, Any]) -> list[str]:
     """Everything that is wrong with the parameters of a run, without reading any data."""
     found = [*one_training.problems(arguments), *fields_from(WatchSettings, arguments).problems()]
-    return [*found, *_problems_of_addresses(arguments["notify"])] if "notify" in arguments else found
+    # With that parameter it is a step of this project's that tells them, which takes any channel.
+    by_service = "notify_nothing_new" not in arguments
+    return [*found, *_problems_of_addresses(arguments["notify"], by_service)] if "notify" in arguments else found
 
 
-def _problems_of_addresses(addresses: Sequence[str]) -> list[str]:
+def _problems_of_addresses(addresses: Sequence[str], by_service: bool) -> list[str]:
     found = []
-    if not 1 <= len(addresses) <= MOST_ADDRESSES:
+    too_many = by_service and len(addresses) > MOST_ADDRESSES and all(map(is_email, addresses))
+    if not addresses or too_many:
         found.append(
             f"notify has {len(addresses)} addresses; give one to {MOST_ADDRESSES}, as in -p notify=team@example.com. "
             "They are told how each run ended."
         )
-    wrong = [address for address in addresses if not _ADDRESS.fullmatch(address)]
-    return [*found, *(f"notify has {address[:80]!r}, which is no e-mail address." for address in wrong)]
+    if by_service and (channels := [split(address)[0] for address in addresses if not is_email(address)]):
+        found.append(
+            f"notify has {channels[0]}:, and in this file the service sends e-mails and nothing else. Give --notify "
+            "where it is compiled: a step of the pipeline tells them then."
+        )
+    return [*found, *problems_of_addresses(addresses, None)]

@@ -22,6 +22,7 @@ from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_
 from gpu_pipelines.dag.parameters import inputs_from
 from gpu_pipelines.dag.placement import Placement, placed_study
 from gpu_pipelines.dag.request import Request
+from gpu_pipelines.dag.telling import outcome_uri_of
 from gpu_pipelines.tasks.tasks import task_named
 
 # Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
@@ -71,6 +72,9 @@ class Steps:
         evaluation: those of the evaluation; None for one GPU of the training's.
         task: the one that the pipeline is for; empty where that is a parameter.
         training: the component that trains.
+
+    Attributes:
+        outcome_uri: where the steps leave what came of them for a message; empty for a pipeline that tells nobody.
     """
 
     def __init__(
@@ -84,12 +88,14 @@ class Steps:
     ) -> None:
         self._pipeline_job, self._encryption_key = target.pipeline_job, target.encryption_key
         self._checkpoint_uri = target.checkpoint_uri or CHECKPOINT_URI
+        self.outcome_uri = outcome_uri_of(target, self._checkpoint_uri)
         self._given = {"task": task} if task else {}
         self._seen = {
             **target.for_check,
             "processes": plan.processes if plan else 0,
             "run_name": target.pipeline_job,
             "storage": dsl.PIPELINE_ROOT_PLACEHOLDER,
+            **({"told_by_step": True} if target.recipients else {}),
         }
         self._check: Callable[..., Any] = target.place(check_request, None)
         self._prepare: Callable[..., Any] = target.place(prepare_data, None)
@@ -113,7 +119,8 @@ class Steps:
     def direct(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """The values that steps take one by one, rather than from the task that checks the request."""
         left_out = (ADVANCED, "checkpoint_uri")
-        return {**self._given, **{name: value for name, value in values.items() if name not in left_out}}
+        noted = {"outcome_uri": self.outcome_uri} if self.outcome_uri else {}
+        return {**noted, **self._given, **{name: value for name, value in values.items() if name not in left_out}}
 
     def joined(self, values: Mapping[str, Any], checked: Any) -> Tasks:
         """Adds the other tasks to the pipeline, or the part of one, that is being built.

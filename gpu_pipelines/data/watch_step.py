@@ -7,13 +7,17 @@ from typing import Any
 
 from gpu_pipelines.component_interface.step import own_process, with_advanced
 from gpu_pipelines.data.watch import WatchSettings, check_for_new_data
+from gpu_pipelines.notifications import notes
 
 
-def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, str, str, str, str]:
+def run(
+    settings: WatchSettings, *, outcome_uri: str = "", advanced: Mapping[str, Any]
+) -> tuple[bool, str, str, str, str]:
     """Runs the step.
 
     Args:
         settings: the parameters that the component declares.
+        outcome_uri: where to leave what was found, for the message at the end of the run; empty for none.
         advanced: values of some of them by name, which win.
 
     Returns:
@@ -22,4 +26,5 @@ def run(settings: WatchSettings, *, advanced: Mapping[str, Any]) -> tuple[bool, 
     with own_process():
         decision = check_for_new_data(with_advanced(settings, advanced))
         print(decision.reason, flush=True)
+        notes.leave(outcome_uri, notes.LOOKED, {"retrain": decision.retrain, "reason": decision.reason})
     return decision.retrain, decision.reason, decision.model, decision.tokenizer, decision.image_processor

@@ -39,6 +39,7 @@ class PipelineRun:
         project: id of the project.
         location: region.
         encryption_key: Cloud KMS key of the run; empty for none.
+        created: when its job was made, as the API tells times.
     """
 
     root: str
@@ -48,6 +49,7 @@ class PipelineRun:
     project: str = "example-project"
     location: str = "us-central1"
     encryption_key: str = ""
+    created: str = ""
 
     def placeholders(self, task: str) -> dict[str, str]:
         """Values of the placeholders that are the same for all containers of a task."""
@@ -62,6 +64,7 @@ class PipelineRun:
             "{{$.pipeline_google_cloud_project_id}}": self.project,
             "{{$.pipeline_google_cloud_location}}": self.location,
             "{{$.pipeline_persistent_resource_id}}": "",
+            "{{$.pipeline_job_create_time_utc}}": self.created,
             "{{$.pipeline_encryption_key_name}}": self.encryption_key,
         }
 

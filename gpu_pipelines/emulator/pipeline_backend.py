@@ -115,6 +115,7 @@ class PipelineBackend:
             encryption_key=job.get("encryptionSpec", {}).get("kmsKeyName", ""),
             job_id=job_id,
             location=name.split("/")[3],
+            created=job.get("createTime", ""),
         )
         self._jobs.begin(name)
         definitions = spec["root"].get("inputDefinitions", {}).get("parameters", {})

@@ -22,6 +22,7 @@ SERVICES = (
     "compute.googleapis.com",
     "iam.googleapis.com",
     "logging.googleapis.com",
+    "secretmanager.googleapis.com",
     "storage.googleapis.com",
 )
 

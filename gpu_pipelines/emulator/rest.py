@@ -199,6 +199,10 @@ def _quotas(state: State, request: HttpRequest, project: str) -> Answer:
     return state.project.quotas()
 
 
+def _secret(state: State, request: HttpRequest, project: str, secret: str, version: str) -> Answer:
+    return state.secrets.access(project, secret, version)
+
+
 def _service_account(state: State, request: HttpRequest, project: str, address: str) -> Answer:
     return state.project.service_account(project, address)
 
@@ -238,6 +242,7 @@ _OTHERS: list[tuple[str, str, _Handler, set[str]]] = [
         _quotas,
         _OF_LISTS,
     ),
+    ("GET", rf"/v1/projects/{_PROJECT}/secrets/(?P<secret>[^/]+)/versions/(?P<version>[^/:]+):access", _secret, set()),
     ("GET", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+)", _service_account, set()),
     ("POST", rf"/v1/projects/{_PROJECT}/serviceAccounts/(?P<address>[^/:]+):testIamPermissions", _permissions, set()),
     (

@@ -213,6 +213,11 @@ def _check_accelerator(
             f'Accelerator count {spec.accelerator_count} of "{accelerator}" is not supported for machine type '
             f'"{spec.machine_type}".',
         )
+    elif spec.gpu_partition_size and spec.accelerator_count != 1:
+        # Reference of `MachineSpec.gpu_partition_size`.
+        yield f"{where}.accelerator_count", "Accelerator count must be 1 if gpu_partition_size is set."
+    elif spec.gpu_partition_size and (gpu.name, spec.gpu_partition_size) not in catalog.partitions:
+        yield f"{where}.gpu_partition_size", f'Partition size "{spec.gpu_partition_size}" is not supported.'
     elif not _is_in(gpu, machine, region, catalog):
         yield f"{where}.machine_type", f'Machine type "{spec.machine_type}" is not supported.'
 

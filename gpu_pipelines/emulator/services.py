@@ -23,6 +23,7 @@ from gpu_pipelines.emulator.pipeline_repository import PipelineRepositories
 from gpu_pipelines.emulator.project import Project
 from gpu_pipelines.emulator.replicas import Replicas
 from gpu_pipelines.emulator.schedules import Schedules
+from gpu_pipelines.emulator.secret_manager import Secrets
 from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.tensorboards import Tensorboards
 from gpu_pipelines.emulator.transcoding import Method, method
@@ -55,6 +56,7 @@ class State:
         logs: Cloud Logging.
         repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
         project: APIs, permissions and service accounts.
+        secrets: Secret Manager.
         permissions: what accounts may do.
         keeps_requests: whether requests are kept, for a test to look at; an emulator that runs for days would be full
             of them.
@@ -83,6 +85,7 @@ class State:
         self.repositories = PipelineRepositories(folder)
         self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"
         self.project = Project(names)
+        self.secrets = Secrets(names)
         self.permissions = Permissions(f"tester@{PROJECT}.iam.gserviceaccount.com")
         self.custom_jobs.limits = self.batch_prediction_jobs.limits = self.project.limits
         self.keeps_requests = False

@@ -26,6 +26,7 @@ from gpu_pipelines.evaluation.hugging_face import is_model
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.trainings import named_by_settings, names_of
+from gpu_pipelines.notifications import notes
 from gpu_pipelines.tracking.facts import benchmark_figures, facts_of_dataset, facts_of_evaluation
 from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at, run_of
 
@@ -43,6 +44,7 @@ def run(
     report: Any,
     benchmark_results: Any,
     tracking: str = "none",
+    outcome_uri: str = "",
     advanced: Mapping[str, Any],
 ) -> tuple[bool]:
     """Runs the step.
@@ -59,6 +61,7 @@ def run(
         report: gets the report.
         benchmark_results: gets what the benchmarks gave for each document; without benchmarks it is empty.
         tracking: the tracker.
+        outcome_uri: where to leave the verdict, for the message at the end of the run; empty for none.
         advanced: values of parameters by name, which win.
 
     Returns:
@@ -90,6 +93,7 @@ def run(
             best_checkpoint.metadata["framework"] = "pytorch"
         log_metrics(evaluation, _figures(found))
         _write_confusion(confusion, found)
+        notes.leave(outcome_uri, notes.EVALUATED, _verdict(found))
         for gate in found.gates:
             print(f"gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}, {gate['why']}", flush=True)
     return (found.passed,)
@@ -102,6 +106,15 @@ def _figures(found: Evaluation) -> dict[str, float]:
         print(f"warning: not a finite number on test, and left out of the metrics: {', '.join(unknown)}", flush=True)
     figures = {f"test_{name}": round(value, 6) for name, value in values.items() if value is not None}
     return figures | {name: round(value, 6) for name, value in benchmark_figures(found).items()}
+
+
+def _verdict(found: Evaluation) -> dict[str, Any]:
+    """What the message at the end of a run says of an evaluation."""
+    return {
+        "select_by": found.select_by,
+        "metrics": found.test["metrics"],
+        "gates_not_passed": found.gates_not_passed,
+    }
 
 
 def _tracked(tracking: str, checkpoints: Any, places: Mapping[str, str], directories: Mapping[str, Path]) -> Tracked:

@@ -60,6 +60,7 @@ def _client(module: str, service: str, settings: ProjectSettings) -> Any:
 pipeline_service = partial(_client, "pipeline_service", "PipelineService")
 schedule_service = partial(_client, "schedule_service", "ScheduleService")
 job_service = partial(_client, "job_service", "JobService")
+persistent_resource_service = partial(_client, "persistent_resource_service", "PersistentResourceService")
 model_service = partial(_client, "model_service", "ModelService")
 endpoint_service = partial(_client, "endpoint_service", "EndpointService")
 metadata_service = partial(_client, "metadata_service", "MetadataService")

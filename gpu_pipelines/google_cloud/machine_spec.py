@@ -16,6 +16,8 @@ def machine_spec(plan: AcceleratorPlan) -> dict[str, Any]:
         "accelerator_type": plan.accelerator_type,
         "accelerator_count": plan.count,
     }
+    if plan.partition:
+        spec["gpu_partition_size"] = plan.partition
     if affinity := plan.reservation_affinity:
         spec["reservation_affinity"] = {_SNAKE.get(name, name): value for name, value in affinity.items()}
     return spec

@@ -7,6 +7,8 @@ from typing import Any
 
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.component_interface.step import local_folder, own_process, place_of, storage_of, with_advanced
+from gpu_pipelines.notifications import notes
+from gpu_pipelines.registry.registered import CHAMPION, RegisteredVersion
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tracking.facts import Facts, facts_of_evaluation, facts_of_version
 from gpu_pipelines.tracking.tracked import Tracked, run_of
@@ -19,6 +21,7 @@ def run(
     model: Any,
     passed: bool,
     tracking: str = "none",
+    outcome_uri: str = "",
     advanced: Mapping[str, Any],
 ) -> None:
     """Runs the step.
@@ -29,6 +32,7 @@ def run(
         model: a KFP artifact, which gets the version.
         passed: whether the model may become the champion.
         tracking: the tracker.
+        outcome_uri: where to leave what was uploaded, for the message at the end of the run; empty for none.
         advanced: values of parameters by name, which win.
     """
     with own_process():
@@ -49,5 +53,15 @@ def run(
                 aliases=list(version.aliases),
                 added=version.added,
             )
+            named = {"model": f"{version.name}@{version.number}", "outcome": _outcome(version, evaluated)}
+            notes.leave(outcome_uri, notes.UPLOADED, named)
             known = facts_of_evaluation(evaluated) if evaluated else Facts()
             tracked.add(known + facts_of_version(model.metadata))
+
+
+def _outcome(version: RegisteredVersion, evaluated: Evaluation | None) -> str:
+    """What came of an upload, in the words of docs/retraining.md."""
+    was_champion = not version.added and evaluated is not None and evaluated.champion_version == version.number
+    if CHAMPION in version.aliases and not was_champion:
+        return "promoted"
+    return "not promoted" if version.added else "unchanged"

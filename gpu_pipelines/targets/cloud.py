@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import note_of_file, with_image
 from gpu_pipelines.targets.messages import Compiled, Published, is_own, is_python
 from gpu_pipelines.targets.options import CloudOptions
@@ -82,6 +83,11 @@ class CloudTarget(Target):
     def _placed(
         self, own: OwnPipeline, place: str, region: str | None
     ) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan]]:
+        if self.options.notify:
+            raise UserError(
+                f"--notify is for the pipelines of this project; {place} says itself who is told.",
+                "Put its steps into dsl.ExitHandler(send_message(notify=[…])): docs/notifications.md.",
+            )
         if not is_python(place) and not any(step.uses_accelerators and not step.has_accelerators for step in own.steps):
             # Its steps are placed already, so that options about machines are for nothing.
             require_no_flags(place, self.options)

@@ -32,6 +32,7 @@ ALONE = frozenset({"job", "vm"})
 DOCTOR = frozenset({"doctor"})
 
 HERE, MACHINES, CONTAINER, PROJECT = "On this machine (target local)", "Machines in the cloud", "Container", "Project"
+MESSAGES = "Messages"
 
 
 @dataclass(frozen=True)
@@ -159,7 +160,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorOptions(Options):
-    """What a pipeline trains on."""
+    """What a pipeline trains on, and who is told of its end."""
 
     accelerator: str = compiled_in(
         "",
@@ -167,6 +168,16 @@ class AcceleratorOptions(Options):
         group="What is run",
         metavar="SPEC",
         words=accelerators,
+    )
+    notify: list[str] | None = compiled_in(
+        None,
+        "Tell of the end of each run: an e-mail address, or slack:, google-chat: or webhook: with the secret that has "
+        "the address; repeatable. docs/notifications.md.",
+        group=MESSAGES,
+        metavar="ADDRESS",
+    )
+    notify_nothing_new: bool = compiled_in(
+        False, "Tell as well that there was nothing new to train on.", group=MESSAGES
     )
 
 

@@ -180,21 +180,21 @@ class RunRecord:
     @property
     def _was_champion(self) -> bool:
         """Whether the run's model is the version that was the champion before."""
-        evaluation = self._evaluation
+        evaluation = self.evaluation
         before = evaluation.champion_version if evaluation else None
         return not self.added and before == int(self.model["version"])
 
     @property
-    def _evaluation(self) -> Evaluation | None:
+    def evaluation(self) -> Evaluation | None:
         """The evaluation of the model; None where it was not evaluated in this run."""
         return Evaluation.load(Path(self.artifacts["best_checkpoint"])) if "best_checkpoint" in self.artifacts else None
 
     @property
     def instead(self) -> str:
         """Who is the champion after a run whose model did not become it, in words."""
-        if self._evaluation is None:
+        if self.evaluation is None:
             return "it was not evaluated"
-        return "the champion stays" if self._evaluation.champion else "there is still no champion"
+        return "the champion stays" if self.evaluation.champion else "there is still no champion"
 
     @property
     def outcome(self) -> str:

@@ -20,6 +20,7 @@ from gpu_pipelines.targets.messages import Compiled, Published, Request, Submiss
 from gpu_pipelines.targets.options import declared, flag_of, given
 
 if TYPE_CHECKING:
+    from gpu_pipelines.notifications.recipients import Recipients
     from gpu_pipelines.targets.scheduling import Schedules
 
 #: Where the entry points of targets stand.
@@ -47,6 +48,8 @@ class Target(ABC):
     Options: ClassVar[type]
     #: Who reads, in "is not where … can read it"; and where to copy data and other files to, and other registries.
     readers: ClassVar[str] = ""
+    #: Who is told of the end of a run by its last step, of a target that lets a step do that.
+    recipients: Recipients | None = None
     place_for_data: str = "a bucket and give gs://BUCKET/FOLDER"
     place_for_files: str = "a bucket"
     other_registries: str = "registry=vertex:// for Vertex AI Model Registry"

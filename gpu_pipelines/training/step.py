@@ -15,6 +15,7 @@ from gpu_pipelines.component_interface.step import (
     place_of,
     with_advanced,
 )
+from gpu_pipelines.notifications import notes
 from gpu_pipelines.reports.charts import Line, line_chart
 from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.tracking.facts import Facts
@@ -34,6 +35,7 @@ def run(
     training_report: Any,
     checkpoint_uri: str = "",
     tracking: str = "none",
+    outcome_uri: str = "",
     advanced: Mapping[str, Any],
 ) -> None:
     """Runs the step.
@@ -46,6 +48,7 @@ def run(
         training_report: gets the report.
         checkpoint_uri: where the checkpoints go; empty for the artifact's own place.
         tracking: the tracker.
+        outcome_uri: where to leave how long it took, for the message at the end of the run; empty for none.
         advanced: values of parameters by name, which win; one is where the checkpoints go.
     """
     with own_process():
@@ -61,6 +64,7 @@ def run(
                     task=summary.task, checkpoints=len(summary.checkpoints), rehearsal=summary.devices.rehearsal
                 )
                 log_metrics(training_metrics, summary.figures())
+                notes.leave(outcome_uri, notes.TRAINED, {"seconds": summary.figures()["seconds"]})
                 write_report(summary, Path(training_report.path))
                 tracked.add(Facts(figures=_seconds_and_size(summary)), training_report=training_report.path)
         if summary is None:

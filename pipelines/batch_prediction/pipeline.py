@@ -10,6 +10,7 @@ from gpu_pipelines.components.predict_batch.component import predict_batch
 from gpu_pipelines.dag.batch_prediction import parameters_for, require_one_node
 from gpu_pipelines.dag.parameters import inputs_from, with_parameters
 from gpu_pipelines.dag.placement import Placement
+from gpu_pipelines.dag.telling import Telling
 
 
 class Outputs(NamedTuple):
@@ -38,9 +39,10 @@ def build(
     """
     require_one_node(plan)
     predict = target.place(predict_batch, plan)
+    telling = Telling(target, "batch_prediction", plan)
 
     @dsl.pipeline(name="batch-prediction")
-    @with_parameters(parameters_for(target), target.note)
+    @with_parameters({**parameters_for(target), **telling.parameters}, target.note, has_outputs=telling.keeps_outputs)
     def batch_prediction(values: dict[str, Any]) -> Outputs:
         """Predicts the rows of a source with a registered model.
 
@@ -48,7 +50,8 @@ def build(
             predictions: Files of predictions, rejected.jsonl, and predictions.json, which names the model.
             report: How many rows were predicted and rejected, by reason and by class.
         """
-        made = predict(**inputs_from(predict_batch, values))
+        with telling.around(values, "prediction"):
+            made = predict(**inputs_from(predict_batch, values))
         return Outputs(made.outputs["predictions"], made.outputs["report"])
 
     return batch_prediction

@@ -1,7 +1,5 @@
 """Train again if there is new data, compare with the champion on the same rows, and tell somebody."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
 from kfp import dsl
@@ -13,6 +11,7 @@ from gpu_pipelines.dag.parameters import inputs_from, with_parameters
 from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.steps import STEPS as TRAINING_STEPS
 from gpu_pipelines.dag.steps import Steps, pipeline_parameters
+from gpu_pipelines.dag.telling import Telling
 
 _NOTIFY = Parameter(
     "List",
@@ -37,17 +36,19 @@ def build(
     Returns:
         A KFP pipeline (`kfp.dsl.GraphComponent`).
     """
-    look, notification = target.place(check_for_new_data, None), target.notification
+    look = target.place(check_for_new_data, None)
     steps = Steps(target, plan, evaluation, task=task)
-    parameters = pipeline_parameters(target, STEPS, task)
-    if notification is not None:
+    mail = None if target.recipients else target.notification
+    telling = Telling(target, "scheduled_retraining", plan, steps.outcome_uri, mail)
+    parameters = {**pipeline_parameters(target, STEPS, task), **telling.parameters}
+    if mail is not None:
         parameters["notify"] = _NOTIFY
 
     @dsl.pipeline(name="scheduled-retraining")
     @with_parameters(parameters, target.note)
     def scheduled_retraining(values: dict[str, Any]) -> None:
         """Trains again if the data has changed since the champion, and promotes the new model only if it is better."""
-        with _told(notification, values):
+        with telling.around(values, "retraining"):
             checked = steps.checked("scheduled_retraining", values)
             looked = look(
                 source_fingerprint=checked.outputs["source_fingerprint"],
@@ -59,11 +60,3 @@ def build(
                 steps.joined({**values, **found}, checked)
 
     return scheduled_retraining
-
-
-def _told(notification: Any | None, values: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    if notification is None:
-        return nullcontext()
-    told = notification(recipients=values["notify"]).set_caching_options(False)
-    handler: AbstractContextManager[Any] = dsl.ExitHandler(told, name="retraining")
-    return handler

@@ -9,6 +9,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.dag.parameters import with_parameters
 from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.steps import STEPS, Steps, Tasks, pipeline_parameters
+from gpu_pipelines.dag.telling import Telling
 
 
 class Outputs(NamedTuple):
@@ -48,9 +49,11 @@ def build(
         A KFP pipeline (`kfp.dsl.GraphComponent`).
     """
     steps = Steps(target, plan, evaluation, task=task)
+    telling = Telling(target, "train_evaluate_upload", plan, steps.outcome_uri)
+    parameters = {**pipeline_parameters(target, STEPS, task), **telling.parameters}
 
     @dsl.pipeline(name="train-evaluate-upload")
-    @with_parameters(pipeline_parameters(target, STEPS, task), target.note)
+    @with_parameters(parameters, target.note, has_outputs=telling.keeps_outputs)
     def train_evaluate_upload(values: dict[str, Any]) -> Outputs:
         """Checks the request, prepares data, trains a model, evaluates every checkpoint and uploads the best one.
 
@@ -61,6 +64,8 @@ def build(
             best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card.
             model: The version in the registry.
         """
-        return outputs_of(steps.joined(values, steps.checked("train_evaluate_upload", values)))
+        with telling.around(values, "training"):
+            tasks = steps.joined(values, steps.checked("train_evaluate_upload", values))
+        return outputs_of(tasks)
 
     return train_evaluate_upload

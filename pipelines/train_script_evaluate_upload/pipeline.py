@@ -9,6 +9,7 @@ from gpu_pipelines.components.training_script.component import run_training_scri
 from gpu_pipelines.dag.parameters import with_parameters
 from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.steps import STEPS, Steps, pipeline_parameters
+from gpu_pipelines.dag.telling import Telling
 from gpu_pipelines.dag.train_script_evaluate_upload import of_script, script_parameters
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import Outputs, outputs_of
 
@@ -35,8 +36,11 @@ def build(
     # An empty one would be the artifact's own place, which a second attempt at the step does not have.
     del parameters["checkpoint_uri"]
 
+    telling = Telling(target, "train_script_evaluate_upload", plan, steps.outcome_uri)
+    parameters |= telling.parameters
+
     @dsl.pipeline(name="train-script-evaluate-upload")
-    @with_parameters(parameters, target.note)
+    @with_parameters(parameters, target.note, has_outputs=telling.keeps_outputs)
     def train_script_evaluate_upload(values: dict[str, Any]) -> Outputs:
         """Checks the request, prepares data, trains by a script, evaluates every checkpoint and uploads the best one.
 
@@ -47,7 +51,9 @@ def build(
             best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card.
             model: The version in the registry.
         """
-        checked = steps.checked("train_script_evaluate_upload", values)
-        return outputs_of(steps.joined({**values, **of_script(values)}, checked))
+        with telling.around(values, "training"):
+            checked = steps.checked("train_script_evaluate_upload", values)
+            tasks = steps.joined({**values, **of_script(values)}, checked)
+        return outputs_of(tasks)
 
     return train_script_evaluate_upload

@@ -12,6 +12,7 @@ from gpu_pipelines.dag.parameters import with_parameters
 from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.dag.steps import STEPS as TRAINING_STEPS
 from gpu_pipelines.dag.steps import Steps, pipeline_parameters
+from gpu_pipelines.dag.telling import Telling
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import Outputs, outputs_of
 
 #: The components, by the output of `check_request` with those of their parameters that are fields of `advanced`.
@@ -38,8 +39,11 @@ def build(
     price = dollars_per_hour(plan) if plan else None
     parameters["dollars_per_hour"] = replace(parameters["dollars_per_hour"], default=price or 0.0)
 
+    telling = Telling(target, "tune_train_evaluate_upload", plan, steps.outcome_uri)
+    parameters |= telling.parameters
+
     @dsl.pipeline(name="tune-train-evaluate-upload")
-    @with_parameters(parameters, target.note)
+    @with_parameters(parameters, target.note, has_outputs=telling.keeps_outputs)
     def tune_train_evaluate_upload(values: dict[str, Any]) -> Outputs:
         """Checks the request, prepares data, searches for parameters, evaluates the best training and uploads it.
 
@@ -50,6 +54,8 @@ def build(
             best_checkpoint: The best checkpoint in Hugging Face layout with evaluation.json and a model card.
             model: The version in the registry.
         """
-        return outputs_of(steps.joined(values, steps.checked("tune_train_evaluate_upload", values)))
+        with telling.around(values, "training"):
+            tasks = steps.joined(values, steps.checked("tune_train_evaluate_upload", values))
+        return outputs_of(tasks)
 
     return tune_train_evaluate_upload

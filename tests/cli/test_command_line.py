@@ -44,6 +44,7 @@ def test_the_options_of_a_run_stand_in_groups(tmp_path: Path) -> None:
     assert headings == [
         "Arguments",
         "What is run",
+        "Messages",
         "On this machine (target local)",
         "Machines in the cloud",
         "Container",

@@ -9,6 +9,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from answering_posts import answering_posts
 from command_line import command
 from compute_api import serving
 from conftest import PIPELINE, set_variables
@@ -32,12 +33,13 @@ def test_a_preempted_run_goes_on_and_leaves_model_report_and_record(
     vertex_api: VertexApi, no_project_settings: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     set_variables(monkeypatch, vertex_api.environment())
-    with serving() as api:
+    with serving() as api, answering_posts(lambda body: {}) as (hook, messages):
+        secret = vertex_api.state.secrets.put("example-project", "hook", hook)
         monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{api.address}/compute/v1/")
         given = {"source": "sample:digits", "max_steps": 300, "checkpoint_every_steps": 10, "smoke_test": "false"}
         done = command(
             *("run", PIPELINE, "--accelerator", "l4:2", "--strategy", "spot", "--json", *PLACE),
-            *("--image", "us-docker.pkg.dev/p/r/steps:1"),
+            *("--image", "us-docker.pkg.dev/p/r/steps:1", "--notify", f"webhook:{secret}"),
             *(part for name, value in given.items() for part in ("-p", f"{name}={value}")),
         )
         assert done.status == 0, done.err
@@ -53,6 +55,9 @@ def test_a_preempted_run_goes_on_and_leaves_model_report_and_record(
         assert second.status == 0, second.out
         assert "prepare-data: reused" in second.out
         assert second.called("shutdown")
+        (message,) = messages
+        assert (message["outcome"], message["link"]) == ("promoted", folder.uri)
+        assert message["cost"].startswith("about $")
         followed = command("follow", run, *PLACE)
     assert followed.status == 0, followed.err
     assert "registered digits version 1 as challenger and champion in vertex://" in followed.out

@@ -73,7 +73,8 @@ def soon(condition: Callable[[], object]) -> None:
 
 
 def test_a_dry_run_shows_the_vm_its_price_and_what_it_is_told(compute_api: ComputeApi) -> None:
-    done = command(*ON_A_VM, "--strategy", "spot", "--at-end", "delete", "--dry-run")
+    told = ("--notify", "slack:projects/p/secrets/hook/versions/latest")
+    done = command(*ON_A_VM, "--strategy", "spot", "--at-end", "delete", *told, "--dry-run")
     assert done.status == 0, done.err
     assert "l4:2 on g2-standard-24: 2 GPUs, spot" in done.err
     assert "USD per hour" in done.err
@@ -81,6 +82,8 @@ def test_a_dry_run_shows_the_vm_its_price_and_what_it_is_told(compute_api: Compu
     assert "--scopes=https://www.googleapis.com/auth/cloud-platform" in done.out
     shown = done.out.partition("/request.json\n")[2]
     assert json.loads(shown)["arguments"]["epochs"] == 2
+    assert json.loads(shown)["told"]["notify"] == ["slack:projects/p/secrets/hook/versions/latest"]
+    assert json.loads(shown)["dollars_per_hour"] > 0
     assert compute_api.instances == []
 
 

@@ -127,7 +127,10 @@ def test_every_kind_of_source_is_judged_by_its_name_without_what_reads_data(tmp_
 
 
 # Two are there in place of train_model, in other pipelines, and two are of other pipelines alone.
-_ELSEWHERE = ("check_request", "tune_model", "run_training_script", "check_for_new_data", "predict_batch")
+_ELSEWHERE = (
+    *("check_request", "tune_model", "run_training_script", "check_for_new_data", "predict_batch"),
+    "send_message",
+)
 #: What has to be given.
 _NEEDED = (("train_script_evaluate_upload", "script"), ("tune_train_evaluate_upload", "space"))
 IN_PIPELINE = [n for n in COMPONENTS if n not in _ELSEWHERE]
@@ -164,12 +167,25 @@ def test_a_parameter_means_the_same_in_the_pipeline_as_in_its_component() -> Non
         assert inputs[name].default == field.default
         assert f"\n- {name} (" in f"\n{pipeline['advanced'].description}"
     hidden = {n for n, i in inputs.items() if "@" not in i.type} - set(pipeline) - set(fields)
-    filled_in = {"passed", "pipeline_job", "encryption_key", "source_fingerprint", "test_source_fingerprint"}
+    filled_in = {
+        *("passed", "pipeline_job", "encryption_key", "source_fingerprint", "test_source_fingerprint"),
+        "outcome_uri",
+    }
     assert hidden == filled_in, "what the pipeline itself fills in"
 
 
 def test_the_first_step_takes_what_stands_in_the_forms_of_all_trainings() -> None:
-    of_the_place = {"advanced", "notify", "pipeline", "place", "data_nodes", "processes", "storage", "run_name"}
+    of_the_place = {
+        "advanced",
+        "notify",
+        "pipeline",
+        "place",
+        "data_nodes",
+        "processes",
+        "storage",
+        "run_name",
+        "told_by_step",
+    }
     assert set(load_component("check_request").component_spec.inputs) == {*COMMON, *of_the_place}
     outputs = load_component("check_request").component_spec.outputs
     steps = {step for name in PIPELINES if name != PREDICTION for step in load_request(name).SETTINGS}

@@ -23,6 +23,8 @@ from gpu_pipelines.accelerators.placement import usable_regions
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.mounts import dns_peerings, lustre_mounts
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:
@@ -162,7 +164,9 @@ def test_the_service_takes_a_job_with_all_that_settings_can_say(vertex_api: Vert
         tensorboard="projects/p/locations/us-central1/tensorboards/1",
     )
     file, key = tmp_path / "all.yaml", "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
-    file.write_text(VertexTarget(settings).text_of("train_evaluate_upload", plan("l4:4")))
+    mounts = ["ip=10.1.2.3,filesystem=scratch,volume=v,mount=data"]
+    options = JobOptions(lustre_mounts=lustre_mounts(mounts), dns_peerings=dns_peerings(["a.example.=p-name/n"]))
+    file.write_text(VertexTarget(settings, options).text_of("train_evaluate_upload", plan("l4:4")))
     put_persistent_resource(vertex_api, "g2-standard-48", 4)
     run = PipelineRun("gs://example-bucket/root", tmp_path / "files", IMAGE, encryption_key=key)
     inputs = executor_input_of(file, "train-model", run, {"dataset": "gs://b/d"})
@@ -175,6 +179,8 @@ def test_the_service_takes_a_job_with_all_that_settings_can_say(vertex_api: Vert
     (job,) = vertex_api.state.custom_jobs.jobs.values()
     assert job.encryption_spec.kms_key_name == key
     assert job.job_spec.psc_interface_config.network_attachment == settings.network_attachment
+    assert job.job_spec.psc_interface_config.dns_peering_configs[0].domain == "a.example."
+    assert job.job_spec.worker_pool_specs[0].lustre_mounts[0].mount_point == "data"
     assert job.job_spec.persistent_resource_id == "pool-1"
     assert job.job_spec.scheduling.timeout.days == 1
 

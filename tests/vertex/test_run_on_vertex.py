@@ -19,7 +19,7 @@ from conftest import GPU_PIPELINES, set_variables
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import aiplatform_v1 as api
 from small_pipelines import compiled_sum
-from vertex_commands import PROJECT_FILE, command, put_texts
+from vertex_commands import PROJECT_FILE, command, put_persistent_resource, put_texts
 
 import gpu_pipelines
 from gpu_pipelines.accelerators import plan
@@ -143,9 +143,12 @@ def test_a_trial_of_the_same_training_limits_its_time(vertex_api: VertexApi, tmp
 def test_a_run_fails_as_it_is_told_in_the_network_it_is_told(vertex_api: VertexApi, tmp_path: Path) -> None:
     given = ("--accelerator", "l4:4", "-p", REGISTRY, "--failure-policy", "fast", "--network-attachment", ATTACHMENT)
     resource = ("--persistent-resource", "pool-1")
+    put_persistent_resource(vertex_api, "g2-standard-48", 4)
     done = command(vertex_api, tmp_path, "run", "train_evaluate_upload", "--target", "vertex", *given, *resource)
     assert done.status == 0, done.err
     told = "4 × NVIDIA_L4, of the persistent resource pool-1, which costs as long as it exists, 24 h at most"
+    there = "persistent resource pool-1: 1 × g2-standard-48 with 4 × NVIDIA_L4; paid for as long as it exists"
+    assert there in done.err
     assert done.err.count(told) == 2, "the evaluation has a machine of the resource as well"
     [job] = jobs(vertex_api)
     assert job.runtime_config.failure_policy.name == "PIPELINE_FAILURE_POLICY_FAIL_FAST"

@@ -21,6 +21,7 @@ from gpu_pipelines.accelerators.catalog.records import (
     CpuFamily,
     ElsewhereGpu,
     Gpu,
+    GpuPartition,
     HostLimit,
     MachineType,
     Price,
@@ -72,6 +73,8 @@ class Catalog:
     sources = _table("sources.csv", Source, lambda source: source.id)
     #: GPUs by name, the fastest first.
     gpus = _table("gpus.csv", Gpu, lambda gpu: gpu.name)
+    #: Parts that GPUs can be cut into, by GPU and size.
+    partitions = _table("gpu_partitions.csv", GpuPartition, lambda row: (row.gpu, row.size))
     #: GPUs that cannot be had, by name.
     elsewhere = _table("gpus_elsewhere.csv", ElsewhereGpu, lambda gpu: gpu.name)
     #: Machine types that training takes without GPUs, by their names without the size.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date
 
 #: How a way of buying a machine stands: `contested` and `unverified` are let through with a warning.
@@ -114,10 +114,49 @@ class Gpu(Fact):
         """Whether its machines are shut down on that day."""
         return self.ends is not None and today >= self.ends
 
+    def cut_into(self, partition: GpuPartition) -> Gpu:
+        """The GPU as a job sees it that has a partition of it: less memory, and a share of the speed.
+
+        How fast a training is there nobody has published, and other partitions do not slow it down: the rest is idle.
+        """
+        memory = partition.memory_gb / self.memory_gb
+        scaled = {
+            name: round(value * partition.share, 2)
+            for name in ("bf16_tflops", "fp16_tflops", "fp32_tflops")
+            if (value := getattr(self, name)) is not None
+        }
+        return replace(
+            self,
+            memory_gb=partition.memory_gb,
+            memory_bandwidth_gb_s=round(self.memory_bandwidth_gb_s * min(memory, 1.0)),
+            nvlink=False,
+            unverified=tuple(dict.fromkeys([*self.unverified, "mfu", "memory_bandwidth_gb_s", *scaled])),
+            **scaled,
+        )
+
     @property
     def supports_bf16(self) -> bool:
         """Whether its tensor cores compute in bfloat16 (Ampere and later)."""
         return self.bf16_tflops is not None
+
+
+@dataclass(frozen=True)
+class GpuPartition(Fact):
+    """A part that a GPU can be cut into (NVIDIA's Multi-Instance GPU).
+
+    Attributes:
+        gpu: name of the GPU.
+        size: `MachineSpec.gpu_partition_size`, e.g. `1g.5gb`.
+        share: of the GPU's multiprocessors, 0 to 1.
+        memory_gb: memory of one partition, GB.
+        partitions: how many the GPU is cut into.
+    """
+
+    gpu: str
+    size: str
+    share: float
+    memory_gb: int
+    partitions: int
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.secret_reference import is_secret, is_variable, value_of
 
 #: A judge gives scores from 0 on.
 HIGHEST_SCORE = 10.0
@@ -30,8 +31,6 @@ FORM = (
     f'Say in a few sentences why, and end with a line "score: NUMBER", a number from 0 (useless) to {HIGHEST_SCORE:g} '
     "(as good as can be)."
 )
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
-_SECRET = re.compile(r"projects/[^/\s]+/secrets/[\w-]+/versions/[\w-]+", re.ASCII)
 _HERE = ("localhost", "127.0.0.1", "::1")
 
 
@@ -78,7 +77,7 @@ class JudgeSettings:
                 f"judge_prompt has no place for the answer. Write {ANSWER} there, and {PROMPT} and {REFERENCE} where "
                 "they are to stand."
             )
-        if self.judge_key and not (_VARIABLE.fullmatch(self.judge_key) or _SECRET.fullmatch(self.judge_key)):
+        if self.judge_key and not (is_variable(self.judge_key) or is_secret(self.judge_key)):
             # Not repeated: it may be the key.
             found.append(
                 "judge_key names neither a variable of the environment nor a secret, "
@@ -94,7 +93,7 @@ class JudgeSettings:
 
     def problems_here(self) -> list[str]:
         """What is wrong with them on this machine."""
-        if _VARIABLE.fullmatch(self.judge_key) and not os.environ.get(self.judge_key):
+        if is_variable(self.judge_key) and not os.environ.get(self.judge_key):
             return [f"judge_key names {self.judge_key}, and the environment has no such variable. Set it to the key."]
         return []
 
@@ -106,8 +105,4 @@ class JudgeSettings:
         """
         if problems := self.problems_here():
             raise UserError(problems[0])
-        if _SECRET.fullmatch(self.judge_key):
-            from gpu_pipelines.google_cloud.secrets import secret_value
-
-            return secret_value(self.judge_key)
-        return os.environ[self.judge_key] if self.judge_key else ""
+        return value_of(self.judge_key) if self.judge_key else ""

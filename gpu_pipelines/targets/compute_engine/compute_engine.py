@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UnavailableError, UserError, as_data
+from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import preemption_variables
@@ -175,6 +176,9 @@ class ComputeEngine(LocalTarget, Target):
     def __init__(self, options: ComputeEngineOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
         LocalTarget.__init__(self)
+        told = self.options.notify_nothing_new
+        # The VM tells them: it runs the pipeline as this machine would.
+        self._told = recipients_of(self.options.notify, told, self.settings, variables=())
 
     def defaults(self) -> dict[str, Any]:
         """The image that serves models, of the project."""
@@ -214,17 +218,21 @@ class ComputeEngine(LocalTarget, Target):
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The VM with a name of its own, and what it is to run."""
+        from gpu_pipelines.accelerators.cost import dollars_per_hour
         from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text
         from gpu_pipelines.targets.compute_engine.runs import REQUEST, SETTINGS, VmRun, new_run_name
 
         run = VmRun.of(new_run_name(compiled.name), self.settings)
         vm, plan = self._machine(run.uri)
+        price = {"dollars_per_hour": dollars_per_hour(plan) or 0.0}
+        told = {"told": asdict(self._told), **price} if self._told else {}
         content = {
             "pipeline": compiled.name,
             **({"spec": compiled.spec} if compiled.origin else {}),
             "arguments": dict(values.arguments),
             "taken": dict(values.taken),
             "cache": bool(request.cache),
+            **told,
             "settings": {name: value for name in SETTINGS if (value := getattr(self.settings, name))},
         }
         sent = (run, vm, plan.strategy, content)

@@ -308,6 +308,9 @@ def run_on_vm(run: VmRun, work: Path) -> int:
     Returns:
         Exit status: 0 it has succeeded, 1 it has not, `INTERRUPTED` it was told to stop and goes on at the next start.
     """
+    from gpu_pipelines.notifications.recipients import Recipients
+    from gpu_pipelines.targets.local.telling import tell_of, told_of_errors
+
     request, state = run.read(REQUEST), run.read(STATE)
     if state["status"] in ("succeeded", "cancelled"):
         print(f"{run.name} has {state['status']} already", flush=True)
@@ -315,15 +318,19 @@ def run_on_vm(run: VmRun, work: Path) -> int:
     run.write(STATE, {**state, "status": "running", "error": None})
     os.chdir(work)
     Path(SETTINGS_FILE).write_text(json.dumps(request["settings"]), encoding="utf-8")
+    told = Recipients.from_json(request["told"]) if "told" in request else None
     try:
-        record = _recorded(run, request, work)
+        with told_of_errors(request["pipeline"], told):
+            record = _recorded(run, request, work)
     except UserError as error:
         print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)
         run.end("failed", error=as_data(error))
         return 1
     if record.status == "interrupted":
         return INTERRUPTED
-    return _ended(run, record)
+    status = _ended(run, record)
+    tell_of(record, told, run.uri, request.get("dollars_per_hour", 0.0))
+    return status
 
 
 def _recorded(run: VmRun, request: Mapping[str, Any], work: Path) -> RunRecord:

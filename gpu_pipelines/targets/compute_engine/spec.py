@@ -230,6 +230,8 @@ def _problems(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
     if plan.is_local:
         return [f"{plan.spec} is for this machine; Compute Engine has no such machine. Take a GPU, e.g. l4:1."]
     problems = []
+    if plan.partition:
+        problems.append(f"{plan.spec} is a partition of a GPU, which jobs of Vertex AI can have. A VM has whole GPUs.")
     if plan.nodes > 1:
         problems.append(
             f"A VM is one machine, not {plan.nodes}. Train on several with gpu-pipelines job submit --accelerator "

@@ -8,9 +8,11 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget
 from gpu_pipelines.targets.data_nodes import STANDARD, STRATEGIES
+from gpu_pipelines.targets.kubeflow.connection import page_of
 from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes, data_nodes_of
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, shown_request
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.messages import Request, Values, Watch
 
 _GROUP = "Kubeflow Pipelines"
+#: KFP's placeholder for the id of a run (`dsl.PIPELINE_JOB_ID_PLACEHOLDER`, which takes KFP's compiler to import).
+_RUN_ID = "{{$.pipeline_job_uuid}}"
 _TALKING = TALKING - {"schedule update"}
 
 
@@ -63,7 +67,14 @@ class Kubeflow(KubeflowTarget, CloudTarget):
     def __init__(self, options: KubeflowOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
         nodes = DataNodes(self.options.data_nodes, self.options.data_strategy or STANDARD)
-        KubeflowTarget.__init__(self, self.settings, self.options.environment, nodes, katib=self.options.katib)
+        told = recipients_of(
+            self.options.notify,
+            self.options.notify_nothing_new,
+            self.settings,
+            variables=tuple(self.settings.secret_env),
+            run_page=page_of(f"runs/details/{_RUN_ID}", self.settings) if self.settings.kubeflow_host else "",
+        )
+        KubeflowTarget.__init__(self, self.settings, self.options.environment, nodes, told, katib=self.options.katib)
         others = "registry=vertex://PROJECT/REGION for Vertex AI Model Registry"
         if self._claim:
             self.place_for_data = self.place_for_files = f"the mounted claim, {MOUNT_PATH}/…"

@@ -91,6 +91,8 @@ def pod_needs(plan: AcceleratorPlan, settings: ProjectSettings) -> PodNeeds:
     if gpu is None or machine is None:
         raise UserError(f"{plan.spec} is for this machine; Kubeflow has no such node.", "Take a GPU, e.g. l4:1.")
     problems = []
+    if plan.partition:
+        problems.append(f"{plan.spec} is a partition of a GPU, which jobs of Vertex AI can have, and pods here cannot.")
     if not gpu.gke_label:
         problems.append(f"GKE has no {gpu.name}.")
     if plan.strategy == "reservation" and not settings.node_pool:

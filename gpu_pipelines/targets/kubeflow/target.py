@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.step import THIS_RUN
-from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES, require_one_node
+from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES, TELLS, require_one_node
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK, preemption_variables
@@ -40,7 +41,7 @@ _UNFINISHED = {PREPARES: "unfinished-preparations", PREDICTS: "unfinished-predic
 #: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
 #: CPUs and GiB of memory of the steps without a GPU.
-_STEP_SIZES = {PREPARES: PodNeeds(8, 32)}
+_STEP_SIZES = {PREPARES: PodNeeds(8, 32), TELLS: PodNeeds(1, 2)}
 _OTHER_SIZE = PodNeeds(2, 8)
 #: What waits for a TrainJob computes nothing.
 _LAUNCHER_SIZE = PodNeeds(1, 2)
@@ -60,6 +61,7 @@ class KubeflowTarget:
         settings: image, claim or bucket, node pool, pull secret, queue, service account.
         environment: variables of the steps.
         data: the nodes that prepare the data.
+        recipients: who is told of the end of a run by its last step; None for nobody.
         katib: whether Katib carries out a search; else it is one step, whose trials share a node.
 
     Attributes:
@@ -83,9 +85,11 @@ class KubeflowTarget:
         settings: ProjectSettings | None = None,
         environment: Mapping[str, str] | None = None,
         data: DataNodes | None = None,
+        recipients: Recipients | None = None,
         *,
         katib: bool = False,
     ) -> None:
+        self.recipients = recipients
         self._katib = katib
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.component_interface.step import CHECKPOINTS_OF_RUN
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.local.own import for_this_machine, own_here
 from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record, shown_result
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
+from gpu_pipelines.targets.local.telling import told_of_errors
 from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request, Submission, Values, is_own
 from gpu_pipelines.targets.options import CONTAINER, HERE, AcceleratorOptions, option, setting
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline, own_pipeline, require_no_task
@@ -62,6 +64,8 @@ class Local(LocalTarget, Target):
     def __init__(self, options: LocalOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
         LocalTarget.__init__(self)
+        # What is compiled for this machine has no step that sends messages: the command does.
+        self._told = recipients_of(self.options.notify, self.options.notify_nothing_new, self.settings)
 
     def can_read(self, uri: str) -> bool:
         """Whatever is there; what is not is among the problems of a run."""
@@ -171,8 +175,10 @@ class Local(LocalTarget, Target):
         """Runs the pipeline, or tries its training, and waits for the end."""
         checked, reuse, request = submission.content
         if not self.options.trial:
-            with watch.steps() as observer:
-                record = run_and_record(checked, self.options.runs, observer, reuse=reuse)
+            with told_of_errors(checked.name, self._told) as tell_of:
+                with watch.steps() as observer:
+                    record = run_and_record(checked, self.options.runs, observer, reuse=reuse)
+                tell_of(record)
             lines = [*shown_result(record), *next_commands(record, request)]
             return Outcome(record.status, lines, record.document)
         from gpu_pipelines.targets.local.trial import shown_trial, try_training

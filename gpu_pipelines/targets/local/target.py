@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TELLS
 from gpu_pipelines.errors import ERROR_FILE, UserError
 from gpu_pipelines.step_environment import (
     ACCELERATOR,
@@ -36,11 +36,12 @@ from gpu_pipelines.targets.run_record import RunRecord
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
+    from gpu_pipelines.notifications.recipients import Recipients
 
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
 # The effect of one, a new version, is what it is run for, and the others look at what may have changed.
-NEVER_REUSED = ("upload-model", PREDICTS, *LOOKING_STEPS)
+NEVER_REUSED = ("upload-model", PREDICTS, TELLS, *LOOKING_STEPS)
 #: The outputs of a run by the name that pipelines give them, each with the step and the step's own name of it.
 _ARTIFACTS = {
     "data_report": ("prepare-data", "report"),
@@ -69,6 +70,7 @@ class LocalTarget:
         registry: a directory where the command is run.
         pipeline_job: the run's name; the local runner knows no resource names.
         encryption_key: none; the registry takes that of the settings.
+        recipients: None: the command tells them itself, once the run has ended.
         notification: None: the command's exit status and the run's outcome.json tell how it ended.
         parameters: none.
         note: nothing.
@@ -78,6 +80,7 @@ class LocalTarget:
     registry = "./registry"
     pipeline_job = "{{$.pipeline_job_name}}"
     encryption_key = ""
+    recipients: Recipients | None = None
     notification = None
     parameters: Mapping[str, Parameter] = MappingProxyType({})
     note = ""

@@ -6,6 +6,7 @@ component of a step is taken over into the pipeline, so that what is placed on a
 
 from __future__ import annotations
 
+import copy
 import inspect
 import json
 import re
@@ -23,6 +24,8 @@ _OURS = re.compile(r"^ *from gpu_pipelines\.\S+ import", re.MULTILINE)
 _NAMES = {name.replace("_", "-") for name in COMPONENTS}
 #: What KFP says of a task of which its author has said nothing.
 _CACHED_BY_DEFAULT = {"enableCache": True}
+#: The type of an input in which KFP tells how other tasks have ended.
+_STATUS = "TASK_FINAL_STATUS"
 
 
 @dataclass(frozen=True)
@@ -206,7 +209,7 @@ def _as_component(step: Step) -> Any:
 
     # By these two keys KFP knows a file as that of a component.
     key, label = f"comp-{step.component}", f"exec-{step.component}"
-    inputs = step.spec.get("inputDefinitions", {})
+    inputs = _inputs_anywhere(step)
     given = {
         kind: {name: {word: name} for name in inputs[kind]}
         for kind, word in (("parameters", "componentInputParameter"), ("artifacts", "componentInputArtifact"))
@@ -215,7 +218,7 @@ def _as_component(step: Step) -> Any:
     task = {"componentRef": {"name": key}, "inputs": given, "taskInfo": {"name": step.component}}
     alone = {
         "pipelineInfo": {"name": step.component},
-        "components": {key: {**step.spec, "executorLabel": label}},
+        "components": {key: {**step.spec, "executorLabel": label, **({"inputDefinitions": inputs} if inputs else {})}},
         "deploymentSpec": {"executors": {label: {"container": _without_settings(step.container)}}},
         "root": {"dag": {"tasks": {step.component: task}}, "inputDefinitions": inputs},
         "schemaVersion": "2.1.0",
@@ -225,6 +228,15 @@ def _as_component(step: Step) -> Any:
     # KFP writes the variables of a component as a list, and reads them as a mapping.
     component.component_spec.implementation.container.env = step.variables
     return component
+
+
+def _inputs_anywhere(step: Step) -> dict[str, Any]:
+    """The inputs of a step as they may be given to it anywhere: how others have ended, KFP tells exit tasks alone."""
+    inputs: dict[str, Any] = copy.deepcopy(step.spec.get("inputDefinitions", {}))
+    for definition in inputs.get("parameters", {}).values():
+        if definition.get("parameterType") == _STATUS:
+            definition |= {"parameterType": "STRUCT", "isOptional": True}
+    return inputs
 
 
 def _without_settings(container: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,6 +251,9 @@ def _take_over(step: Step, alone: Sequence[Mapping[str, Any]], documents: list[d
     component = made["components"][task["componentRef"]["name"]]
     label = component["executorLabel"]
     container = made["deploymentSpec"]["executors"][label]["container"]
+    for name, definition in step.spec.get("inputDefinitions", {}).get("parameters", {}).items():
+        if definition.get("parameterType") == _STATUS:
+            component["inputDefinitions"]["parameters"][name] = definition
     key, new_label = f"comp-{step.name}", f"exec-{step.name}"
     if resources := {**container.get("resources", {}), **step.container.get("resources", {})}:
         container["resources"] = resources

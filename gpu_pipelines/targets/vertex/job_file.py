@@ -32,6 +32,7 @@ from gpu_pipelines.targets.vertex.job_spec import (
     timeout,
 )
 from gpu_pipelines.targets.vertex.job_spec_file import read_job_file
+from gpu_pipelines.targets.vertex.machines import spec_of
 from gpu_pipelines.targets.vertex.options import JobFlags
 from gpu_pipelines.yaml_output import is_utf8
 
@@ -108,7 +109,11 @@ def _prepare_from_file(path: Path, flags: JobFlags, settings: ProjectSettings) -
         problems += _for_gpus_alone(flags)
     if problems:
         raise UserError.of_all(problems)
-    fill_spec(spec, effective, flags.output_dir, web_access=flags.web_access)
+    mounts = flags.job.lustre_mounts
+    for pool in pools if mounts else ():
+        if pool and image_of(pool) and _REDUCTION_SERVER not in image_of(pool):
+            pool["lustre_mounts"] = [dict(each) for each in mounts]
+    fill_spec(spec, effective, flags.output_dir, web_access=flags.web_access, dns_peerings=flags.job.dns_peerings)
     name = checked_name(flags.name or default_name(plans[0] if plans else None, image_of(pools[0])))
     region = plans[0].region if plans else effective.region
     return PreparedJob(job_of(name, spec, settings), plans, settings.project, region, tuple(hints))
@@ -206,7 +211,7 @@ def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobFlags, region:
     strategy = flags.strategy or _strategy(machine, scheduling, flags)
     named = machine.get("reservation_affinity", {}).get("values", [None])[0]
     return PlanRequest(
-        spec=flags.accelerator or f"{kind}:{machine.get('accelerator_count', 1)}",
+        spec=flags.accelerator or spec_of(machine),
         nodes=pool.get("replica_count", 1),
         region=region,
         strategy=strategy,
@@ -237,6 +242,8 @@ def _set_machines(pools: list[Pool], planned: Mapping[int, AcceleratorPlan], fla
         if plan is None:
             continue
         pool["machine_spec"] = {**pool.get("machine_spec", {}), **machine_spec(plan)}
+        if not plan.partition:
+            pool["machine_spec"].pop("gpu_partition_size", None)
         if plan.reservation_affinity is None:
             pool["machine_spec"].pop("reservation_affinity", None)
         pool.setdefault("replica_count", 1)

@@ -74,7 +74,7 @@ def default_name(plan: AcceleratorPlan | None, image: str) -> str:
     if plan is None:
         return program[:LONGEST_NAME]
     nodes = f"x{plan.nodes}" if plan.nodes > 1 else ""
-    return f"{program}-{plan.spec.replace(':', '-')}{nodes}"[:LONGEST_NAME]
+    return f"{program}-{plan.spec.replace(':', '-').replace('/', '-')}{nodes}"[:LONGEST_NAME]
 
 
 def checked_name(name: str) -> str:

@@ -45,6 +45,8 @@ class JobOptions:
         reduction_server: add a pool of reduction servers, which sum up the gradients of several machines.
         web_access: allow an interactive shell in the containers.
         environment: variables of the containers, by name.
+        lustre_mounts: Lustre file systems of each machine, as `LustreMount` has them.
+        dns_peerings: domains that a network resolves for the job, as `DnsPeeringConfig` has them.
     """
 
     boot_disk_gb: int = 200
@@ -52,6 +54,8 @@ class JobOptions:
     reduction_server: bool = False
     web_access: bool = False
     environment: Mapping[str, str] = field(default_factory=dict)
+    lustre_mounts: Sequence[Mapping[str, str]] = ()
+    dns_peerings: Sequence[Mapping[str, str]] = ()
 
 
 @dataclass(frozen=True)
@@ -94,6 +98,7 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
     problems += [f"The variable {name} is empty, which Vertex AI refuses." for name in _empty(options.environment)]
     if options.reduction_server and (reason := no_reduction_server(plan)):
         problems.append(f"A reduction server cannot be used: {reason}")
+    problems += _without_a_network(settings, options)
     if settings.persistent_resource:
         problems += _not_on_a_persistent_resource(plan, options)
     if problems:
@@ -111,6 +116,18 @@ def _not_on_a_persistent_resource(plan: AcceleratorPlan, options: JobOptions) ->
     if options.reduction_server:
         found.append(
             "The machines of a persistent resource cannot be joined by reduction servers. Leave one of them out."
+        )
+    return found
+
+
+def _without_a_network(settings: ProjectSettings, options: JobOptions) -> list[str]:
+    """What needs a way into a network that there is none of."""
+    found = []
+    if options.lustre_mounts and not (settings.network or settings.network_attachment):
+        found.append("A Lustre file system is in a VPC network, and the job reaches none. Give --network-attachment.")
+    if options.dns_peerings and not settings.network_attachment:
+        found.append(
+            "Names are resolved through a network attachment (Private Service Connect). Give --network-attachment."
         )
     return found
 
@@ -181,12 +198,17 @@ def job_around(
 ) -> dict[str, Any]:
     """As `custom_job`, for worker pools of any kind."""
     spec: dict[str, Any] = {"worker_pool_specs": pools, "scheduling": scheduling}
-    fill_spec(spec, settings, output_directory, web_access=options.web_access)
+    fill_spec(spec, settings, output_directory, web_access=options.web_access, dns_peerings=options.dns_peerings)
     return job_of(name, spec, settings)
 
 
 def fill_spec(
-    spec: dict[str, Any], settings: ProjectSettings, output_directory: str | None, *, web_access: bool
+    spec: dict[str, Any],
+    settings: ProjectSettings,
+    output_directory: str | None,
+    *,
+    web_access: bool,
+    dns_peerings: Sequence[Mapping[str, str]] = (),
 ) -> None:
     """Sets in a `CustomJobSpec` what is given besides pools and scheduling; what is not given stays."""
     for name in ("service_account", "network", "tensorboard"):
@@ -194,6 +216,8 @@ def fill_spec(
             spec[name] = value
     if settings.network_attachment:
         spec["psc_interface_config"] = {"network_attachment": settings.network_attachment}
+        if dns_peerings:
+            spec["psc_interface_config"]["dns_peering_configs"] = [dict(each) for each in dns_peerings]
     if settings.persistent_resource:
         spec["persistent_resource_id"] = settings.persistent_resource
     if output_directory:
@@ -242,6 +266,7 @@ def worker_pools(
         "replica_count": 1,
         "disk_spec": {"boot_disk_type": boot_disk_type, "boot_disk_size_gb": options.boot_disk_gb},
         "container_spec": container_spec,
+        **({"lustre_mounts": [dict(each) for each in options.lustre_mounts]} if options.lustre_mounts else {}),
     }
     return [pool] + ([{**pool, "replica_count": nodes - 1}] if nodes > 1 else [])
 

@@ -117,6 +117,16 @@ def data_nodes_of(spec: Mapping[str, Any]) -> int:
     return sum(int(pool.get("replica_count", 1)) for pool in job[_POOLS]) if job else 1
 
 
+def jobs_by_resource(spec: Mapping[str, Any]) -> dict[str, dict[str, list[dict[str, Any]]]]:
+    """The worker pools of the jobs that run on persistent resources, by resource and step."""
+    found: dict[str, dict[str, list[dict[str, Any]]]] = {}
+    for key, values in _custom_jobs(spec).items():
+        resource = str(values.get("persistent_resource_id") or "")
+        if resource and not resource.startswith("{{"):
+            found.setdefault(resource, {})[key.removeprefix("comp-")] = values[_POOLS]
+    return found
+
+
 def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The defaults of the inputs of each component that is a CustomJob."""
     found = {}
@@ -138,7 +148,7 @@ def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[Pl
             continue
         training = [pool for pool in pools if pool.get("machine_spec", {}).get("accelerator_type")]
         request = PlanRequest(
-            spec=f"{machine['accelerator_type']}:{int(machine.get('accelerator_count', 1))}",
+            spec=spec_of(machine),
             nodes=sum(int(pool.get("replica_count", 1)) for pool in training),
             region=region,
             machine_type=machine.get("machine_type"),
@@ -148,6 +158,12 @@ def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[Pl
         resource = str(values.get("persistent_resource_id") or "")
         found[key.removeprefix("comp-")] = (request, "" if resource.startswith("{{") else resource)
     return found
+
+
+def spec_of(machine: Mapping[str, Any]) -> str:
+    """The specification of a `MachineSpec` with GPUs."""
+    partition = f"/{size}" if (size := machine.get("gpu_partition_size")) else ""
+    return f"{machine['accelerator_type']}{partition}:{int(machine.get('accelerator_count', 1))}"
 
 
 def _bought(machine: Mapping[str, Any], strategy: Any) -> dict[str, Any]:

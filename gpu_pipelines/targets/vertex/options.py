@@ -23,6 +23,7 @@ from gpu_pipelines.targets.options import (
     words_of,
 )
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
+from gpu_pipelines.targets.vertex.mounts import dns_peerings, lustre_mounts
 
 _JOB = ("job",)
 _EVERYWHERE = STARTED | COMPILED | {"job"}
@@ -57,6 +58,19 @@ class VertexOptions(CloudOptions):
     network: str | None = setting("projects/NUMBER/global/networks/NAME.", _EVERYWHERE, "network", metavar="NAME")
     network_attachment: str | None = setting(
         "projects/P/regions/R/networkAttachments/N.", _EVERYWHERE, "network_attachment", metavar="NAME", in_file=True
+    )
+    dns_peering: list[str] | None = compiled_in(
+        None,
+        "Resolve a domain in a network of the attachment; repeatable.",
+        {"job"},
+        group=PROJECT,
+        metavar="DOMAIN.=PROJECT/NETWORK",
+    )
+    lustre: list[str] | None = compiled_in(
+        None,
+        "Mount a Lustre file system below /mnt/lustre: ip=…,filesystem=…,volume=…,mount=NAME; repeatable.",
+        {"job"},
+        metavar="FIELDS",
     )
     persistent_resource: str | None = setting(
         "Persistent resource whose machines run what has GPUs.",
@@ -100,7 +114,18 @@ class VertexOptions(CloudOptions):
     @property
     def job(self) -> JobOptions:
         """What the jobs of steps take besides their plan."""
-        return JobOptions(self.boot_disk_gb, self.max_wait, self.reduction_server, self.web_access, self.environment)
+        return self._job(self.boot_disk_gb)
+
+    def _job(self, boot_disk_gb: int) -> JobOptions:
+        return JobOptions(
+            boot_disk_gb,
+            self.max_wait,
+            self.reduction_server,
+            self.web_access,
+            self.environment,
+            lustre_mounts(self.lustre),
+            dns_peerings(self.dns_peering),
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,5 +164,4 @@ class JobFlags(VertexOptions):
     @property
     def job(self) -> JobOptions:
         """What the job takes besides its plan."""
-        size = JobOptions.boot_disk_gb if self.boot_disk_gb is None else self.boot_disk_gb
-        return JobOptions(size, self.max_wait, self.reduction_server, self.web_access, self.environment)
+        return self._job(JobOptions.boot_disk_gb if self.boot_disk_gb is None else self.boot_disk_gb)

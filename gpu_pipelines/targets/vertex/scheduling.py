@@ -30,13 +30,21 @@ class VertexSchedules(Schedules):
         settings: project and region.
         options: those of the commands.
         version: finds an uploaded version by its address.
+        look_at_resources: checks that the machines are there that a pipeline has of its own.
 
     Raises:
         UserError: project or region is not known.
     """
 
-    def __init__(self, settings: ProjectSettings, options: VertexOptions, version: Callable[[str], Compiled]) -> None:
+    def __init__(
+        self,
+        settings: ProjectSettings,
+        options: VertexOptions,
+        version: Callable[[str], Compiled],
+        look_at_resources: Callable[[Mapping[str, Any]], None],
+    ) -> None:
         self._settings, self._options, self._version = settings, options, version
+        self._look_at_resources = look_at_resources
         self._settings.require("project", "region")
 
     def version(self, pipeline: str) -> Compiled:
@@ -81,6 +89,7 @@ class VertexSchedules(Schedules):
         assert wanted.compiled
         assert wanted.values
         spec, template = wanted.compiled.spec, wanted.compiled.origin.template
+        self._look_at_resources(spec)
         return pipeline_job(spec, wanted.values.taken, self._settings, cache=wanted.cache, template=template)
 
     @staticmethod

@@ -15,8 +15,9 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.dag.placement import BEGINS_STUDY, CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, UPLOADS
+from gpu_pipelines.dag.placement import BEGINS_STUDY, CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, TELLS, UPLOADS
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, preemption_variables
@@ -29,7 +30,7 @@ from gpu_pipelines.targets.vertex.tuning_job import TRIAL_COMMAND, TuningTasks, 
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
-_STEP_SIZES = {PREPARES: ("16", "64G"), **dict.fromkeys(LOOKING_STEPS, ("1", "4G"))}
+_STEP_SIZES = {PREPARES: ("16", "64G"), **dict.fromkeys((*LOOKING_STEPS, TELLS), ("1", "4G"))}
 _OTHER_SIZE = ("4", "16G")
 #: The parameter of a pipeline that names the image of its steps, where none was known when it was compiled.
 IMAGE_PARAMETER = "steps_image"
@@ -63,6 +64,7 @@ class VertexTarget:
         settings: image, service account, network, key, TensorBoard and labels.
         options: disk, waiting, reduction servers and variables.
         data: the machines of data preparation; left out, a plain task.
+        recipients: who is told of the end of a run by its last step; None for nobody.
 
     Attributes:
         checkpoint_uri: None: each run has a place of its own.
@@ -84,7 +86,9 @@ class VertexTarget:
         settings: ProjectSettings | None = None,
         options: JobOptions | None = None,
         data: DataNodes | None = None,
+        recipients: Recipients | None = None,
     ) -> None:
+        self.recipients = recipients
         self._settings = settings or ProjectSettings()
         self._options = options or JobOptions()
         self._data = data or DataNodes()

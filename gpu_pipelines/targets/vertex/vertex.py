@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget
 from gpu_pipelines.targets.compiled import with_image
@@ -70,7 +72,8 @@ class Vertex(VertexTarget, CloudTarget):
             self.settings = settings_for(self.settings)
         asked = self.options
         nodes = DataNodes(asked.data_nodes, asked.data_machine_type or "", asked.data_strategy or STANDARD)
-        VertexTarget.__init__(self, self.settings, self.options.job, nodes)
+        told = recipients_of(asked.notify, asked.notify_nothing_new, self.settings, variables=())
+        VertexTarget.__init__(self, self.settings, self.options.job, nodes, told)
 
     def can_read(self, uri: str) -> bool:
         """Buckets, tables and samples; what is in a bucket that is mounted; on an emulator, what is here."""
@@ -124,10 +127,24 @@ class Vertex(VertexTarget, CloudTarget):
         """The `PipelineJob` with an id that no other has."""
         from gpu_pipelines.targets.vertex.pipelines import PipelineRequest, new_job_id, pipeline_job
 
+        self._look_at_resources(compiled.spec)
         template = compiled.origin.template
         job = pipeline_job(compiled.spec, values.taken, self.settings, cache=request.cache, template=template)
         sent = PipelineRequest(new_job_id(compiled.name), job)
         return Submission(sent, lambda: [self._as_sent(f"pipelineJobs?pipelineJobId={sent.job_id}", sent.job)])
+
+    def _look_at_resources(self, spec: Mapping[str, Any]) -> None:
+        """Says what the persistent resources of a pipeline are.
+
+        Raises:
+            UserError: one is not there, or has not the machines of its steps.
+        """
+        from gpu_pipelines.targets.vertex.machines import jobs_by_resource
+        from gpu_pipelines.targets.vertex.persistent_resource import told_resource
+
+        # An emulator of the run's own has no machines that stay.
+        for resource, jobs in ({} if self.options.emulate else jobs_by_resource(spec)).items():
+            print(told_resource(resource, jobs, self.settings), file=sys.stderr)
 
     @property
     def is_here(self) -> bool:
@@ -197,7 +214,7 @@ class Vertex(VertexTarget, CloudTarget):
         """The schedules of the project in its region."""
         from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
 
-        return VertexSchedules(self.settings, self.options, self.version)
+        return VertexSchedules(self.settings, self.options, self.version, self._look_at_resources)
 
     def version(self, address: str) -> Compiled:
         """An uploaded version, by its package, package and tag, or address; or a pipeline in a file."""

@@ -1,0 +1,117 @@
+"""The channels that there are, by name, and what can be wrong with the parameter `notify`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib import import_module
+from importlib.metadata import entry_points
+
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.google_cloud.secret_reference import FORM, is_secret, is_variable
+from gpu_pipelines.notifications.channel import Channel, MailServer
+from gpu_pipelines.notifications.email_channel import is_mail_address
+
+#: An address of this channel is an e-mail address alone, without the channel's name before it.
+EMAIL = "email"
+#: A channel of this program is one file and one line here.
+_BUILT_IN = {
+    EMAIL: "gpu_pipelines.notifications.email_channel:Email",
+    "google-chat": "gpu_pipelines.notifications.google_chat:GoogleChat",
+    "slack": "gpu_pipelines.notifications.slack:Slack",
+    "webhook": "gpu_pipelines.notifications.webhook:Webhook",
+}
+#: A channel of an installed package is one line in its metadata: `name = package.module:Class`.
+ENTRY_POINTS = "gpu_pipelines.channels"
+#: So many are told of one run.
+MOST_ADDRESSES = 10
+
+
+def split(given: str) -> tuple[str, str]:
+    """The channel and the address behind it of an entry of `notify`; an e-mail address may stand alone."""
+    if is_mail_address(given) and given.partition(":")[0] not in _places():
+        return EMAIL, given
+    name, sign, address = given.partition(":")
+    return (name, address) if sign else (EMAIL, given)
+
+
+def is_email(given: str) -> bool:
+    """Whether an entry of `notify` is for e-mail."""
+    return split(given)[0] == EMAIL
+
+
+def channel_named(name: str) -> Channel:
+    """The channel of a name.
+
+    Raises:
+        UserError: there is none of that name, or it cannot be loaded.
+    """
+    if name not in (found := _places()):
+        # What is behind the name is not repeated: it may be a secret.
+        raise UserError(f"notify names a channel {name[:40]!r}.", nearest(name, found))
+    module, _, called = found[name].partition(":")
+    try:
+        channel: Channel = getattr(import_module(module), called)()
+    except Exception as error:
+        raise UserError(f"The channel {name} cannot be loaded: {type(error).__name__}: {error}.") from None
+    return channel
+
+
+def problems_of_addresses(
+    notify: Sequence[str], mail: MailServer | None, variables: Sequence[str] | None = None
+) -> list[str]:
+    """What is wrong with the entries of `notify`, each with what to do.
+
+    Args:
+        notify: e-mail addresses, and channels with where their secrets are: slack:projects/P/secrets/S/versions/latest.
+        mail: the server for e-mails; None where it is not known, and not looked at.
+        variables: names of the variables of the environment that the sender will have; None for any.
+    """
+    found = [f"notify has {len(notify)} addresses; at most {MOST_ADDRESSES} are told."]
+    found = found if len(notify) > MOST_ADDRESSES else []
+    for given in notify:
+        name, address = split(given)
+        try:
+            channel = channel_named(name)
+        except UserError as error:
+            found.append(f"{error.problem} {error.remedy}".strip())
+            continue
+        if channel.takes_secret:
+            found += _problems_of_reference(name, address, variables)
+        found += channel.problems(address, mail)
+    if any(is_email(given) for given in notify) and mail and mail.password:
+        found += _problems_of_variable("mail_password", mail.password, variables)
+    return list(dict.fromkeys(found))
+
+
+def _problems_of_reference(name: str, reference: str, variables: Sequence[str] | None) -> list[str]:
+    if not (is_secret(reference) or is_variable(reference)):
+        # Not repeated: it may be the secret itself, such as the address of a webhook.
+        return [
+            f"notify has {name}: with something behind it that names no secret. Whoever has the address of a webhook "
+            f"can post there, so it stands in no file: give {name}: and {FORM}, where the address is."
+        ]
+    return _problems_of_variable(f"notify ({name})", reference, variables)
+
+
+def _problems_of_variable(what: str, reference: str, variables: Sequence[str] | None) -> list[str]:
+    if variables is None or not is_variable(reference) or reference in variables:
+        return []
+    return [
+        f"{what} names the variable {reference}, which is not there where the message is sent. Give "
+        "projects/PROJECT/secrets/SECRET/versions/VERSION of Secret Manager."
+    ]
+
+
+@cache
+def _places() -> dict[str, str]:
+    """The classes of all channels by their names; those of this program win."""
+    found = dict(_BUILT_IN)
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        if point.name in _BUILT_IN:
+            package = point.dist.name if point.dist else "a package"
+            print(f"warning: the channel {point.name} of {package} is left out: the name is taken", file=sys.stderr)
+        else:
+            found[point.name] = point.value
+    return found

@@ -1,0 +1,89 @@
+"""Sends a message to everybody who is to be told; whatever goes wrong with that is said, and changes nothing else."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections.abc import Callable, Sequence
+
+from gpu_pipelines.errors import UnavailableError, UserError
+from gpu_pipelines.google_cloud.secret_reference import value_of
+from gpu_pipelines.notifications.channel import Channel, MailServer, NotSentError, TryAgainError
+from gpu_pipelines.notifications.channels import channel_named, split
+from gpu_pipelines.notifications.message import Message
+
+#: Seconds that one address may take, with all tries; that one try may take; before the second try, and at most.
+_WHOLE, _TRY, _FIRST_WAIT, _LONGEST_WAIT = 60.0, 15.0, 1.0, 16.0
+
+
+def tell(
+    message: Message,
+    notify: Sequence[str],
+    mail: MailServer,
+    *,
+    about_nothing_new: bool = False,
+    say: Callable[[str], None] | None = None,
+    first_wait: float = _FIRST_WAIT,
+    whole: float = _WHOLE,
+) -> list[str]:
+    """Sends a message; never raises an error.
+
+    Args:
+        message: how a run has ended.
+        notify: who is told.
+        mail: the server for e-mails.
+        about_nothing_new: whether they are told as well that there was nothing new.
+        say: gets a line for each address; left out, they go to stderr.
+        first_wait: seconds before the second try.
+        whole: seconds that one address may take.
+
+    Returns:
+        Those of `notify` that were told.
+    """
+    say = say or (lambda line: print(line, file=sys.stderr, flush=True))
+    if not notify or not (message.is_eventful or about_nothing_new):
+        return []
+    told = []
+    for given in notify:
+        name, address = split(given)
+        # Of a channel, its title: behind its name stands where a secret is.
+        called = address if name == "email" else name
+        try:
+            channel = channel_named(name)
+            called = address if not channel.takes_secret else channel.title
+            _send(channel, message, address, mail, first_wait, whole)
+        except (NotSentError, UserError) as error:
+            say(f"warning: {called} was not told of the end of the run: {_in_words(error)}")
+        except Exception as error:
+            # A channel of another package may raise anything, and its words may have the secret in them.
+            say(f"warning: {called} was not told of the end of the run: {type(error).__name__}")
+        else:
+            say(f"told {called} that the run ended: {message.outcome}")
+            told.append(given)
+    return told
+
+
+def _send(channel: Channel, message: Message, address: str, mail: MailServer, first_wait: float, whole: float) -> None:
+    """Sends a message to one address, and tries again what may pass.
+
+    Raises:
+        NotSentError: it did not get through in time, or never will.
+        UserError: the secret cannot be read.
+    """
+    until, wait = time.monotonic() + whole, first_wait
+    while True:
+        try:
+            place = value_of(address) if channel.takes_secret else address
+            channel.send(message, place, mail, max(min(_TRY, until - time.monotonic()), 0.1))
+            return
+        except (TryAgainError, UnavailableError) as error:
+            pause = max(min(wait, _LONGEST_WAIT) * random.uniform(1.0, 1.5), getattr(error, "seconds", 0.0))  # noqa: S311
+            if time.monotonic() + pause >= until:
+                raise NotSentError(f"{_in_words(error)}; it was tried for {whole:g} s") from None
+            time.sleep(pause)
+            wait *= 2
+
+
+def _in_words(error: Exception) -> str:
+    return f"{error.problem} {error.remedy}".strip() if isinstance(error, UserError) else str(error)

@@ -1,0 +1,102 @@
+"""What `send_message` does: the message at the end of a run, however it has ended."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from gpu_pipelines.notifications.message import Message, metrics_from
+from gpu_pipelines.notifications.notes import EVALUATED, LOOKED, TRAINED, UPLOADED, left
+from gpu_pipelines.notifications.sending import tell
+from gpu_pipelines.notifications.settings import MessageSettings
+
+_RUN_OF_VERTEX = re.compile(r"projects/([^/]+)/locations/([^/]+)/pipelineJobs/([^/]+)")
+_ENDS = {"FAIL": "failed", "ERROR": "failed", "CANCEL": "cancelled"}
+
+
+def run(settings: MessageSettings, *, status: Any, pipeline: str = "") -> None:
+    """Runs the step. It succeeds whoever can be told or not: a message changes nothing in a run.
+
+    Args:
+        settings: the parameters that the component declares.
+        status: `kfp.dsl.PipelineTaskFinalStatus` of what the run consists of.
+        pipeline: name of the pipeline.
+    """
+    try:
+        for problem in settings.problems():
+            print(f"warning: {problem}", flush=True)
+        message = message_of(settings, status, left(settings.outcome_uri), pipeline)
+        print(message.text, flush=True)
+        if not (message.is_eventful or settings.notify_nothing_new):
+            print("nobody is told of that", flush=True)
+        tell(message, settings.notify, settings.mail, about_nothing_new=settings.notify_nothing_new)
+    except Exception as error:
+        # Not its text: nobody knows what is in it.
+        print(f"warning: no message was sent: {type(error).__name__}", flush=True)
+
+
+def message_of(
+    settings: MessageSettings, status: Any, notes: Mapping[str, Mapping[str, Any]], pipeline: str
+) -> Message:
+    """What is to be said of a run.
+
+    Args:
+        settings: name and page of the run, and what its machines cost.
+        status: how it has ended, as KFP tells an exit handler.
+        notes: what its steps have left, by step.
+        pipeline: name of the pipeline.
+    """
+    state, name = str(getattr(status, "state", "")).upper(), settings.run_name
+    resource = _RUN_OF_VERTEX.fullmatch(str(getattr(status, "pipeline_job_resource_name", "") or name))
+    outcome = next((word for part, word in _ENDS.items() if part in state), "")
+    reason = str(getattr(status, "error_message", "") or "") if outcome else ""
+    uploaded, evaluated, looked = (notes.get(step, {}) for step in (UPLOADED, EVALUATED, LOOKED))
+    if not outcome:
+        outcome, reason = str(uploaded.get("outcome", "")), str(looked.get("reason", ""))
+        if not outcome:
+            outcome = reason.partition(":")[0] if looked and not looked.get("retrain") else "finished"
+    metrics = metrics_from(evaluated.get("metrics", {}), str(evaluated.get("select_by", "")))
+    return Message(
+        outcome=outcome,
+        pipeline=pipeline,
+        run=resource[3] if resource else name.rpartition("/")[2],
+        reason=reason,
+        model=str(uploaded.get("model", "")),
+        metrics=metrics,
+        gates=[str(gate) for gate in evaluated.get("gates_not_passed", [])],
+        cost=_cost(settings, notes, has_failed=outcome in _ENDS.values()),
+        link=_page(resource) if resource else settings.run_page,
+        ended=datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+
+
+def _page(resource: re.Match[str]) -> str:
+    project, location, job = resource.groups()
+    # As targets/vertex/console.py has it.
+    return f"https://console.cloud.google.com/vertex-ai/locations/{location}/pipelines/runs/{job}?project={project}"
+
+
+def _cost(settings: MessageSettings, notes: Mapping[str, Mapping[str, Any]], *, has_failed: bool) -> str:
+    """What the machines of the training have cost, by list prices, as far as that is known."""
+    price = settings.dollars_per_hour
+    if LOOKED in notes and not notes[LOOKED].get("retrain"):
+        return "no machine for a training was used"
+    if not price:
+        return ""
+    if seconds := notes.get(TRAINED, {}).get("seconds"):
+        return f"about ${price * seconds / 3600:,.2f}, {seconds / 3600:.2f} h of training at ${price:,.2f} an hour"
+    hours = _hours_since(settings.began)
+    if hours is None or not has_failed:
+        return f"not known; the training's machines cost about ${price:,.2f} an hour"
+    return f"at most about ${price * hours:,.2f}: {hours:.2f} h since the run began, ${price:,.2f} an hour of training"
+
+
+def _hours_since(began: str) -> float | None:
+    try:
+        moment = datetime.fromisoformat(began.replace("Z", "+00:00"))
+    except ValueError:
+        return None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)
+    return max((datetime.now(timezone.utc) - moment).total_seconds(), 0.0) / 3600

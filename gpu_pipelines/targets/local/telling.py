@@ -1,0 +1,82 @@
+"""Tells people of the end of a run on this machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import datetime, timezone
+from typing import TYPE_CHECKING
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.notifications.message import Message, metrics_from
+from gpu_pipelines.notifications.sending import tell
+
+if TYPE_CHECKING:
+    from gpu_pipelines.notifications.recipients import Recipients
+    from gpu_pipelines.targets.local.log import StepRecord
+    from gpu_pipelines.targets.run_record import RunRecord
+
+
+def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message:
+    """What is to be said of a run.
+
+    Args:
+        record: the run's.
+        link: where more is said; left out, the run's report.
+        price: of the machine, US dollars an hour; 0 for this one.
+    """
+    hours = record.seconds / 3600
+    evaluation = record.evaluation
+    failed = record.failed_step if record.steps and record.status == "failed" else None
+    return Message(
+        outcome=record.outcome,
+        pipeline=record.pipeline,
+        run=record.run_id,
+        reason=f"{failed.name}: {failed.message or _last_line(record, failed)}" if failed else record.reason,
+        model=record.registered,
+        metrics=metrics_from(evaluation.test["metrics"], evaluation.select_by) if evaluation else (),
+        gates=evaluation.gates_not_passed if evaluation else (),
+        cost=f"about ${price * hours:,.2f}, {hours:.2f} h at ${price:,.2f} an hour" if price else "",
+        link=link or str(record.report.absolute()),
+        ended=_now(),
+    )
+
+
+def _last_line(record: RunRecord, failed: StepRecord) -> str:
+    """What a step has said last that left no error of its own."""
+    try:
+        log = (record.directory / str(failed.log)).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        log = ""
+    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it left no error")
+
+
+def tell_of(record: RunRecord, recipients: Recipients | None, link: str = "", price: float = 0.0) -> None:
+    """Tells people of the end of a run; see `gpu_pipelines.notifications.sending.tell`."""
+    if recipients is not None:
+        message = message_of(record, link, price)
+        tell(message, recipients.notify, recipients.mail, about_nothing_new=recipients.about_nothing_new)
+
+
+@contextmanager
+def told_of_errors(pipeline: str, recipients: Recipients | None) -> Iterator[Callable[[RunRecord], None]]:
+    """Tells people of a run that ends inside of the context, or of the error that it ends with.
+
+    Args:
+        pipeline: its name.
+        recipients: who is told; None for nobody.
+
+    Returns:
+        What is to be called with the record of a run that has one.
+    """
+    try:
+        yield lambda record: tell_of(record, recipients)
+    except UserError as error:
+        if recipients is not None:
+            message = Message("failed", pipeline, reason=error.problem, ended=_now())
+            tell(message, recipients.notify, recipients.mail)
+        raise
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).strftime("%Y-%m-%d %H:%M UTC")
