@@ -71,6 +71,10 @@ _FORMS = {
         r"projects/[^/\s]+/locations/[^/\s]+/tensorboards/[0-9]+",
         "the full name of a TensorBoard, projects/P/locations/L/tensorboards/NUMBER",
     ),
+    "billing_table": (
+        r"[a-z][a-z0-9:.-]{4,}[a-z0-9]\.[A-Za-z0-9_]+\.[A-Za-z0-9_-]+",
+        "a table of billing export, PROJECT.DATASET.gcp_billing_export_resource_v1_ACCOUNT, or a view of it",
+    ),
     "tracking": (
         r"[a-z][\w-]*(:[^\s@]+)?",
         "a tracker, such as mlflow, mlflow:https://HOST, vertex or wandb, without a password",
@@ -101,6 +105,7 @@ class ProjectSettings:
         failure_policy: what a run on Vertex AI does once a step has failed, `fast` or `slow`.
         encryption_key: Cloud KMS key for what jobs and pipelines leave, by its full name.
         tensorboard: Vertex AI TensorBoard that training is shown in, by its full name.
+        billing_table: table in BigQuery that billing export writes, `PROJECT.DATASET.TABLE`.
         tracking: tracker that runs are shown in, as the parameter of the pipelines.
         kubeflow_host: address of Kubeflow Pipelines.
         kubeflow_namespace: namespace that its runs are in; empty for a deployment without profiles.
@@ -130,6 +135,7 @@ class ProjectSettings:
     failure_policy: str | None = None
     encryption_key: str | None = None
     tensorboard: str | None = None
+    billing_table: str | None = None
     tracking: str | None = None
     kubeflow_host: str | None = None
     kubeflow_namespace: str | None = None
