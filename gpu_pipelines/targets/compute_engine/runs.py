@@ -345,7 +345,9 @@ def _recorded(run: VmRun, request: Mapping[str, Any], work: Path) -> RunRecord:
         built = load_pipeline(request["pipeline"]).build(target, None)
     local = LocalRequest(request["pipeline"], built, Values(arguments, request["taken"]), "", spec)
     # Steps that an earlier start has finished are not run again.
-    return run_and_record(local, runs, _Lines(), reuse=request["cache"] or bool(list(runs.glob("*/run.json"))))
+    reuse = request["cache"] or bool(list(runs.glob("*/run.json")))
+    cost = f"that of the VM: gpu-pipelines runs show {run.name} --target compute_engine"
+    return run_and_record(local, runs, _Lines(), reuse=reuse, cost=cost)
 
 
 def _ended(run: VmRun, record: RunRecord) -> int:
