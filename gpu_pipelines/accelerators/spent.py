@@ -179,13 +179,14 @@ class Spent:
         """The machines as a sentence."""
         if not self.lines:
             return self.note or "cost: no machine has run yet"
+        several = self.hours >= 0.01
+        hours = f"{self.hours:,.2f} machine hours" if several else f"{3600 * self.hours:,.0f} machine seconds"
+        if all(line.usd is None for line in self.lines):
+            return f"cost: not known for {hours}: no price is known of the machines of {', '.join(self.without_price)}"
         least = "at least " if self.without_price else ""
         prices = f"list prices of {self.as_of or 'unknown date'}{', unverified' if self.unverified else ''}"
         without = f"; without {', '.join(self.without_price)}, of unknown price" if self.without_price else ""
         limit = f"; ${self.at_most:,.2f} at most was planned" if self.at_most is not None else ""
-        hours = (
-            f"{self.hours:,.2f} machine hours" if self.hours >= 0.01 else f"{3600 * self.hours:,.0f} machine seconds"
-        )
         return f"cost: {least}{dollars(self.usd)} for {hours} ({prices}{without}){limit}"
 
     def figures(self) -> dict[str, float]:

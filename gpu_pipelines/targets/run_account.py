@@ -159,7 +159,10 @@ def with_cost(outcome: Outcome, account: Callable[[], RunAccount], warn: Callabl
         return outcome
     tell_tracker(found, warn)
     document = {**outcome.document, "cost": found.spent.to_json()}
-    return replace(outcome, lines=[*outcome.lines, *found.told], document=document)
+    # What came of it is said last, why it failed first.
+    is_good = outcome.state == "succeeded"
+    lines = [*found.told, *outcome.lines] if is_good else [*outcome.lines, *found.told]
+    return replace(outcome, lines=lines, document=document)
 
 
 def tell_tracker(account: RunAccount, warn: Callable[[str], None]) -> None:
