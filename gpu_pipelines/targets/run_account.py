@@ -15,6 +15,7 @@ from gpu_pipelines.targets.messages import Outcome
 
 if TYPE_CHECKING:
     from gpu_pipelines.terminal import Table
+    from gpu_pipelines.tracking.tracker import TrackedRun
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class RunAccount:
         error: why it failed; empty if it did not.
         page: where more of it stands; empty for nowhere.
         tracking: the tracker that it is shown in; empty for none.
-        place: of its checkpoints, by which the tracker knows it; empty where it is not known.
+        tracked: by what the tracker knows it; None where that is not known.
     """
 
     run: str
@@ -54,7 +55,7 @@ class RunAccount:
     error: str = ""
     page: str = ""
     tracking: str = ""
-    place: str = ""
+    tracked: TrackedRun | None = None
 
     @property
     def has_ended(self) -> bool:
@@ -172,9 +173,8 @@ def tell_tracker(account: RunAccount, warn: Callable[[str], None]) -> None:
         account: of a run that has ended.
         warn: is told what went wrong.
     """
-    if not (account.tracking and account.place and account.has_ended and account.spent.lines):
+    if not (account.tracking and account.tracked and account.has_ended and account.spent.lines):
         return
-    from gpu_pipelines.tracking.tracked import run_at
     from gpu_pipelines.tracking.trackers import NONE, tracker_for
 
     if account.tracking == NONE:
@@ -182,7 +182,7 @@ def tell_tracker(account: RunAccount, warn: Callable[[str], None]) -> None:
     name = account.tracking.partition(":")[0]
     try:
         tracker = tracker_for(account.tracking)
-        tracker.begin(run_at(account.place))
+        tracker.begin(account.tracked)
         tracker.log_figures(account.spent.figures())
         tracker.log_parameters({"prices_of": account.spent.as_of})
         tracker.end(account.state == "succeeded")

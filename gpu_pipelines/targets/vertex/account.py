@@ -25,6 +25,8 @@ from gpu_pipelines.targets.vertex.machine_times import (
     times_of_run,
 )
 from gpu_pipelines.targets.vertex.run_state import state_of
+from gpu_pipelines.tracking.tracked import run_of
+from gpu_pipelines.tracking.tracker import TrackedRun
 
 
 def account_of_run(name: str, settings: ProjectSettings) -> RunAccount:
@@ -54,7 +56,7 @@ def account_of_run(name: str, settings: ProjectSettings) -> RunAccount:
         error=run.error or (f"{failed.name} failed: {failed.error}" if failed else ""),
         page=console.run_page(name),
         tracking=str(job.runtime_config.parameter_values.get("tracking") or ""),
-        place=_checkpoints(job),
+        tracked=_tracked(job),
     )
     return account.with_bill(RUN_LABEL, str(job.labels.get(RUN_LABEL) or ""), settings)
 
@@ -86,9 +88,10 @@ def _spec_of(job: Any) -> dict[str, Any]:
     return spec
 
 
-def _checkpoints(job: Any) -> str:
-    """Where the training of a run has left its checkpoints, by which trackers know the run; empty if nowhere."""
+def _tracked(job: Any) -> TrackedRun | None:
+    """By what trackers know a run: the checkpoints that its training has left; None where there are none."""
     for detail in job.job_detail.task_details:
         if detail.task_name.startswith(TRAINING_STEPS) and "checkpoints" in detail.outputs:
-            return next((str(each.uri) for each in detail.outputs["checkpoints"].artifacts), "")
-    return ""
+            for artifact in detail.outputs["checkpoints"].artifacts:
+                return run_of(artifact, str(artifact.uri))
+    return None
