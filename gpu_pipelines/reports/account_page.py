@@ -34,6 +34,7 @@ def write_account_page(account: RunAccount, path: Path) -> None:
             for step in account.steps
         ],
         tiles=_tiles(account),
+        told=_told(account),
         machines=[_row(line, spent.usd) for line in spent.lines],
         planned=[
             {"step": step, "per_hour": dollars(each.usd_per_hour), "hours": each.hours, "at_most": _money(each.at_most)}
@@ -56,12 +57,22 @@ def _tiles(account: RunAccount) -> list[tuple[str, str]]:
     if not spent.lines:
         return []
     least = "at least " if spent.without_price else ""
-    found = [(f"{least}{dollars(spent.usd)}", "machine hours × list prices"), (f"{spent.hours:,.2f}", "machine hours")]
+    found = [(f"{least}{dollars(spent.usd)}", "machine hours × list prices"), (_hours(spent.hours), "machine hours")]
     if spent.at_most is not None:
         found.append((dollars(spent.at_most), "planned at most"))
     if spent.billed and spent.billed.until:
         found.append((f"{spent.billed.amount:,.2f} {spent.billed.currency}", "billed after credits"))
     return found
+
+
+def _told(account: RunAccount) -> list[str]:
+    """What the figures rest on."""
+    spent = account.spent
+    if not spent.lines:
+        return account.told
+    prices = [f"List prices of {spent.as_of}{', unverified' if spent.unverified else ''}."] if spent.as_of else []
+    unknown = f"Without {', '.join(spent.without_price)}: no price is known of their machines."
+    return [*prices, *([unknown] if spent.without_price else []), *account.told[1:]]
 
 
 def _row(line: Line, total: float) -> dict[str, Any]:
@@ -71,12 +82,16 @@ def _row(line: Line, total: float) -> dict[str, Any]:
         "machines": time.title,
         "bought": f"{time.strategy}, {time.region}",
         "ran": format_seconds(time.seconds),
-        "hours": f"{time.hours:,.2f}" if time.hours >= 0.1 else f"{time.hours:.4f}",
+        "hours": _hours(time.hours),
         "per_hour": "" if line.usd_per_hour is None or time.free else dollars(line.usd_per_hour),
         "usd": "unknown" if line.usd is None else dollars(line.usd),
         "share": round(100 * (line.usd or 0.0) / total, 2) if total else 0.0,
         "why": line.why,
     }
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.2f}" if hours >= 0.1 else f"{hours:.4f}"
 
 
 def _took(seconds: float) -> str:
