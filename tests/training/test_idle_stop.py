@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -17,6 +18,7 @@ from gpu_pipelines.distributed.idleness import Idleness
 from gpu_pipelines.distributed.launch import launch, run_program
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.peers import Timing
+from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.errors import IdleError, from_data
 from gpu_pipelines.training import engine
 from gpu_pipelines.training.batches import TrainingBatches
@@ -156,3 +158,38 @@ def test_a_training_of_two_processes_that_hangs_ends_with_its_newest_checkpoint(
     )
     with pytest.raises(IdleError, match=r"did nothing for \d+ s\..* Step-000000\d\d is kept\."):
         train_model(settings, dataset, str(run))
+
+
+NODE = """
+import sys
+from gpu_pipelines.distributed.idleness import Idleness
+from gpu_pipelines.distributed.launch import run_program
+from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.component_interface.step import own_process
+from gpu_pipelines.training.utilization import CpuShares
+import os
+rank, port, minutes, script, folder, works = sys.argv[1:]
+cluster = Cluster(2, int(rank), (), "127.0.0.1", int(port), 60.0)
+idleness = Idleness(float(minutes), [f"rank {rank}"], CpuShares())
+with own_process():
+    environment = {**os.environ, "RANK": rank}
+    run_program([sys.executable, script, folder, works], environment, cluster=cluster, idleness=idleness)
+"""
+
+
+@pytest.mark.slow
+def test_a_node_that_does_nothing_ends_the_others_with_its_reason(hangs: str, tmp_path: Path) -> None:
+    port = free_port()
+    nodes = [
+        subprocess.Popen(
+            [sys.executable, "-c", NODE, str(rank), str(port), "0.1", hangs, str(tmp_path), "0"],
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for rank in (0, 1)
+    ]
+    said = [node.communicate(timeout=120)[1] for node in nodes]
+    assert [node.returncode for node in nodes] == [1, 1]
+    assert all("because rank 1 did nothing for" in each for each in said), said
+    assert "node 1 (127.0.0.1" in said[0]
+    assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
