@@ -178,7 +178,7 @@ class Spent:
     def told(self) -> str:
         """The machines as a sentence."""
         if not self.lines:
-            return self.note or "cost: no machine has run yet"
+            return self.note or "cost: no machine has run"
         several = self.hours >= 0.01
         hours = f"{self.hours:,.2f} machine hours" if several else f"{3600 * self.hours:,.0f} machine seconds"
         if all(line.usd is None for line in self.lines):

@@ -69,7 +69,7 @@ def test_the_page_has_figures_machines_plan_and_bill_and_is_no_program(account: 
 
 
 def test_nothing_has_run_yet() -> None:
-    assert RunAccount("a", "vertex", "pending", [], Spent()).told == ["cost: no machine has run yet"]
+    assert RunAccount("a", "vertex", "pending", [], Spent()).told == ["cost: no machine has run"]
 
 
 def test_a_run_here_costs_nothing_and_says_so(tmp_path: Path) -> None:
