@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from gpu_pipelines.accelerators.catalog import Catalog, load_catalog
@@ -242,21 +242,6 @@ def spent_on(
         unverified=any(price.unverified for price in prices),
         left_out=left_out,
         planned=planned or {},
-    )
-
-
-def together(parts: Sequence[Spent]) -> Spent:
-    """What several tries of a run have cost, such as jobs in one region after another.
-
-    Args:
-        parts: of each; what was planned is that of the last, and what was billed is left out.
-    """
-    return replace(
-        parts[-1],
-        lines=[line for part in parts for line in part.lines],
-        as_of=min((part.as_of for part in parts if part.as_of), default=""),
-        unverified=any(part.unverified for part in parts),
-        billed=None,
     )
 
 
