@@ -141,6 +141,10 @@ class ConnectionLostError(ProcessFailedError, kind="connection_lost"):
     """A process of a step has ended because another one, which it computes with, was gone before."""
 
 
+class IdleError(UserError, kind="idle"):
+    """A training was stopped because its devices did nothing; it continues from its newest checkpoint."""
+
+
 class Interrupted(Exception):  # noqa: N818 (it is no error)
     """The work was interrupted before its end and can be continued; no mistake of anybody.
 

@@ -80,6 +80,10 @@ _FORMS = {
         r"projects/[^/\s]+/locations/[^/\s]+/tensorboards/[0-9]+",
         "the full name of a TensorBoard, projects/P/locations/L/tensorboards/NUMBER",
     ),
+    "billing_table": (
+        r"[a-z][a-z0-9:.-]{4,}[a-z0-9]\.[A-Za-z0-9_]+\.[A-Za-z0-9_-]+",
+        "a table of billing export, PROJECT.DATASET.gcp_billing_export_resource_v1_ACCOUNT, or a view of it",
+    ),
     "tracking": (
         r"[a-z][\w-]*(:[^\s@]+)?",
         "a tracker, such as mlflow, mlflow:https://HOST, vertex or wandb, without a password",
@@ -113,6 +117,7 @@ class ProjectSettings:
         mail_server: server for e-mails about runs, `smtp://USER@HOST:PORT` or `smtps://USER@HOST:PORT`.
         mail_sender: e-mail address that they come from.
         mail_password: where the password of USER is: a secret of Secret Manager, or a variable of the environment.
+        billing_table: table in BigQuery that billing export writes, `PROJECT.DATASET.TABLE`.
         tracking: tracker that runs are shown in, as the parameter of the pipelines.
         kubeflow_host: address of Kubeflow Pipelines.
         kubeflow_namespace: namespace that its runs are in; empty for a deployment without profiles.
@@ -145,6 +150,7 @@ class ProjectSettings:
     mail_server: str | None = None
     mail_sender: str | None = None
     mail_password: str | None = None
+    billing_table: str | None = None
     tracking: str | None = None
     kubeflow_host: str | None = None
     kubeflow_namespace: str | None = None

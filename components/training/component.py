@@ -49,6 +49,7 @@ def train_model(
     keep_last: int = 0,
     keep_every_steps: int = 0,
     early_stopping_patience: int = 0,
+    idle_stop: float = 30.0,
     resume_from_step: int = 0,
     streaming: str = "auto",
     cache_gb: float = 0.0,
@@ -126,6 +127,8 @@ def train_model(
         keep_last: Number of newest checkpoints to keep, besides the one with the lowest loss on val; 0 keeps all.
         keep_every_steps: Checkpoints at multiples of this step are kept as well; 0 for none.
         early_stopping_patience: Checkpoints in a row without a lower loss on val after which training stops; 0 never.
+        idle_stop: Minutes after which a training whose GPUs, or processes on CPUs, do nothing is stopped with a
+            checkpoint; it has failed then. 0 never.
         resume_from_step: Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside.
             0 goes on from the newest.
         streaming: on: the shards of a dataset in object storage are fetched when their rows are to come, into a cache;
@@ -188,6 +191,7 @@ def train_model(
             keep_last=keep_last,
             keep_every_steps=keep_every_steps,
             early_stopping_patience=early_stopping_patience,
+            idle_stop=idle_stop,
             resume_from_step=resume_from_step,
             streaming=streaming,
             cache_gb=cache_gb,

@@ -18,6 +18,7 @@ def run_training_script(
     launcher: str = "torchrun",
     processes_per_node: int = 0,
     environment: dict = {},  # noqa: B006
+    idle_stop: float = 30.0,
     checkpoint_uri: str = "",
 ) -> None:
     """Runs a training script of your own on all GPUs of one or more machines, or on CPU processes.
@@ -31,6 +32,8 @@ def run_training_script(
             plain (one process per node, nothing set).
         processes_per_node: Processes on each node, for torchrun and horovod; 0 for one per GPU, or two without a GPU.
         environment: Variables for the script, by name.
+        idle_stop: Minutes after which a training whose GPUs, or processes on CPUs, do nothing is stopped with a
+            checkpoint; it has failed then. 0 never.
         checkpoint_uri: Directory of the checkpoints, the same over restarts of one run, so that the script can continue
             from what is there. Empty for the artifact's own place.
 
@@ -49,6 +52,7 @@ def run_training_script(
             launcher=launcher,
             processes_per_node=processes_per_node,
             environment=environment,
+            idle_stop=idle_stop,
         ),
         dataset=dataset,
         checkpoints=checkpoints,

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from gpu_pipelines.cli.application import Application, print_json
-from gpu_pipelines.cli.target_options import AsJson
+from gpu_pipelines.cli.target_options import HERE, AsJson, of_targets
+from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
@@ -58,8 +59,69 @@ def list_runs(runs: Runs = _RUNS, as_json: AsJson = False) -> None:
 
 
 @app.command()
-def show(run: Run, runs: Runs = _RUNS, as_json: AsJson = False) -> None:
-    """Show a run: its steps, what came of it, and its parameters."""
+@of_targets("runs show", default=HERE)
+def show(
+    run: Annotated[
+        str,
+        typer.Argument(
+            metavar="RUN", help="Here: its id, a beginning that is only its, or latest. Elsewhere: what run printed."
+        ),
+    ],
+    target: Any,
+    runs: Runs = _RUNS,
+    report: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it as a page as well, of a run that is elsewhere.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Show a run: its steps, what came of it, its parameters; with --target one elsewhere, and what it has cost."""
+    if target.name == HERE:
+        if report:
+            raise InvalidRequestError("A run here has left its page.", f"gpu-pipelines runs open {run} opens it.")
+        show_here(run, runs, as_json)
+    else:
+        show_there(target, run, report, as_json)
+
+
+def show_there(target: Any, run: str, report: Path | None, as_json: bool) -> None:
+    """Shows a run of another target: how it stands, and what it has cost, which its tracker is told as well.
+
+    Args:
+        target: where it is.
+        run: its name, as the target has it.
+        report: gets the same as a page; None for none.
+        as_json: print one JSON document, and nothing else.
+
+    Raises:
+        UserError: the target tells nothing of runs, there is no such run, or the page cannot be written.
+    """
+    from gpu_pipelines.cli.run import show as show_lines
+    from gpu_pipelines.reports.account_page import write_account_page
+    from gpu_pipelines.targets.run_account import tell_tracker
+
+    if not hasattr(target, "account"):
+        raise UserError(f"The target {target.name} tells nothing of a run.", "Look at it where it runs.")
+    account = target.account(run)
+    tell_tracker(account, lambda text: print(f"warning: {text}", file=sys.stderr))
+    if report:
+        write_account_page(account, report)
+    if as_json:
+        print_json(account.to_json())
+    else:
+        show_lines([*account.lines(), *([f"report: {report}"] if report else [])])
+
+
+def show_here(run: str, runs: Path, as_json: bool) -> None:
+    """Shows a run on this machine.
+
+    Args:
+        run: its id, the beginning of one alone, or `latest`.
+        runs: directory of the runs.
+        as_json: print one JSON document, and nothing else.
+
+    Raises:
+        UserError: there is none, or there are several.
+    """
     from gpu_pipelines.component_interface.parameter import shown_value
     from gpu_pipelines.numbers import figure
     from gpu_pipelines.reports.durations import format_seconds
@@ -72,6 +134,8 @@ def show(run: Run, runs: Runs = _RUNS, as_json: AsJson = False) -> None:
     print(f"{record.run_id}: {record.status}, {format_seconds(record.seconds)} from {record.started[:16]} UTC")
     for line in ([record.registered] if record.model else []) + ([record.reason] if record.reason else []):
         print(line)
+    if record.cost:
+        print(f"cost: {record.cost}")
     steps = Table("step", "status", Column.number("took"), Column.text("log"))
     for step in record.steps:
         took = "" if step.status == "reused" else format_seconds(step.seconds)

@@ -6,6 +6,7 @@ the thread that watches must always be able to act. What this adds to torchrun:
 - SIGTERM or SIGINT makes the workers save their state and the step end as `Interrupted`, on all nodes;
 - a node that vanishes ends the others instead of leaving them waiting;
 - all nodes end with the same reason, the first one;
+- devices that do nothing for long end it as a signal would, but as an error;
 - a process that was killed, or lost its device or its connection, is started again with all others, on all nodes.
 """
 
@@ -22,6 +23,7 @@ from pathlib import Path
 from typing import Any, TypeGuard
 
 from gpu_pipelines.distributed import peers as nodes
+from gpu_pipelines.distributed.idleness import Idleness
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.peers import NodeState, Peers, Timing, address_towards, failed, interface_of, join
 from gpu_pipelines.distributed.processes import LOOPBACK, SECONDS_BETWEEN_LOOKS, Program, Torchrun, Workers
@@ -30,6 +32,7 @@ from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import (
     INTERRUPTED,
     ConnectionLostError,
+    IdleError,
     Interrupted,
     NodeFailedError,
     ProcessFailedError,
@@ -46,7 +49,13 @@ _KILLED_BY = (-signal.SIGKILL, -signal.SIGSEGV, -signal.SIGBUS)
 
 
 def launch(
-    arguments: list[str], *, processes: int, cluster: Cluster, timing: Timing | None = None, restarts: int = 0
+    arguments: list[str],
+    *,
+    processes: int,
+    cluster: Cluster,
+    timing: Timing | None = None,
+    restarts: int = 0,
+    idleness: Idleness | None = None,
 ) -> None:
     """Runs one Python program in several processes with torchrun's variables, and waits for its end.
 
@@ -57,9 +66,11 @@ def launch(
         timing: how long to wait for what; for tests.
         restarts: how often within an hour the processes of all nodes are started again, where one was killed or lost
             its device or its connection.
+        idleness: watches the devices; None where they may do nothing.
 
     Raises:
         UserError: a process failed, a node failed, did not come, or vanished.
+        IdleError: the devices did nothing; the processes were asked to save their state.
         Interrupted: this node or another was interrupted, and its processes ended.
     """
     # As many threads as cores in all; torchrun's own default is one for each process.
@@ -68,11 +79,16 @@ def launch(
     def workers(attempt: int) -> Workers:
         return Torchrun(arguments, processes, cluster, attempt)
 
-    _watch_over(workers, processes, cluster, timing or Timing(), Restarts(restarts))
+    _watch_over(workers, processes, cluster, timing or Timing(), Restarts(restarts), idleness)
 
 
 def run_program(
-    command: list[str], environment: Mapping[str, str], *, cluster: Cluster, timing: Timing | None = None
+    command: list[str],
+    environment: Mapping[str, str],
+    *,
+    cluster: Cluster,
+    timing: Timing | None = None,
+    idleness: Idleness | None = None,
 ) -> None:
     """Runs one program on this node, while every other node runs its own, and waits for the end of all.
 
@@ -81,16 +97,23 @@ def run_program(
         environment: all variables that the program gets.
         cluster: the nodes; the launchers meet at rank 0's port.
         timing: how long to wait for what; for tests.
+        idleness: watches the devices; None where they may do nothing.
 
     Raises:
         UserError: the program cannot be started or failed, or that of another node.
+        IdleError: the devices did nothing; the program was asked to save its state.
         Interrupted: this node or another was interrupted, or the program says that it was.
     """
-    _watch_over(lambda _: Program(command, environment), 1, cluster, timing or Timing(), Restarts(0))
+    _watch_over(lambda _: Program(command, environment), 1, cluster, timing or Timing(), Restarts(0), idleness)
 
 
 def _watch_over(
-    make: Callable[[int], Workers], processes: int, cluster: Cluster, timing: Timing, restarts: Restarts
+    make: Callable[[int], Workers],
+    processes: int,
+    cluster: Cluster,
+    timing: Timing,
+    restarts: Restarts,
+    idleness: Idleness | None,
 ) -> None:
     with noted() as signalled, tempfile.TemporaryDirectory(prefix="launch-") as logs:
         peers = None
@@ -101,7 +124,11 @@ def _watch_over(
             for attempt in itertools.count():
                 place = Path(logs) / str(attempt)
                 place.mkdir()
-                if _is_done(make(attempt), place, peers, signalled, timing, restarts):
+                if idleness:
+                    idleness.begin()
+                workers = make(attempt)
+                supervision = _Supervision(workers, peers, signalled, timing, idleness)
+                if _is_done(workers, supervision, place, peers, signalled, restarts):
                     return
         finally:
             if peers:
@@ -109,12 +136,17 @@ def _watch_over(
 
 
 def _is_done(
-    workers: Workers, logs: Path, peers: Peers | None, signalled: Signalled, timing: Timing, restarts: Restarts
+    workers: Workers,
+    supervision: _Supervision,
+    logs: Path,
+    peers: Peers | None,
+    signalled: Signalled,
+    restarts: Restarts,
 ) -> bool:
     """Runs the workers to their end; False where they are to be started again, on all nodes."""
     workers.start(logs)
     try:
-        _Supervision(workers, peers, signalled, timing).run()
+        supervision.run()
     except (UserError, Interrupted) as error:
         workers.kill()
         again = isinstance(error, UserError) and not signalled and restarts.are_worth(error)
@@ -150,8 +182,17 @@ def _prepare_network(cluster: Cluster) -> None:
 class _Supervision:
     """Waits for the end of the workers, and of those of the other nodes, and decides how it all ended."""
 
-    def __init__(self, workers: Workers, peers: Peers | None, signalled: Signalled, timing: Timing) -> None:
+    def __init__(
+        self,
+        workers: Workers,
+        peers: Peers | None,
+        signalled: Signalled,
+        timing: Timing,
+        idleness: Idleness | None = None,
+    ) -> None:
         self._workers, self._peers, self._signalled, self._timing = workers, peers, signalled, timing
+        self._idleness = idleness
+        self._idle: IdleError | None = None  # why they were stopped, where it was for that
         self._stopped_by = ""  # why the workers were asked to save their state and end
         self._given_up = False  # whether they were ended because another node has failed
         self._ask_from = 0.0  # until then they may end by themselves
@@ -196,7 +237,7 @@ class _Supervision:
                 # A failure there is often the echo of one here: a process that is ending must not seem to be stopped.
                 self._given_up, self._ask_from = True, now + (self._timing.settle if echo else 0.0)
                 self._deadline = self._ask_from + self._timing.end
-            elif by := self._who_stopped():
+            elif by := self._who_stopped() or self._what_is_idle():
                 self._stopped_by, self._deadline = by, now + self._timing.stop
                 print(f"{by}: its processes save their state and end", flush=True)
                 if self._peers:
@@ -214,6 +255,10 @@ class _Supervision:
                 return f"{self._name_of(rank)} was interrupted" if state.signalled else state.message
         return ""
 
+    def _what_is_idle(self) -> str:
+        self._idle = self._idleness.look(self._workers.processes()) if self._idleness else None
+        return self._idle.problem.rstrip(".") if self._idle else ""
+
     def _has_failed_elsewhere(self) -> bool:
         """Whether another node has failed, so that this one cannot go on."""
         states = self._peers.states.values() if self._peers else ()
@@ -225,6 +270,8 @@ class _Supervision:
 
     def _own_end(self) -> NodeState:
         """How this node ended, as far as it can tell by itself."""
+        if self._idle:
+            return failed(self._idle)
         error = self._workers.error
         failures = list(getattr(error, "failures", {}).items())
         first = min((failure.timestamp for _, failure in failures), default=0.0)

@@ -320,6 +320,8 @@ class PipelineBackend:
             **self._api.identity(account),
             "CLOUD_ML_PROJECT_ID": number,
             "CLOUD_ML_REGION": run.location,
+            # GCPC's launchers put them on their jobs.
+            "VERTEX_AI_PIPELINES_RUN_LABELS": json.dumps(dict(self._jobs.one(name).labels)),
         }
 
     def _here(self, path: Path) -> Path:

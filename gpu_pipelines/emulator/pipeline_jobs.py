@@ -36,6 +36,8 @@ _TASK_ENDED = (
 )
 #: Artifacts by the name of an input or output: each as the executor input has it.
 Artifacts = Mapping[str, Sequence[Mapping[str, Any]]]
+#: https://cloud.google.com/vertex-ai/docs/pipelines/gcpc-label-propagation.
+RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
 _JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,127}")
 
 
@@ -131,6 +133,8 @@ class PipelineJobs(Resources):
         with self._lock:
             job.state = STATES.PIPELINE_STATE_RUNNING
             job.start_time = job.update_time = now()
+            # The service's own, on every resource of the run.
+            job.labels.setdefault(RUN_LABEL, self._names.new(job.name, "runs").rpartition("/")[2])
             spec = as_json(job)["pipelineSpec"]
             self._add_task(job, spec["pipelineInfo"]["name"], TASK_STATES.RUNNING)
             for task in dict.fromkeys(tasks_outside_of_loops(spec, spec["root"])):

@@ -106,5 +106,5 @@ class Rest:
 def endpoint(service: str) -> str:
     """Where a service is, such as https://storage.googleapis.com, without a slash at the end."""
     override = os.environ.get(ENDPOINT_VARIABLE.format(service.upper()), "").rstrip("/")
-    # gcloud's endpoint of Cloud Storage has the path of its JSON interface in it.
-    return override.removesuffix("/storage/v1") or f"https://{service}.googleapis.com"
+    # gcloud's endpoints of Cloud Storage and BigQuery have the paths of their JSON interfaces in them.
+    return override.removesuffix("/storage/v1").removesuffix("/bigquery/v2") or f"https://{service}.googleapis.com"

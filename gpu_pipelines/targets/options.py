@@ -24,7 +24,12 @@ Words = Callable[[Mapping[str, Any]], Iterable[str]]
 COMPILED = frozenset({"run", "compile", "upload", "schedule create"})
 STARTED = frozenset({"run", "schedule create"})
 LOOKING = frozenset(
-    {"follow", "cancel", *(f"schedule {verb}" for verb in ("list", "describe", "pause", "resume", "delete", "update"))}
+    {
+        "follow",
+        "cancel",
+        "runs show",
+        *(f"schedule {verb}" for verb in ("list", "describe", "pause", "resume", "delete", "update")),
+    }
 )
 TALKING = LOOKING | STARTED | {"upload"}
 #: The commands that make a single machine or job, and the one that looks whether a project is ready for it.
@@ -206,6 +211,9 @@ class CloudOptions(AcceleratorOptions):
     )
     image: str | None = setting(
         "Image that the steps run in; docs/images.md.", COMPILED | DOCTOR, "image", group=CONTAINER
+    )
+    billing_table: str | None = setting(
+        "Table of billing export, P.DATASET.TABLE.", {"follow", "runs show"}, "billing_table", metavar="TABLE"
     )
     project: str | None = setting("Id of the project.", LOOKING | STARTED | ALONE | DOCTOR, "project")
     region: str | None = setting("Google Cloud region.", TALKING | COMPILED | ALONE | DOCTOR, "region", words=regions)

@@ -61,6 +61,7 @@ class RunRecord:
         key_metric: name of the one that says most; empty if there is none.
         versions: of Python and the packages that matter.
         checkpoints: below which its trainings write, on this machine; of a run that continues another, in that one.
+        cost: what it has cost, in words, or where that stands; empty where it was not written down.
     """
 
     run_id: str
@@ -84,6 +85,7 @@ class RunRecord:
     key_metric: str = ""
     versions: dict[str, str] = field(default_factory=installed_versions)
     checkpoints: str = ""
+    cost: str = ""
 
     @classmethod
     def load(cls, directory: Path) -> RunRecord:

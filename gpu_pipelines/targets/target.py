@@ -170,6 +170,7 @@ class Target(ABC):
     # submit(submission) -> Done                        starts it
     # follow(run, watch, every) -> Outcome              waits for the end of one that was started
     # cancel(run) -> str                                asks that it end, and says so
+    # account(run) -> RunAccount                        how it stands, and what it has cost
     # publish(compiled, tags) -> Done                   puts a compiled pipeline into a store
 
 

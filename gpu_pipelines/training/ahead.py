@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -47,6 +47,10 @@ class Coming(Generic[Made]):
 
     def __init__(self, future: Future[tuple[Made, torch.cuda.Event | None]]) -> None:
         self._future = future
+
+    def is_made(self, seconds: float) -> bool:
+        """Waits for it for so long at most; whether it is made, or making it has failed."""
+        return bool(wait([self._future], seconds).done)
 
     def made(self) -> Made:
         """What was made, for the host; what is on a device may not be there yet. Raises what making it raised."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,6 +26,7 @@ MicroBatches = tuple[list[tuple[Batch, int]], int]
 #: Steps that are being made ready while one is computed: the next, of which the loss tokens of all processes are being
 #: summed as well, and the one behind it, so that its loss tokens are known when the next is computed.
 AHEAD = 2
+_SECONDS_BETWEEN_QUESTIONS = 0.25
 
 
 class SampleOrder:
@@ -172,15 +173,34 @@ class TrainingBatches:
     def of_step(self, step: int) -> MicroBatches:
         """The micro-batches of a step, each with its number of loss tokens, and that of the global batch."""
         began = time.monotonic()
-        following = range(step, max(step + 1, min(step + 1 + AHEAD, self._total)))
-        for each in following:
-            if each not in self._steps:
-                self._steps[each] = _Step(self._ahead.begin(partial(self._make, each)))
+        following = self._begin_making(step)
         for each in following[: AHEAD if self._counts else 1]:
             self._steps[each].sum_loss_tokens()
         ready = self._steps.pop(step).ready(self._global)
         self._seconds += time.monotonic() - began
         return ready
+
+    def _begin_making(self, step: int) -> range:
+        """Begins a step and some after it, as far as they were not begun; returns which they are."""
+        following = range(step, max(step + 1, min(step + 1 + AHEAD, self._total)))
+        for each in following:
+            if each not in self._steps:
+                self._steps[each] = _Step(self._ahead.begin(partial(self._make, each)))
+        return following
+
+    def await_step(self, step: int, gives_up: Callable[[], bool]) -> bool:
+        """Waits until the rows of a step are there; False where they were given up before.
+
+        Args:
+            step: whose rows.
+            gives_up: is asked again and again.
+        """
+        began = time.monotonic()
+        self._begin_making(step)
+        while not (there := self._steps[step].share.is_made(_SECONDS_BETWEEN_QUESTIONS)) and not gives_up():
+            pass
+        self._seconds += time.monotonic() - began
+        return there
 
     def seconds_taken(self) -> float:
         """Seconds that the calling thread spent on batches since the last call."""

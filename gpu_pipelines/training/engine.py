@@ -218,12 +218,16 @@ class Trainer:
         between = self._settings.steps_between_checkpoints(self._total)
         cadence = Cadence(self._total, step, self._between_interruptions())
         self._parallel.train()
-        told = began = step
+        told = began = saved = step
         if self._device.type == "cuda":
             bound(FIRST_STEP)
         if self._was_interrupted and step % between == 0:
             self._save(step, self._validate(step))  # it was due, and had no time for its validation
         while step < self._end and not self._has_stalled(step, between):
+            if not self._rows_come(step):
+                if step > saved:
+                    self._save(step, None, in_between=True)
+                return False
             with self._profile.of(step + 1):
                 rate = self._step(step)
             self._writer.require_no_failure()
@@ -249,9 +253,18 @@ class Trainer:
                 in_between = interrupted or not due
                 self._save(step, None if in_between else self._validate(step), in_between=in_between)
                 cadence.saved(*self._writer.took())
+                saved = step
             if interrupted:
                 return False
         return True
+
+    def _rows_come(self, step: int) -> bool:
+        """Whether the rows of a step come; False if it was interrupted while it waited for them.
+
+        Several processes cannot part here: others may be a step further, and wait for this one.
+        """
+        alone = dist.get_world_size() == 1
+        return not alone or self._batches.await_step(step, lambda: self._interruption.is_known)
 
     def _between_interruptions(self) -> float | None:
         """Seconds, where they say how often the state is saved; None where the user does."""

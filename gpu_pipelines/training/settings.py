@@ -17,6 +17,7 @@ from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.tasks.model_places import is_path, is_pretrained, may_be_pretrained
 from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.training.idle_stop import IDLE_STOP, IDLE_STOP_TEXT, problems_of_idle_stop
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
 #: Beyond it each share is about a half.
@@ -35,6 +36,7 @@ NOT_SHAPING = (
     "keep_last",
     "keep_every_steps",
     "early_stopping_patience",
+    "idle_stop",
     "resume_from_step",
     "cache_gb",
     "profile_steps",
@@ -254,6 +256,7 @@ class TrainingSettings:
         0,
         "Checkpoints in a row without a lower loss on val after which training stops; 0 never.",
     )
+    idle_stop: float = parameter(IDLE_STOP, IDLE_STOP_TEXT)
     resume_from_step: int = parameter(
         0,
         "Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside. 0 goes on from "
@@ -295,6 +298,7 @@ class TrainingSettings:
             )
         if self.global_batch_size < 1:
             found.append(f"global_batch_size is {self.global_batch_size}; give at least 1.")
+        found += problems_of_idle_stop(self.idle_stop)
         if self.lora_rank and not 0 < self.lora_alpha < math.inf:
             found.append(f"lora_alpha is {self.lora_alpha}; give more than 0, such as twice lora_rank.")
         for name in ("gradient_clip", *WHOLE_NUMBERS_FROM_0):

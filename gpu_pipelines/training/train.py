@@ -18,7 +18,7 @@ from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.restarts import MOST_RESTARTS
-from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.errors import IdleError, Interrupted, UserError
 from gpu_pipelines.step_environment import RESTARTS
 from gpu_pipelines.tracking.facts import Facts, facts_of_dataset
 from gpu_pipelines.tracking.train_job_status import progress_told
@@ -27,6 +27,7 @@ from gpu_pipelines.training.local_devices import Devices, local_devices, require
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.settings import PROFILE, TrainingSettings
 from gpu_pipelines.training.streaming import GivenData, given_data
+from gpu_pipelines.training.utilization import idleness_of
 
 WORKER = ("-m", "gpu_pipelines.training.worker")
 
@@ -181,7 +182,14 @@ def _train_on(
             output_may_break(),
             _interruption_says_what_is_kept(checkpoint_uri, staging, cluster),
         ):
-            launch([*WORKER, str(job)], processes=devices.processes, cluster=cluster, restarts=restarts)
+            idleness = idleness_of(settings.idle_stop, devices, cluster)
+            launch(
+                [*WORKER, str(job)],
+                processes=devices.processes,
+                cluster=cluster,
+                restarts=restarts,
+                idleness=idleness,
+            )
         if not cluster.is_rank_0:
             return None
         store = CheckpointStore(checkpoint_uri, staging)
@@ -217,15 +225,17 @@ def _followed(tracked: Follower | None, manifest: Manifest, directory: Path, clu
 def _interruption_says_what_is_kept(checkpoint_uri: str, staging: Path, cluster: Cluster) -> Iterator[None]:
     try:
         yield
-    except Interrupted as interruption:
+    except (Interrupted, IdleError) as end:
         if not cluster.is_rank_0:
             raise
         try:
             whole = CheckpointStore(checkpoint_uri, staging).complete()
         except UserError:
-            raise interruption from None
+            raise end from None
         kept = f"{whole[-1].name} is kept" if whole else "no checkpoint was whole yet"
-        raise Interrupted(f"{interruption.message}; {kept}") from None
+        if isinstance(end, IdleError):
+            raise IdleError(f"{end.problem} {kept[0].upper()}{kept[1:]}.", end.remedy) from None
+        raise Interrupted(f"{end.message}; {kept}") from None
 
 
 def _keep_memory() -> None:

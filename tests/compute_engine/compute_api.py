@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
@@ -32,6 +33,7 @@ class ComputeApi:
         status: what Compute Engine says of an instance, by its name; `RUNNING` where nothing stands.
         serial: what an instance has said on its serial port, by its name.
         started: the names of instances that were started again.
+        operations: what was done to instances, and happened to them, with its times.
     """
 
     def __init__(self) -> None:
@@ -42,16 +44,28 @@ class ComputeApi:
         self.status: dict[str, str] = {}
         self.serial: dict[str, str] = {}
         self.started: list[str] = []
+        self.operations: list[dict[str, Any]] = []
 
     def stop(self, name: str) -> None:
         """Stops an instance, as Compute Engine does to one of Spot; its serial port is gone with it."""
         self.status[name] = "TERMINATED"
         self.serial.pop(name, None)
+        zone = next(each.zone for each in self.instances if each.name == name)
+        self.note("my-project", zone, name, "compute.instances.preempted")
+
+    def note(self, project: str, zone: str, instance: str, kind: str, when: str = "") -> None:
+        """Notes an operation on an instance, which has ended at a time; left out, now."""
+        now = when or datetime.now(timezone.utc).isoformat()
+        operation = {**self._operation(project, zone, f"{kind}-{instance}"), "operationType": kind}
+        place = f"{self.address}/compute/v1/projects/{project}/zones/{zone}/instances/{instance}"
+        self.operations.append({**operation, "targetLink": place, "insertTime": now, "startTime": now, "endTime": now})
 
     def answer(self, method: str, path: str, body: dict[str, Any], query: dict[str, str]) -> tuple[int, dict[str, Any]]:
         """Status and body."""
         if match := re.fullmatch(rf"{_ZONE}/instances", path):
             return self._insert(match["project"], match["zone"], body)
+        if match := re.fullmatch(rf"{_ZONE}/operations", path):
+            return 200, self._listed(match["zone"], query)
         if match := re.fullmatch(rf"{_ZONE}/operations/(?P<name>[^/]+)(/wait)?", path):
             return 200, self._operation(match["project"], match["zone"], match["name"])
         if match := re.fullmatch(rf"{_ZONE}/instances/(?P<name>[^/]+)(/(?P<what>serialPort|start))?", path):
@@ -65,6 +79,16 @@ class ComputeApi:
             return 200, {"kind": "compute#zone", "name": match["zone"], "status": "UP"}
         return 404, _error(404, f"There is no {method} {path}.")
 
+    def _listed(self, zone: str, query: dict[str, str]) -> dict[str, Any]:
+        """The operations of a zone that a filter lets through, two on a page: `FIELD eq "EXPRESSION"`."""
+        wanted = re.fullmatch(r'(\w+) eq "(.+)"', query.get("filter", ""))
+        assert wanted, query
+        here = [each for each in self.operations if each["zone"].endswith(f"/{zone}")]
+        found = [each for each in here if re.fullmatch(wanted[2], each[wanted[1]])]
+        start = int(query.get("pageToken") or 0)
+        page = {"kind": "compute#operationList", "items": found[start : start + 2]}
+        return page | ({"nextPageToken": str(start + 2)} if found[start + 2 :] else {})
+
     def _insert(self, project: str, zone: str, body: dict[str, Any]) -> tuple[int, dict[str, Any]]:
         if self.refusal:
             return 403, _error(403, self.refusal)
@@ -76,6 +100,7 @@ class ComputeApi:
         if zone not in self.exhausted:
             instance.zone = zone
             self.instances.append(instance)
+        self.note(project, zone, instance.name, "insert")
         return 200, self._operation(project, zone, f"insert-{instance.name}")
 
     def _of_instance(self, method: str, what: str, project: str, zone: str, name: str, start: int) -> dict[str, Any]:
@@ -89,10 +114,12 @@ class ComputeApi:
             }
         if method == "DELETE":
             self.instances = [each for each in self.instances if each.name != name]
+            self.note(project, zone, name, "delete")
             return self._operation(project, zone, f"delete-{name}")
         if what == "start":
             self.started.append(name)
             self.status[name] = "RUNNING"
+            self.note(project, zone, name, "start")
             return self._operation(project, zone, f"start-{name}")
         return self._instance(project, zone, name)
 

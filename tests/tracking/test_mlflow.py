@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +15,9 @@ from mlflow.tracking import MlflowClient
 from mlflow_server import mlflow_server
 from processes import start_python
 
+from gpu_pipelines.accelerators.spent import Billed, MachineTime, Planned, spent_on
 from gpu_pipelines.emulator.json_server import free_port
+from gpu_pipelines.targets.run_account import RunAccount, tell_tracker
 from gpu_pipelines.tracking.mlflow_tracker import MlflowTracker
 from gpu_pipelines.tracking.tracker import TrackedRun
 
@@ -128,3 +132,25 @@ def test_a_parameter_that_has_changed_does_not_stop_what_follows(server: str) ->
     runs = Runs(server, "changed")
     assert runs.only().data.params == {"nodes": "1", "seed": "3"}
     assert [value for _, value in runs.curve(runs.only(), "test_accuracy")] == [0.5, 0.75]
+
+
+def test_a_run_elsewhere_is_told_what_it_has_cost_beside_its_other_figures(server: str) -> None:
+    time_of = MachineTime("train-model", "1", "g2-standard-8", "l4", 1, 1, 7200.0, "spot", "us-central1")
+    spent = replace(
+        spent_on([time_of], planned={"train-model": Planned(0.9, 24.0)}), billed=Billed(1.25, "EUR", "", "a=b")
+    )
+    now = datetime.now(timezone.utc)
+    tracked = TrackedRun("gs://b/checkpoints/of-cost", "of-cost")
+    account = RunAccount(
+        "of-cost", "vertex", "succeeded", [], spent, now, now, tracking=f"mlflow:{server}", tracked=tracked
+    )
+    warned: list[str] = []
+    tell_tracker(account, warned.append)
+    tell_tracker(account, warned.append)  # once more changes nothing
+    assert warned == []
+    [run] = Runs(server, "of-cost").all()
+    assert run.data.metrics["cost_usd"] == pytest.approx(spent.usd, abs=0.0001)
+    assert run.data.metrics["billed_eur"] == 1.25
+    assert run.data.metrics["planned_usd_at_most"] == pytest.approx(21.6)
+    assert run.data.params["prices_of"].startswith("2026-")
+    assert run.info.status == "FINISHED"

@@ -183,7 +183,8 @@ def test_a_job_is_followed_with_its_lines_to_its_end(api: VertexApi) -> None:
     lines = done.out.splitlines()
     assert "  I am workerpool0" in lines
     assert "  [workerpool1-0] I am workerpool1" in lines
-    assert lines[-1].endswith("succeeded"), "the lines of the job come before its end"
+    assert lines[-2].endswith("succeeded"), "the lines of the job come before its end"
+    assert lines[-1].startswith("cost: $")
 
 
 def test_a_job_that_fails_ends_the_command_with_1(api: VertexApi) -> None:

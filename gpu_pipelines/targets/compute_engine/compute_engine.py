@@ -33,6 +33,7 @@ from gpu_pipelines.targets.options import (
     words_of,
 )
 from gpu_pipelines.targets.own.pipeline import own_pipeline
+from gpu_pipelines.targets.run_account import RunAccount, with_cost
 from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
@@ -43,11 +44,12 @@ if TYPE_CHECKING:
 
     Machine = tuple[VirtualMachine, AcceleratorPlan]
 
-#: In the container: what outlives it, on the disk of the VM.
-_WORK = "/work"
 #: What a pipeline calls, its registry and BigQuery say, is left to the roles of the service account.
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
+
+#: On the VM of a run, whose name it says.
+RUN_LABEL = "gpu_pipelines_run"
 
 _VM = ("vm",)
 #: A VM is made for a container of one's own, and for a whole pipeline.
@@ -235,7 +237,7 @@ class ComputeEngine(LocalTarget, Target):
             **told,
             "settings": {name: value for name in SETTINGS if (value := getattr(self.settings, name))},
         }
-        sent = (run, vm, plan.strategy, content)
+        sent = (run, vm, plan, content)
         return Submission(
             sent, lambda: [shell_text(create_command(vm, "startup.sh")), *_shown(run.uri, REQUEST, content)]
         )
@@ -245,9 +247,11 @@ class ComputeEngine(LocalTarget, Target):
         from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm, ways_to_it
         from gpu_pipelines.targets.compute_engine.runs import REQUEST, STATE
 
-        run, vm, strategy, content = submission.content
+        run, vm, plan, content = submission.content
         tried: list[str] = []
-        state = {"run": run.name, "pipeline": content["pipeline"], "status": "starting", "strategy": strategy}
+        state: dict[str, Any] = {"run": run.name, "pipeline": content["pipeline"], "status": "starting"}
+        machine = {"machine": vm.machine_type, "gpu": plan.gpu.name, "gpus": plan.count, "strategy": plan.strategy}
+        state |= {"strategy": plan.strategy, "machine": machine}
         run.write(REQUEST, content)
         run.write(STATE, {**state, "vm": _place(vm)})
         try:
@@ -266,7 +270,14 @@ class ComputeEngine(LocalTarget, Target):
         """Waits for the end of a run; a Spot VM that was preempted is started again."""
         from gpu_pipelines.targets.compute_engine.runs import VmRun, follow
 
-        return follow(VmRun.of(run, self.settings), watch, every)
+        outcome = follow(VmRun.of(run, self.settings), watch, every)
+        return with_cost(outcome, lambda: self.account(run), watch.warn)
+
+    def account(self, run: str) -> RunAccount:
+        """How a run stands, and what its VM has cost."""
+        from gpu_pipelines.targets.compute_engine.runs import VmRun, account
+
+        return account(VmRun.of(run, self.settings)).with_bill(RUN_LABEL, run.rpartition("/")[2], self.settings)
 
     def cancel(self, run: str) -> str:
         """Marks a run as cancelled, and deletes its VM."""
@@ -276,16 +287,18 @@ class ComputeEngine(LocalTarget, Target):
 
     def _machine(self, uri: str) -> Machine:
         """The VM of a run, by the run's folder."""
+        from gpu_pipelines.targets.compute_engine.runs import WORK
         from gpu_pipelines.targets.vertex.job_spec import Container
 
         module = "gpu_pipelines.targets.compute_engine.runs"
-        container = Container(self.settings.image or "", ("python3", "-m", module), (uri, _WORK))
+        container = Container(self.settings.image or "", ("python3", "-m", module), (uri, WORK))
         vm, plan = self.options.machine_for(
-            container, self.settings, name=uri.rpartition("/")[2], output_directory=uri, work_directory=_WORK
+            container, self.settings, name=uri.rpartition("/")[2], output_directory=uri, work_directory=WORK
         )
         # A Spot VM that was preempted goes on, also one that deletes itself at the end.
         keeps = "STOP" if plan.strategy == "spot" else vm.termination_action
-        return replace(vm, scopes=_SCOPES, termination_action=keeps), plan
+        labels = {**vm.labels, RUN_LABEL: vm.name}
+        return replace(vm, scopes=_SCOPES, termination_action=keeps, labels=labels), plan
 
 
 def _place(vm: VirtualMachine) -> dict[str, str]:

@@ -20,6 +20,8 @@ from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.accelerators.cost import LEFT_OUT
+from gpu_pipelines.accelerators.spent import spent_on
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, read_remote
 from gpu_pipelines.errors import (
     ERROR_PREFIX,
@@ -34,7 +36,10 @@ from gpu_pipelines.errors import (
 from gpu_pipelines.project_settings import FILE as SETTINGS_FILE
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compute_engine.create import run_gcloud
+from gpu_pipelines.targets.compute_engine.machine_times import times_of_vm
 from gpu_pipelines.targets.messages import Outcome
+from gpu_pipelines.targets.run_account import RunAccount, StepAccount
+from gpu_pipelines.tracking.tracker import TrackedRun
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.local.log import StepRecord
@@ -44,6 +49,10 @@ if TYPE_CHECKING:
 
 #: What stands in the folder of a run.
 REQUEST, STATE, CHECKPOINTS, LOGS = "request.json", "run.json", "checkpoints", "vm-logs"
+#: In the container: what outlives it, on the disk of the VM.
+WORK = "/work"
+#: What the figures of a VM do not have in them.
+NOT_COUNTED = tuple(each for each in LEFT_OUT if "Vertex AI" not in each)
 #: States that a run does not leave.
 ENDED = ("succeeded", "failed", "cancelled")
 #: States of a VM that does not run.
@@ -112,8 +121,7 @@ class VmRun:
         """Notes that the run has ended, unless it was cancelled before."""
         state = self.read(STATE)
         if state["status"] != "cancelled":
-            ended = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            self.write(STATE, {**state, "status": status, "ended": ended, **more})
+            self.write(STATE, {**state, "status": status, "ended": _now(), **more})
 
     def last_log(self) -> str:
         """The newest log of the VM that it has copied here; empty if there is none."""
@@ -153,6 +161,20 @@ class Instance:
         lines = [line.partition(_OF_SCRIPT)[2] for line in whole.splitlines() if _OF_SCRIPT in line]
         return lines, end - len(rest.encode())
 
+    def operations(self) -> list[dict[str, Any]]:
+        """What was done to it, and happened to it, as far as the service still knows."""
+        zone, _, name = self._path.partition("/instances/")
+        found: list[dict[str, Any]] = []
+        page = ""
+        while True:
+            # The filter of the Compute API is a regular expression over the whole of the field.
+            wanted = {"filter": f'targetLink eq ".*/instances/{name}"', **({"pageToken": page} if page else {})}
+            answer = self._get_at(f"{zone}/operations", wanted)
+            found += answer.get("items", [])
+            page = str(answer.get("nextPageToken") or "")
+            if not page:
+                return found
+
     def start(self) -> str:
         """Starts it again; what gcloud says against it, empty if nothing."""
         done = run_gcloud(["gcloud", "compute", "instances", "start", *self._place])
@@ -164,11 +186,14 @@ class Instance:
         return "" if done.returncode == 0 or not self.look() else done.stderr.strip()
 
     def _get(self, path: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        return self._get_at(self._path + path, parameters)
+
+    def _get_at(self, path: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
         from gpu_pipelines.google_cloud.rest import UnreachableError
         from gpu_pipelines.network_errors import error_of_status
 
         try:
-            answer = self._rest.get("compute", self._path + path, parameters)
+            answer = self._rest.get("compute", path, parameters)
         except UnreachableError as error:
             raise UnavailableError(f"{self.name} cannot be looked at: {error}.", "Look at your network.") from error
         if answer.status == 404:
@@ -269,6 +294,46 @@ def _outcome(run: VmRun, state: Mapping[str, Any]) -> Outcome:
     return Outcome(str(state["status"]), [*lines, f"folder: {run.uri}"], state)
 
 
+def account(run: VmRun) -> RunAccount:
+    """How a run stands, and what its VM has cost.
+
+    Args:
+        run: the run.
+
+    Raises:
+        UserError: there is no such run, or the VM cannot be looked at.
+    """
+    state = run.read(STATE)
+    instance, record = Instance(state["vm"]), state.get("record", {})
+    vm, operations = instance.look(), instance.operations()
+    region = str(state["vm"]["zone"]).rpartition("-")[0]
+    machine = state.get("machine")
+    times = times_of_vm(machine, vm, operations, region, state["pipeline"]) if machine else []
+    ended = datetime.fromisoformat(state["ended"]) if state["status"] in ENDED and state.get("ended") else None
+    began = min((_moment(each["insertTime"]) for each in operations), default=None)
+    tracked = TrackedRun(f"{WORK}/runs/{record['run_id']}", record["run_id"]) if record else None
+    return RunAccount(
+        run=run.name,
+        target="compute_engine",
+        state=str(state["status"]),
+        steps=[StepAccount(step["name"], step["status"], step["seconds"]) for step in record.get("steps", [])],
+        spent=spent_on(times, NOT_COUNTED),
+        began=began or (_moment(vm["creationTimestamp"]) if vm.get("creationTimestamp") else None),
+        ended=ended,
+        error=str(from_data(state["error"]) or "") if state.get("error") else "",
+        tracking=str(run.read(REQUEST)["arguments"].get("tracking") or ""),
+        tracked=tracked,
+    )
+
+
+def _now() -> str:
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def _moment(text: str) -> datetime:
+    return datetime.fromisoformat(text.replace("Z", "+00:00"))
+
+
 def cancel(run: VmRun) -> str:
     """Marks a run as cancelled and deletes its VM; gives what was done.
 
@@ -278,7 +343,7 @@ def cancel(run: VmRun) -> str:
     state = run.read(STATE)
     if state["status"] not in ENDED:
         # First, so that nobody who follows it starts the VM again.
-        run.write(STATE, {**state, "status": "cancelled", "error": None})
+        run.write(STATE, {**state, "status": "cancelled", "error": None, "ended": _now()})
     if refused := Instance(state["vm"]).delete():
         raise UserError(f"The VM {run.name} was not deleted: {refused}", "It is billed until it is: cancel it again.")
     told = f"it had {state['status']} before" if state["status"] in ENDED else "cancelled"
@@ -352,7 +417,9 @@ def _recorded(run: VmRun, request: Mapping[str, Any], work: Path) -> RunRecord:
         built = load_pipeline(request["pipeline"]).build(target, None)
     local = LocalRequest(request["pipeline"], built, Values(arguments, request["taken"]), "", spec)
     # Steps that an earlier start has finished are not run again.
-    return run_and_record(local, runs, _Lines(), reuse=request["cache"] or bool(list(runs.glob("*/run.json"))))
+    reuse = request["cache"] or bool(list(runs.glob("*/run.json")))
+    cost = f"that of the VM: gpu-pipelines runs show {run.name} --target compute_engine"
+    return run_and_record(local, runs, _Lines(), reuse=reuse, cost=cost)
 
 
 def _ended(run: VmRun, record: RunRecord) -> int:

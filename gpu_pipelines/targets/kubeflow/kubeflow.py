@@ -19,6 +19,7 @@ from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, 
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, compiled_in, fixed, setting
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.plans import told_machines, told_warnings
+from gpu_pipelines.targets.run_account import RunAccount, with_cost
 from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
@@ -151,7 +152,15 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
         self.settings.require("kubeflow_host")
         with watch.steps() as observer:
-            return follow(run, self.settings, observer, every).outcome(self.settings)
+            outcome = follow(run, self.settings, observer, every).outcome(self.settings)
+        return with_cost(outcome, lambda: self.account(run), watch.warn)
+
+    def account(self, run: str) -> RunAccount:
+        """How a run stands, and what it has cost."""
+        from gpu_pipelines.targets.kubeflow.runs import account
+
+        self.settings.require("kubeflow_host")
+        return account(run, self.settings)
 
     def cancel(self, run: str) -> str:
         """Ends a run; steps that run are stopped."""

@@ -43,6 +43,20 @@ def reason_of(client: Any, run_id: str, step: str) -> str:
     return said or str(last.get("message") or "")
 
 
+def pods_of_steps(client: Any, run_id: str) -> dict[str, list[dict[str, Any]]]:
+    """The nodes of the workflow that are pods of steps, by the step, in the order in which they began.
+
+    Empty where the workflow may not be read.
+    """
+    found: dict[str, list[dict[str, Any]]] = {}
+    nodes = _workflow_of(client, run_id).get("status", {}).get("nodes", {}).values()
+    for node in sorted(nodes, key=lambda node: str(node.get("startedAt") or "")):
+        *above, own = [base_name(part) for part in str(node.get("name", "")).split(".")]
+        if node.get("type") == "Pod" and own == _EXECUTOR and above:
+            found.setdefault(above[-1], []).append(node)
+    return found
+
+
 def _is_pod_of(node: dict[str, Any], step: str) -> bool:
     """Whether a node of a workflow is a pod of a step: what runs it, or the driver before that."""
     if node.get("type") != "Pod":

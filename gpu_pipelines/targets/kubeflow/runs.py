@@ -10,6 +10,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.accelerators.spent import spent_on
 from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import parsed_documents, required_pipeline
@@ -19,9 +20,11 @@ from gpu_pipelines.targets.kubeflow.connection import (
     quietly,
     service_errors,
 )
+from gpu_pipelines.targets.kubeflow.machine_times import NOT_COUNTED, times_of_run
 from gpu_pipelines.targets.kubeflow.run_failure import base_name, reason_of
 from gpu_pipelines.targets.local.log import Observer, StepRecord
 from gpu_pipelines.targets.messages import Outcome
+from gpu_pipelines.targets.run_account import RunAccount, StepAccount
 
 #: The experiment that runs are filed under if no other is given.
 DEFAULT_EXPERIMENT = "gpu-pipelines"
@@ -38,6 +41,9 @@ _STATES = {
 }
 _ENDS = ("succeeded", "not triggered", "failed", "cancelled")
 _MISSES = 5
+#: The label of the run's pods as the bill of GKE has it, with the cluster's cost allocation switched on:
+#: https://cloud.google.com/kubernetes-engine/docs/how-to/cost-allocations.
+RUN_LABEL = "k8s-label/pipeline/runid"
 
 
 @dataclass(frozen=True)
@@ -304,6 +310,39 @@ def terminate(run_id: str, settings: ProjectSettings) -> None:
     client = connect(settings)
     with service_errors(f"Cancelling the run {run_id}"):
         client.terminate_run(run_id)
+
+
+def account(run_id: str, settings: ProjectSettings) -> RunAccount:
+    """How a run stands, and what it has cost.
+
+    Args:
+        run_id: its id.
+        settings: address and namespace; the region of the cluster, and the table of billing export.
+
+    Raises:
+        UserError: there is no such run, or the service cannot be reached.
+    """
+    client = connect(settings)
+    state = look(client, run_id)
+    with service_errors(f"Looking at the run {run_id}"):
+        run = client.get_run(run_id)
+    seconds = {step.name: step.seconds for step in state.steps if step.seconds}
+    spent = spent_on(times_of_run(client, run_id, run, seconds, settings.region or ""), NOT_COUNTED)
+    if not settings.region:
+        spent = replace(spent, note="The region of the cluster is not known: give --region, and there are prices.")
+    failed = next((step for step in state.steps if step.state == "failed"), None)
+    found = RunAccount(
+        run=run_id,
+        target="kubeflow",
+        state=state.state,
+        steps=[StepAccount(step.name, step.state, step.seconds) for step in state.steps],
+        spent=spent,
+        began=_time(run.created_at),
+        ended=(_time(run.finished_at) or datetime.now(timezone.utc)) if state.ended else None,
+        error=f"{failed.name} failed: {failed.error or state.error}" if failed else state.error,
+        page=run_page(run_id, settings),
+    )
+    return found.with_bill(RUN_LABEL, run_id, settings)
 
 
 def run_page(run_id: str, settings: ProjectSettings) -> str:

@@ -32,6 +32,8 @@ LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CHARACTERS_SHOWN = 200
 _WORD = re.compile(r"[\w.]+")
+#: What a run on this machine costs.
+NOTHING_TO_PAY = "nothing to pay: it ran on this machine"
 #: Between two writes of the report of a run that goes on; its page reads itself again as often.
 _SECONDS_BETWEEN_WRITES = 5.0
 #: What a step does before it ends when it is interrupted.
@@ -97,7 +99,9 @@ def without_early_checks(steps: Mapping[str, Sequence[str]]) -> dict[str, list[s
     return {step: [need for need in needs if is_news(need, needs)] for step, needs in steps.items()}
 
 
-def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reuse: bool) -> RunRecord:
+def run_and_record(
+    request: LocalRequest, runs: Path, observer: Observer, *, reuse: bool, cost: str = NOTHING_TO_PAY
+) -> RunRecord:
     """Runs a pipeline and waits for it; leaves its record, its report and its outcome in the directory of runs.
 
     Args:
@@ -105,6 +109,7 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         runs: gets a directory for the run.
         observer: is told how it goes.
         reuse: skip steps whose inputs have not changed.
+        cost: what the run costs, in words, or where that stands.
     """
     from gpu_pipelines.targets.local.processes import end_left_behind
     from gpu_pipelines.targets.local.target import adopt_results, run_locally
@@ -126,6 +131,7 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         dependencies=request.dependencies,
         directory=directory,
         checkpoints=request.resumed or str(directory.absolute() / "artifacts" / "checkpoints"),
+        cost=cost,
     )
     watched = _Recorder(record, request, runs, observer)
     watched.write()

@@ -18,11 +18,11 @@ from gpu_pipelines.google_cloud.connection import (
     tried_again,
 )
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import step_components
 from gpu_pipelines.targets.local.log import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.vertex.console import custom_job_page, run_page
 from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine
+from gpu_pipelines.targets.vertex.machine_times import RUN_LABEL, launchers
 from gpu_pipelines.targets.vertex.run_state import RunState, state_of
 
 #: Lines of a step's log that are kept to be shown if it fails.
@@ -31,9 +31,6 @@ LINES_KEPT = 12
 _READINGS_AFTER_THE_END, _UNTIL_READ_AGAIN = 2, 5.0
 
 _UNFINISHED = ("waiting", "running")
-#: Vertex AI Pipelines puts it on a run and on every custom job that comes of it:
-#: https://cloud.google.com/vertex-ai/docs/pipelines/gcpc-label-propagation.
-_LABEL = "vertex-ai-pipelines-run-billing-id"
 
 
 def follow(
@@ -171,8 +168,8 @@ class _LaunchedJobs:
             job: the same as the service's `PipelineJob`.
         """
         running = {step.name for step in run.steps if step.state == "running"} - self._jobs.keys()
-        step_by_name = {name: step for name, step in _launchers(job.pipeline_spec).items() if step in running}
-        if step_by_name and self._may_look and (label := job.labels.get(_LABEL)):
+        step_by_name = {name: step for name, step in launchers(job.pipeline_spec).items() if step in running}
+        if step_by_name and self._may_look and (label := job.labels.get(RUN_LABEL)):
             self._look(label, step_by_name)
         return replace(run, steps=tuple(self._with_job(step) for step in run.steps))
 
@@ -181,7 +178,7 @@ class _LaunchedJobs:
         return replace(step, jobs=(*step.jobs, launched)) if launched and launched not in step.jobs else step
 
     def _look(self, label: str, step_by_name: Mapping[str, str]) -> None:
-        request = {"parent": location_of(self._settings), "filter": f'labels.{_LABEL}="{label}"'}
+        request = {"parent": location_of(self._settings), "filter": f'labels.{RUN_LABEL}="{label}"'}
         try:
             with service_errors("Looking for the jobs of the run"):
                 listed = job_service(self._settings).list_custom_jobs(
@@ -193,13 +190,3 @@ class _LaunchedJobs:
         except UserError:
             # The lines of these steps come at their end then.
             self._may_look = False
-
-
-def _launchers(spec: Any) -> dict[str, str]:
-    """The tasks that launch a custom job, by the display name that they give it."""
-    found = {}
-    for name, component in step_components(spec).items():
-        parameters = component.get("inputDefinitions", {}).get("parameters", {})
-        if "worker_pool_specs" in parameters and "defaultValue" in parameters["display_name"]:
-            found[str(parameters["display_name"]["defaultValue"])] = name
-    return found

@@ -245,6 +245,10 @@ def _say_new(logs: JobLogs, name: str, watch: Watch) -> bool:
 def _read(client: Any, name: str) -> _JobState:
     with service_errors(f"Looking at {name.rpartition('/')[2]}", "The job goes on; try again later."):
         job = client.get_custom_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
+    return _JobState(str(job.name), state_in_words(job), str(job.error.message), job.state.name in _ENDS)
+
+
+def state_in_words(job: Any) -> str:
+    """The state of the service's `CustomJob`: one of the ends, such as succeeded, or its word in lower case."""
     state = job.state.name
-    told = _ENDS.get(state, state.removeprefix("JOB_STATE_").lower())
-    return _JobState(str(job.name), told, str(job.error.message), state in _ENDS)
+    return _ENDS.get(state, state.removeprefix("JOB_STATE_").lower())

@@ -19,6 +19,7 @@ from gpu_pipelines.targets.compiled import with_image
 from gpu_pipelines.targets.data_nodes import STANDARD
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, is_own, shown_request
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline
+from gpu_pipelines.targets.run_account import RunAccount, with_cost
 from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
@@ -173,10 +174,21 @@ class Vertex(VertexTarget, CloudTarget):
 
         settings = pipelines.settings_of(run, self.settings)
         if jobs.is_custom_job(run):
-            return jobs.follow_job(jobs.full_job_name(run, settings), settings, watch, every)
-        name = pipelines.full_name(run, settings)
-        with watch.steps() as observer:
-            return follow(name, settings, observer, every, watch.warn)
+            outcome = jobs.follow_job(jobs.full_job_name(run, settings), settings, watch, every)
+        else:
+            with watch.steps() as observer:
+                outcome = follow(pipelines.full_name(run, settings), settings, observer, every, watch.warn)
+        return outcome if self.options.emulate else with_cost(outcome, lambda: self.account(run), watch.warn)
+
+    def account(self, run: str) -> RunAccount:
+        """How a run or a custom job stands, and what it has cost."""
+        from gpu_pipelines.targets.vertex import jobs, pipelines
+        from gpu_pipelines.targets.vertex.account import account_of_job, account_of_run
+
+        settings = pipelines.settings_of(run, self.settings)
+        if jobs.is_custom_job(run):
+            return account_of_job(jobs.full_job_name(run, settings), settings)
+        return account_of_run(pipelines.full_name(run, settings), settings)
 
     def cancel(self, run: str) -> str:
         """Cancels a run with the jobs of its steps, or a custom job."""

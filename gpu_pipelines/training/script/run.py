@@ -24,6 +24,7 @@ from gpu_pipelines.training.script.code import fetch
 from gpu_pipelines.training.script.settings import ONE_PROCESS, ScriptSettings
 from gpu_pipelines.training.script.variables import script_variables, tf_config
 from gpu_pipelines.training.store_lock import lock_of
+from gpu_pipelines.training.utilization import idleness_of
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,11 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
         arguments = [*target, *settings.words]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
         if not cluster.is_rank_0:
-            run_with(settings.launcher, arguments, own, devices, cluster)
+            run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
             return None
         with lock_of(store) as lock:
             store.fetch_log()
-            run_with(settings.launcher, arguments, own, devices, cluster)
+            run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
             lock.require_held()
             store.publish_log()
         names = [checkpoint.name for checkpoint in store.complete()]
@@ -128,7 +129,14 @@ def devices_for(launcher: str, processes: int) -> Devices:
     return Devices(here.kind, processes or here.processes)
 
 
-def run_with(launcher: str, arguments: list[str], own: dict[str, str], devices: Devices, cluster: Cluster) -> None:
+def run_with(
+    launcher: str,
+    arguments: list[str],
+    own: dict[str, str],
+    devices: Devices,
+    cluster: Cluster,
+    idle_stop: float = 0.0,
+) -> None:
     """Runs Python with a launcher on this node, together with the others, and waits for the end of all.
 
     Args:
@@ -137,26 +145,36 @@ def run_with(launcher: str, arguments: list[str], own: dict[str, str], devices: 
         own: variables of the script, besides those of this process.
         devices: processes of this node.
         cluster: the nodes.
+        idle_stop: minutes after which it is ended if its devices do nothing; 0 for never.
 
     Raises:
         UserError: it failed, here or on another node.
         Interrupted: it was interrupted.
     """
+    idleness = idleness_of(idle_stop, devices, cluster, _gpus() if launcher in ONE_PROCESS else 0)
     if launcher == "torchrun":
         with environment_with(own):  # torchrun's launcher gives it to its workers
-            launch(arguments, processes=devices.processes, cluster=cluster)
+            launch(arguments, processes=devices.processes, cluster=cluster, idleness=idleness)
         return
     python = [sys.executable, "-u", *arguments]
     environment = {**os.environ, **own}
     if launcher == "horovod":
-        run_program([*horovodrun(devices.processes, cluster), *python], environment, cluster=cluster)
+        run_program([*horovodrun(devices.processes, cluster), *python], environment, cluster=cluster, idleness=idleness)
     elif launcher == "tensorflow":
         environment.pop(TF_CONFIG, None)
         environment |= tf_config(cluster)
         # TensorFlow's own server listens on the port of its address; the launchers meet beside it.
-        run_program(python, environment, cluster=replace(cluster, rank_0_port=cluster.rank_0_port + 1))
+        beside = replace(cluster, rank_0_port=cluster.rank_0_port + 1)
+        run_program(python, environment, cluster=beside, idleness=idleness)
     else:
-        run_program(python, environment, cluster=replace(cluster, rank_0_port=cluster.rank_0_port + 1))
+        beside = replace(cluster, rank_0_port=cluster.rank_0_port + 1)
+        run_program(python, environment, cluster=beside, idleness=idleness)
+
+
+def _gpus() -> int:
+    import torch
+
+    return torch.cuda.device_count()
 
 
 def horovodrun(processes: int, cluster: Cluster) -> list[str]:

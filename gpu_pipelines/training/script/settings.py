@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
+from gpu_pipelines.training.idle_stop import IDLE_STOP, IDLE_STOP_TEXT, problems_of_idle_stop
 from gpu_pipelines.training.script.variables import SET_BY_THE_STEP
 
 LAUNCHERS = ("torchrun", "tensorflow", "horovod", "plain")
@@ -46,6 +47,7 @@ class ScriptSettings:
         "Processes on each node, for torchrun and horovod; 0 for one per GPU, or two without a GPU.",
     )
     environment: dict[str, Any] = parameter({}, "Variables for the script, by name.")
+    idle_stop: float = parameter(IDLE_STOP, IDLE_STOP_TEXT)
 
     @property
     def module(self) -> str:
@@ -61,7 +63,12 @@ class ScriptSettings:
 
     def problems(self) -> list[str]:
         """Everything that is wrong with them, a sentence each."""
-        return [*self._problems_of_script(), *self._problems_of_processes(), *self._problems_of_environment()]
+        return [
+            *self._problems_of_script(),
+            *self._problems_of_processes(),
+            *self._problems_of_environment(),
+            *problems_of_idle_stop(self.idle_stop),
+        ]
 
     def problems_here(self) -> list[str]:
         """What of the script is not on this machine; what is in a bucket, or a module, is not looked for."""

@@ -1,0 +1,172 @@
+"""The machines that a run on Vertex AI has had, and for how long, from the service's own jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from datetime import datetime, timezone
+from typing import Any
+
+from gpu_pipelines.accelerators.catalog import load_catalog
+from gpu_pipelines.accelerators.cost import LEFT_OUT, estimate_cost
+from gpu_pipelines.accelerators.spent import OF_A_RESOURCE, MachineTime, Planned
+from gpu_pipelines.errors import NotFoundError, UserError
+from gpu_pipelines.google_cloud.connection import (
+    REQUEST_SECONDS,
+    job_service,
+    location_of,
+    service_errors,
+    tried_again,
+)
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.compiled import step_components
+from gpu_pipelines.targets.vertex.machines import machines_of
+from gpu_pipelines.targets.vertex.run_state import RunState, StepState
+
+#: Vertex AI Pipelines puts it on a run and on every job that comes of it:
+#: https://cloud.google.com/vertex-ai/docs/pipelines/gcpc-label-propagation.
+RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
+#: What the figures of Vertex AI do not have in them.
+NOT_COUNTED = (*LEFT_OUT, "the fee for a run of a pipeline", "the containers that wait for the jobs of steps")
+_STRATEGIES = {"SPOT": "spot", "LOW_COST": "spot", "FLEX_START": "flex-start"}
+_RESERVED = ("ANY_RESERVATION", "SPECIFIC_RESERVATION")
+
+
+def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[MachineTime]:
+    """The machines of a run of a pipeline, those of each try of a step by themselves.
+
+    Args:
+        run: how far it is.
+        job: the same as the service's `PipelineJob`.
+        settings: project and region.
+
+    Raises:
+        UserError: the service cannot be reached, or does not allow it.
+    """
+    region, client = str(settings.region), job_service(settings)
+    step_by_name = launchers(job.pipeline_spec)
+    step_by_job = {name: step.name for step in run.steps for name in step.jobs}
+    jobs = {str(each.name): each for each in _labelled(client.list_custom_jobs, job, settings)}
+    for name in step_by_job.keys() - jobs.keys():
+        # What Vertex AI Pipelines runs containers as need not be there for those who ask.
+        if found := _custom_job(client, name):
+            jobs[name] = found
+    found_times = []
+    # As they came one after another; those that never ran have no time, and no price.
+    begun = {name: each for name, each in jobs.items() if each.start_time}
+    for name, each in sorted(begun.items(), key=lambda named: named[1].start_time):
+        step = step_by_job.get(name) or step_by_name.get(each.display_name) or str(each.display_name)
+        found_times += times_of_job(step, each, region)
+    for tuning in _labelled(client.list_hyperparameter_tuning_jobs, job, settings):
+        found_times += _of_trials(tuning, region)
+    known = {time.step for time in found_times}
+    found_times += [_of_container(step, region) for step in run.steps if step.name not in known and _has_run(step)]
+    order = [step.name for step in run.steps]
+    return sorted(found_times, key=lambda time: order.index(time.step) if time.step in order else len(order))
+
+
+def times_of_job(step: str, job: Any, region: str) -> list[MachineTime]:
+    """The machines of a custom job, those of each worker pool by themselves.
+
+    A job whose machines were preempted goes on as the same job, and its time with it.
+
+    Args:
+        step: whose job it is.
+        job: the service's `CustomJob`.
+        region: where it is.
+    """
+    return _of_pools(step, str(job.name), job.job_spec, _seconds(job), region)
+
+
+def planned_in(spec: Mapping[str, Any], region: str | None) -> dict[str, Planned]:
+    """What the steps of a compiled pipeline were to cost at most, as it was told before the run."""
+    try:
+        machines = machines_of(spec, region)
+    except UserError:  # compiled by another version, for machines that its catalog had
+        return {}
+    found = {}
+    for each in machines:
+        cost = estimate_cost(each.plan)
+        price = cost.per_hour(cost.here) if cost and cost.here else None
+        if price is not None and not each.persistent_resource:
+            found[each.step] = Planned(price, each.plan.hours)
+    return found
+
+
+def launchers(spec: Any) -> dict[str, str]:
+    """The tasks that launch a custom job, by the display name that they give it."""
+    found = {}
+    for name, component in step_components(spec).items():
+        parameters = component.get("inputDefinitions", {}).get("parameters", {})
+        if "worker_pool_specs" in parameters and "defaultValue" in parameters["display_name"]:
+            found[str(parameters["display_name"]["defaultValue"])] = name
+    return found
+
+
+def _labelled(list_jobs: Any, job: Any, settings: ProjectSettings) -> Iterator[Any]:
+    """The jobs that have come of a run, its failed tries too; none where it has no label."""
+    if not (label := job.labels.get(RUN_LABEL)):
+        return
+    request = {"parent": location_of(settings), "filter": f'labels.{RUN_LABEL}="{label}"'}
+    with service_errors("Looking for the jobs of the run"):
+        yield from list_jobs(request=request, timeout=REQUEST_SECONDS, retry=tried_again())
+
+
+def _custom_job(client: Any, name: str) -> Any:
+    try:
+        with service_errors(f"Looking at {name.rpartition('/')[2]}"):
+            return client.get_custom_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
+    except NotFoundError:
+        return None
+
+
+def _of_trials(tuning: Any, region: str) -> Iterator[MachineTime]:
+    """The machines of the trials of a tuning job."""
+    for trial in tuning.trials:
+        yield from _of_pools(
+            str(tuning.display_name), f"trial {trial.id}", tuning.trial_job_spec, _seconds(trial), region
+        )
+
+
+def _of_pools(step: str, job: str, spec: Any, seconds: float, region: str) -> list[MachineTime]:
+    catalog = load_catalog()
+    gpu_by_enum = {gpu.enum: gpu.name for gpu in catalog.gpus.values()}
+    resource, found = str(spec.persistent_resource_id), []
+    for pool in spec.worker_pool_specs:
+        machine, count = pool.machine_spec, int(pool.replica_count)
+        if not count:
+            continue
+        gpu = gpu_by_enum.get(machine.accelerator_type.name, "") if machine.accelerator_count else ""
+        reserved = machine.reservation_affinity.reservation_affinity_type.name in _RESERVED
+        strategy = _STRATEGIES.get(spec.scheduling.strategy.name, "standard")
+        found.append(
+            MachineTime(
+                step=step,
+                job=job.rpartition("/")[2],
+                machine=str(machine.machine_type),
+                gpu=gpu,
+                gpus=int(machine.accelerator_count),
+                machines=count,
+                seconds=seconds,
+                strategy="reservation" if reserved else strategy,
+                region=region,
+                free=OF_A_RESOURCE.format(resource) if resource else "",
+            )
+        )
+    return found
+
+
+def _of_container(step: StepState, region: str) -> MachineTime:
+    """The machine of a step that is a container of the pipeline, which the service does not tell."""
+    return MachineTime(step.name, "", "", "", 0, 1, step.seconds, "standard", region)
+
+
+def _has_run(step: StepState) -> bool:
+    return step.seconds > 0 and step.state != "reused"
+
+
+def _seconds(job: Any) -> float:
+    """How long a job or a trial has run; 0 where it never did."""
+    if not job.start_time:
+        return 0.0
+    ended = job.end_time or datetime.now(timezone.utc)
+    return max(0.0, float((ended - job.start_time).total_seconds()))

@@ -1,0 +1,1 @@
+"""A stand-in for BigQuery that holds the rows of billing export."""
