@@ -1,0 +1,251 @@
+"""What was tried of a list of choices, and why it failed: a document that is written before anything is sent.
+
+Whoever takes the place of a process that has died reads from it what may have been sent, and looks for that by its
+label. Two processes never both send: each change of the document names the version that it replaces.
+"""
+
+from __future__ import annotations
+
+import json
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from typing import Any
+
+from gpu_pipelines.artifacts.versioned_file import VersionedFile
+from gpu_pipelines.errors import DamagedError, NoMachinesError
+
+#: States of a try that has not ended: it was written down and may have been sent; it runs, or waits for machines.
+ASKED, SENT = "asked", "sent"
+#: How it has ended. Only after the first two the next choice is tried.
+NO_CAPACITY, NO_QUOTA = "no capacity", "no quota"
+SUCCEEDED, FAILED, INTERRUPTED, TOO_DEAR = "succeeded", "failed", "interrupted", "stopped at the price limit"
+GOES_ON_AFTER = (NO_CAPACITY, NO_QUOTA)
+#: The shortest that a job is begun for, where money ends it: before that it has not even loaded its program.
+LEAST_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the machines that are tried.
+
+    Attributes:
+        told: what it is called in sentences.
+        region: where; empty where that of the run is meant.
+        per_hour: list price of all its machines, USD per hour; None where none is known.
+        hours: the longest that a job may run on it.
+        machines: what a target makes of it.
+    """
+
+    told: str
+    region: str = ""
+    per_hour: float | None = None
+    hours: float | None = None
+    machines: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Try:
+    """A choice that was tried.
+
+    Attributes:
+        number: from 1 on.
+        choice: number of the choice, from 0 on.
+        told: what the choice is called.
+        label: by which the job is found that may have been sent.
+        holder: the process that sends it.
+        asked: when it was written down, seconds since 1970.
+        state: one of those of this module.
+        reason: what the service has said.
+        job: name of the job; empty before it is known.
+        began: when its machines began to cost, seconds since 1970; None before.
+        ended: when they ended.
+        usd: what they cost by the list, USD; None where no price is known, and before the end.
+    """
+
+    number: int
+    choice: int
+    told: str
+    label: str
+    holder: str
+    asked: float
+    state: str = ASKED
+    reason: str = ""
+    job: str = ""
+    began: float | None = None
+    ended: float | None = None
+    usd: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its job may run, or begin to."""
+        return self.state in (ASKED, SENT)
+
+    @property
+    def seconds(self) -> float:
+        """How long its machines have cost, so far."""
+        return 0.0 if self.began is None else max(0.0, (self.ended or time.time()) - self.began)
+
+
+class Tries:
+    """The tries of one step of a run.
+
+    Args:
+        choices: what there is to try, in order.
+        file: where the document is.
+        max_price: most that all tries together may cost, USD; None for no limit.
+
+    Attributes:
+        choices: those.
+        made: the tries, the first first.
+        refused: why nothing more is tried; empty if it is.
+        holder: what tells this process from others.
+    """
+
+    def __init__(self, choices: Sequence[Choice], file: VersionedFile, max_price: float | None = None) -> None:
+        self.choices = list(choices)
+        self.made: list[Try] = []
+        self.refused = ""
+        self.holder = secrets.token_hex(8)
+        self._file, self._max_price, self._version = file, max_price, ""
+        self.load()
+
+    def load(self) -> None:
+        """Reads the document; there is none before the first try."""
+        content, self._version = self._file.read()
+        document = read_tries(content) if content else {}
+        self.made = [Try(**each) for each in document.get("tries", [])]
+        self.refused = document.get("refused", "")
+
+    @property
+    def current(self) -> Try | None:
+        """The last try, if it has not ended."""
+        return self.made[-1] if self.made and self.made[-1].is_open else None
+
+    @property
+    def spent(self) -> float:
+        """What all tries have cost so far, USD."""
+        return sum(self._cost(each) or 0.0 for each in self.made)
+
+    def choice_of(self, made: Try) -> Choice:
+        """What was tried."""
+        return self.choices[made.choice]
+
+    def begin(self) -> Try | None:
+        """Writes down the next try, which may be sent then.
+
+        Returns:
+            It; None where another process has changed the document, which is read again then.
+
+        Raises:
+            NoMachinesError: there is nothing left to try, or no money.
+        """
+        if self.refused:
+            raise NoMachinesError(self.refused)
+        last = self.made[-1] if self.made else None
+        first = 0 if last is None else last.choice + (last.state in GOES_ON_AFTER)
+        left = [number for number in range(first, len(self.choices)) if self._is_worthwhile(self.choices[number])]
+        if not left:
+            self._refuse(_nothing_left(self, first))
+            return None
+        number, choice = left[0], self.choices[left[0]]
+        label = secrets.token_hex(8)
+        self.made.append(Try(len(self.made) + 1, number, choice.told, label, self.holder, time.time()))
+        return self.made[-1] if self._save() else None
+
+    def _is_worthwhile(self, choice: Choice) -> bool:
+        """Whether the money lasts long enough on a choice."""
+        seconds = self.seconds_left(choice)
+        return seconds is None or seconds >= LEAST_SECONDS
+
+    @property
+    def max_price(self) -> float | None:
+        """Most that all tries together may cost, USD; None for no limit."""
+        return self._max_price
+
+    def seconds_left(self, choice: Choice) -> float | None:
+        """How long the money lasts on a choice; None for as long as one likes."""
+        if self._max_price is None or not choice.per_hour:
+            return None
+        return max(0.0, (self._max_price - self.spent) / choice.per_hour * 3600)
+
+    def change(self, **changes: Any) -> bool:
+        """Changes the last try; whether nobody else has changed the document, which is read again then."""
+        last = self.made[-1]
+        for name, value in changes.items():
+            setattr(last, name, value)
+        if not last.is_open:
+            last.usd = self._cost(last)
+        return self._save()
+
+    def refuse(self, why: str) -> None:
+        """Writes down that nothing more is tried, for a reason that stands in the sentence."""
+        self.refused = why
+        self._save()
+
+    def _refuse(self, why: str) -> None:
+        tried = "; ".join(f"{each.told}: {each.state}" for each in self.made)
+        self.refused = f"{why}. Tried: {tried}." if tried else f"{why}."
+        if not self._save():
+            return
+        raise NoMachinesError(
+            self.refused, "Try again later, or name further machines, ways to buy them, or regions; docs/fallback.md."
+        )
+
+    def _cost(self, made: Try) -> float | None:
+        price = self.choices[made.choice].per_hour if made.choice < len(self.choices) else None
+        return None if price is None else round(made.seconds / 3600 * price, 6)
+
+    def _save(self) -> bool:
+        document = {"format_version": 1, "refused": self.refused, "tries": [asdict(each) for each in self.made]}
+        version = self._file.write(json.dumps(document, indent=2).encode(), self._version)
+        if version is None:
+            self.load()
+            return False
+        self._version = version
+        return True
+
+
+def _nothing_left(tries: Tries, first: int) -> str:
+    """Why nothing is tried any more, without the full stop."""
+    if first >= len(tries.choices):
+        return f"None of the {len(tries.choices)} choices could be had"
+    return (
+        f"${tries.spent:,.2f} of the ${tries.max_price or 0:,.2f} that --max-price leaves this step are spent, and what "
+        f"is left is not worth beginning {tries.choices[first].told}, which costs ${tries.choices[first].per_hour:,.2f} "
+        "an hour"
+    )
+
+
+def read_tries(content: bytes) -> dict[str, Any]:
+    """The document of the tries of a step.
+
+    Raises:
+        DamagedError: it is none.
+    """
+    known = {each.name for each in fields(Try)}
+    try:
+        document: dict[str, Any] = json.loads(content)
+        tries = [{name: each[name] for name in each if name in known} for each in document["tries"]]
+        return {**document, "tries": tries}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"What was tried cannot be read: {type(error).__name__}: {error}.") from None
+
+
+def told_tries(tries: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Tries as rows of a table: number, choice, when, how long, cost, and what became of it."""
+    rows = []
+    for each in map(lambda found: Try(**found), tries):
+        when = datetime.fromtimestamp(each.asked, timezone.utc)
+        cost = "" if each.usd is None or each.began is None else f"${each.usd:,.2f}"
+        told = f"{each.state}: {each.reason}" if each.reason else each.state
+        rows.append([str(each.number), each.told, f"{when:%Y-%m-%d %H:%M:%S}", _took(each), cost, told])
+    return rows
+
+
+def _took(made: Try) -> str:
+    if made.began is None:
+        return ""
+    return f"{made.seconds / 3600:.1f} h" if made.seconds >= 3600 else f"{made.seconds:.0f} s"
