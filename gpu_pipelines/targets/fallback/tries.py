@@ -6,23 +6,31 @@ label. Two processes never both send: each change of the document names the vers
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 import secrets
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.versioned_file import VersionedFile
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
+from gpu_pipelines.artifacts.versioned_file import VersionedFile, versioned_file
 from gpu_pipelines.errors import DamagedError, NoMachinesError
 
+#: Below the place where runs leave their artifacts: a folder for each run, in it a document for each step with choices.
+FOLDER = "fallback"
 #: States of a try that has not ended: it was written down and may have been sent; it runs, or waits for machines.
 ASKED, SENT = "asked", "sent"
 #: How it has ended. Only after the first two the next choice is tried.
 NO_CAPACITY, NO_QUOTA = "no capacity", "no quota"
 SUCCEEDED, FAILED, INTERRUPTED, TOO_DEAR = "succeeded", "failed", "interrupted", "stopped at the price limit"
 GOES_ON_AFTER = (NO_CAPACITY, NO_QUOTA)
+#: How many tries a job is told, and how many characters of what became of each.
+_MOST_TOLD, _LONGEST_TOLD = 30, 300
 #: The shortest that a job is begun for, where money ends it: before that it has not even loaded its program.
 LEAST_SECONDS = 300.0
 
@@ -155,6 +163,12 @@ class Tries:
         self.made.append(Try(len(self.made) + 1, number, choice.told, label, self.holder, time.time()))
         return self.made[-1] if self._save() else None
 
+    def for_report(self) -> str:
+        """What was tried so far, the last one being the job that reads it: `TRIES` of its environment."""
+        *before, last = told_tries([asdict(each) for each in self.made[-_MOST_TOLD:]])
+        cut = [[text[:_LONGEST_TOLD] for text in row] for row in before]
+        return json.dumps([*cut, [*last[:-1], "this training"]])
+
     def _is_worthwhile(self, choice: Choice) -> bool:
         """Whether the money lasts long enough on a choice."""
         seconds = self.seconds_left(choice)
@@ -232,6 +246,42 @@ def read_tries(content: bytes) -> dict[str, Any]:
         return {**document, "tries": tries}
     except (ValueError, KeyError, TypeError) as error:
         raise DamagedError(f"What was tried cannot be read: {type(error).__name__}: {error}.") from None
+
+
+def documents_in(folder: str) -> dict[str, dict[str, Any]]:
+    """What was tried in the steps of a run, by the name of the document; empty where there is none.
+
+    Args:
+        folder: of the tries of the run.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if is_remote(folder):
+        names = [name for name in RemoteFolder(folder).names() if name.endswith(".json")]
+        return {name: read_tries(read_remote(f"{folder}/{name}")) for name in names}
+    return {path.name: read_tries(path.read_bytes()) for path in sorted(Path(folder).glob("*.json"))}
+
+
+def tries_at(folder: str, step: str, of: Any, choices: Sequence[Choice], max_price: float | None) -> Tries:
+    """The tries of a step, which its successor finds as well.
+
+    Args:
+        folder: of the tries of the run.
+        step: name of the step.
+        of: what tells the step from others of its name, in a loop say; JSON.
+        choices: what there is to try.
+        max_price: most that the run may cost, USD, of which other steps have spent some; None for no limit.
+    """
+    stem = re.sub(r"[^a-z0-9-]+", "-", step.lower())[:60]
+    digest = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:10]
+    name = f"{stem}-{digest}.json"
+    if not is_remote(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    if max_price is not None:
+        others = [each for other, each in documents_in(folder).items() if other != name]
+        max_price = max(0.0, max_price - sum(made.get("usd") or 0.0 for each in others for made in each["tries"]))
+    return Tries(choices, versioned_file(f"{folder}/{name}"), max_price)
 
 
 def told_tries(tries: Sequence[Mapping[str, Any]]) -> list[list[str]]:

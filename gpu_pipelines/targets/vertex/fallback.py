@@ -18,13 +18,13 @@ from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.fallback import named
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import ACCELERATOR, PREEMPTION_HOURS
-from gpu_pipelines.targets.fallback.tries import Choice
+from gpu_pipelines.step_environment import TRIES as TRIES_SO_FAR
+from gpu_pipelines.targets.compiled import steps_of
+from gpu_pipelines.targets.fallback.tries import FOLDER, Choice
 
 LAUNCHER = "gpu_pipelines.targets.vertex.fallback_launcher"
 #: Its options: the choices, as JSON; the most that all tries may cost; where it writes down what was tried.
 CHOICES, MAX_PRICE, TRIES = "--choices", "--max_price", "--tries"
-#: Below the pipeline root: a folder for each run, in it a document for each step that had choices.
-FOLDER = "fallback"
 #: Variables of the containers that say something of the machine.
 _OF_MACHINE = (ACCELERATOR, PREEMPTION_HOURS)
 
@@ -75,8 +75,8 @@ def choices_in(spec: Mapping[str, Any]) -> dict[str, tuple[list[Choice], float |
 
 def told_choices(spec: Mapping[str, Any]) -> list[str]:
     """What the steps of a compiled pipeline fall back to and what that costs, line by line."""
-    lines = []
-    for step, (choices, limit) in choices_in(spec).items():
+    lines, found = [], choices_in(spec)
+    for step, (choices, limit) in ((step, found[step]) for step in steps_of(spec) if step in found):
         for number, each in enumerate(choices, 1):
             price = f"about ${each.per_hour:,.2f} an hour" if each.per_hour else "no price is known"
             lines.append(f"{step}, choice {number} of {len(choices)}: {each.told}, {price}")
@@ -85,7 +85,9 @@ def told_choices(spec: Mapping[str, Any]) -> list[str]:
     return lines
 
 
-def job_on(payload: Mapping[str, Any], choice: Choice, first: Choice, seconds: float | None) -> dict[str, Any]:
+def job_on(
+    payload: Mapping[str, Any], choice: Choice, first: Choice, seconds: float | None, tried: str = ""
+) -> dict[str, Any]:
     """The `CustomJob` of a payload on the machines of a choice.
 
     Args:
@@ -93,13 +95,14 @@ def job_on(payload: Mapping[str, Any], choice: Choice, first: Choice, seconds: f
         choice: the machines.
         first: the first choice, whose variables the payload has.
         seconds: the longest that it may run; None for as long as the choice says.
+        tried: what was tried before, for its report; empty for nothing.
     """
     job = without_empty(copy.deepcopy(dict(payload)))
     spec = job["job_spec"]
     own = spec["worker_pool_specs"][0]["container_spec"]
     of_first = first.machines["environment"]
     env = [each for each in own.get("env", []) if each not in of_first] + choice.machines["environment"]
-    own = {**own, "env": env} if env else own
+    own = {**own, "env": [*env, {"name": TRIES_SO_FAR, "value": tried}] if tried else env}
     pools = copy.deepcopy(choice.machines["pools"])
     spec["worker_pool_specs"] = [{"container_spec": own, **pool} for pool in pools]
     spec["scheduling"] = dict(choice.machines["scheduling"])

@@ -9,18 +9,15 @@ down in the pipeline root before each request; a container that takes the place 
 from __future__ import annotations
 
 import argparse
-import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
-from gpu_pipelines.artifacts.versioned_file import versioned_file
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import NoMachinesError, UserError, user_errors_end_the_step
 from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, job_service, service_errors, tried_again
@@ -34,7 +31,7 @@ from gpu_pipelines.targets.fallback.tries import (
     Choice,
     Tries,
     Try,
-    read_tries,
+    tries_at,
 )
 from gpu_pipelines.targets.fallback.trying import CANCELLED, Seen, try_in_order
 from gpu_pipelines.targets.vertex.fallback import CHOICES, MAX_PRICE, TRIES, job_on
@@ -67,16 +64,18 @@ class VertexJobs:
         first: the first choice, which the payload is made for.
         settings: project, and the region of the run.
         resources: file in which the service looks for the job of the step; None for none.
+        tried: gives what was tried so far, for the report of the job.
     """
 
     payload: Mapping[str, Any]
     first: Choice
     settings: ProjectSettings
     resources: Path | None = None
+    tried: Callable[[], str] = str
 
     def send(self, choice: Choice, made: Try, seconds: float | None) -> str:
         """See `Jobs.send`."""
-        job = job_on(self.payload, choice, self.first, seconds)
+        job = job_on(self.payload, choice, self.first, seconds, self.tried())
         job["labels"] = {**_system_labels(), **job.get("labels", {})}
         where = self._in(choice)
         try:
@@ -154,35 +153,8 @@ def _system_labels() -> dict[str, str]:
 
 
 def tries_of(payload: Mapping[str, Any], folder: str, choices: Sequence[Choice], max_price: float | None) -> Tries:
-    """The tries of a step, which its successor finds as well: the payload has its inputs and outputs in it.
-
-    Args:
-        payload: as GCPC's launcher gets it.
-        folder: of the tries of the run.
-        choices: what there is to try.
-        max_price: most that the run may cost, USD, of which other steps have spent some; None for no limit.
-    """
-    step = re.sub(r"[^a-z0-9-]+", "-", str(payload.get("display_name") or "step").lower())[:60]
-    digest = hashlib.sha256(json.dumps(payload, sort_keys=True).encode()).hexdigest()[:10]
-    name = f"{step}-{digest}.json"
-    if not is_remote(folder):
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    if max_price is not None:
-        others = [each for other, each in documents_in(folder).items() if other != name]
-        max_price = max(0.0, max_price - sum(made["usd"] or 0.0 for each in others for made in each["tries"]))
-    return Tries(choices, versioned_file(f"{folder}/{name}"), max_price)
-
-
-def documents_in(folder: str) -> dict[str, dict[str, Any]]:
-    """What was tried in the steps of a run, by the name of the document; empty where there is none.
-
-    Args:
-        folder: of the tries of the run.
-    """
-    if is_remote(folder):
-        names = [name for name in RemoteFolder(folder).names() if name.endswith(".json")]
-        return {name: read_tries(read_remote(f"{folder}/{name}")) for name in names}
-    return {path.name: read_tries(path.read_bytes()) for path in sorted(Path(folder).glob("*.json"))}
+    """The tries of a step; its payload, as GCPC's launcher gets it, has its inputs and outputs in it."""
+    return tries_at(folder, str(payload.get("display_name") or "step"), payload, choices, max_price)
 
 
 def run_step(given: argparse.Namespace, stopped: Signalled) -> None:
@@ -191,7 +163,8 @@ def run_step(given: argparse.Namespace, stopped: Signalled) -> None:
     choices = [Choice(**each) for each in json.loads(given.choices)]
     tries = tries_of(payload, given.tries, choices, given.max_price)
     settings = ProjectSettings(project=given.project, region=given.location)
-    jobs = VertexJobs(payload, choices[0], settings, Path(given.gcp_resources) if given.gcp_resources else None)
+    resources = Path(given.gcp_resources) if given.gcp_resources else None
+    jobs = VertexJobs(payload, choices[0], settings, resources, tries.for_report)
     try_in_order(tries, jobs, stopped, _say)
 
 

@@ -18,11 +18,12 @@ from gpu_pipelines.targets.compiled import with_image
 from gpu_pipelines.targets.data_nodes import STANDARD
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, is_own, shown_request
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline
+from gpu_pipelines.targets.own.plans import told_warnings
 from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
-from gpu_pipelines.targets.vertex.fallback import not_in, told_choices
+from gpu_pipelines.targets.vertex.fallback import choices_in, not_in, told_choices
 from gpu_pipelines.targets.vertex.options import VertexOptions
 from gpu_pipelines.targets.vertex.target import (
     IMAGE_PARAMETER,
@@ -229,14 +230,19 @@ class Vertex(VertexTarget, CloudTarget):
                 f"{origin} has no GPU for {', '.join(steps)}: Vertex AI would train on the CPUs of a small machine.",
                 "Compile it for Vertex AI: gpu-pipelines compile FILE --target vertex --accelerator l4:1, say.",
             )
-        found = machines.machines_of(spec, self.settings.region)
+        found, several = machines.machines_of(spec, self.settings.region), choices_in(spec)
+        plain = [each for each in found if each.step not in several]
         return Compiled(
             name_of(spec),
             text,
             spec,
             known={"data_nodes": machines.data_nodes_of(spec)},
             origin=Uploaded(tuple(found), template),
-            told=[*machines.told_cost(found, self.settings.region), *told_choices(spec)],
+            told=[
+                *machines.told_cost(plain, self.settings.region),
+                *told_choices(spec),
+                *told_warnings(each.plan for each in found if each.step in several),
+            ],
         )
 
     def _loaded(self, request: Request, training_hours: float | None = None) -> Compiled:
