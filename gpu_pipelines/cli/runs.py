@@ -65,9 +65,8 @@ def show(run: Run, runs: Runs = _RUNS, as_json: AsJson = False) -> None:
     from gpu_pipelines.component_interface.parameter import shown_value
     from gpu_pipelines.numbers import figure
     from gpu_pipelines.reports.durations import format_seconds
-    from gpu_pipelines.targets.recorded_runs import run_named
-
     from gpu_pipelines.targets.fallback.shown import tries_of_run
+    from gpu_pipelines.targets.recorded_runs import run_named
 
     try:
         record = run_named(runs, run)
@@ -117,7 +116,9 @@ def _print_tries(run: str, tried: Mapping[str, Any]) -> None:
 
     print(f"{run}: machines that were tried")
     for step, document in tried.items():
-        table = Table("", "machines", "asked for (UTC)", Column.number("ran"), Column.number("cost"), Column.text("end"))
+        table = Table(
+            "", "machines", "asked for (UTC)", Column.number("ran"), Column.number("cost"), Column.text("end")
+        )
         for row in told_tries(document["tries"]):
             table.add_row(*row)
         _print_section(step, table)

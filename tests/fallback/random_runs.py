@@ -8,17 +8,15 @@ import random
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.accelerators import plan
 from gpu_pipelines.accelerators.fallback import PriceLimits, fallback
 from gpu_pipelines.distributed.signals import Signalled
-from gpu_pipelines.errors import NoMachinesError, ProcessFailedError, UnavailableError, UserError
+from gpu_pipelines.errors import NoMachinesError, ProcessFailedError, UnavailableError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.fallback import tries as tries_of_module
 from gpu_pipelines.targets.fallback.tries import Choice, Try
@@ -105,7 +103,7 @@ class Weather:
 
 def weather_of(number: int, seed: int = 0) -> Weather:
     """What happens in a run, the same for the same seed."""
-    chance = random.Random(f"{seed} {number}")  # noqa: S311
+    chance = random.Random(f"{seed} {number}")
     return Weather(
         chance,
         crashes=chance.choice((0.0, 0.05, 0.1)),
@@ -167,7 +165,9 @@ def random_list(chance: random.Random) -> tuple[list[str], list[str], list[str]]
     return specs, chance.sample(STRATEGIES, chance.randint(1, 2)), chance.sample(REGIONS, chance.randint(1, 2))
 
 
-def choices_for(lists: tuple[list[str], list[str], list[str]], command: list[str]) -> tuple[list[Choice], dict[str, Any]]:
+def choices_for(
+    lists: tuple[list[str], list[str], list[str]], command: list[str]
+) -> tuple[list[Choice], dict[str, Any]]:
     """The choices of the lists, and the job of the first as GCPC's launcher would get it."""
     settings, container = ProjectSettings(project=PROJECT, region=REGION), Container("image", command)
     plans = fallback(*lists, PriceLimits()).plans
@@ -245,7 +245,7 @@ def _set_machines(emulator: VertexApi, choices: list[Choice], chance: random.Ran
 @contextmanager
 def _weather(emulator: VertexApi, number: int, weather: Weather) -> Iterator[None]:
     """Takes machines away while a run goes on, and gives others."""
-    over, chance = threading.Event(), random.Random(weather.chance.random())  # noqa: S311
+    over, chance = threading.Event(), random.Random(weather.chance.random())
 
     def blow() -> None:
         while not over.wait(chance.uniform(0.1, 0.5)):

@@ -24,19 +24,21 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder, read_remote
 from gpu_pipelines.errors import (
     ERROR_PREFIX,
     INTERRUPTED,
+    NoMachinesError,
     NotFoundError,
     ProcessFailedError,
-    UnavailableError,
     UserError,
     as_data,
     from_data,
 )
 from gpu_pipelines.project_settings import FILE as SETTINGS_FILE
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compute_engine.create import run_gcloud
+from gpu_pipelines.targets.compute_engine.fallback import go_on, note_end, tries_of
+from gpu_pipelines.targets.compute_engine.instance import Instance
 from gpu_pipelines.targets.messages import Outcome
 
 if TYPE_CHECKING:
+    from gpu_pipelines.targets.fallback.tries import Tries
     from gpu_pipelines.targets.local.log import StepRecord
     from gpu_pipelines.targets.messages import Watch
     from gpu_pipelines.targets.run_record import RunRecord
@@ -51,8 +53,6 @@ _OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
 #: How the log of the start-up script says that it has failed; without that, the VM was taken from it.
 _SCRIPT_FAILED = re.compile(r"gpu-pipelines: the start-up script ends with exit status")
 _SCRIPT_ERROR = re.compile(r"gpu-pipelines: error: (.*)")
-#: What Google's guest agent puts before a line of the start-up script on the serial port.
-_OF_SCRIPT = "startup-script: "
 #: Settings that the steps look for in the file of the project.
 SETTINGS = ("project", "region", "pipeline_root", "image", "serving_image", "service_account", "encryption_key")
 
@@ -122,62 +122,6 @@ class VmRun:
         return folder.read(names[-1]).decode(errors="replace") if names else ""
 
 
-class Instance:
-    """The VM of a run: looked at through the Compute API, started and deleted by gcloud, which has made it.
-
-    Args:
-        vm: `name`, `zone` and `project`.
-    """
-
-    def __init__(self, vm: Mapping[str, str]) -> None:
-        from gpu_pipelines.google_cloud.connection import credentials
-        from gpu_pipelines.google_cloud.rest import Rest, endpoint
-
-        where = endpoint("compute")
-        self._rest = Rest(credentials(where))
-        # gcloud's endpoint has the path of the interface in it.
-        prefix = "" if where.endswith("/compute/v1") else "/compute/v1"
-        self._path = f"{prefix}/projects/{vm['project']}/zones/{vm['zone']}/instances/{vm['name']}"
-        self.name = vm["name"]
-        self._place = [vm["name"], f"--zone={vm['zone']}", f"--project={vm['project']}", "--quiet"]
-
-    def look(self) -> dict[str, Any]:
-        """The VM; empty if it is gone."""
-        return self._get("", {})
-
-    def serial_lines(self, start: int) -> tuple[list[str], int]:
-        """Whole lines of the start-up script from a byte of the serial port on, and the byte to go on from."""
-        answer = self._get("/serialPort", {"port": 1, "start": start})
-        text, end = str(answer.get("contents", "")), int(answer.get("next", start))
-        whole, _, rest = text.rpartition("\n")
-        lines = [line.partition(_OF_SCRIPT)[2] for line in whole.splitlines() if _OF_SCRIPT in line]
-        return lines, end - len(rest.encode())
-
-    def start(self) -> str:
-        """Starts it again; what gcloud says against it, empty if nothing."""
-        done = run_gcloud(["gcloud", "compute", "instances", "start", *self._place])
-        return "" if done.returncode == 0 else done.stderr.strip()
-
-    def delete(self) -> str:
-        """Deletes it; what gcloud says against it, empty if nothing."""
-        done = run_gcloud(["gcloud", "compute", "instances", "delete", *self._place])
-        return "" if done.returncode == 0 or not self.look() else done.stderr.strip()
-
-    def _get(self, path: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        from gpu_pipelines.google_cloud.rest import UnreachableError
-        from gpu_pipelines.network_errors import error_of_status
-
-        try:
-            answer = self._rest.get("compute", self._path + path, parameters)
-        except UnreachableError as error:
-            raise UnavailableError(f"{self.name} cannot be looked at: {error}.", "Look at your network.") from error
-        if answer.status == 404:
-            return {}
-        if not answer.ok:
-            raise error_of_status(answer.status, f"{self.name} cannot be looked at: {answer.message}", "")
-        return dict(answer.content)
-
-
 def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
     """Waits for the end of a run, and starts a Spot VM again that was taken from it.
 
@@ -192,7 +136,11 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
     state = run.read(STATE)
     instance, at = Instance(state["vm"]), 0
     said: list[str] = []
+    tries = tries_of(run, run.read(REQUEST))
     while True:
+        if tries is not None and state["status"] not in ENDED and not (tries.current and tries.current.job):
+            # Whoever has sent it, or followed it, died before it was known to have a VM.
+            instance = _gone_on(run, tries, None, watch) or instance
         # In this order: what the VM has written before its end is seen then.
         vm = instance.look()
         is_off = vm.get("status") in _OFF
@@ -205,14 +153,48 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
         if state["status"] not in ENDED and (problem := _why_it_ended(run, state, vm, said)):
             run.end("failed", error=as_data(problem))
             state = run.read(STATE)
+        if tries is not None and tries.current and state["status"] not in ENDED and _is_spent(tries):
+            run.end("failed", error=as_data(_too_dear(tries)))
+            state = run.read(STATE)
+            instance.delete()
         if state["status"] in ENDED:
+            if tries is not None:
+                note_end(tries, str(state["status"]))
             return _outcome(run, state)
         if is_off:
             watch.tell(f"{instance.name} was preempted; starting it again")
             at, said = 0, []
-            if refused := instance.start():
+            if tries is not None:
+                instance = _gone_on(run, tries, instance, watch) or instance
+            elif refused := instance.start():
                 watch.warn(f"it was not started, and is tried again: {refused}")
         time.sleep(every)
+
+
+def _gone_on(run: VmRun, tries: Tries, before: Instance | None, watch: Watch) -> Instance | None:
+    """The VM that a run goes on, on; None where it has ended, or is to be tried again."""
+    try:
+        vm = go_on(run, tries, before, watch.tell)
+    except NoMachinesError as error:
+        run.end("failed", error=as_data(error))
+        return None
+    except UserError as error:
+        watch.warn(f"it was not started, and is tried again: {error}")
+        return None
+    return Instance({"name": vm.name, "zone": vm.zone, "project": vm.project})
+
+
+def _is_spent(tries: Tries) -> bool:
+    """Whether the money of a run is spent."""
+    left = tries.seconds_left(tries.choice_of(tries.made[-1]))
+    return left is not None and left <= 0
+
+
+def _too_dear(tries: Tries) -> NoMachinesError:
+    return NoMachinesError(
+        f"{tries.made[-1].told} was stopped at ${tries.spent:,.2f}, the limit of --max-price.",
+        "Its checkpoints are kept: a run with a higher limit goes on from them.",
+    )
 
 
 def _why_it_ended(run: VmRun, state: Mapping[str, Any], vm: Mapping[str, Any], said: Sequence[str]) -> UserError | None:

@@ -27,6 +27,7 @@ FOLDER = "fallback"
 ASKED, SENT = "asked", "sent"
 #: How it has ended. Only after the first two the next choice is tried.
 NO_CAPACITY, NO_QUOTA = "no capacity", "no quota"
+PREEMPTED = "preempted"
 SUCCEEDED, FAILED, INTERRUPTED, TOO_DEAR = "succeeded", "failed", "interrupted", "stopped at the price limit"
 GOES_ON_AFTER = (NO_CAPACITY, NO_QUOTA)
 #: How many tries a job is told, and how many characters of what became of each.
@@ -289,7 +290,7 @@ def told_tries(tries: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     rows = []
     for each in map(lambda found: Try(**found), tries):
         when = datetime.fromtimestamp(each.asked, timezone.utc)
-        cost = "" if each.usd is None or each.began is None else f"${each.usd:,.2f}"
+        cost = "" if each.usd is None or each.began is None else f"${each.usd:,.{2 if each.usd >= 1 else 4}f}"
         told = f"{each.state}: {each.reason}" if each.reason else each.state
         rows.append([str(each.number), each.told, f"{when:%Y-%m-%d %H:%M:%S}", _took(each), cost, told])
     return rows

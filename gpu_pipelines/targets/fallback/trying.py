@@ -56,8 +56,8 @@ class Seen:
     ended: float | None = None
 
 
-class Jobs(Protocol):
-    """Where jobs are sent."""
+class Sender(Protocol):
+    """Where jobs are sent, or machines are asked for."""
 
     def send(self, choice: Choice, made: Try, seconds: float | None) -> str:
         """Creates the job of a try; gives its name.
@@ -77,6 +77,10 @@ class Jobs(Protocol):
     def find(self, choice: Choice, made: Try) -> str | None:
         """The name of the job with the label of a try; None if there is none."""
         ...
+
+
+class Jobs(Sender, Protocol):
+    """Where jobs are sent and looked at."""
 
     def look(self, choice: Choice, job: str) -> Seen:
         """How far a job is.
@@ -115,9 +119,9 @@ def try_in_order(tries: Tries, jobs: Jobs, stopped: Signalled, say: Callable[[st
             if made is None:
                 continue
             say(f"{made.told}: sending a job, {_of(made, tries)}")
-            _send(tries, jobs, made, say)
+            send(tries, jobs, made, say)
         elif not made.job:
-            _take_over(tries, jobs, made, stopped, say)
+            take_over(tries, jobs, made, stopped, say)
         if (current := tries.current) is None:
             continue
         if not current.job:
@@ -131,7 +135,8 @@ def _of(made: Try, tries: Tries) -> str:
     return f"choice {made.choice + 1} of {len(tries.choices)}"
 
 
-def _send(tries: Tries, jobs: Jobs, made: Try, say: Callable[[str], None]) -> None:
+def send(tries: Tries, jobs: Sender, made: Try, say: Callable[[str], None]) -> None:
+    """Sends the job of a try that was written down, and writes down what the service has said."""
     choice = tries.choice_of(made)
     try:
         job = jobs.send(choice, made, tries.seconds_left(choice))
@@ -155,11 +160,25 @@ def _refusal(error: UserError) -> str | None:
     return NO_CAPACITY if isinstance(error, NoMachinesError) else None
 
 
-def _take_over(tries: Tries, jobs: Jobs, made: Try, stopped: Signalled, say: Callable[[str], None]) -> None:
-    """Finds the job of a try that another process has written down, or knows that there is none."""
+def take_over(
+    tries: Tries, jobs: Sender, made: Try, stopped: Signalled, say: Callable[[str], None], patience: float = _PATIENCE
+) -> None:
+    """Finds the job of a try that another process has written down, or knows after a while that there is none.
+
+    Args:
+        tries: the choices, and what was tried.
+        jobs: where they are sent.
+        made: the try.
+        stopped: whether this process was interrupted.
+        say: takes a line.
+        patience: seconds after which a request is surely answered.
+
+    Raises:
+        Interrupted: this process was interrupted.
+    """
     choice = tries.choice_of(made)
     say(f"{made.told}: another process may have sent a job; looking for it")
-    over = made.asked + float(os.environ.get(PATIENCE) or _PATIENCE)
+    over = made.asked + float(os.environ.get(PATIENCE) or patience)
     while True:
         is_last = time.time() >= over
         if job := jobs.find(choice, made):
@@ -169,7 +188,7 @@ def _take_over(tries: Tries, jobs: Jobs, made: Try, stopped: Signalled, say: Cal
             tries.change(state=INTERRUPTED, reason="it was not sent", holder=tries.holder)
             return
         if stopped.wait(_interval()):
-            raise Interrupted("the step was interrupted while it looked for its job")
+            raise Interrupted("it was interrupted while it looked for its job")
         tries.load()
         if tries.current is None or tries.current.state != ASKED:
             return

@@ -16,7 +16,15 @@ from gpu_pipelines.accelerators.fallback import Fallback, fallback_of
 from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.dag.placement import BEGINS_STUDY, CACHED_STEPS, EVALUATES, LOOKING_STEPS, PREDICTS, PREPARES, UPLOADS
+from gpu_pipelines.dag.placement import (
+    BEGINS_STUDY,
+    CACHED_STEPS,
+    EVALUATES,
+    LOOKING_STEPS,
+    PREDICTS,
+    PREPARES,
+    UPLOADS,
+)
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
