@@ -116,9 +116,8 @@ def _print_tries(run: str, tried: Mapping[str, Any]) -> None:
 
     print(f"{run}: machines that were tried")
     for step, document in tried.items():
-        table = Table(
-            "", "machines", "asked for (UTC)", Column.number("ran"), Column.number("cost"), Column.text("end")
-        )
+        numbers = Column.number("ran"), Column.number("cost")
+        table = Table("", "machines", "asked for (UTC)", *numbers, Column.text("end"))
         for row in told_tries(document["tries"]):
             table.add_row(*row)
         _print_section(step, table)

@@ -1,4 +1,4 @@
-"""A run over a list of VMs: the next where none is left, the VM before deleted first, and what was tried written down."""
+"""A run over a list of VMs: the next where none is left, the VM before deleted first, and each try written down."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -160,7 +161,7 @@ def quick() -> Iterator[None]:
 def random_list(chance: random.Random) -> tuple[list[str], list[str], list[str]]:
     """Accelerators, strategies and regions; those that cannot be had together are left out by the planning."""
     # With l4, which is sold in each way, something can always be planned.
-    specs = chance.sample([spec for spec in SPECS if spec != "l4:1"], chance.randint(0, 2)) + ["l4:1"]
+    specs = [*chance.sample([spec for spec in SPECS if spec != "l4:1"], chance.randint(0, 2)), "l4:1"]
     chance.shuffle(specs)
     return specs, chance.sample(STRATEGIES, chance.randint(1, 2)), chance.sample(REGIONS, chance.randint(1, 2))
 
@@ -224,7 +225,8 @@ def run(emulator: VertexApi, number: int, folder: Path, weather: Weather) -> Out
     outcome.weights = json.loads(kept.read_text()) if kept.exists() else []
     outcome.tries = tries_of(job, f"gs://example-bucket/r/fallback/{number}", choices, limit).made
     outcome.lines = emulator.state.replicas.bill.of_label(LABEL, str(number))
-    outcome.gap_s = max((b.asked - (a.ended or a.asked) for a, b in zip(outcome.tries, outcome.tries[1:])), default=0.0)
+    gaps = [after.asked - (before.ended or before.asked) for before, after in pairwise(outcome.tries)]
+    outcome.gap_s = max(gaps, default=0.0)
     return outcome
 
 

@@ -1,8 +1,8 @@
 """A training of a second: real steps, real checkpoints, the same weights on any number of GPUs; nothing but Python.
 
-`stand_in_training.py FOLDER STEPS SECONDS [FAIL_AT]`. Each GPU sums up its share of a step's rows, as data-parallel training does; the
-sums are of whole numbers, so that their order does not matter. It goes on from the newest checkpoint of the folder,
-saves one after each second step and on SIGTERM, and does `SECONDS` of work for each step.
+`stand_in_training.py FOLDER STEPS SECONDS [FAIL_AT]`. Each GPU sums up its share of a step's rows; the sums are of
+whole numbers, so that their order does not matter. It goes on from the newest checkpoint of the folder, saves one after
+each second step and on SIGTERM, and does `SECONDS` of work for each step.
 """
 
 import json
@@ -41,7 +41,7 @@ def train():
             for row in range(rank, ROWS, gpus()):
                 for number in range(WEIGHTS):
                     sums[number] += (row + 1) * (step + 7) * weights[number] % PRIME
-        weights = [(weight + each) % PRIME for weight, each in zip(weights, sums)]
+        weights = [(weight + each) % PRIME for weight, each in zip(weights, sums, strict=True)]
         step += 1
         time.sleep(SECONDS)
         if step == FAIL_AT:

@@ -52,11 +52,11 @@ def choices_of(machines: Sequence[tuple[VirtualMachine, AcceleratorPlan]], max_p
     """What a request says of VMs that are tried in order."""
     choices = [
         Choice(
-            named(plan),
-            plan.region or "",
-            dollars_per_hour(plan),
-            plan.hours,
-            {"vm": asdict(vm), "strategy": plan.strategy},
+            told=named(plan),
+            region=plan.region or "",
+            per_hour=dollars_per_hour(plan),
+            hours=plan.hours,
+            machines={"vm": asdict(vm), "strategy": plan.strategy},
         )
         for vm, plan in machines
     ]

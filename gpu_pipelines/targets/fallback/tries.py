@@ -227,10 +227,10 @@ def _nothing_left(tries: Tries, first: int) -> str:
     """Why nothing is tried any more, without the full stop."""
     if first >= len(tries.choices):
         return f"None of the {len(tries.choices)} choices could be had"
+    choice = tries.choices[first]
     return (
-        f"${tries.spent:,.2f} of the ${tries.max_price or 0:,.2f} that --max-price leaves this step are spent, and what "
-        f"is left is not worth beginning {tries.choices[first].told}, which costs ${tries.choices[first].per_hour:,.2f} "
-        "an hour"
+        f"${tries.spent:,.2f} of the ${tries.max_price or 0:,.2f} that --max-price leaves this step are spent, and the "
+        f"rest is not worth beginning {choice.told}, which costs ${choice.per_hour:,.2f} an hour"
     )
 
 
@@ -288,7 +288,7 @@ def tries_at(folder: str, step: str, of: Any, choices: Sequence[Choice], max_pri
 def told_tries(tries: Sequence[Mapping[str, Any]]) -> list[list[str]]:
     """Tries as rows of a table: number, choice, when, how long, cost, and what became of it."""
     rows = []
-    for each in map(lambda found: Try(**found), tries):
+    for each in (Try(**found) for found in tries):
         when = datetime.fromtimestamp(each.asked, timezone.utc)
         cost = "" if each.usd is None or each.began is None else f"${each.usd:,.{2 if each.usd >= 1 else 4}f}"
         told = f"{each.state}: {each.reason}" if each.reason else each.state

@@ -1,4 +1,4 @@
-"""Sends a job to one choice after the other until one has machines: one at a time, and each surely over before the next.
+"""Sends a job to one choice after the other until one has machines: each is surely over before the next is sent.
 
 The next is sent as soon as the service has said that there is no capacity or no quota, which is looked for every
 few seconds. A job that has failed for another reason ends it: other machines would not mend that.

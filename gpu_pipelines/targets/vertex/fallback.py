@@ -1,8 +1,8 @@
 """A step that is tried on one choice of machines after the other, as a compiled file describes it.
 
-GCPC's launcher creates one CustomJob. In its place stands one of this project, in the image of the steps, which gets the
-same payload and the choices: `gpu_pipelines.targets.vertex.fallback_launcher`. So the list is in the file, and holds
-for schedules too.
+GCPC's launcher creates one CustomJob. In its place stands one of this project, in the image of the steps, which gets
+the same payload and the choices: `gpu_pipelines.targets.vertex.fallback_launcher`. So the list is in the file, and
+holds for schedules too.
 """
 
 from __future__ import annotations

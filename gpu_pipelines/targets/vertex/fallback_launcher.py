@@ -1,7 +1,7 @@
 """What a step with choices runs in its own container: it sends its CustomJob to one choice after the other.
 
-It stands in the place of GCPC's launcher and gets its arguments, with the choices before them. What was tried is written
-down in the pipeline root before each request; a container that takes the place of this one goes on from there.
+It stands in the place of GCPC's launcher and gets its arguments, with the choices before them. What was tried is
+written down in the pipeline root before each request; a container that takes the place of this one goes on from there.
 
 `python3 -m gpu_pipelines.targets.vertex.fallback_launcher --choices JSON --tries gs://… --payload JSON …`
 """

@@ -245,7 +245,7 @@ class VertexTarget:
         return custom_job(plan, "", container, self._settings, options)
 
     def _choices(self, component: Any, plan: AcceleratorPlan | None) -> tuple[list[Choice], float | None] | None:
-        """What the step is tried on, in order, with the limit of price; None where there is nothing else than a plan."""
+        """What the step is tried on, in order, with the limit of price; None where there is nothing but a plan."""
         # The evaluation may begin with the same machine as the training, and go on with others.
         lists = list(self.fallbacks)[:: -1 if component.name == EVALUATES else 1]
         found = fallback_of(lists, plan)
