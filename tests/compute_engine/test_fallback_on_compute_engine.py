@@ -105,8 +105,8 @@ def test_the_next_vm_is_tried_and_a_preempted_one_is_deleted_before_it(compute_a
 def test_a_run_for_which_there_is_no_vm_at_all_is_refused_with_what_was_tried(compute_api: ComputeApi) -> None:
     compute_api.refusal = "Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 0.0 globally."
     done = command(*ON_VMS, "--max-price-per-hour", "1.5")
-    assert done.status == 1
-    assert "left out: l4:2 standard in us-central1 and 1 more" in done.err or "left out: l4:2 standard" in done.err
+    assert done.status == 2
+    assert "left out: l4:2 standard in us-central1: costs $2.00 an hour" in done.err
     assert "choices could be had. Tried: l4:2 spot in us-central1: no quota; " in done.err
     assert compute_api.instances == []
 

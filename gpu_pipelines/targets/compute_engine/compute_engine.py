@@ -208,6 +208,7 @@ class ComputeEngine(LocalTarget, Target):
         from gpu_pipelines.accelerators.cost import dollars_per_hour
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.dag.parameters import other_defaults
+        from gpu_pipelines.targets.vertex.fallback_places import told_of_data
         from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
 
         if not (request.is_name or request.is_own):
@@ -228,6 +229,7 @@ class ComputeEngine(LocalTarget, Target):
             spec = documents_of(compiled(built))[0]
         told = [told_plan(plan), told_cost(plan), *(f"warning: {message}" for message in vm.warnings)]
         told = [*told_left_out(asked), *told]
+        told += told_of_data(asked.plans, self.settings)
         told += [f"else {named(each)}: {told_cost(each).strip()}" for _, each in others]
         return Compiled(name, spec=spec, built=built, known={"processes": plan.count}, origin=own, told=told)
 

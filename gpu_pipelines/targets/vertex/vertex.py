@@ -72,6 +72,8 @@ class Vertex(VertexTarget, CloudTarget):
 
             self.settings = settings_for(self.settings)
         asked = self.options
+        # Whether the project is looked at before a run is sent, and what there was to say of it.
+        self._is_sent, self._told = False, list[str]()
         nodes = DataNodes(asked.data_nodes, asked.data_machine_type or "", asked.data_strategy or STANDARD)
         VertexTarget.__init__(self, self.settings, self.options.job, nodes)
 
@@ -109,6 +111,7 @@ class Vertex(VertexTarget, CloudTarget):
         """The pipeline of a name, a file, or the address of an uploaded version."""
         needed = ["repository"] if request.to_publish else ["project", "region", "pipeline_root"]
         request.require(self, *needed)
+        self._is_sent = not request.to_publish and not self.options.emulate
         return self._loaded(request)
 
     def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
@@ -248,7 +251,7 @@ class Vertex(VertexTarget, CloudTarget):
     def _loaded(self, request: Request, training_hours: float | None = None) -> Compiled:
         if request.is_name:
             made = self.parsed(self._compiled(request, training_hours), request.pipeline)
-            return replace(made, told=[*told_left_out(self.fallbacks[0]), *made.told])
+            return replace(made, told=[*told_left_out(self.fallbacks[0]), *made.told, *self._told])
         if request.is_own:
             return self.of_file(request.pipeline)
         require_no_flags(request.pipeline, self.options)
@@ -270,6 +273,16 @@ class Vertex(VertexTarget, CloudTarget):
         )
         return self.text_of(request.pipeline, training.plans[0], evaluation)
 
+    def looked_at(self, asked: Fallback) -> Fallback:
+        """What the project has quota for; what to know of the places is noted."""
+        if len(asked.plans) < 2:
+            return asked
+        from gpu_pipelines.targets.vertex.fallback_places import told_of_data, with_quota
+
+        asked, told = with_quota(asked, self.settings)
+        self._told = [*told, *told_of_data(asked.plans, self.settings)]
+        return asked
+
     def possible(self, asked: Fallback) -> Fallback:
         """Without the regions in which something is not that the jobs need."""
         if asked.is_plain:
@@ -282,7 +295,8 @@ class Vertex(VertexTarget, CloudTarget):
                 kept.append(plan)
         if not kept:
             raise UserError.of_all([f"There is nothing to train on: {reason}" for reason in left_out])
-        return replace(asked, plans=tuple(kept), left_out=tuple(left_out))
+        found = replace(asked, plans=tuple(kept), left_out=tuple(left_out))
+        return self.looked_at(found) if self._is_sent else found
 
     def _as_sent(self, path: str, body: Mapping[str, Any]) -> str:
         from gpu_pipelines.google_cloud.connection import endpoint_of, location_of
