@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import sys
 import threading
 import time
@@ -21,7 +22,7 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.emulator.bill import overlaps
-from gpu_pipelines.errors import InvalidRequestError, NoMachinesError, ProcessFailedError, UserError
+from gpu_pipelines.errors import Interrupted, InvalidRequestError, NoMachinesError, ProcessFailedError, UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.fallback.tries import Choice, Tries
 from gpu_pipelines.targets.fallback.trying import try_in_order
@@ -132,7 +133,7 @@ def test_the_settings_say_what_to_fall_back_to_and_flags_win(tmp_path: Path, mon
     ("arguments", "told"),
     [
         (("compile", "tune_train_evaluate_upload", "--target", "vertex", *LISTS), "A search for parameters"),
-        (("vm", "create", "--accelerator", "l4:1", "--strategy", "spot,standard", "--project", "p-123456"), "A VM takes one"),
+        (("vm", "create", "--accelerator", "l4:1", "--strategy", "spot,standard", "--project", "p-1234"), "A VM takes"),
         (
             ("compile", PIPELINE, "--target", "vertex", *LISTS, "--persistent-resource", "pool-1"),
             "the persistent resource pool-1 is one choice",
@@ -253,7 +254,7 @@ def launched(
 def run_launcher(choices: list[Choice], payload: dict[str, Any], place: str, stopped: Signalled | None = None) -> Tries:
     tries = tries_of(payload, f"gs://example-bucket/r/fallback/{place}", choices, None)
     jobs = VertexJobs(payload, choices[0], ProjectSettings(project=PROJECT, region=REGION))
-    try_in_order(tries, jobs, stopped or Signalled(), lambda line: None)
+    try_in_order(tries, jobs, Signalled() if stopped is None else stopped, lambda line: None)
     return tries
 
 
@@ -284,6 +285,39 @@ def test_a_training_that_fails_by_itself_is_not_tried_elsewhere_and_a_cancelled_
         with pytest.raises(NoMachinesError, match="was cancelled"):
             launched(vertex_emulator, slow, lists, "cancelled")
     assert len(vertex_emulator.state.custom_jobs.jobs) == 2
+
+
+def test_an_interrupted_launcher_ends_its_job_and_the_next_goes_on_with_the_same_choice(
+    vertex_emulator: VertexApi, tmp_path: Path
+) -> None:
+    lists = (["l4:1"], ["spot", "standard"], ["us-central1"])
+    command = [sys.executable, "-I", "-S", str(STAND_IN), str(tmp_path / "run"), "12", "0.1"]
+    stopped = Signalled()
+
+    def stop() -> None:
+        while not list((tmp_path / "run").glob("step-*")):
+            time.sleep(0.02)
+        stopped.note(signal.SIGTERM)
+
+    thread = threading.Thread(target=stop)
+    thread.start()
+    with quick():
+        with pytest.raises(Interrupted):
+            launched(vertex_emulator, command, lists, "stopped", stopped)
+        thread.join()
+        assert not vertex_emulator.state.replicas.capacity.used()
+        tries = launched(vertex_emulator, command, lists, "stopped")
+        assert [(each.state, each.choice) for each in tries.made] == [("interrupted", 0), ("succeeded", 0)]
+        # One that died between writing down that the money is spent, and asking that the job end.
+        choices, payload = choices_for(lists, ["sleep", "60"])
+        dying = tries_of(payload, "gs://example-bucket/r/fallback/dear", choices, None)
+        jobs = VertexJobs(payload, choices[0], ProjectSettings(project=PROJECT, region=REGION))
+        made = dying.begin()
+        assert made is not None
+        dying.change(state="sent", job=jobs.send(choices[0], made, None), ending="stopped at the price limit")
+        with pytest.raises(NoMachinesError, match="the limit of --max-price"):
+            run_launcher(choices, payload, "dear")
+    assert overlaps(vertex_emulator.state.replicas.bill.lines) == 0
 
 
 def test_checkpoints_carry_over_to_another_number_of_gpus(vertex_emulator: VertexApi, tmp_path: Path) -> None:

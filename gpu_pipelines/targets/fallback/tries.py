@@ -71,6 +71,7 @@ class Try:
         job: name of the job; empty before it is known.
         began: when its machines began to cost, seconds since 1970; None before.
         ended: when they ended.
+        ending: why its job was cancelled by whoever follows it; empty where it was not.
         usd: what they cost by the list, USD; None where no price is known, and before the end.
     """
 
@@ -85,6 +86,7 @@ class Try:
     job: str = ""
     began: float | None = None
     ended: float | None = None
+    ending: str = ""
     usd: float | None = None
 
     @property

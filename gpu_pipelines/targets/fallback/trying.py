@@ -127,7 +127,7 @@ def try_in_order(tries: Tries, jobs: Jobs, stopped: Signalled, say: Callable[[st
         if not current.job:
             continue
         seen = _followed(tries, jobs, current, stopped, say)
-        if seen is not None and _is_done(tries, seen, say):
+        if seen is not None and _is_done(tries, seen, stopped, say):
             return current.job
 
 
@@ -196,8 +196,10 @@ def take_over(
 
 def _followed(tries: Tries, jobs: Jobs, made: Try, stopped: Signalled, say: Callable[[str], None]) -> Seen | None:
     """Waits for the end of a job; None where another process has taken over."""
-    choice, ending = tries.choice_of(made), ""
-    misses, until = 0, 0.0
+    choice, ending = tries.choice_of(made), made.ending
+    misses, until = 0, time.monotonic() + _LONGEST_END
+    if ending:
+        jobs.cancel(choice, made.job)
     while True:
         try:
             seen, misses = jobs.look(choice, made.job), 0
@@ -213,6 +215,9 @@ def _followed(tries: Tries, jobs: Jobs, made: Try, stopped: Signalled, say: Call
         if seen.state != SENT:
             return _ended(tries, made, seen, ending)
         if not ending and (ending := _why_to_end(tries, made, stopped)):
+            # Written down first: whoever takes the place of this process knows that nobody else has cancelled it.
+            if not tries.change(ending=ending):
+                return None
             jobs.cancel(choice, made.job)
             until = time.monotonic() + _LONGEST_END
         elif ending and time.monotonic() > until:
@@ -238,14 +243,15 @@ def _ended(tries: Tries, made: Try, seen: Seen, ending: str) -> Seen | None:
     return Seen(state, seen.reason, began, ended) if kept else None
 
 
-def _is_done(tries: Tries, seen: Seen, say: Callable[[str], None]) -> bool:
+def _is_done(tries: Tries, seen: Seen, stopped: Signalled, say: Callable[[str], None]) -> bool:
     """Whether a job has succeeded; False where the next choice is to be tried; else it raises."""
     made = tries.made[-1]
     told = f"{made.told}: {seen.state}" + (f": {seen.reason}" if seen.reason else "")
     say(told)
     if seen.state == SUCCEEDED:
         return True
-    if seen.state in GOES_ON_AFTER:
+    if seen.state in GOES_ON_AFTER or (seen.state == INTERRUPTED and not stopped):
+        # The second: whoever has interrupted it is gone, and the same choice is tried again.
         return False
     if seen.state == TOO_DEAR:
         tries.refuse(f"{made.told} was stopped at ${tries.spent:,.2f}, the limit of --max-price.")
