@@ -123,7 +123,7 @@ class Capacity:
                 self._queue.remove(turn)
                 self._changed.notify_all()
 
-    def set(self, region: str, accelerator: str, number: int) -> None:
+    def limit(self, region: str, accelerator: str, number: int) -> None:
         """From now on there are so many; jobs that have more keep theirs until they end, or are preempted."""
         with self._changed:
             self._limits[region, accelerator] = number

@@ -252,7 +252,8 @@ class CloudOptions(AcceleratorOptions):
         for spec in specs:
             require_gpu(spec, title)
         limits = PriceLimits(wishes["max_price_per_hour"], wishes["max_price"])
-        strategies, places = listed(wishes["strategy"]) or [None], listed(wishes["regions"]) or [region]
+        strategies: Sequence[str | None] = listed(wishes["strategy"]) or [None]
+        places: Sequence[str | None] = listed(wishes["regions"]) or [region]
         bought = {name: value for name, value in self.bought.items() if name != "strategy"}
         return fallback(specs, strategies, places, limits, **bought)
 

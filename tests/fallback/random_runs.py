@@ -238,7 +238,7 @@ def _set_machines(emulator: VertexApi, choices: list[Choice], chance: random.Ran
     for choice in choices:
         pool = choice.machines["pools"][0]["machine_spec"]
         place = (choice.region, pool["accelerator_type"])
-        emulator.state.replicas.capacity.set(*place, chance.choice((0, pool["accelerator_count"])))
+        emulator.state.replicas.capacity.limit(*place, chance.choice((0, pool["accelerator_count"])))
         quota[place] = chance.choice((0, 64, 64, 64))
     emulator.state.project.limits.clear()
     emulator.state.project.limits.update(limits_of(quota))
@@ -256,7 +256,7 @@ def _weather(emulator: VertexApi, number: int, weather: Weather) -> Iterator[Non
                 if is_ours and job.job_spec.scheduling.strategy.name == "SPOT" and chance.random() < weather.preempts:
                     machine = job.job_spec.worker_pool_specs[0].machine_spec
                     place = name.split("/")[3], machine.accelerator_type.name
-                    emulator.state.replicas.capacity.set(*place, chance.choice((0, machine.accelerator_count)))
+                    emulator.state.replicas.capacity.limit(*place, chance.choice((0, machine.accelerator_count)))
                     emulator.state.replicas.preempt(name)
 
     thread = threading.Thread(target=blow, daemon=True)

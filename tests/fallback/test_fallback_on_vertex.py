@@ -329,7 +329,7 @@ def test_checkpoints_carry_over_to_another_number_of_gpus(vertex_emulator: Verte
         jobs = vertex_emulator.state.custom_jobs
         while not list(place.glob("step-*")):
             time.sleep(0.02)
-        capacity.set("us-central1", "NVIDIA_L4", 1)
+        capacity.limit("us-central1", "NVIDIA_L4", 1)
         vertex_emulator.state.replicas.preempt(next(iter(jobs.jobs)))
 
     thread = threading.Thread(target=take_away)
@@ -361,7 +361,7 @@ def test_a_real_training_goes_on_with_another_number_of_processes(vertex_emulato
     def taken_away(place: Path) -> None:
         while not list(place.glob("step-*/checkpoint.json")):
             time.sleep(0.05)
-        vertex_emulator.state.replicas.capacity.set("us-central1", "NVIDIA_L4", 1)
+        vertex_emulator.state.replicas.capacity.limit("us-central1", "NVIDIA_L4", 1)
         vertex_emulator.state.replicas.preempt(list(vertex_emulator.state.custom_jobs.jobs)[-1])
 
     for name in ("alone", "moved"):

@@ -38,7 +38,7 @@ from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
-    from gpu_pipelines.targets.compute_engine.runs import VmRun
+    from gpu_pipelines.targets.compute_engine.run_folder import VmRun
     from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
     from gpu_pipelines.targets.messages import Watch
     from gpu_pipelines.targets.vertex.job_spec import Container
@@ -237,7 +237,8 @@ class ComputeEngine(LocalTarget, Target):
         """The VM with a name of its own, and what it is to run."""
         from gpu_pipelines.targets.compute_engine.fallback import choices_of
         from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text
-        from gpu_pipelines.targets.compute_engine.runs import REQUEST, SETTINGS, VmRun, new_run_name
+        from gpu_pipelines.targets.compute_engine.run_folder import REQUEST, VmRun
+        from gpu_pipelines.targets.compute_engine.runs import SETTINGS, new_run_name
 
         run = VmRun.of(new_run_name(compiled.name), self.settings)
         machines, asked = self._machines(run.uri)
@@ -262,7 +263,7 @@ class ComputeEngine(LocalTarget, Target):
         """Writes what is to be run into the bucket, and creates the VM."""
         from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
         from gpu_pipelines.targets.compute_engine.fallback import go_on, tries_of
-        from gpu_pipelines.targets.compute_engine.runs import REQUEST, STATE
+        from gpu_pipelines.targets.compute_engine.run_folder import REQUEST, STATE
 
         run, vm, strategy, content = submission.content
         tried: list[str] = []
@@ -290,13 +291,15 @@ class ComputeEngine(LocalTarget, Target):
 
     def follow(self, run: str, watch: Watch, every: float) -> Outcome:
         """Waits for the end of a run; a Spot VM that was preempted is started again."""
-        from gpu_pipelines.targets.compute_engine.runs import VmRun, follow
+        from gpu_pipelines.targets.compute_engine.run_folder import VmRun
+        from gpu_pipelines.targets.compute_engine.runs import follow
 
         return follow(VmRun.of(run, self.settings), watch, every)
 
     def cancel(self, run: str) -> str:
         """Marks a run as cancelled, and deletes its VM."""
-        from gpu_pipelines.targets.compute_engine.runs import VmRun, cancel
+        from gpu_pipelines.targets.compute_engine.run_folder import VmRun
+        from gpu_pipelines.targets.compute_engine.runs import cancel
 
         return cancel(VmRun.of(run, self.settings))
 

@@ -21,6 +21,7 @@ from gpu_pipelines.errors import NoMachinesError, QuotaExceededError, UserError
 from gpu_pipelines.step_environment import TRIES
 from gpu_pipelines.targets.compute_engine.create import STOCKOUT, CreationError, create_vm
 from gpu_pipelines.targets.compute_engine.instance import Instance
+from gpu_pipelines.targets.compute_engine.run_folder import STATE, VmRun
 from gpu_pipelines.targets.compute_engine.spec import BootImage, VirtualMachine
 from gpu_pipelines.targets.compute_engine.startup import StartupSettings
 from gpu_pipelines.targets.fallback.tries import (
@@ -39,7 +40,6 @@ from gpu_pipelines.targets.vertex.job_spec import Container
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
-    from gpu_pipelines.targets.compute_engine.runs import VmRun
 
 #: Of a request: what is tried, and what it may cost.
 CHOICES, MAX_PRICE = "choices", "max_price"
@@ -147,8 +147,6 @@ class Vms:
 
     def _write(self, vm: VirtualMachine, choice: Choice) -> None:
         """Notes in the state of the run which VM it has."""
-        from gpu_pipelines.targets.compute_engine.runs import STATE
-
         place = {"name": vm.name, "zone": vm.zone, "project": vm.project}
         state = self.run.read(STATE)
         if state["status"] != "cancelled":

@@ -15,12 +15,11 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, read_remote
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import (
     ERROR_PREFIX,
     INTERRUPTED,
@@ -32,9 +31,9 @@ from gpu_pipelines.errors import (
     from_data,
 )
 from gpu_pipelines.project_settings import FILE as SETTINGS_FILE
-from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compute_engine.fallback import go_on, note_end, tries_of
 from gpu_pipelines.targets.compute_engine.instance import Instance
+from gpu_pipelines.targets.compute_engine.run_folder import CHECKPOINTS, ENDED, LOGS, REQUEST, STATE, VmRun
 from gpu_pipelines.targets.messages import Outcome
 
 if TYPE_CHECKING:
@@ -44,10 +43,6 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.run_record import RunRecord
     from gpu_pipelines.terminal import Table
 
-#: What stands in the folder of a run.
-REQUEST, STATE, CHECKPOINTS, LOGS = "request.json", "run.json", "checkpoints", "vm-logs"
-#: States that a run does not leave.
-ENDED = ("succeeded", "failed", "cancelled")
 #: States of a VM that does not run.
 _OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
 #: How the log of the start-up script says that it has failed; without that, the VM was taken from it.
@@ -61,65 +56,6 @@ def new_run_name(pipeline: str) -> str:
     """A name that no other run has, which the VM has as well."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     return f"{pipeline.replace('_', '-')[:40]}-{stamp}-{secrets.token_hex(2)}"
-
-
-@dataclass(frozen=True)
-class VmRun:
-    """A run, by its folder.
-
-    Attributes:
-        uri: the folder, `gs://…`.
-    """
-
-    uri: str
-
-    @classmethod
-    def of(cls, run: str, settings: ProjectSettings) -> VmRun:
-        """The run of a name, or of the URI of its folder.
-
-        Raises:
-            UserError: it is a name, and the project has no pipeline root.
-        """
-        if "://" in run:
-            return cls(run.rstrip("/"))
-        settings.require("pipeline_root")
-        return cls(f"{str(settings.pipeline_root).rstrip('/')}/runs/{run}")
-
-    @property
-    def name(self) -> str:
-        return self.uri.rpartition("/")[2]
-
-    def read(self, file: str) -> dict[str, Any]:
-        """A document of the folder.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-        try:
-            content: dict[str, Any] = json.loads(read_remote(f"{self.uri}/{file}"))
-        except FileNotFoundError:
-            raise NotFoundError(
-                f"There is no run {self.name} on Compute Engine: {self.uri} has no {file}.",
-                "Give the name that run has printed, and the same pipeline root.",
-            ) from None
-        return content
-
-    def write(self, file: str, content: Mapping[str, Any]) -> None:
-        """Writes a document of the folder in the place of the one that is there."""
-        RemoteFolder(self.uri).write(file, json.dumps(content, indent=2, ensure_ascii=False).encode())
-
-    def end(self, status: str, **more: Any) -> None:
-        """Notes that the run has ended, unless it was cancelled before."""
-        state = self.read(STATE)
-        if state["status"] != "cancelled":
-            ended = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            self.write(STATE, {**state, "status": status, "ended": ended, **more})
-
-    def last_log(self) -> str:
-        """The newest log of the VM that it has copied here; empty if there is none."""
-        folder = RemoteFolder(f"{self.uri}/{LOGS}")
-        names = folder.names()
-        return folder.read(names[-1]).decode(errors="replace") if names else ""
 
 
 def follow(run: VmRun, watch: Watch, every: float) -> Outcome:

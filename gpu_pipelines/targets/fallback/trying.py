@@ -78,6 +78,10 @@ class Sender(Protocol):
         """The name of the job with the label of a try; None if there is none."""
         ...
 
+    def cancel(self, choice: Choice, job: str) -> None:
+        """Asks that a job end; one that has ended is passed over."""
+        ...
+
 
 class Jobs(Sender, Protocol):
     """Where jobs are sent and looked at."""
@@ -88,10 +92,6 @@ class Jobs(Sender, Protocol):
         Raises:
             UserError: the service cannot be reached.
         """
-        ...
-
-    def cancel(self, choice: Choice, job: str) -> None:
-        """Asks that a job end; one that has ended is passed over."""
         ...
 
 
