@@ -147,13 +147,13 @@ def quick() -> Iterator[None]:
     """Times of seconds in the place of minutes: between looks, until a lost request is known, the shortest job."""
     import os
 
-    before = tries_of_module.LEAST_SECONDS, jobs_module._LOOKS, dict(os.environ)
-    tries_of_module.LEAST_SECONDS, jobs_module._LOOKS = 0.05, (0.0, 0.05)
+    least, looks = tries_of_module.LEAST_SECONDS, jobs_module._LOOKS
+    tries_of_module.LEAST_SECONDS, jobs_module._LOOKS = 0.05, (0.0, 0.05, 0.05)
     os.environ.update({INTERVAL: "0.05", PATIENCE: "0.3"})
     try:
         yield
     finally:
-        tries_of_module.LEAST_SECONDS, jobs_module._LOOKS = before[:2]
+        tries_of_module.LEAST_SECONDS, jobs_module._LOOKS = least, looks
         for name in (INTERVAL, PATIENCE):
             os.environ.pop(name, None)
 

@@ -96,6 +96,11 @@ def test_a_file_has_its_choices_in_order_for_the_training_and_the_evaluation(
     assert container["command"][-1] == LAUNCHER
     assert container["args"][:1] == [CHOICES]
     assert {"--payload", "--gcp_resources", "--location"} <= set(container["args"]), "those of GCPC's launcher follow"
+    waiting = ("--accelerator", "l4:1", "--strategy", "spot,flex-start", "--max-wait", "2", "-o", "w.yaml")
+    assert command_line.command("compile", PIPELINE, "--target", "vertex", *waiting, *IMAGE).status == 0
+    [first, second] = choices_in(parsed_spec((tmp_path / "w.yaml").read_text(), ""))["train-model"][0]
+    assert "max_wait_duration" not in first.machines["scheduling"]
+    assert second.machines["scheduling"]["max_wait_duration"] == "7200s"
     plain = command_line.command(
         "compile", PIPELINE, "--target", "vertex", "--accelerator", "l4:1", *IMAGE, "-o", "q.yaml"
     )

@@ -184,7 +184,7 @@ class VertexTarget:
         """
         from gpu_pipelines.dag import load_pipeline
 
-        require_job(plan, self._settings, self._options)
+        require_job(plan, self._settings, self._options_on(plan))
         text = compiled(load_pipeline(pipeline).build(self, plan, evaluation or self.evaluation_on(plan), task=task))
         require_runnable(text)
         return text
@@ -237,7 +237,8 @@ class VertexTarget:
             UserError: plan and settings do not go together.
         """
         # Reduction servers are for gradients: a step on one machine has none to exchange.
-        options = replace(self._options, reduction_server=self._options.reduction_server and plan.nodes > 1)
+        asked = self._options_on(plan)
+        options = replace(asked, reduction_server=asked.reduction_server and plan.nodes > 1)
         require_job(plan, self._settings, options)
         told = {ACCELERATOR: plan.spec, **preemption_variables(plan.strategy)}
         options = replace(options, environment={**told, **of_author, **options.environment})
@@ -255,9 +256,13 @@ class VertexTarget:
         return [self._choice(each, of_author) for each in found.plans], found.limits.total
 
     def _choice(self, plan: AcceleratorPlan, of_author: Mapping[str, str]) -> Choice:
-        wait = self._options.max_wait_hours if plan.strategy == "flex-start" else None
-        of_it = VertexTarget(self._settings, replace(self._options, max_wait_hours=wait), self._data)
-        return choice_of(plan, of_it._job(plan, Container(STEPS_IMAGE), of_author)["job_spec"])
+        return choice_of(plan, self._job(plan, Container(STEPS_IMAGE), of_author)["job_spec"])
+
+    def _options_on(self, plan: AcceleratorPlan) -> JobOptions:
+        """What a job takes on a plan: how long to wait is for those of a list that wait."""
+        others = {each.strategy for asked in self.fallbacks for each in asked.plans}
+        waits = plan.strategy == "flex-start" or "flex-start" not in others
+        return self._options if waits else replace(self._options, max_wait_hours=None)
 
     def _data_job(self, component: Any) -> Callable[..., Any]:
         # It has no curves to show, and needs none of the GPUs that a persistent resource has.
