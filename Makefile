@@ -51,7 +51,7 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy gpu_pipelines components pipelines
 	rm -rf build/layers && mkdir -p build/layers && $(BIN)/python setup.py -q egg_info -e build/layers build -b build/layers --build-lib build/layers/lib && cd build/layers/lib && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
-	$(BIN)/mypy benchmarks/*.py
+	MYPYPATH=tests/fallback $(BIN)/mypy benchmarks/*.py
 	MYPYPATH=benchmarks/training $(BIN)/mypy benchmarks/data_prep/*.py
 	MYPYPATH=tests:tests/training $(BIN)/mypy benchmarks/training/*.py
 
@@ -66,6 +66,7 @@ bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/benchmark_gates.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/batch_prediction.py
+	$(BIN)/python benchmarks/fallback_runs.py
 
 # Hours on two cores; docs/benchmarks.md says how to run less of it.
 bench-training: $(VENV)/.bench

@@ -93,6 +93,10 @@ class QuotaExceededError(UserError, kind="quota_exceeded"):
     """A quota is used up: ask for more of it, or take another region or accelerator."""
 
 
+class NoMachinesError(UserError, kind="no_machines"):
+    """There are no such machines just now, or no money for them: try later, or take others."""
+
+
 class UnavailableError(UserError, kind="unavailable"):
     """A service could not answer just now; the same may succeed later.
 

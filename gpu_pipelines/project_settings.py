@@ -89,6 +89,8 @@ _FORMS = {
         "a tracker, such as mlflow, mlflow:https://HOST, vertex or wandb, without a password",
     ),
 }
+#: What `fallback` takes: lists of words, and numbers (USD).
+_FALLBACK_LISTS, _FALLBACK_NUMBERS = ("accelerator", "strategy", "regions"), ("max_price_per_hour", "max_price")
 #: A variable of the environment, and a key of a Kubernetes secret with the secret's name before it.
 _VARIABLE, _SECRET_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), re.compile(rf"{_NAME}/[-._a-zA-Z0-9]{{1,253}}")
 #: As Google Cloud has it for labels of its resources.
@@ -131,6 +133,7 @@ class ProjectSettings:
         checkpoints: where checkpoints go on Kubeflow, `gs://…`, in place of the claim.
         secret_env: variables of the steps on Kubeflow whose values are in Kubernetes secrets, each as SECRET/KEY.
         labels: on all jobs and pipelines.
+        fallback: accelerators, ways to buy them and regions that are tried in order, and what they may cost at most.
         origins: where each setting was found, by its name.
     """
 
@@ -164,6 +167,7 @@ class ProjectSettings:
     checkpoints: str | None = None
     secret_env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    fallback: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, str] = field(default_factory=dict, compare=False)
 
     def require(self, *names: str) -> None:
@@ -271,6 +275,8 @@ def _from_gcloud() -> list[tuple[str, dict[str, str]]]:
 def _problems(name: str, value: Any, origin: str) -> list[str]:
     if name == "labels":
         return problems_of_labels(value, origin)
+    if name == "fallback":
+        return _problems_of_fallback(value, origin)
     if name == "secret_env":
         return _problems_of_secret_env(value, origin)
     if has_form(name, value):
@@ -278,6 +284,22 @@ def _problems(name: str, value: Any, origin: str) -> list[str]:
     if name in ("tracking", "mail_server", "mail_password"):  # what was given is not repeated: it may be a password
         return [f"{name} (from {origin}) takes {_FORMS[name][1]}."]
     return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {_FORMS[name][1]}."]
+
+
+def _problems_of_fallback(value: Any, origin: str) -> list[str]:
+    known = (*_FALLBACK_LISTS, *_FALLBACK_NUMBERS)
+    if not isinstance(value, dict):
+        return [f"fallback (from {origin}) is {str(value)[:100]!r}; it takes a mapping of {', '.join(known)}."]
+    found = [f"fallback (from {origin}) has {str(n)[:60]!r}. {nearest(str(n), known)}" for n in value if n not in known]
+    for name in _FALLBACK_LISTS:
+        words = value.get(name, "")
+        if not isinstance(words, str) and not (isinstance(words, list) and all(isinstance(w, str) for w in words)):
+            found.append(f"fallback.{name} (from {origin}) is {str(words)[:100]!r}; it takes a list of names.")
+    for name in _FALLBACK_NUMBERS:
+        number = value.get(name, 0)
+        if isinstance(number, bool) or not isinstance(number, (int, float)) or number < 0:
+            found.append(f"fallback.{name} (from {origin}) is {str(number)[:100]!r}; it takes an amount in USD.")
+    return found
 
 
 def _problems_of_secret_env(variables: Any, origin: str) -> list[str]:

@@ -52,6 +52,10 @@ PREEMPTION_HOURS = "GPU_PIPELINES_PREEMPTION_HOURS"
 #: (`advice.capacityHistory` of Compute Engine), and no hours.
 SPOT_HOURS = 24
 
+# What was tried before this job got its machines, and these, as JSON: a list of rows for the report of the training.
+# Unset: nothing else was tried.
+TRIES = "GPU_PIPELINES_TRIES"
+
 # How often within an hour the processes of a training are started again on the same machines, where one was killed or
 # lost its device or its connection. Unset: gpu_pipelines/distributed/restarts.py. 0: never.
 RESTARTS = "GPU_PIPELINES_RESTARTS"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -10,7 +11,7 @@ import typer
 
 from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.target_options import HERE, AsJson, of_targets
-from gpu_pipelines.errors import InvalidRequestError, UserError
+from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
@@ -125,9 +126,20 @@ def show_here(run: str, runs: Path, as_json: bool) -> None:
     from gpu_pipelines.component_interface.parameter import shown_value
     from gpu_pipelines.numbers import figure
     from gpu_pipelines.reports.durations import format_seconds
+    from gpu_pipelines.targets.fallback.shown import tries_of_run
     from gpu_pipelines.targets.recorded_runs import run_named
 
-    record = run_named(runs, run)
+    try:
+        record = run_named(runs, run)
+    except NotFoundError:
+        # Of a run in the cloud there is no record here, but what was tried for it is in its bucket.
+        if not (tried := tries_of_run(run)):
+            raise
+        if as_json:
+            print_json({"run": run, "tries": tried})
+        else:
+            _print_tries(run, tried)
+        return
     if as_json:
         print_json(record.document)
         return
@@ -159,6 +171,21 @@ def show_here(run: str, runs: Path, as_json: bool) -> None:
         _print_section(heading, table, bool(values))
     if record.report.is_file():
         print(f"\nreport: {record.report}")
+
+
+def _print_tries(run: str, tried: Mapping[str, Any]) -> None:
+    """Prints the machines that were tried for the steps of a run, and why each try ended."""
+    from gpu_pipelines.targets.fallback.tries import told_tries
+
+    print(f"{run}: machines that were tried")
+    for step, document in tried.items():
+        numbers = Column.number("ran"), Column.number("cost")
+        table = Table("", "machines", "asked for (UTC)", *numbers, Column.text("end"))
+        for row in told_tries(document["tries"]):
+            table.add_row(*row)
+        _print_section(step, table)
+        if document.get("refused"):
+            print(document["refused"])
 
 
 @app.command()

@@ -123,6 +123,12 @@ class Capacity:
                 self._queue.remove(turn)
                 self._changed.notify_all()
 
+    def limit(self, region: str, accelerator: str, number: int) -> None:
+        """From now on there are so many; jobs that have more keep theirs until they end, or are preempted."""
+        with self._changed:
+            self._limits[region, accelerator] = number
+            self._changed.notify_all()
+
     def free(self, name: str) -> None:
         """Gives back what a job has."""
         with self._changed:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.emulator.bill import Bill
 from gpu_pipelines.emulator.capacity import Capacity, accelerators_of, longest_wait, waits
 from gpu_pipelines.emulator.custom_jobs import CustomJobs
 from gpu_pipelines.emulator.json_server import free_port
@@ -88,6 +89,7 @@ class Replicas:
         folder: working directory of the replicas.
         preemptions: when machines of Spot are taken away.
         capacity: the machines that there are.
+        bill: what jobs have cost.
         identity: variables with which a replica is a service account.
         grace_s: how long a replica has after SIGTERM, seconds.
     """
@@ -99,6 +101,7 @@ class Replicas:
         self.folder: Path | None = None
         self.preemptions = Preemptions()
         self.capacity = Capacity()
+        self.bill = Bill()
         self.identity: Callable[[str], dict[str, str]] = lambda account: {}
         self.grace_s = _GRACE_S
         self._jobs, self._logs, self._names = jobs, logs, names
@@ -166,6 +169,7 @@ class _Run:
         error = ""
         try:
             if self._has_machines():
+                self._settings.bill.begin(self._job)
                 self._jobs.set_state(self._job.name, "JOB_STATE_RUNNING")
                 for replica in self.replicas:
                     self._launch(replica)
@@ -175,6 +179,7 @@ class _Run:
         except OSError as problem:
             error = f"The replica could not be started: {problem}"
         self._end(error)
+        self._settings.bill.end(self._job.name)
         self._settings.capacity.free(self._job.name)
         if self.cancelled.is_set():
             state, error = "JOB_STATE_CANCELLED", ""
@@ -238,7 +243,10 @@ class _Run:
         scheduling = self._job.job_spec.scheduling
         stopped = self.replicas if scheduling.restart_job_on_worker_restart else [lost]
         self._stop_within_grace(stopped)
-        if scheduling.disable_retries or self._preempted > MOST_RESTARTS:
+        capacity, region = self._settings.capacity, region_of(self._job.name)
+        capacity.free(self._job.name)
+        again = capacity.take(self._job.name, region, accelerators_of(self._job.job_spec))
+        if scheduling.disable_retries or self._preempted > MOST_RESTARTS or not again:
             return stockout(region_of(self._job.name))
         if not self.cancelled.is_set():
             for replica in stopped:

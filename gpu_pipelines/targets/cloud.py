@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
@@ -17,6 +18,9 @@ from gpu_pipelines.targets.target import Target, require_no_flags
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
+    from gpu_pipelines.accelerators.fallback import Fallback
+
+    EvaluatedOn = Callable[[AcceleratorPlan], AcceleratorPlan]
 
 
 class CloudTarget(Target):
@@ -24,6 +28,8 @@ class CloudTarget(Target):
 
     options: CloudOptions
     note: str
+    #: What the steps with GPUs fall back to, the first plan of each being the one that a pipeline is built with.
+    fallbacks: Sequence[Fallback] = ()
 
     @abstractmethod
     def text_of(
@@ -53,9 +59,42 @@ class CloudTarget(Target):
             own, plans = self._placed(own_pipeline(pipeline), pipeline, self.options.region)
             self.note = note_of_file(self.settings) if STEPS_IMAGE in own.text else ""
             return Compiled(own.name, own.text, told=told_warnings(plans.values()))
-        planned = self.options.planned(self.options.region, self.title)
-        text = self.text_of(pipeline, planned, self.options.evaluation(planned), task)
-        return Compiled(pipeline, text, told=told_warnings([planned]))
+        training, evaluation = self.choices(self.options.region)
+        text = self.text_of(pipeline, training.plans[0], evaluation, task)
+        return Compiled(pipeline, text, told=[*told_left_out(training), *told_warnings(training.plans)])
+
+    def choices(
+        self, region: str | None, hours: float | None = None, evaluated_on: EvaluatedOn | None = None
+    ) -> tuple[Fallback, AcceleratorPlan | None]:
+        """What a pipeline of this project trains on, with what to fall back to; and what it evaluates on first.
+
+        Args:
+            region: where it runs; None to leave that open.
+            hours: the longest that the training may run, where that was not given; None to leave that open.
+            evaluated_on: what suits a plan of the training; left out, what suits the models that are built by their
+                names, and nothing is returned for it.
+
+        Raises:
+            UserError: no accelerator was given, or none of the plans holds.
+        """
+        asked = self.options.fallback(region, self.title, self.settings)
+        training = self.possible(asked.of_each(lambda plan: replace(plan, hours=plan.hours or hours)))
+        named = self.options.evaluation(training.plans[0])
+        evaluation = replace(
+            training.of_each(lambda plan: self.options.evaluation(plan) or (evaluated_on or self.evaluation_on)(plan)),
+            # The training's limit counts what else the run has spent.
+            left_out=(),
+        )
+        self.fallbacks = [training, evaluation]
+        return training, named or (evaluation.plans[0] if evaluated_on else None)
+
+    def possible(self, asked: Fallback) -> Fallback:
+        """What can be tried there, of what was asked for.
+
+        Raises:
+            UserError: nothing of it.
+        """
+        return asked
 
     @classmethod
     def published(cls) -> Iterator[Published]:
@@ -91,5 +130,19 @@ class CloudTarget(Target):
         if not is_python(place) and not any(step.uses_accelerators and not step.has_accelerators for step in own.steps):
             # Its steps are placed already, so that options about machines are for nothing.
             require_no_flags(place, self.options)
+        self.options.require_one_choice(place)
         plans = plans_by(self.options, own.steps, region, self.title, self.evaluation_on)
         return self.placed(own, plans), plans
+
+
+def told_left_out(asked: Fallback) -> list[str]:
+    """What was asked for and is not tried, line by line."""
+    names: dict[str, list[str]] = {}
+    for each in asked.left_out:
+        name, _, reason = each.partition(": ")
+        names.setdefault(reason, []).append(name)
+    return [f"left out: {_together(found)}: {reason}" for reason, found in names.items()]
+
+
+def _together(names: Sequence[str]) -> str:
+    return names[0] if len(names) == 1 else f"{names[0]} and {len(names) - 1} more"

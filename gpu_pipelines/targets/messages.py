@@ -90,7 +90,7 @@ class Request:
         """
         needed = [*names, "image"] if self.is_name else names
         missing = [how_to_give(name) for name in needed if not getattr(target.settings, name)]
-        if self.is_name and not target.options.accelerator:
+        if self.is_name and not (target.options.accelerator or target.settings.fallback.get("accelerator")):
             missing.append(no_accelerator(target.title))
         if missing:
             raise UserError.of_all(missing)

@@ -15,10 +15,14 @@ from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
+    from gpu_pipelines.accelerators.fallback import Fallback
     from gpu_pipelines.project_settings import ProjectSettings
 
 #: What a shell may offer for the value of an option, made of the values of the others.
 Words = Callable[[Mapping[str, Any]], Iterable[str]]
+
+#: The options that say what to fall back to and what it may cost, which the project's `fallback` gives as well.
+FALLBACK = ("accelerator", "strategy", "regions", "max_price_per_hour", "max_price")
 
 #: The commands that make a file, those that start runs, and those that look at what a service has.
 COMPILED = frozenset({"run", "compile", "upload", "schedule create"})
@@ -169,7 +173,8 @@ class AcceleratorOptions(Options):
 
     accelerator: str = compiled_in(
         "",
-        "What to train on: l4:4, say; local: cpu:N, or all GPUs that are here.",
+        "What to train on: l4:4, say; in the cloud also several, tried in order: h100:8,a100-80gb:8; local: cpu:N, or "
+        "all GPUs that are here.",
         group="What is run",
         metavar="SPEC",
         words=accelerators,
@@ -199,7 +204,19 @@ class CloudOptions(AcceleratorOptions):
     )
     nodes: int = compiled_in(1, "Machines to train on.", DOCTOR)
     strategy: str | None = compiled_in(
-        None, "standard, spot, flex-start or reservation.", ALONE | DOCTOR, words=strategies
+        None,
+        "standard, spot, flex-start or reservation; of a pipeline also several, tried in order: spot,standard.",
+        ALONE | DOCTOR,
+        words=strategies,
+    )
+    regions: str | None = compiled_in(
+        None, "Regions to train in, tried in order; the others steps run in --region.", metavar="R,R,…", words=regions
+    )
+    max_price_per_hour: float | None = compiled_in(
+        None, "Most that the machines of a step may cost in an hour, by the list.", metavar="USD", minimum=0
+    )
+    max_price: float | None = compiled_in(
+        None, "Most that machines with GPUs may cost in a run, all tries together.", metavar="USD", minimum=0
     )
     machine_type: str | None = compiled_in(
         None, "Machine type; the smallest that fits if not given.", ALONE, words=machine_types
@@ -231,19 +248,66 @@ class CloudOptions(AcceleratorOptions):
         Raises:
             UserError: no accelerator was given, or the plan does not hold.
         """
-        from gpu_pipelines.accelerators import plan
+        return self.fallback(region, title).plans[0]
+
+    def fallback(self, region: str | None, title: str, settings: ProjectSettings | None = None) -> Fallback:
+        """What is tried, in order: one plan, where no lists were given.
+
+        Args:
+            region: where it is if no regions were given; None to leave that open.
+            title: what the target is called.
+            settings: what the project falls back to, for what was not given.
+
+        Raises:
+            UserError: no accelerator was given, or none of the plans holds.
+        """
+        from gpu_pipelines.accelerators.fallback import PriceLimits, fallback
         from gpu_pipelines.accelerators.request import require_gpu
 
-        if not self.accelerator:
+        wishes = self.wishes(settings)
+        specs = listed(wishes["accelerator"])
+        if not specs:
             raise UserError(no_accelerator(title))
-        require_gpu(self.accelerator, title)
-        return plan(self.accelerator, region=region, **self.bought)
+        for spec in specs:
+            require_gpu(spec, title)
+        limits = PriceLimits(wishes["max_price_per_hour"], wishes["max_price"])
+        strategies: Sequence[str | None] = listed(wishes["strategy"]) or [None]
+        places: Sequence[str | None] = listed(wishes["regions"]) or [region]
+        bought = {name: value for name, value in self.bought.items() if name != "strategy"}
+        return fallback(specs, strategies, places, limits, **bought)
+
+    def require_one_choice(self, what: str) -> None:
+        """Checks that nothing is given to fall back to, and no limit of price.
+
+        Args:
+            what: what takes one choice, as the sentence begins.
+
+        Raises:
+            UserError: there is.
+        """
+        several = [name for name in ("regions", "max_price_per_hour", "max_price") if getattr(self, name) is not None]
+        several += ["strategy"] if len(listed(self.strategy)) > 1 else []
+        if several:
+            flags = ", ".join(flag_of(name) for name in several)
+            raise UserError(
+                f"{what} takes one choice of machines and no limit of price; given: {flags}.",
+                "Give one accelerator, one strategy and --region; docs/fallback.md says what takes lists.",
+            )
+
+    def wishes(self, settings: ProjectSettings | None = None) -> dict[str, Any]:
+        """What to fall back to and the limits, by name: what was given, else what the project's settings say."""
+        given = {name: getattr(self, name) for name in FALLBACK}
+        of_project = dict(settings.fallback) if settings else {}
+        if settings and settings.origins.get("region") == "--region":
+            of_project.pop("regions", None)
+        return {name: of_project.get(name) if value in (None, "") else value for name, value in given.items()}
 
     @property
     def bought(self) -> dict[str, Any]:
-        """The machines beside their GPUs, and the way to buy them, as `plan` takes them."""
-        names = ("nodes", "strategy", "machine_type", "reservation", "hours")
-        return {name: getattr(self, name) for name in names}
+        """The machines beside their GPUs, and the way to buy them, as `plan` takes them; of several ways the first."""
+        names = ("nodes", "machine_type", "reservation", "hours")
+        strategy = next(iter(listed(self.strategy)), None)
+        return {**{name: getattr(self, name) for name in names}, "strategy": strategy}
 
     def evaluation(self, planned: AcceleratorPlan) -> AcceleratorPlan | None:
         """The plan of the evaluation beside that of the training; None if no accelerator was named for it."""
@@ -259,6 +323,12 @@ class CloudOptions(AcceleratorOptions):
             UserError: a text is not of the form NAME=VALUE, or a name is none.
         """
         return variables(self.env)
+
+
+def listed(value: str | Sequence[str] | None) -> list[str]:
+    """The words of an option that takes several with commas between, or of a list in the project's settings."""
+    words = value.split(",") if isinstance(value, str) else value or []
+    return [word.strip() for word in words if word.strip()]
 
 
 def no_accelerator(title: str) -> str:

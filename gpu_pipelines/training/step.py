@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -18,6 +20,7 @@ from gpu_pipelines.component_interface.step import (
 from gpu_pipelines.notifications import notes
 from gpu_pipelines.reports.charts import Line, line_chart
 from gpu_pipelines.reports.page import render, write_page
+from gpu_pipelines.step_environment import TRIES
 from gpu_pipelines.tracking.facts import Facts
 from gpu_pipelines.tracking.tracked import Tracked, run_at
 from gpu_pipelines.training.settings import TrainingSettings
@@ -103,6 +106,7 @@ def write_report(summary: TrainingSummary, path: Path) -> None:
         nodes=summary.nodes,
         rows=summary.rows,
         profiles=summary.profiles,
+        tries=json.loads(os.environ.get(TRIES) or "[]"),
         parameters=asdict(summary.settings),
         loss_chart=line_chart("Loss (nats)", "step", losses, logarithmic=positive),
         rate_chart=line_chart("Learning rate", "step", [Line("learning rate", of("step"), of("learning_rate"))]),

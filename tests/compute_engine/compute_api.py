@@ -99,6 +99,7 @@ class ComputeApi:
             return 400, _error(400, str(error))
         if zone not in self.exhausted:
             instance.zone = zone
+            self.status.pop(instance.name, None)
             self.instances.append(instance)
         self.note(project, zone, instance.name, "insert")
         return 200, self._operation(project, zone, f"insert-{instance.name}")
@@ -116,6 +117,8 @@ class ComputeApi:
             self.instances = [each for each in self.instances if each.name != name]
             self.note(project, zone, name, "delete")
             return self._operation(project, zone, f"delete-{name}")
+        if what == "start" and zone in self.exhausted:
+            return self._operation(project, zone, f"start-{name}")
         if what == "start":
             self.started.append(name)
             self.status[name] = "RUNNING"
@@ -135,7 +138,7 @@ class ComputeApi:
             "selfLink": f"{place}/operations/{name}",
             "targetLink": f"{place}/instances/{name.partition('-')[2]}",
         }
-        if zone in self.exhausted:
+        if zone in self.exhausted and not name.startswith("delete-"):
             message = f"The zone 'projects/{project}/zones/{zone}' does not have enough resources available."
             operation["error"] = {"errors": [{"code": "ZONE_RESOURCE_POOL_EXHAUSTED", "message": message}]}
         return operation

@@ -27,7 +27,7 @@ RESOURCES = {
     "trainer.kubeflow.org": {"trainjobs", "trainingruntimes", "clustertrainingruntimes"},
     "ray.io": {"rayjobs"},
     "kubeflow.org": {"experiments"},
-    "": {"pods", "pods/log"},
+    "": {"pods", "pods/log", "events"},
 }
 VERBS = {"create", "get", "list", "watch", "update", "patch", "delete"}
 

@@ -23,7 +23,7 @@ from kubernetes_api.train_jobs import RUNTIME, Invalid, TrainJob
 TRAINER, KUBERAY, KATIB = "trainer.kubeflow.org/v1alpha1", "ray.io/v1", "kubeflow.org/v1beta1"
 _JOBS = re.compile(r"/apis/([^/]+/[^/]+)/namespaces/default/(trainjobs|rayjobs|experiments)(?:/([^/]+))?")
 _RUNTIMES = re.compile(rf"/apis/{TRAINER}/clustertrainingruntimes/([^/]+)")
-_PODS = "/api/v1/namespaces/default/pods"
+_PODS, _EVENTS = "/api/v1/namespaces/default/pods", "/api/v1/namespaces/default/events"
 
 
 @dataclass
@@ -44,6 +44,7 @@ class KubernetesApi:
         secrets: values in the cluster's secrets, by SECRET/KEY.
         tries: how often a node of a TrainJob is started.
         pods: pods besides those of TrainJobs, by name.
+        scarce: what the autoscaler says of nodes that there are none of, by their GPU and `spot` or `standard`.
         rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
         refused: what was not allowed.
     """
@@ -62,6 +63,7 @@ class KubernetesApi:
     secrets: dict[str, str] = field(default_factory=dict)
     tries: int = 1
     pods: dict[str, Any] = field(default_factory=dict)
+    scarce: dict[str, str] = field(default_factory=dict)
     rules: list[dict[str, Any]] | None = None
     refused: list[str] = field(default_factory=list)
 
@@ -110,7 +112,7 @@ class _Handler(JsonHandler):
             self.send(200, there) if match[1] in self.api.apis else self._missing("api", match[1])
             return
         jobs = _JOBS.fullmatch(parts.path)
-        if not self._allowed("list" if parts.path == _PODS or (jobs and not jobs[3]) else "get", parts.path):
+        if not self._allowed("list" if parts.path in (_PODS, _EVENTS) or (jobs and not jobs[3]) else "get", parts.path):
             return
         if jobs and jobs[1] not in self.api.apis:
             self._missing("api", jobs[1])
@@ -134,6 +136,8 @@ class _Handler(JsonHandler):
         elif match := re.fullmatch(rf"{_PODS}/(.+)-submit/log", parts.path):
             assert query["container"] == "ray-job-submitter"
             self._log(self.api.jobs[match[1]], 0, query)
+        elif parts.path == _EVENTS:
+            self.send(200, {"apiVersion": "v1", "kind": "EventList", "items": self._events(query["fieldSelector"])})
         elif (match := re.fullmatch(rf"{_PODS}/([^/]+)", parts.path)) and match[1] in self.api.pods:
             self.send(200, self.api.pods[match[1]])
         else:
@@ -162,8 +166,28 @@ class _Handler(JsonHandler):
             self._refuse(422, "Invalid", str(error))
             return
         self.api.jobs[job.name] = job
-        job.start()
+        if isinstance(job, TrainJob) and self._scarcity(job):
+            job.waits = True
+        else:
+            job.start()
         self.send(201, job.to_json())
+
+    def _scarcity(self, job: TrainJob) -> str:
+        """What the autoscaler says of the nodes of a TrainJob; empty where there are some."""
+        selector = job.pod["spec"].get("nodeSelector", {})
+        way = "spot" if selector.get("cloud.google.com/gke-spot") else "standard"
+        return self.api.scarce.get(f"{selector.get('cloud.google.com/gke-accelerator')} {way}", "")
+
+    def _events(self, selector: str) -> list[dict[str, Any]]:
+        """The events of a pod."""
+        pod = selector.partition("involvedObject.name=")[2]
+        job = self.api.jobs.get(pod.rpartition("-node-0-")[0])
+        said = self._scarcity(job) if isinstance(job, TrainJob) and job.waits else ""
+        if not said:
+            return []
+        about = {"kind": "Pod", "name": pod, "namespace": "default"}
+        event = {"metadata": {"name": f"{pod}.1", "namespace": "default"}, "involvedObject": about, "type": "Warning"}
+        return [{**event, "reason": "FailedScaleUp", "message": said}]
 
     def _made(self, plural: str, manifest: dict[str, Any], query: str) -> TrainJob | RayJob | Experiment:
         if plural == TrainJob.plural:

@@ -97,6 +97,8 @@ class TrainJob:
         self._tries_left = tries - 1
         self._gone: set[int] = set()
         self.preempted: set[int] = set()
+        #: Whether there are no nodes for it.
+        self.waits = False
         self.deleted = False
         self.over_deadline = False
 
@@ -187,7 +189,7 @@ class TrainJob:
 
     def to_json(self) -> dict[str, Any]:
         """The TrainJob with its status."""
-        codes = [process.poll() for process in self._nodes]
+        codes = [None] if self.waits else [process.poll() for process in self._nodes]
         if self.deleted:
             metadata = {**self.manifest["metadata"], "deletionTimestamp": "2026-11-21T10:30:00Z"}
             return {**self.manifest, "metadata": metadata}
@@ -205,8 +207,16 @@ class TrainJob:
 
     def pods(self) -> list[dict[str, Any]]:
         """The pods of the nodes with their states."""
+        if self.waits:
+            return [self._pod_that_waits(rank) for rank in range(self.manifest["spec"]["trainer"]["numNodes"])]
         there = [(rank, process) for rank, process in enumerate(self._nodes) if rank not in self._gone]
         return [self._pod_of(rank, process.poll()) for rank, process in there]
+
+    def _pod_that_waits(self, rank: int) -> dict[str, Any]:
+        pod = self._pod_of(rank, None)
+        condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+        pod["status"] = {"phase": "Pending", "conditions": [condition]}
+        return pod
 
     def _pod_of(self, rank: int, code: int | None) -> dict[str, Any]:
         pod = copy.deepcopy(self.pod)

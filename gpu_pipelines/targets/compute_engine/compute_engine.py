@@ -8,11 +8,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.accelerators.fallback import Fallback, named
 from gpu_pipelines.errors import UnavailableError, UserError, as_data
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import preemption_variables
+from gpu_pipelines.targets.cloud import told_left_out
 from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.local.own import require_no_container
 from gpu_pipelines.targets.local.target import LocalTarget
@@ -38,6 +40,7 @@ from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
+    from gpu_pipelines.targets.compute_engine.run_folder import VmRun
     from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
     from gpu_pipelines.targets.messages import Watch
     from gpu_pipelines.targets.vertex.job_spec import Container
@@ -90,12 +93,25 @@ class MachineOptions(CloudOptions):
         """
         from gpu_pipelines.accelerators import plan
         from gpu_pipelines.accelerators.request import require_gpu
-        from gpu_pipelines.targets.compute_engine.spec import VmOptions, region_to_plan, virtual_machine
 
         require_gpu(self.accelerator, "Compute Engine")
+        self.require_one_choice("A VM")
+        planned = plan(self.accelerator, region=self.region_to_plan(settings), **self.bought)
+        return self.machine_on(planned, container, settings, **more)
+
+    def region_to_plan(self, settings: ProjectSettings) -> str | None:
+        """The region of the zone, or the one that was given, or that of the settings; None where nothing says it."""
+        from gpu_pipelines.targets.compute_engine.spec import region_to_plan
+
         # A reservation brings its own zone.
-        region = region_to_plan(self.zone, self.region, None if self.reservation else settings.region)
-        planned = plan(self.accelerator, region=region, **self.bought)
+        return region_to_plan(self.zone, self.region, None if self.reservation else settings.region)
+
+    def machine_on(
+        self, planned: AcceleratorPlan, container: Container, settings: ProjectSettings, **more: Any
+    ) -> Machine:
+        """As `machine_for`, on a plan."""
+        from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine
+
         same = ("zone", "boot_disk_gb", "at_end", "subnet", "external_ip", "image_family", "image_project")
         given = {name: getattr(self, name) for name in same}
         variables = {**preemption_variables(planned.strategy), **self.environment}
@@ -198,6 +214,7 @@ class ComputeEngine(LocalTarget, Target):
         from gpu_pipelines.accelerators.cost import dollars_per_hour
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.dag.parameters import other_defaults
+        from gpu_pipelines.targets.vertex.fallback_places import told_of_data
         from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
 
         if not (request.is_name or request.is_own):
@@ -209,26 +226,35 @@ class ComputeEngine(LocalTarget, Target):
         else:
             own, name, built, pipeline = None, request.pipeline, None, load_pipeline(request.pipeline)
         request.require(self, "project", "pipeline_root", "image")
-        vm, plan = self._machine("gs://bucket/run")
+        machines, asked = self._machines("gs://bucket/run")
+        (vm, plan), *others = machines
         if own is None:
             # On the VM it is a pipeline for the machine that it runs on, which has no price.
             with other_defaults({"dollars_per_hour": dollars_per_hour(plan) or 0.0}):
                 built = pipeline.build(self, None)
             spec = documents_of(compiled(built))[0]
         told = [told_plan(plan), told_cost(plan), *(f"warning: {message}" for message in vm.warnings)]
+        told = [*told_left_out(asked), *told]
+        told += told_of_data(asked.plans, self.settings)
+        told += [f"else {named(each)}: {told_cost(each).strip()}" for _, each in others]
         return Compiled(name, spec=spec, built=built, known={"processes": plan.count}, origin=own, told=told)
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The VM with a name of its own, and what it is to run."""
         from gpu_pipelines.accelerators.cost import dollars_per_hour
+        from gpu_pipelines.targets.compute_engine.fallback import choices_of
         from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text
-        from gpu_pipelines.targets.compute_engine.runs import REQUEST, SETTINGS, VmRun, new_run_name
+        from gpu_pipelines.targets.compute_engine.run_folder import REQUEST, VmRun
+        from gpu_pipelines.targets.compute_engine.runs import SETTINGS, new_run_name
 
         run = VmRun.of(new_run_name(compiled.name), self.settings)
-        vm, plan = self._machine(run.uri)
+        machines, asked = self._machines(run.uri)
+        vm, plan = machines[0]
+        several = {} if asked.is_plain else choices_of(machines, asked.limits.total)
         price = {"dollars_per_hour": dollars_per_hour(plan) or 0.0}
         told = {"told": asdict(self._told), **price} if self._told else {}
         content = {
+            **several,
             "pipeline": compiled.name,
             **({"spec": compiled.spec} if compiled.origin else {}),
             "arguments": dict(values.arguments),
@@ -244,8 +270,9 @@ class ComputeEngine(LocalTarget, Target):
 
     def submit(self, submission: Submission) -> Done:
         """Writes what is to be run into the bucket, and creates the VM."""
-        from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm, ways_to_it
-        from gpu_pipelines.targets.compute_engine.runs import REQUEST, STATE
+        from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
+        from gpu_pipelines.targets.compute_engine.fallback import go_on, tries_of
+        from gpu_pipelines.targets.compute_engine.run_folder import REQUEST, STATE
 
         run, vm, plan, content = submission.content
         tried: list[str] = []
@@ -255,6 +282,8 @@ class ComputeEngine(LocalTarget, Target):
         run.write(REQUEST, content)
         run.write(STATE, {**state, "vm": _place(vm)})
         try:
+            if tries := tries_of(run, content):
+                return self._done(run, go_on(run, tries, None, tried.append), tried)
             made = create_vm(vm, tried.append)
         except (CreationError, UserError) as error:
             refused = error if isinstance(error, UserError) else UnavailableError(str(error))
@@ -262,13 +291,19 @@ class ComputeEngine(LocalTarget, Target):
             raise refused from None
         if made.vm.zone != vm.zone:
             run.write(STATE, {**run.read(STATE), "vm": _place(made.vm)})
-        ways = ways_to_it(made.vm)
-        lines = [*tried, f"submitted {run.name}", f"folder: {run.uri}", f"ssh: {shlex.join(ways['ssh'])}"]
-        return Done(run.name, {"run": run.name, "folder": run.uri, "vm": _place(made.vm)}, lines)
+        return self._done(run, made.vm, tried)
+
+    @staticmethod
+    def _done(run: VmRun, vm: VirtualMachine, tried: Sequence[str]) -> Done:
+        from gpu_pipelines.targets.compute_engine.create import ways_to_it
+
+        lines = [*tried, f"submitted {run.name}", f"folder: {run.uri}", f"ssh: {shlex.join(ways_to_it(vm)['ssh'])}"]
+        return Done(run.name, {"run": run.name, "folder": run.uri, "vm": _place(vm)}, lines)
 
     def follow(self, run: str, watch: Watch, every: float) -> Outcome:
         """Waits for the end of a run; a Spot VM that was preempted is started again."""
-        from gpu_pipelines.targets.compute_engine.runs import VmRun, follow
+        from gpu_pipelines.targets.compute_engine.run_folder import VmRun
+        from gpu_pipelines.targets.compute_engine.runs import follow
 
         outcome = follow(VmRun.of(run, self.settings), watch, every)
         return with_cost(outcome, lambda: self.account(run), watch.warn)
@@ -281,24 +316,28 @@ class ComputeEngine(LocalTarget, Target):
 
     def cancel(self, run: str) -> str:
         """Marks a run as cancelled, and deletes its VM."""
-        from gpu_pipelines.targets.compute_engine.runs import VmRun, cancel
+        from gpu_pipelines.targets.compute_engine.run_folder import VmRun
+        from gpu_pipelines.targets.compute_engine.runs import cancel
 
         return cancel(VmRun.of(run, self.settings))
 
-    def _machine(self, uri: str) -> Machine:
-        """The VM of a run, by the run's folder."""
-        from gpu_pipelines.targets.compute_engine.runs import WORK
+    def _machines(self, uri: str) -> tuple[list[Machine], Fallback]:
+        """The VMs that are tried for a run, in order, by the run's folder; and what was asked for."""
+        from gpu_pipelines.targets.compute_engine.run_folder import WORK
         from gpu_pipelines.targets.vertex.job_spec import Container
 
         module = "gpu_pipelines.targets.compute_engine.runs"
         container = Container(self.settings.image or "", ("python3", "-m", module), (uri, WORK))
-        vm, plan = self.options.machine_for(
-            container, self.settings, name=uri.rpartition("/")[2], output_directory=uri, work_directory=WORK
-        )
-        # A Spot VM that was preempted goes on, also one that deletes itself at the end.
-        keeps = "STOP" if plan.strategy == "spot" else vm.termination_action
-        labels = {**vm.labels, RUN_LABEL: vm.name}
-        return replace(vm, scopes=_SCOPES, termination_action=keeps, labels=labels), plan
+        more = {"name": uri.rpartition("/")[2], "output_directory": uri, "work_directory": WORK}
+        asked = self.options.fallback(self.options.region_to_plan(self.settings), "Compute Engine", self.settings)
+        found = []
+        for each in asked.plans:
+            vm, plan = self.options.machine_on(each, container, self.settings, **more)
+            # A Spot VM that was preempted goes on, also one that deletes itself at the end.
+            keeps = "STOP" if plan.strategy == "spot" else vm.termination_action
+            labels = {**vm.labels, RUN_LABEL: vm.name}
+            found.append((replace(vm, scopes=_SCOPES, termination_action=keeps, labels=labels), plan))
+        return found, asked
 
 
 def _place(vm: VirtualMachine) -> dict[str, str]:

@@ -16,7 +16,7 @@ from gpu_pipelines.targets.compute_engine.formats import create_command
 from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
 #: How Compute Engine says that a zone has no such machine left.
-_STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "does not have enough resources", "STOCKOUT")
+STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "does not have enough resources", "STOCKOUT")
 #: How a gcloud from before Flex-start VMs says that it does not know them.
 _UNKNOWN_FLAGS = ("unrecognized arguments: --request-valid-for-duration", "Invalid choice: 'FLEX_START'")
 
@@ -61,7 +61,7 @@ def create_vm(vm: VirtualMachine, tell: Callable[[str], None]) -> CreatedVm:
                 "This gcloud does not know Flex-start VMs.",
                 "Bring it up to date (gcloud components update), or take --strategy spot.",
             )
-        if not any(sign in done.stderr for sign in _STOCKOUT):
+        if not any(sign in done.stderr for sign in STOCKOUT):
             raise CreationError(f"gcloud did not create {vm.name} in {zone}:\n{done.stderr.strip()}")
         if number == len(zones):
             raise CreationError(

@@ -15,53 +15,46 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators.cost import LEFT_OUT
 from gpu_pipelines.accelerators.spent import spent_on
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, read_remote
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import (
     ERROR_PREFIX,
     INTERRUPTED,
+    NoMachinesError,
     NotFoundError,
     ProcessFailedError,
-    UnavailableError,
     UserError,
     as_data,
     from_data,
 )
 from gpu_pipelines.project_settings import FILE as SETTINGS_FILE
-from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compute_engine.create import run_gcloud
+from gpu_pipelines.targets.compute_engine.fallback import go_on, machines_tried, note_end, tries_of
+from gpu_pipelines.targets.compute_engine.instance import Instance
 from gpu_pipelines.targets.compute_engine.machine_times import times_of_vm
+from gpu_pipelines.targets.compute_engine.run_folder import CHECKPOINTS, ENDED, LOGS, REQUEST, STATE, WORK, VmRun
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.run_account import RunAccount, StepAccount
 from gpu_pipelines.tracking.tracker import TrackedRun
 
 if TYPE_CHECKING:
+    from gpu_pipelines.targets.fallback.tries import Tries
     from gpu_pipelines.targets.local.log import StepRecord
     from gpu_pipelines.targets.messages import Watch
     from gpu_pipelines.targets.run_record import RunRecord
     from gpu_pipelines.terminal import Table
 
-#: What stands in the folder of a run.
-REQUEST, STATE, CHECKPOINTS, LOGS = "request.json", "run.json", "checkpoints", "vm-logs"
-#: In the container: what outlives it, on the disk of the VM.
-WORK = "/work"
 #: What the figures of a VM do not have in them.
 NOT_COUNTED = tuple(each for each in LEFT_OUT if "Vertex AI" not in each)
-#: States that a run does not leave.
-ENDED = ("succeeded", "failed", "cancelled")
 #: States of a VM that does not run.
 _OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
 #: How the log of the start-up script says that it has failed; without that, the VM was taken from it.
 _SCRIPT_FAILED = re.compile(r"gpu-pipelines: the start-up script ends with exit status")
 _SCRIPT_ERROR = re.compile(r"gpu-pipelines: error: (.*)")
-#: What Google's guest agent puts before a line of the start-up script on the serial port.
-_OF_SCRIPT = "startup-script: "
 #: Settings that the steps look for in the file of the project.
 SETTINGS = ("project", "region", "pipeline_root", "image", "serving_image", "service_account", "encryption_key")
 
@@ -70,137 +63,6 @@ def new_run_name(pipeline: str) -> str:
     """A name that no other run has, which the VM has as well."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     return f"{pipeline.replace('_', '-')[:40]}-{stamp}-{secrets.token_hex(2)}"
-
-
-@dataclass(frozen=True)
-class VmRun:
-    """A run, by its folder.
-
-    Attributes:
-        uri: the folder, `gs://…`.
-    """
-
-    uri: str
-
-    @classmethod
-    def of(cls, run: str, settings: ProjectSettings) -> VmRun:
-        """The run of a name, or of the URI of its folder.
-
-        Raises:
-            UserError: it is a name, and the project has no pipeline root.
-        """
-        if "://" in run:
-            return cls(run.rstrip("/"))
-        settings.require("pipeline_root")
-        return cls(f"{str(settings.pipeline_root).rstrip('/')}/runs/{run}")
-
-    @property
-    def name(self) -> str:
-        return self.uri.rpartition("/")[2]
-
-    def read(self, file: str) -> dict[str, Any]:
-        """A document of the folder.
-
-        Raises:
-            NotFoundError: there is none.
-        """
-        try:
-            content: dict[str, Any] = json.loads(read_remote(f"{self.uri}/{file}"))
-        except FileNotFoundError:
-            raise NotFoundError(
-                f"There is no run {self.name} on Compute Engine: {self.uri} has no {file}.",
-                "Give the name that run has printed, and the same pipeline root.",
-            ) from None
-        return content
-
-    def write(self, file: str, content: Mapping[str, Any]) -> None:
-        """Writes a document of the folder in the place of the one that is there."""
-        RemoteFolder(self.uri).write(file, json.dumps(content, indent=2, ensure_ascii=False).encode())
-
-    def end(self, status: str, **more: Any) -> None:
-        """Notes that the run has ended, unless it was cancelled before."""
-        state = self.read(STATE)
-        if state["status"] != "cancelled":
-            self.write(STATE, {**state, "status": status, "ended": _now(), **more})
-
-    def last_log(self) -> str:
-        """The newest log of the VM that it has copied here; empty if there is none."""
-        folder = RemoteFolder(f"{self.uri}/{LOGS}")
-        names = folder.names()
-        return folder.read(names[-1]).decode(errors="replace") if names else ""
-
-
-class Instance:
-    """The VM of a run: looked at through the Compute API, started and deleted by gcloud, which has made it.
-
-    Args:
-        vm: `name`, `zone` and `project`.
-    """
-
-    def __init__(self, vm: Mapping[str, str]) -> None:
-        from gpu_pipelines.google_cloud.connection import credentials
-        from gpu_pipelines.google_cloud.rest import Rest, endpoint
-
-        where = endpoint("compute")
-        self._rest = Rest(credentials(where))
-        # gcloud's endpoint has the path of the interface in it.
-        prefix = "" if where.endswith("/compute/v1") else "/compute/v1"
-        self._path = f"{prefix}/projects/{vm['project']}/zones/{vm['zone']}/instances/{vm['name']}"
-        self.name = vm["name"]
-        self._place = [vm["name"], f"--zone={vm['zone']}", f"--project={vm['project']}", "--quiet"]
-
-    def look(self) -> dict[str, Any]:
-        """The VM; empty if it is gone."""
-        return self._get("", {})
-
-    def serial_lines(self, start: int) -> tuple[list[str], int]:
-        """Whole lines of the start-up script from a byte of the serial port on, and the byte to go on from."""
-        answer = self._get("/serialPort", {"port": 1, "start": start})
-        text, end = str(answer.get("contents", "")), int(answer.get("next", start))
-        whole, _, rest = text.rpartition("\n")
-        lines = [line.partition(_OF_SCRIPT)[2] for line in whole.splitlines() if _OF_SCRIPT in line]
-        return lines, end - len(rest.encode())
-
-    def operations(self) -> list[dict[str, Any]]:
-        """What was done to it, and happened to it, as far as the service still knows."""
-        zone, _, name = self._path.partition("/instances/")
-        found: list[dict[str, Any]] = []
-        page = ""
-        while True:
-            # The filter of the Compute API is a regular expression over the whole of the field.
-            wanted = {"filter": f'targetLink eq ".*/instances/{name}"', **({"pageToken": page} if page else {})}
-            answer = self._get_at(f"{zone}/operations", wanted)
-            found += answer.get("items", [])
-            page = str(answer.get("nextPageToken") or "")
-            if not page:
-                return found
-
-    def start(self) -> str:
-        """Starts it again; what gcloud says against it, empty if nothing."""
-        done = run_gcloud(["gcloud", "compute", "instances", "start", *self._place])
-        return "" if done.returncode == 0 else done.stderr.strip()
-
-    def delete(self) -> str:
-        """Deletes it; what gcloud says against it, empty if nothing."""
-        done = run_gcloud(["gcloud", "compute", "instances", "delete", *self._place])
-        return "" if done.returncode == 0 or not self.look() else done.stderr.strip()
-
-    def _get(self, path: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        return self._get_at(self._path + path, parameters)
-
-    def _get_at(self, path: str, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        from gpu_pipelines.google_cloud.rest import UnreachableError
-        from gpu_pipelines.network_errors import error_of_status
-
-        try:
-            answer = self._rest.get("compute", path, parameters)
-        except UnreachableError as error:
-            raise UnavailableError(f"{self.name} cannot be looked at: {error}.", "Look at your network.") from error
-        if answer.status == 404:
-            return {}
-        if not answer.ok:
-            raise error_of_status(answer.status, f"{self.name} cannot be looked at: {answer.message}", "")
-        return dict(answer.content)
 
 
 def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
@@ -217,7 +79,11 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
     state = run.read(STATE)
     instance, at = Instance(state["vm"]), 0
     said: list[str] = []
+    tries = tries_of(run, run.read(REQUEST))
     while True:
+        if tries is not None and state["status"] not in ENDED and not (tries.current and tries.current.job):
+            # Whoever has sent it, or followed it, died before it was known to have a VM.
+            instance = _gone_on(run, tries, None, watch) or instance
         # In this order: what the VM has written before its end is seen then.
         vm = instance.look()
         is_off = vm.get("status") in _OFF
@@ -230,14 +96,48 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
         if state["status"] not in ENDED and (problem := _why_it_ended(run, state, vm, said)):
             run.end("failed", error=as_data(problem))
             state = run.read(STATE)
+        if tries is not None and tries.current and state["status"] not in ENDED and _is_spent(tries):
+            run.end("failed", error=as_data(_too_dear(tries)))
+            state = run.read(STATE)
+            instance.delete()
         if state["status"] in ENDED:
+            if tries is not None:
+                note_end(tries, str(state["status"]))
             return _outcome(run, state)
         if is_off:
             watch.tell(f"{instance.name} was preempted; starting it again")
             at, said = 0, []
-            if refused := instance.start():
+            if tries is not None:
+                instance = _gone_on(run, tries, instance, watch) or instance
+            elif refused := instance.start():
                 watch.warn(f"it was not started, and is tried again: {refused}")
         time.sleep(every)
+
+
+def _gone_on(run: VmRun, tries: Tries, before: Instance | None, watch: Watch) -> Instance | None:
+    """The VM that a run goes on, on; None where it has ended, or is to be tried again."""
+    try:
+        vm = go_on(run, tries, before, watch.tell)
+    except NoMachinesError as error:
+        run.end("failed", error=as_data(error))
+        return None
+    except UserError as error:
+        watch.warn(f"it was not started, and is tried again: {error}")
+        return None
+    return Instance({"name": vm.name, "zone": vm.zone, "project": vm.project})
+
+
+def _is_spent(tries: Tries) -> bool:
+    """Whether the money of a run is spent."""
+    left = tries.seconds_left(tries.choice_of(tries.made[-1]))
+    return left is not None and left <= 0
+
+
+def _too_dear(tries: Tries) -> NoMachinesError:
+    return NoMachinesError(
+        f"{tries.made[-1].told} was stopped at ${tries.spent:,.2f}, the limit of --max-price.",
+        "Its checkpoints are kept: a run with a higher limit goes on from them.",
+    )
 
 
 def _why_it_ended(run: VmRun, state: Mapping[str, Any], vm: Mapping[str, Any], said: Sequence[str]) -> UserError | None:
@@ -307,8 +207,11 @@ def account(run: VmRun) -> RunAccount:
     instance, record = Instance(state["vm"]), state.get("record", {})
     vm, operations = instance.look(), instance.operations()
     region = str(state["vm"]["zone"]).rpartition("-")[0]
-    machine = state.get("machine")
-    times = times_of_vm(machine, vm, operations, region, state["pipeline"]) if machine else []
+    request, machine = run.read(REQUEST), state.get("machine")
+    if tries := tries_of(run, request):
+        times = machines_tried(tries, state["pipeline"])
+    else:
+        times = times_of_vm(machine, vm, operations, region, state["pipeline"]) if machine else []
     ended = datetime.fromisoformat(state["ended"]) if state["status"] in ENDED and state.get("ended") else None
     began = min((_moment(each["insertTime"]) for each in operations), default=None)
     tracked = TrackedRun(f"{WORK}/runs/{record['run_id']}", record["run_id"]) if record else None
@@ -321,7 +224,7 @@ def account(run: VmRun) -> RunAccount:
         began=began or (_moment(vm["creationTimestamp"]) if vm.get("creationTimestamp") else None),
         ended=ended,
         error=str(from_data(state["error"]) or "") if state.get("error") else "",
-        tracking=str(run.read(REQUEST)["arguments"].get("tracking") or ""),
+        tracking=str(request["arguments"].get("tracking") or ""),
         tracked=tracked,
     )
 

@@ -16,7 +16,7 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from gpu_pipelines.distributed.signals import Signalled
-from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UserError
 from gpu_pipelines.network_errors import error_of_status
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
@@ -178,6 +178,8 @@ def wait(
     while True:
         try:
             state, misses = end() or jobs.state(name), 0
+        except (NoMachinesError, QuotaExceededError):
+            raise
         except UserError:
             misses += 1
             if misses >= 5:

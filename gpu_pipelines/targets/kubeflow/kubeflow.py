@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from gpu_pipelines.accelerators.fallback import Fallback
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.cloud import CloudTarget
+from gpu_pipelines.targets.cloud import CloudTarget, told_left_out
 from gpu_pipelines.targets.data_nodes import STANDARD, STRATEGIES
 from gpu_pipelines.targets.kubeflow.connection import page_of
 from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes, data_nodes_of
@@ -103,10 +104,29 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         if request.is_own:
             return self.of_file(request.pipeline)
         name = request.pipeline
-        planned = self.options.planned(self.settings.region, self.title)
-        evaluation = self.options.evaluation(planned) or self.evaluation_on(planned)
-        machines = told_machines({"training": planned, "evaluation": evaluation})
-        return self._parsed(self.text_of(name, planned, evaluation), name, [*machines, *told_warnings([planned])])
+        training, evaluation = self.choices(self.settings.region, evaluated_on=self.evaluation_on)
+        machines = [
+            *told_left_out(training),
+            *(line for each in training.plans for line in told_machines({"training": each})),
+            *told_machines({"evaluation": self.fallbacks[1].plans[0]}),
+        ]
+        text = self.text_of(name, training.plans[0], evaluation)
+        return self._parsed(text, name, [*machines, *told_warnings(training.plans)])
+
+    def possible(self, asked: Fallback) -> Fallback:
+        """What a cluster can have: it is in one region, and a node pool is one choice."""
+        regions = {each.region for each in asked.plans}
+        if len(regions) > 1:
+            raise UserError(
+                f"A cluster is in one region; --regions names {', '.join(sorted(map(str, regions)))}.",
+                "Leave it out, and list accelerators and strategies for which it has node pools.",
+            )
+        if self.settings.node_pool and len(asked.plans) > 1:
+            raise UserError(
+                f"node_pool is {self.settings.node_pool}, which is one choice.",
+                "Leave it out: GKE finds the pools by their GPUs and by how they are bought.",
+            )
+        return asked
 
     def of_file(self, place: str) -> Compiled:
         """A pipeline in a file, placed."""

@@ -11,15 +11,16 @@ Argo's `retryPolicy: OnError`, which leaves out pods that failed, and the longes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.fallback import Fallback, fallback_of
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.step import THIS_RUN
-from gpu_pipelines.dag.placement import CACHED_STEPS, PREDICTS, PREPARES, TELLS, require_one_node
+from gpu_pipelines.dag.placement import CACHED_STEPS, EVALUATES, PREDICTS, PREPARES, TELLS, require_one_node
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
@@ -27,6 +28,7 @@ from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK, preemption_variables
 from gpu_pipelines.targets.compiled import compiled, note_of_file
 from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
+from gpu_pipelines.targets.kubeflow.node_choices import choice_of, with_choices
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, SPEC_ARGUMENT, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.process_1 import as_process_1
@@ -79,6 +81,8 @@ class KubeflowTarget:
     pipeline_job = "{{$.pipeline_job_name}}"
     notification = None
     parameters: Mapping[str, Parameter] = MappingProxyType({})
+    #: What the steps with GPUs fall back to, each list from the plan on that a pipeline is built with.
+    fallbacks: Sequence[Fallback] = ()
 
     def __init__(
         self,
@@ -152,6 +156,11 @@ class KubeflowTarget:
         Raises:
             UserError: GKE has no such nodes, or one step would have several.
         """
+        if fallback_of(self.fallbacks, plan):
+            raise UserError(
+                "A search for parameters has one kind of node, and no limit of price here.",
+                "Give one accelerator and one strategy; -p budget=… limits what a search costs.",
+            )
         if plan is None or not self._katib:
             require_one_node(plan)
             return self.place(component, plan)
@@ -244,6 +253,9 @@ class KubeflowTarget:
         Raises:
             UserError: there are no such nodes.
         """
+        if plan is not None and (asked := fallback_of(list(self.fallbacks)[:: -1 if step == EVALUATES else 1], plan)):
+            on_each = [(each, self._on_plan(step, each, pod_needs(each, self._settings))) for each in asked.plans]
+            return with_choices(on_each[0][1], [choice_of(*each) for each in on_each], asked.limits.total)
         if plan is not None and (plan.nodes > 1 or plan.strategy == "spot"):
             return self._on_plan(step, plan, needs)
         if plan is None and step == PREPARES and self._data != DataNodes():

@@ -17,8 +17,9 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from gpu_pipelines.component_interface.step import own_process
@@ -27,6 +28,7 @@ from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, LogFollower, connected, has_api, wait
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
+from gpu_pipelines.targets.kubeflow.node_choices import PlacedJobs, run_on_choices
 from gpu_pipelines.targets.kubeflow.ray_jobs import RAY_API, RayJobs
 from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
@@ -57,7 +59,7 @@ class Attempts:
 
     def __init__(self, spec: TrainJobSpec, run: str, document: dict[str, Any], jobs: Jobs) -> None:
         self.name = f"{spec.step[:_STEP_LENGTH]}-{_digest(run, spec.step, document)}"
-        self._spec, self._jobs = spec, jobs
+        self.spec, self._jobs = spec, jobs
         self._labels = {RUN_LABEL: run, STEP_LABEL: self.name}
         self._number = 0
 
@@ -76,7 +78,7 @@ class Attempts:
         for _ in range(_MOST_NAMES):
             self._number += 1
             name = f"{self.name}-{self._number}"
-            created = self._jobs.create(name, self._spec, command, self._labels, owner)
+            created = self._jobs.create(name, self.spec, command, self._labels, owner)
             # It may be this step's, where the answer to its creation was lost.
             if created or name in self._jobs.find(self._labels):
                 return name
@@ -85,10 +87,22 @@ class Attempts:
 
 def _digest(run: str, step: str, document: dict[str, Any]) -> str:
     """What tells the inputs and outputs of a step, which its pod's successor has as well, from all others."""
+    same = _same_for_all_pods(document)
+    return hashlib.sha256(json.dumps([run, step, same], sort_keys=True).encode()).hexdigest()[:10]
+
+
+def _same_for_all_pods(document: dict[str, Any]) -> dict[str, Any]:
+    """The executor input without what another pod of the step has otherwise."""
     same = copy.deepcopy(document)
     # KFP's launcher puts the number of the pod into it (`qualifyExecutorLogsURI`).
     same.get("outputs", {}).get("artifacts", {}).pop("executor-logs", None)
-    return hashlib.sha256(json.dumps([run, step, same], sort_keys=True).encode()).hexdigest()[:10]
+    return same
+
+
+def _placed(jobs: Any) -> PlacedJobs:
+    """The TrainJobs of a step that has choices: data nodes, which may be RayJobs, have none."""
+    placed: PlacedJobs = jobs
+    return placed
 
 
 def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Signalled) -> None:
@@ -111,13 +125,24 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Si
     exchange = Exchange(f"{spec.storage}/train-jobs/{run}/{attempts.name}")
     silence = float(os.environ.get(SILENCE) or _SILENCE)
     existing = attempts.existing()
+
+    def once(of_choice: TrainJobSpec, look: Callable[[str], None]) -> None:
+        """Runs the step on a choice; it goes on with a TrainJob of that which another pod has created."""
+        nonlocal existing
+        attempts.spec, before, existing = of_choice, existing, None
+        _run_until_complete(of_choice, attempts, before, on_node, jobs, exchange, stopped, look)
+
     try:
         with SignOfLife(exchange, silence):
             # What another pod has sent is being read.
             sent = exchange.sent(document) if existing else exchange.send_inputs(document)
             on_node = ["python3", "-m", _NODE, "--exchange", exchange.place, "--silence", f"{silence:g}", "--"]
             on_node += with_executor_input(command, sent)
-            _run_until_complete(spec, attempts, existing, on_node, jobs, exchange, stopped)
+            if spec.choices:
+                same = _same_for_all_pods(document)
+                run_on_choices(of_run, run, same, _placed(jobs), stopped, once)
+            else:
+                _run_until_complete(spec, attempts, existing, on_node, jobs, exchange, stopped)
             exchange.collect_outputs(document)
     finally:
         exchange.delete()
@@ -131,6 +156,7 @@ def _run_until_complete(
     jobs: Jobs,
     exchange: Exchange,
     stopped: Signalled,
+    look: Callable[[str], None] = lambda name: None,
 ) -> None:
     every = float(os.environ.get(INTERVAL) or _INTERVAL)
     for restart in range(spec.restarts + 1):
@@ -142,7 +168,7 @@ def _run_until_complete(
         try:
             print(f"{jobs.kind} {name}: {told}", flush=True)
             lines = LogFollower(jobs, name, _say)
-            end = exchange.end_of_rank_0 if spec.is_elastic else str
+            end = partial(_end, exchange.end_of_rank_0 if spec.is_elastic else str, look, name)
             state = wait(jobs, name, every, stopped, _say, end)
             lines.stop()
             if state == "Complete":
@@ -155,6 +181,12 @@ def _run_until_complete(
         if restart < spec.restarts:
             print(f"{failure.error}; starting again, {restart + 1} of at most {spec.restarts} times", flush=True)
     raise Interrupted(f"{failure.error}, {spec.restarts + 1} times")
+
+
+def _end(end: Callable[[], str], look: Callable[[str], None], name: str) -> str:
+    """The end of a job, where it is known, after a look at it."""
+    look(name)
+    return end()
 
 
 def _delete(jobs: Jobs, name: str) -> None:

@@ -54,6 +54,8 @@ class TrainJobSpec:
         hours: the longest that it may run.
         restarts: how often it is created again after an interruption that it can continue from.
         is_elastic: whether nodes may come late, leave and come back, so that it is done when rank 0 is.
+        choices: what it is tried on in order, the first being this one; empty for this one alone.
+        max_price: most that all tries together may cost, USD; None for no limit.
     """
 
     step: str
@@ -72,19 +74,28 @@ class TrainJobSpec:
     hours: float = DEFAULT_HOURS
     restarts: int = 0
     is_elastic: bool = False
+    choices: tuple[Mapping[str, Any], ...] = ()
+    max_price: float | None = None
+
+    def content(self) -> dict[str, Any]:
+        """The specification as JSON has it, without what is newer than the first files and is not used."""
+        newer = {"is_elastic": False, "choices": (), "max_price": None}
+        return {name: value for name, value in asdict(self).items() if name not in newer or value != newer[name]}
 
     def dumps(self) -> str:
         """The specification as a line of JSON."""
-        content = asdict(self)
-        if not self.is_elastic:
-            del content["is_elastic"]  # as files have it that were compiled before there was one
-        return json.dumps(content, sort_keys=True)
+        return json.dumps(self.content(), sort_keys=True)
 
     @classmethod
     def loads(cls, text: str) -> TrainJobSpec:
         """Reads what `dumps` wrote."""
-        content: dict[str, Any] = json.loads(text)
-        needs = content.pop("needs")
+        return cls.of(json.loads(text))
+
+    @classmethod
+    def of(cls, content: Mapping[str, Any]) -> TrainJobSpec:
+        """The specification that JSON tells."""
+        content = {**content, "choices": tuple(content.get("choices", ()))}
+        needs = dict(content.pop("needs"))
         tolerations = tuple(Toleration(**each) for each in needs.pop("tolerations"))
         return cls(needs=PodNeeds(**needs, tolerations=tolerations), **content)
 

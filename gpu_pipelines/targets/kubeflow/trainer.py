@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any
 
 from gpu_pipelines.errors import (
@@ -15,12 +16,14 @@ from gpu_pipelines.errors import (
 )
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     Failure,
+    api_error,
     create_job,
     delete_job,
     names_of_jobs,
     owner_of,
     service_errors,
 )
+from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
 from gpu_pipelines.targets.kubeflow.train_job_manifest import NODE, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
@@ -91,9 +94,7 @@ class TrainJobs:
             status = self._api.get_namespaced_custom_object(*self._train_jobs, name).get("status", {})
             if any(each.get("reason") == _TOO_LONG for each in status.get("conditions", [])):
                 return Failure(UserError(f"The TrainJob {name} ran for longer than it may (--hours)."), resumable=False)
-            pods = self._backend.core_api.list_namespaced_pod(
-                self._backend.namespace, label_selector=f"{_JOB_LABEL}={name}"
-            ).items
+            pods = self._pods(name)
         newest = _newest_by_node(pods)
         statuses = {pod.metadata.name: _exit_status(pod) for pod in newest}
         if disrupted := [pod.metadata.name for pod in newest if _is_disrupted(pod)]:
@@ -113,6 +114,32 @@ class TrainJobs:
     def delete(self, name: str) -> None:
         """See `Jobs`."""
         delete_job(self._api, self._train_jobs, self.kind, name)
+
+    def without_node(self, name: str) -> tuple[list[str], str]:
+        """See `PlacedJobs`."""
+        with service_errors(f"Looking at the pods of {name}"):
+            pods = self._pods(name)
+        return scheduling_of(self._backend.core_api, self._backend.namespace, pods)
+
+    def is_running(self, name: str) -> bool:
+        """See `PlacedJobs`."""
+        with service_errors(f"Looking at the pods of {name}"):
+            return any(pod.status.phase not in (None, "Pending") for pod in self._pods(name))
+
+    def is_gone(self, name: str) -> bool:
+        """See `PlacedJobs`."""
+        with service_errors(f"Looking at the TrainJob {name}"):
+            try:
+                self._api.get_namespaced_custom_object(*self._train_jobs, name)
+            except api_error() as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
+                return not self._pods(name)
+        return False
+
+    def _pods(self, name: str) -> list[Any]:
+        selector = f"{_JOB_LABEL}={name}"
+        return list(self._backend.core_api.list_namespaced_pod(self._backend.namespace, label_selector=selector).items)
 
 
 def _newest_by_node(pods: Sequence[Any]) -> list[Any]:

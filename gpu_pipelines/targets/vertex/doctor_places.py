@@ -5,16 +5,13 @@ from __future__ import annotations
 import re
 from urllib.parse import quote
 
+from gpu_pipelines.google_cloud.locations import is_in
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex.doctor_access import AccessCheck, bucket_of, could_not
 from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
 from gpu_pipelines.targets.vertex.doctor_local import create_bucket, create_repository
 
 _BUCKET_PERMISSIONS = ("storage.objects.create", "storage.objects.get", "storage.objects.list")
-#: Which regions a multi-region has: https://cloud.google.com/storage/docs/locations#location-mr. The EU is without the
-#: regions of the United Kingdom and Switzerland.
-_MULTI_REGIONS = {"US": "us-", "EU": "europe-", "ASIA": "asia-"}
-_NOT_IN_THE_EU = ("europe-west2", "europe-west6")
 
 _IMAGE = re.compile(
     r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[^/]+)/(?P<repository>[^/]+)/(?P<package>[^:@]+)"
@@ -43,10 +40,10 @@ def _near(bucket: str, location: str, settings: ProjectSettings) -> Check:
     subject, told, region = "pipeline root", f"gs://{bucket} in {location.lower()}", settings.region
     if region is None:
         return Check(subject, OK, told)
-    prefix = _MULTI_REGIONS.get(location.upper())
-    if location.lower() == region or (prefix and region.startswith(prefix) and region not in _NOT_IN_THE_EU):
+    near = is_in(location, region)
+    if near:
         return Check(subject, OK, told)
-    if prefix is None and not re.fullmatch(r"[a-z]+-[a-z]+[0-9]+", location.lower()):
+    if near is None:
         return Check(subject, NOT_KNOWN, f"{told}; which regions that has is not known here")
     return Check(
         subject,

@@ -18,9 +18,11 @@ from gpu_pipelines.google_cloud.connection import (
     tried_again,
 )
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.fallback.tries import Choice
 from gpu_pipelines.targets.local.log import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.vertex.console import custom_job_page, run_page
+from gpu_pipelines.targets.vertex.fallback import choices_in
 from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine
 from gpu_pipelines.targets.vertex.machine_times import RUN_LABEL, launchers
 from gpu_pipelines.targets.vertex.run_state import RunState, state_of
@@ -157,8 +159,9 @@ class _LaunchedJobs:
 
     def __init__(self, settings: ProjectSettings) -> None:
         self._settings = settings
-        self._jobs: dict[str, str] = {}
+        self._jobs: dict[str, list[str]] = {}
         self._may_look = True
+        self._of_steps: dict[str, list[Choice]] | None = None
 
     def added_to(self, run: RunState, job: Any) -> RunState:
         """A run with the jobs that its steps have launched.
@@ -167,26 +170,39 @@ class _LaunchedJobs:
             run: how far it is.
             job: the same as the service's `PipelineJob`.
         """
-        running = {step.name for step in run.steps if step.state == "running"} - self._jobs.keys()
+        # A step with choices may launch another job at any time.
+        known = self._jobs.keys() - self._choices(job.pipeline_spec).keys()
+        running = {step.name for step in run.steps if step.state == "running"} - known
         step_by_name = {name: step for name, step in launchers(job.pipeline_spec).items() if step in running}
         if step_by_name and self._may_look and (label := job.labels.get(RUN_LABEL)):
-            self._look(label, step_by_name)
+            choices = self._choices(job.pipeline_spec)
+            regions = {each.region for step in step_by_name.values() for each in choices.get(step, [])} - {""}
+            for region in {str(self._settings.region)} | regions:
+                self._look(label, step_by_name, region)
         return replace(run, steps=tuple(self._with_job(step) for step in run.steps))
 
     def _with_job(self, step: Any) -> Any:
-        launched = self._jobs.get(step.name)
-        return replace(step, jobs=(*step.jobs, launched)) if launched and launched not in step.jobs else step
+        launched = [name for name in self._jobs.get(step.name, []) if name not in step.jobs]
+        return replace(step, jobs=(*step.jobs, *launched)) if launched else step
 
-    def _look(self, label: str, step_by_name: Mapping[str, str]) -> None:
-        request = {"parent": location_of(self._settings), "filter": f'labels.{RUN_LABEL}="{label}"'}
+    def _choices(self, spec: Any) -> dict[str, list[Choice]]:
+        """What the steps of the run are tried on, where it is more than one choice of machines."""
+        if self._of_steps is None:
+            self._of_steps = {step: choices for step, (choices, _) in choices_in(spec).items()}
+        return self._of_steps
+
+    def _look(self, label: str, step_by_name: Mapping[str, str], region: str) -> None:
+        where = replace(self._settings, region=region)
+        request = {"parent": location_of(where), "filter": f'labels.{RUN_LABEL}="{label}"'}
         try:
             with service_errors("Looking for the jobs of the run"):
-                listed = job_service(self._settings).list_custom_jobs(
+                listed = job_service(where).list_custom_jobs(
                     request=request, timeout=REQUEST_SECONDS, retry=tried_again()
                 )
                 for custom_job in listed:
                     if custom_job.display_name in step_by_name:
-                        self._jobs.setdefault(step_by_name[custom_job.display_name], custom_job.name)
+                        found = self._jobs.setdefault(step_by_name[custom_job.display_name], [])
+                        found += [custom_job.name] if custom_job.name not in found else []
         except UserError:
             # The lines of these steps come at their end then.
             self._may_look = False

@@ -67,12 +67,13 @@ class _JobState:
     ended: bool
 
 
-def submit_job(prepared: PreparedJob, settings: ProjectSettings) -> str:
+def submit_job(prepared: PreparedJob, settings: ProjectSettings, label: str = "") -> str:
     """Submits a job once.
 
     Args:
         prepared: the job.
         settings: project and region; a region that is open is an error.
+        label: the value of `REQUEST_LABEL`, of this request alone; left out, a new one.
 
     Returns:
         The full name of the job.
@@ -82,7 +83,7 @@ def submit_job(prepared: PreparedJob, settings: ProjectSettings) -> str:
     """
     settings = replace(settings, project=prepared.project, region=prepared.region)
     settings.require("project", "region")
-    label = secrets.token_hex(16)
+    label = label or secrets.token_hex(16)
     create = _creation(prepared, settings, label)
     lost = (
         f"Whether it was created is not known. Look before you try again: gcloud ai custom-jobs list "
@@ -159,12 +160,16 @@ def _look(settings: ProjectSettings, label: str) -> str | None:
     client = job_service(settings)
     for wait in _LOOKS:
         time.sleep(wait)
-        request = {"parent": location_of(settings), "filter": f'labels.{REQUEST_LABEL}="{label}"'}
-        listed = client.list_custom_jobs(request=request, timeout=REQUEST_SECONDS, retry=tried_again())
-        found = next((str(job.name) for job in listed if job.labels.get(REQUEST_LABEL) == label), None)
-        if found:
+        if found := job_with_label(client, settings, label):
             return found
     return None
+
+
+def job_with_label(client: Any, settings: ProjectSettings, label: str) -> str | None:
+    """The full name of the job with a label; None if there is none now."""
+    request = {"parent": location_of(settings), "filter": f'labels.{REQUEST_LABEL}="{label}"'}
+    listed = client.list_custom_jobs(request=request, timeout=REQUEST_SECONDS, retry=tried_again())
+    return next((str(job.name) for job in listed if job.labels.get(REQUEST_LABEL) == label), None)
 
 
 def is_custom_job(job: str) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from datetime import datetime, timezone
 from typing import Any
 
@@ -19,6 +20,7 @@ from gpu_pipelines.google_cloud.connection import (
 )
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import step_components
+from gpu_pipelines.targets.vertex.fallback import choices_in
 from gpu_pipelines.targets.vertex.machines import machines_of
 from gpu_pipelines.targets.vertex.run_state import RunState, StepState
 
@@ -45,7 +47,11 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
     region, client = str(settings.region), job_service(settings)
     step_by_name = launchers(job.pipeline_spec)
     step_by_job = {name: step.name for step in run.steps for name in step.jobs}
-    jobs = {str(each.name): each for each in _labelled(client.list_custom_jobs, job, settings)}
+    tried = {each.region for choices, _ in choices_in(job.pipeline_spec).values() for each in choices}
+    jobs = {}
+    for place in sorted({region, *tried} - {""}):
+        there = replace(settings, region=place)
+        jobs |= {str(each.name): each for each in _labelled(job_service(there).list_custom_jobs, job, there)}
     for name in step_by_job.keys() - jobs.keys():
         # What Vertex AI Pipelines runs containers as need not be there for those who ask.
         if found := _custom_job(client, name):
@@ -55,7 +61,7 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
     begun = {name: each for name, each in jobs.items() if each.start_time}
     for name, each in sorted(begun.items(), key=lambda named: named[1].start_time):
         step = step_by_job.get(name) or step_by_name.get(each.display_name) or str(each.display_name)
-        found_times += times_of_job(step, each, region)
+        found_times += times_of_job(step, each, name.split("/")[3])
     for tuning in _labelled(client.list_hyperparameter_tuning_jobs, job, settings):
         found_times += _of_trials(tuning, region)
     known = {time.step for time in found_times}

@@ -12,19 +12,31 @@ from functools import cache
 from typing import Any, cast
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.fallback import Fallback, fallback_of
 from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.dag.placement import BEGINS_STUDY, CACHED_STEPS, LOOKING_STEPS, PREDICTS, PREPARES, TELLS, UPLOADS
+from gpu_pipelines.dag.placement import (
+    BEGINS_STUDY,
+    CACHED_STEPS,
+    EVALUATES,
+    LOOKING_STEPS,
+    PREDICTS,
+    PREPARES,
+    TELLS,
+    UPLOADS,
+)
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, preemption_variables
 from gpu_pipelines.targets.compiled import compiled, documents_of
+from gpu_pipelines.targets.fallback.tries import Choice
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.study_tasks import StudyOutputs
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
+from gpu_pipelines.targets.vertex.fallback import LAUNCHER, become_fallback, choice_of
 from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, Container, JobOptions, custom_job, require_job
 from gpu_pipelines.targets.vertex.tuning_job import TRIAL_COMMAND, TuningTasks, pools_of, tuning_job
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
@@ -80,6 +92,8 @@ class VertexTarget:
     registry = VERTEX
     pipeline_job = "{{$.pipeline_job_resource_name}}"
     encryption_key = ENCRYPTION_KEY
+    #: What the steps with GPUs fall back to, each list from the plan on that a pipeline is built with.
+    fallbacks: Sequence[Fallback] = ()
 
     def __init__(
         self,
@@ -108,6 +122,7 @@ class VertexTarget:
         Raises:
             UserError: plan and settings do not go together, or the component cannot become a CustomJob.
         """
+        choices = self._choices(component, plan)
         if plan is not None:
             placed = self._custom_job(component, plan)
         elif component.name == PREPARES and not self._data.is_plain_task:
@@ -117,6 +132,8 @@ class VertexTarget:
 
         def task(**arguments: Any) -> Any:
             made = placed(**arguments)
+            if choices is not None:
+                become_fallback(made, *choices, self._image)
             made.set_caching_options(component.name in CACHED_STEPS)
             retries = 0 if plan is not None and plan.hours else _RETRIES.get(component.name, 0)
             if retries:
@@ -137,6 +154,11 @@ class VertexTarget:
         """
         if plan is None:
             return self.place(component, plan)
+        if fallback_of(self.fallbacks, plan):
+            raise UserError(
+                "A search for parameters is a tuning job, which has one kind of machine, and no limit of price here.",
+                "Give one accelerator, one strategy and one region; -p budget=… limits what a search costs.",
+            )
         from gpu_pipelines.components.study_begin.component import begin_study
         from gpu_pipelines.components.study_finish.component import finish_study
 
@@ -167,7 +189,7 @@ class VertexTarget:
         """
         from gpu_pipelines.dag import load_pipeline
 
-        require_job(plan, self._settings, self._options)
+        require_job(plan, self._settings, self._options_on(plan))
         text = compiled(load_pipeline(pipeline).build(self, plan, evaluation or self.evaluation_on(plan), task=task))
         require_runnable(text)
         return text
@@ -220,12 +242,32 @@ class VertexTarget:
             UserError: plan and settings do not go together.
         """
         # Reduction servers are for gradients: a step on one machine has none to exchange.
-        options = replace(self._options, reduction_server=self._options.reduction_server and plan.nodes > 1)
+        asked = self._options_on(plan)
+        options = replace(asked, reduction_server=asked.reduction_server and plan.nodes > 1)
         require_job(plan, self._settings, options)
         told = {ACCELERATOR: plan.spec, **preemption_variables(plan.strategy)}
         options = replace(options, environment={**told, **of_author, **options.environment})
         plan = replace(plan, hours=plan.hours or STEP_HOURS)
         return custom_job(plan, "", container, self._settings, options)
+
+    def _choices(self, component: Any, plan: AcceleratorPlan | None) -> tuple[list[Choice], float | None] | None:
+        """What the step is tried on, in order, with the limit of price; None where there is nothing but a plan."""
+        # The evaluation may begin with the same machine as the training, and go on with others.
+        lists = list(self.fallbacks)[:: -1 if component.name == EVALUATES else 1]
+        found = fallback_of(lists, plan)
+        if found is None:
+            return None
+        of_author = component.component_spec.implementation.container.env or {}
+        return [self._choice(each, of_author) for each in found.plans], found.limits.total
+
+    def _choice(self, plan: AcceleratorPlan, of_author: Mapping[str, str]) -> Choice:
+        return choice_of(plan, self._job(plan, Container(STEPS_IMAGE), of_author)["job_spec"])
+
+    def _options_on(self, plan: AcceleratorPlan) -> JobOptions:
+        """What a job takes on a plan: how long to wait is for those of a list that wait."""
+        others = {each.strategy for asked in self.fallbacks for each in asked.plans}
+        waits = plan.strategy == "flex-start" or "flex-start" not in others
+        return self._options if waits else replace(self._options, max_wait_hours=None)
 
     def _data_job(self, component: Any) -> Callable[..., Any]:
         # It has no curves to show, and needs none of the GPUs that a persistent resource has.
@@ -379,7 +421,7 @@ def require_runnable(text: str) -> None:
         )
     for label, executor in documents[0]["deploymentSpec"]["executors"].items():
         container = executor.get("container", {})
-        if _LAUNCHER in container.get("command", []) and container.get("resources"):
+        if {_LAUNCHER, LAUNCHER} & set(container.get("command", [])) and container.get("resources"):
             raise UserError(
                 f"The step {label.removeprefix('exec-')} sets CPUs, memory or GPUs, but is a CustomJob: they would be "
                 "those of the small container that starts the job.",

@@ -9,21 +9,24 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.accelerators.fallback import Fallback, named
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.cloud import CloudTarget
+from gpu_pipelines.targets.cloud import CloudTarget, told_left_out
 from gpu_pipelines.targets.compiled import with_image
 from gpu_pipelines.targets.data_nodes import STANDARD
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, is_own, shown_request
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline
+from gpu_pipelines.targets.own.plans import told_warnings
 from gpu_pipelines.targets.run_account import RunAccount, with_cost
 from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
+from gpu_pipelines.targets.vertex.fallback import choices_in, not_in, told_choices
 from gpu_pipelines.targets.vertex.options import VertexOptions
 from gpu_pipelines.targets.vertex.target import (
     IMAGE_PARAMETER,
@@ -72,6 +75,8 @@ class Vertex(VertexTarget, CloudTarget):
 
             self.settings = settings_for(self.settings)
         asked = self.options
+        # Whether the project is looked at before a run is sent, and what there was to say of it.
+        self._is_sent, self._told = False, list[str]()
         nodes = DataNodes(asked.data_nodes, asked.data_machine_type or "", asked.data_strategy or STANDARD)
         told = recipients_of(asked.notify, asked.notify_nothing_new, self.settings, variables=())
         VertexTarget.__init__(self, self.settings, self.options.job, nodes, told)
@@ -110,12 +115,13 @@ class Vertex(VertexTarget, CloudTarget):
         """The pipeline of a name, a file, or the address of an uploaded version."""
         needed = ["repository"] if request.to_publish else ["project", "region", "pipeline_root"]
         request.require(self, *needed)
+        self._is_sent = not request.to_publish and not self.options.emulate
         return self._loaded(request)
 
     def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
         """The pipeline with the time limit that the newest trial in this directory gives its training."""
         training = next((each for each in compiled.origin.machines if each.step == TRAINS), None)
-        if not self.options.accelerator or self.options.hours is not None or training is None:
+        if not self.options.wishes(self.settings)["accelerator"] or self.options.hours is not None or training is None:
             return compiled
         hours = hours_by_trial(RUNS, values.arguments, training.plan)
         if hours is None:
@@ -256,19 +262,25 @@ class Vertex(VertexTarget, CloudTarget):
                 f"{origin} has no GPU for {', '.join(steps)}: Vertex AI would train on the CPUs of a small machine.",
                 "Compile it for Vertex AI: gpu-pipelines compile FILE --target vertex --accelerator l4:1, say.",
             )
-        found = machines.machines_of(spec, self.settings.region)
+        found, several = machines.machines_of(spec, self.settings.region), choices_in(spec)
+        plain = [each for each in found if each.step not in several]
         return Compiled(
             name_of(spec),
             text,
             spec,
             known={"data_nodes": machines.data_nodes_of(spec)},
             origin=Uploaded(tuple(found), template),
-            told=machines.told_cost(found, self.settings.region),
+            told=[
+                *machines.told_cost(plain, self.settings.region),
+                *told_choices(spec),
+                *told_warnings(each.plan for each in found if each.step in several),
+            ],
         )
 
     def _loaded(self, request: Request, training_hours: float | None = None) -> Compiled:
         if request.is_name:
-            return self.parsed(self._compiled(request, training_hours), request.pipeline)
+            made = self.parsed(self._compiled(request, training_hours), request.pipeline)
+            return replace(made, told=[*told_left_out(self.fallbacks[0]), *made.told, *self._told])
         if request.is_own:
             return self.of_file(request.pipeline)
         require_no_flags(request.pipeline, self.options)
@@ -282,12 +294,38 @@ class Vertex(VertexTarget, CloudTarget):
     def _compiled(self, request: Request, training_hours: float | None) -> str:
         from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
-        planned = self.options.planned(self.settings.region, self.title)
         model, recipe = (str(request.given.get(name) or "") for name in ("model", "recipe"))
         # The default of the parameter `model` is built from its name.
         size = parameters_of_model(model, recipe) if model or recipe else LARGEST_BUILT_IN
-        evaluation = self.options.evaluation(planned) or evaluation_for(planned, self.settings, size)
-        return self.text_of(request.pipeline, replace(planned, hours=planned.hours or training_hours), evaluation)
+        training, evaluation = self.choices(
+            self.settings.region, training_hours, lambda plan: evaluation_for(plan, self.settings, size)
+        )
+        return self.text_of(request.pipeline, training.plans[0], evaluation)
+
+    def looked_at(self, asked: Fallback) -> Fallback:
+        """What the project has quota for; what to know of the places is noted."""
+        if len(asked.plans) < 2:
+            return asked
+        from gpu_pipelines.targets.vertex.fallback_places import told_of_data, with_quota
+
+        asked, told = with_quota(asked, self.settings)
+        self._told = [*told, *told_of_data(asked.plans, self.settings)]
+        return asked
+
+    def possible(self, asked: Fallback) -> Fallback:
+        """Without the regions in which something is not that the jobs need."""
+        if asked.is_plain:
+            return asked
+        kept, left_out = [], list(asked.left_out)
+        for plan in asked.plans:
+            if reason := not_in(self.settings, plan.region or self.settings.region or ""):
+                left_out.append(f"{named(plan)}: {reason}")
+            else:
+                kept.append(plan)
+        if not kept:
+            raise UserError.of_all([f"There is nothing to train on: {reason}" for reason in left_out])
+        found = replace(asked, plans=tuple(kept), left_out=tuple(left_out))
+        return self.looked_at(found) if self._is_sent else found
 
     def _as_sent(self, path: str, body: Mapping[str, Any]) -> str:
         from gpu_pipelines.google_cloud.connection import endpoint_of, location_of

@@ -1,0 +1,250 @@
+"""A run on one VM after the other, until one can be had: the choices in its request, and what was tried in its bucket.
+
+Whoever has submitted a run, or follows it, sends the next. The VM before is deleted, and is gone, before the next is
+created. Checkpoints are in the bucket, so that the next goes on from them; what was prepared is on the disk of the
+VM before, and is prepared again.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.accelerators.cost import dollars_per_hour
+from gpu_pipelines.accelerators.fallback import named
+from gpu_pipelines.accelerators.spent import MachineTime
+from gpu_pipelines.distributed.signals import Signalled
+from gpu_pipelines.errors import NoMachinesError, QuotaExceededError, UserError
+from gpu_pipelines.step_environment import TRIES
+from gpu_pipelines.targets.compute_engine.create import STOCKOUT, CreationError, create_vm
+from gpu_pipelines.targets.compute_engine.instance import Instance
+from gpu_pipelines.targets.compute_engine.run_folder import STATE, VmRun
+from gpu_pipelines.targets.compute_engine.spec import BootImage, VirtualMachine
+from gpu_pipelines.targets.compute_engine.startup import StartupSettings
+from gpu_pipelines.targets.fallback.tries import (
+    FAILED,
+    FOLDER,
+    INTERRUPTED,
+    PREEMPTED,
+    SENT,
+    Choice,
+    Tries,
+    Try,
+    tries_at,
+)
+from gpu_pipelines.targets.fallback.trying import send, take_over
+from gpu_pipelines.targets.vertex.job_spec import Container
+
+if TYPE_CHECKING:
+    from gpu_pipelines.accelerators import AcceleratorPlan
+
+#: Of a request: what is tried, and what it may cost.
+CHOICES, MAX_PRICE = "choices", "max_price"
+_QUOTA = re.compile(r"QUOTA_EXCEEDED|[Qq]uota .{0,200}[Ee]xceeded")
+#: gcloud waits for the end of a creation, which takes a minute; one by Flex-start waits for its machine besides.
+_PATIENCE = 300.0
+
+
+def choices_of(machines: Sequence[tuple[VirtualMachine, AcceleratorPlan]], max_price: float | None) -> dict[str, Any]:
+    """What a request says of VMs that are tried in order."""
+    choices = [
+        Choice(
+            told=named(plan),
+            region=plan.region or "",
+            per_hour=dollars_per_hour(plan),
+            hours=plan.hours,
+            machines={"vm": asdict(vm), "strategy": plan.strategy, "gpu": plan.gpu.name, "gpus": plan.count},
+        )
+        for vm, plan in machines
+    ]
+    return {CHOICES: [asdict(each) for each in choices], MAX_PRICE: max_price}
+
+
+def tries_of(run: VmRun, request: Mapping[str, Any]) -> Tries | None:
+    """What was tried for a run; None where there is one VM alone, and no limit of price."""
+    if not request.get(CHOICES):
+        return None
+    root = run.uri.removesuffix(f"/runs/{run.name}")
+    choices = [Choice(**each) for each in request[CHOICES]]
+    return tries_at(f"{root}/{FOLDER}/{run.name}", "vm", run.name, choices, request.get(MAX_PRICE))
+
+
+def machines_tried(tries: Tries, step: str) -> list[MachineTime]:
+    """The VMs of a run and for how long each was there, for what it has cost.
+
+    Args:
+        tries: what was tried.
+        step: what the time is of.
+    """
+    found = []
+    for made in tries.made:
+        if made.began is not None:
+            choice = tries.choice_of(made)
+            vm, bought = vm_of(choice), choice.machines
+            given = (vm.machine_type, str(bought["gpu"]), int(bought["gpus"]), 1, made.seconds, str(bought["strategy"]))
+            found.append(MachineTime(step, f"try {made.number}", *given, choice.region))
+    return found
+
+
+def vm_of(choice: Choice) -> VirtualMachine:
+    """The VM of a choice."""
+    content = json.loads(json.dumps(choice.machines["vm"]))
+    startup = content["startup"]
+    container = Container(**startup.pop("container"))
+    return VirtualMachine(
+        **{
+            **content,
+            "other_zones": tuple(content["other_zones"]),
+            "accelerator": tuple(content["accelerator"]) if content["accelerator"] else None,
+            "boot_image": BootImage(**content["boot_image"]),
+            "scopes": tuple(content["scopes"]),
+            "warnings": tuple(content["warnings"]),
+            "startup": StartupSettings(container=container, **startup),
+        }
+    )
+
+
+@dataclass
+class Vms:
+    """The VMs of a run, of which there is one at a time.
+
+    Attributes:
+        run: the run.
+        tries: what was tried.
+        tell: takes a line.
+        before: the VM of the choice before; None where there is none.
+    """
+
+    run: VmRun
+    tries: Tries
+    tell: Callable[[str], None]
+    before: Instance | None = None
+
+    def send(self, choice: Choice, made: Try, seconds: float | None) -> str:
+        """Starts the VM again if it is of this choice, or creates one; gives `ZONE/NAME`."""
+        vm = vm_of(choice)
+        if self.before is not None and _is_same(self.tries):
+            _require_done(self.before.start())
+            return f"{self.before.zone}/{vm.name}"
+        if self.before is not None:
+            _delete(self.before)
+            self.before = None
+        if seconds is not None:
+            limit = int(seconds) if vm.max_run_seconds is None else min(vm.max_run_seconds, int(seconds))
+            vm = replace(vm, max_run_seconds=limit, termination_action=vm.termination_action or "STOP")
+        environment = {**vm.startup.environment, TRIES: self.tries.for_report()}
+        vm = replace(vm, startup=replace(vm.startup, environment=environment))
+        self._write(vm, choice)
+        try:
+            created = create_vm(vm, self.tell).vm
+        except CreationError as error:
+            raise _explained(str(error)) from error
+        self._write(created, choice)
+        return f"{created.zone}/{created.name}"
+
+    def find(self, choice: Choice, made: Try) -> str | None:
+        """The VM of the run, in the zones of a choice."""
+        vm = vm_of(choice)
+        for zone in (vm.zone, *vm.other_zones):
+            instance = Instance({"name": vm.name, "zone": zone, "project": vm.project})
+            if found := instance.look():
+                self._write(vm.in_zone(zone), choice)
+                if found.get("status") in ("TERMINATED", "STOPPED"):
+                    _require_done(instance.start())
+                return f"{zone}/{vm.name}"
+        return None
+
+    def cancel(self, choice: Choice, job: str) -> None:
+        """Deletes a VM."""
+        vm = vm_of(choice)
+        _delete(Instance({"name": vm.name, "zone": job.partition("/")[0], "project": vm.project}))
+
+    def _write(self, vm: VirtualMachine, choice: Choice) -> None:
+        """Notes in the state of the run which VM it has."""
+        place = {"name": vm.name, "zone": vm.zone, "project": vm.project}
+        state = self.run.read(STATE)
+        if state["status"] != "cancelled":
+            self.run.write(STATE, {**state, "vm": place, "strategy": choice.machines["strategy"]})
+
+
+def go_on(run: VmRun, tries: Tries, before: Instance | None, tell: Callable[[str], None]) -> VirtualMachine:
+    """Starts the VM of a run again, or creates that of the next choice, until one runs.
+
+    Args:
+        run: the run.
+        tries: what was tried; its last one was preempted if it is open and has a VM.
+        before: the VM that it has, which does not run; None for none.
+        tell: takes a line.
+
+    Returns:
+        The VM that runs.
+
+    Raises:
+        NoMachinesError: none can be had, or the money is spent; there is no VM any more.
+        UserError: Compute Engine refuses it for another reason.
+    """
+    vms = Vms(run, tries, tell, before)
+    if tries.current and tries.current.job:
+        tries.change(state=PREEMPTED, ended=time.time())
+    while True:
+        made = tries.current
+        if made is None:
+            try:
+                made = tries.begin()
+            except NoMachinesError:
+                if vms.before is not None:
+                    _delete(vms.before)
+                raise
+            if made is None:
+                continue
+            tell(f"{made.told}: choice {made.choice + 1} of {len(tries.choices)}")
+            send(tries, vms, made, tell)
+        elif not made.job:
+            longest = vm_of(tries.choice_of(made)).max_wait_seconds or 0
+            take_over(tries, vms, made, Signalled(), tell, _PATIENCE + longest)
+        current = tries.current
+        if current is not None and current.state == SENT:
+            if current.began is None:
+                tries.change(began=time.time())
+            return vm_of(tries.choice_of(current)).in_zone(current.job.partition("/")[0])
+
+
+def note_end(tries: Tries, status: str) -> None:
+    """Writes down that a run has ended."""
+    if tries.current is not None:
+        tries.change(state=status if status in ("succeeded", FAILED) else INTERRUPTED, ended=time.time())
+
+
+def _is_same(tries: Tries) -> bool:
+    """Whether the try that is being sent is of the same choice as the one before."""
+    return len(tries.made) > 1 and tries.made[-1].choice == tries.made[-2].choice
+
+
+def _require_done(refused: str) -> None:
+    if refused:
+        raise _explained(refused)
+
+
+def _explained(said: str) -> UserError:
+    """What Compute Engine means: no machines, no quota, or something else."""
+    if any(sign in said for sign in STOCKOUT):
+        return NoMachinesError(said)
+    return QuotaExceededError(said) if _QUOTA.search(said) else UserError(said)
+
+
+def _delete(instance: Instance) -> None:
+    """Deletes a VM and sees that it is gone, so that no two cost.
+
+    Raises:
+        UserError: it is not.
+    """
+    refused = instance.delete()
+    if refused or instance.look():
+        raise UserError(
+            f"The VM {instance.name} was not deleted, so that no other is created: {refused or 'it is still there'}",
+            "It is billed until it is: delete it, then follow the run again.",
+        )

@@ -1,0 +1,79 @@
+"""The folder of a run in the pipeline root: what is to be run, and how it goes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime, timezone
+from typing import Any
+
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, read_remote
+from gpu_pipelines.errors import NotFoundError
+from gpu_pipelines.project_settings import ProjectSettings
+
+#: What stands in the folder of a run.
+REQUEST, STATE, CHECKPOINTS, LOGS = "request.json", "run.json", "checkpoints", "vm-logs"
+#: In the container: what outlives it, on the disk of the VM.
+WORK = "/work"
+#: States that a run does not leave.
+ENDED = ("succeeded", "failed", "cancelled")
+
+
+@dataclass(frozen=True)
+class VmRun:
+    """A run, by its folder.
+
+    Attributes:
+        uri: the folder, `gs://…`.
+    """
+
+    uri: str
+
+    @classmethod
+    def of(cls, run: str, settings: ProjectSettings) -> VmRun:
+        """The run of a name, or of the URI of its folder.
+
+        Raises:
+            UserError: it is a name, and the project has no pipeline root.
+        """
+        if "://" in run:
+            return cls(run.rstrip("/"))
+        settings.require("pipeline_root")
+        return cls(f"{str(settings.pipeline_root).rstrip('/')}/runs/{run}")
+
+    @property
+    def name(self) -> str:
+        return self.uri.rpartition("/")[2]
+
+    def read(self, file: str) -> dict[str, Any]:
+        """A document of the folder.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        try:
+            content: dict[str, Any] = json.loads(read_remote(f"{self.uri}/{file}"))
+        except FileNotFoundError:
+            raise NotFoundError(
+                f"There is no run {self.name} on Compute Engine: {self.uri} has no {file}.",
+                "Give the name that run has printed, and the same pipeline root.",
+            ) from None
+        return content
+
+    def write(self, file: str, content: Mapping[str, Any]) -> None:
+        """Writes a document of the folder in the place of the one that is there."""
+        RemoteFolder(self.uri).write(file, json.dumps(content, indent=2, ensure_ascii=False).encode())
+
+    def end(self, status: str, **more: Any) -> None:
+        """Notes that the run has ended, unless it was cancelled before."""
+        state = self.read(STATE)
+        if state["status"] != "cancelled":
+            ended = datetime.now(timezone.utc).isoformat(timespec="seconds")
+            self.write(STATE, {**state, "status": status, "ended": ended, **more})
+
+    def last_log(self) -> str:
+        """The newest log of the VM that it has copied here; empty if there is none."""
+        folder = RemoteFolder(f"{self.uri}/{LOGS}")
+        names = folder.names()
+        return folder.read(names[-1]).decode(errors="replace") if names else ""

@@ -1,0 +1,1 @@
+"""Machines that are tried one after the other: what there is to choose from, what was tried, and the trying itself."""

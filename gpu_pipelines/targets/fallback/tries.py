@@ -1,0 +1,304 @@
+"""What was tried of a list of choices, and why it failed: a document that is written before anything is sent.
+
+Whoever takes the place of a process that has died reads from it what may have been sent, and looks for that by its
+label. Two processes never both send: each change of the document names the version that it replaces.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
+from gpu_pipelines.artifacts.versioned_file import VersionedFile, versioned_file
+from gpu_pipelines.errors import DamagedError, NoMachinesError
+
+#: Below the place where runs leave their artifacts: a folder for each run, in it a document for each step with choices.
+FOLDER = "fallback"
+#: States of a try that has not ended: it was written down and may have been sent; it runs, or waits for machines.
+ASKED, SENT = "asked", "sent"
+#: How it has ended. Only after the first two the next choice is tried.
+NO_CAPACITY, NO_QUOTA = "no capacity", "no quota"
+PREEMPTED = "preempted"
+SUCCEEDED, FAILED, INTERRUPTED, TOO_DEAR = "succeeded", "failed", "interrupted", "stopped at the price limit"
+GOES_ON_AFTER = (NO_CAPACITY, NO_QUOTA)
+#: How many tries a job is told, and how many characters of what became of each.
+_MOST_TOLD, _LONGEST_TOLD = 30, 300
+#: The shortest that a job is begun for, where money ends it: before that it has not even loaded its program.
+LEAST_SECONDS = 300.0
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One of the machines that are tried.
+
+    Attributes:
+        told: what it is called in sentences.
+        region: where; empty where that of the run is meant.
+        per_hour: list price of all its machines, USD per hour; None where none is known.
+        hours: the longest that a job may run on it.
+        machines: what a target makes of it.
+    """
+
+    told: str
+    region: str = ""
+    per_hour: float | None = None
+    hours: float | None = None
+    machines: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Try:
+    """A choice that was tried.
+
+    Attributes:
+        number: from 1 on.
+        choice: number of the choice, from 0 on.
+        told: what the choice is called.
+        label: by which the job is found that may have been sent.
+        holder: the process that sends it.
+        asked: when it was written down, seconds since 1970.
+        state: one of those of this module.
+        reason: what the service has said.
+        job: name of the job; empty before it is known.
+        began: when its machines began to cost, seconds since 1970; None before.
+        ended: when they ended.
+        ending: why its job was cancelled by whoever follows it; empty where it was not.
+        usd: what they cost by the list, USD; None where no price is known, and before the end.
+    """
+
+    number: int
+    choice: int
+    told: str
+    label: str
+    holder: str
+    asked: float
+    state: str = ASKED
+    reason: str = ""
+    job: str = ""
+    began: float | None = None
+    ended: float | None = None
+    ending: str = ""
+    usd: float | None = None
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its job may run, or begin to."""
+        return self.state in (ASKED, SENT)
+
+    @property
+    def seconds(self) -> float:
+        """How long its machines have cost, so far."""
+        return 0.0 if self.began is None else max(0.0, (self.ended or time.time()) - self.began)
+
+
+class Tries:
+    """The tries of one step of a run.
+
+    Args:
+        choices: what there is to try, in order.
+        file: where the document is.
+        max_price: most that all tries together may cost, USD; None for no limit.
+
+    Attributes:
+        choices: those.
+        made: the tries, the first first.
+        refused: why nothing more is tried; empty if it is.
+        holder: what tells this process from others.
+    """
+
+    def __init__(self, choices: Sequence[Choice], file: VersionedFile, max_price: float | None = None) -> None:
+        self.choices = list(choices)
+        self.made: list[Try] = []
+        self.refused = ""
+        self.holder = secrets.token_hex(8)
+        self._file, self._max_price, self._version = file, max_price, ""
+        self.load()
+
+    def load(self) -> None:
+        """Reads the document; there is none before the first try."""
+        content, self._version = self._file.read()
+        document = read_tries(content) if content else {}
+        self.made = [Try(**each) for each in document.get("tries", [])]
+        self.refused = document.get("refused", "")
+
+    @property
+    def current(self) -> Try | None:
+        """The last try, if it has not ended."""
+        return self.made[-1] if self.made and self.made[-1].is_open else None
+
+    @property
+    def spent(self) -> float:
+        """What all tries have cost so far, USD."""
+        return sum(self._cost(each) or 0.0 for each in self.made)
+
+    def choice_of(self, made: Try) -> Choice:
+        """What was tried."""
+        return self.choices[made.choice]
+
+    def begin(self) -> Try | None:
+        """Writes down the next try, which may be sent then.
+
+        Returns:
+            It; None where another process has changed the document, which is read again then.
+
+        Raises:
+            NoMachinesError: there is nothing left to try, or no money.
+        """
+        if self.refused:
+            raise NoMachinesError(self.refused)
+        last = self.made[-1] if self.made else None
+        first = 0 if last is None else last.choice + (last.state in GOES_ON_AFTER)
+        left = [number for number in range(first, len(self.choices)) if self._is_worthwhile(self.choices[number])]
+        if not left:
+            self._refuse(_nothing_left(self, first))
+            return None
+        number, choice = left[0], self.choices[left[0]]
+        label = secrets.token_hex(8)
+        self.made.append(Try(len(self.made) + 1, number, choice.told, label, self.holder, time.time()))
+        return self.made[-1] if self._save() else None
+
+    def for_report(self) -> str:
+        """What was tried so far, the last one being the job that reads it: `TRIES` of its environment."""
+        *before, last = told_tries([asdict(each) for each in self.made[-_MOST_TOLD:]])
+        cut = [[text[:_LONGEST_TOLD] for text in row] for row in before]
+        return json.dumps([*cut, [*last[:-1], "this training"]])
+
+    def _is_worthwhile(self, choice: Choice) -> bool:
+        """Whether the money lasts long enough on a choice."""
+        seconds = self.seconds_left(choice)
+        return seconds is None or seconds >= LEAST_SECONDS
+
+    @property
+    def max_price(self) -> float | None:
+        """Most that all tries together may cost, USD; None for no limit."""
+        return self._max_price
+
+    def seconds_left(self, choice: Choice) -> float | None:
+        """How long the money lasts on a choice; None for as long as one likes."""
+        if self._max_price is None or not choice.per_hour:
+            return None
+        return max(0.0, (self._max_price - self.spent) / choice.per_hour * 3600)
+
+    def change(self, **changes: Any) -> bool:
+        """Changes the last try; whether nobody else has changed the document, which is read again then."""
+        last = self.made[-1]
+        for name, value in changes.items():
+            setattr(last, name, value)
+        if not last.is_open:
+            last.usd = self._cost(last)
+        return self._save()
+
+    def refuse(self, why: str) -> None:
+        """Writes down that nothing more is tried, for a reason that stands in the sentence."""
+        self.refused = why
+        self._save()
+
+    def _refuse(self, why: str) -> None:
+        tried = "; ".join(f"{each.told}: {each.state}" for each in self.made)
+        self.refused = f"{why}. Tried: {tried}." if tried else f"{why}."
+        if not self._save():
+            return
+        raise NoMachinesError(
+            self.refused, "Try again later, or name further machines, ways to buy them, or regions; docs/fallback.md."
+        )
+
+    def _cost(self, made: Try) -> float | None:
+        price = self.choices[made.choice].per_hour if made.choice < len(self.choices) else None
+        return None if price is None else round(made.seconds / 3600 * price, 6)
+
+    def _save(self) -> bool:
+        document = {"format_version": 1, "refused": self.refused, "tries": [asdict(each) for each in self.made]}
+        version = self._file.write(json.dumps(document, indent=2).encode(), self._version)
+        if version is None:
+            self.load()
+            return False
+        self._version = version
+        return True
+
+
+def _nothing_left(tries: Tries, first: int) -> str:
+    """Why nothing is tried any more, without the full stop."""
+    if first >= len(tries.choices):
+        return f"None of the {len(tries.choices)} choices could be had"
+    choice = tries.choices[first]
+    return (
+        f"${tries.spent:,.2f} of the ${tries.max_price or 0:,.2f} that --max-price leaves this step are spent, and the "
+        f"rest is not worth beginning {choice.told}, which costs ${choice.per_hour:,.2f} an hour"
+    )
+
+
+def read_tries(content: bytes) -> dict[str, Any]:
+    """The document of the tries of a step.
+
+    Raises:
+        DamagedError: it is none.
+    """
+    known = {each.name for each in fields(Try)}
+    try:
+        document: dict[str, Any] = json.loads(content)
+        tries = [{name: each[name] for name in each if name in known} for each in document["tries"]]
+        return {**document, "tries": tries}
+    except (ValueError, KeyError, TypeError) as error:
+        raise DamagedError(f"What was tried cannot be read: {type(error).__name__}: {error}.") from None
+
+
+def documents_in(folder: str) -> dict[str, dict[str, Any]]:
+    """What was tried in the steps of a run, by the name of the document; empty where there is none.
+
+    Args:
+        folder: of the tries of the run.
+
+    Raises:
+        UserError: it cannot be read.
+    """
+    if is_remote(folder):
+        names = [name for name in RemoteFolder(folder).names() if name.endswith(".json")]
+        return {name: read_tries(read_remote(f"{folder}/{name}")) for name in names}
+    return {path.name: read_tries(path.read_bytes()) for path in sorted(Path(folder).glob("*.json"))}
+
+
+def tries_at(folder: str, step: str, of: Any, choices: Sequence[Choice], max_price: float | None) -> Tries:
+    """The tries of a step, which its successor finds as well.
+
+    Args:
+        folder: of the tries of the run.
+        step: name of the step.
+        of: what tells the step from others of its name, in a loop say; JSON.
+        choices: what there is to try.
+        max_price: most that the run may cost, USD, of which other steps have spent some; None for no limit.
+    """
+    stem = re.sub(r"[^a-z0-9-]+", "-", step.lower())[:60]
+    digest = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:10]
+    name = f"{stem}-{digest}.json"
+    if not is_remote(folder):
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    if max_price is not None:
+        others = [each for other, each in documents_in(folder).items() if other != name]
+        max_price = max(0.0, max_price - sum(made.get("usd") or 0.0 for each in others for made in each["tries"]))
+    return Tries(choices, versioned_file(f"{folder}/{name}"), max_price)
+
+
+def told_tries(tries: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Tries as rows of a table: number, choice, when, how long, cost, and what became of it."""
+    rows = []
+    for each in (Try(**found) for found in tries):
+        when = datetime.fromtimestamp(each.asked, timezone.utc)
+        cost = "" if each.usd is None or each.began is None else f"${each.usd:,.{2 if each.usd >= 1 else 4}f}"
+        told = f"{each.state}: {each.reason}" if each.reason else each.state
+        rows.append([str(each.number), each.told, f"{when:%Y-%m-%d %H:%M:%S}", _took(each), cost, told])
+    return rows
+
+
+def _took(made: Try) -> str:
+    if made.began is None:
+        return ""
+    return f"{made.seconds / 3600:.1f} h" if made.seconds >= 3600 else f"{made.seconds:.0f} s"

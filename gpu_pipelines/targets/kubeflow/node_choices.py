@@ -1,0 +1,225 @@
+"""A step that is tried on one kind of node after the other: each choice a TrainJob, deleted and gone before the next.
+
+GKE says with an event of a pod that it cannot make a node for it: `FailedScaleUp` (Compute Engine has no machine, or
+the project no quota) or `NotTriggerScaleUp` (no node pool can grow for it). A pod for which no node is found, and of
+which nothing is said, waits for a quarter of an hour: the cluster may have no autoscaler.
+https://cloud.google.com/kubernetes-engine/docs/troubleshooting/cluster-autoscaler-scale-up
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from typing import Any, Protocol
+
+from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.cost import dollars_per_hour
+from gpu_pipelines.accelerators.fallback import named
+from gpu_pipelines.distributed.signals import Signalled
+from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UserError
+from gpu_pipelines.step_environment import TRIES
+from gpu_pipelines.targets.fallback.tries import (
+    FAILED,
+    FOLDER,
+    INTERRUPTED,
+    NO_CAPACITY,
+    NO_QUOTA,
+    SENT,
+    SUCCEEDED,
+    TOO_DEAR,
+    Choice,
+    Tries,
+    Try,
+    tries_at,
+)
+from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, service_errors
+from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+
+#: Seconds for which a pod may find no node without a word of the autoscaler, for tests.
+PATIENCE = "GPU_PIPELINES_UNSCHEDULABLE_SECONDS"
+_PATIENCE = 900.0
+#: Seconds that a TrainJob has to be gone with its pods, which get SIGTERM and half a minute.
+_LONGEST_END = 600.0
+_EVENTS = ("FailedScaleUp", "NotTriggerScaleUp")
+_QUOTA = re.compile(r"quota", re.IGNORECASE)
+
+
+class PlacedJobs(Jobs, Protocol):
+    """Jobs whose pods tell whether there are nodes for them."""
+
+    def without_node(self, name: str) -> tuple[list[str], str]:
+        """The pods of a job for which there is no node, and what the autoscaler says of that; empty for nothing."""
+        ...
+
+    def is_running(self, name: str) -> bool:
+        """Whether a pod of a job has a node."""
+        ...
+
+    def is_gone(self, name: str) -> bool:
+        """Whether there is no such job any more, nor a pod of it."""
+        ...
+
+
+def choice_of(plan: AcceleratorPlan, spec: TrainJobSpec) -> Choice:
+    """A plan as the step's pod gets it; `spec` is the TrainJob on it."""
+    machines = {name: asdict(spec)[name] for name in ("needs", "environment", "runtime", "restarts", "hours")}
+    return Choice(named(plan), plan.region or "", dollars_per_hour(plan), plan.hours, machines)
+
+
+def on_choice(spec: TrainJobSpec, choice: Choice, tried: str) -> TrainJobSpec:
+    """The TrainJob of a step on a choice.
+
+    Args:
+        spec: the TrainJob of the first choice.
+        choice: the nodes.
+        tried: what was tried before, for its report.
+    """
+    of_first = spec.choices[0]["machines"]["environment"]
+    kept = {name: value for name, value in spec.environment.items() if of_first.get(name) != value}
+    content = {**spec.content(), **choice.machines}
+    content["environment"] = {**kept, **choice.machines["environment"], TRIES: tried}
+    return TrainJobSpec.of(content)
+
+
+def run_on_choices(
+    spec: TrainJobSpec,
+    run: str,
+    document: Mapping[str, Any],
+    jobs: PlacedJobs,
+    stopped: Signalled,
+    run_once: Callable[[TrainJobSpec, Callable[[str], None]], None],
+) -> None:
+    """Runs a step on the first choice for which there are nodes, and on the next where they are taken away.
+
+    Args:
+        spec: what the TrainJob is made of, with its choices.
+        run: the run.
+        document: the step's executor input, without what another pod of it has otherwise.
+        jobs: where TrainJobs are.
+        stopped: whether this process was interrupted.
+        run_once: runs a TrainJob until it is complete, and deletes it; calls what it is given, with its name, at each
+            look.
+
+    Raises:
+        NoMachinesError: there are no nodes for any of them, or the money is spent.
+        UserError: the step failed.
+        Interrupted: it was interrupted.
+    """
+    choices = [Choice(**each) for each in spec.choices]
+    tries = tries_at(f"{spec.storage}/{FOLDER}/{run}", spec.step, document, choices, spec.max_price)
+    while True:
+        made = tries.current or tries.begin()
+        if made is None:
+            continue
+        print(f"{made.told}: choice {made.choice + 1} of {len(choices)}", flush=True)
+        watched = _Watched(tries, made, jobs, stopped)
+        try:
+            run_once(on_choice(spec, choices[made.choice], tries.for_report()), watched.look)
+        except (NoMachinesError, QuotaExceededError) as error:
+            watched.require_gone()
+            state = TOO_DEAR if watched.is_spent else NO_QUOTA if isinstance(error, QuotaExceededError) else NO_CAPACITY
+            watched.end(state, error.problem)
+            if watched.is_spent:
+                tries.refuse(f"{made.told} was stopped at ${tries.spent:,.2f}, the limit of --max-price.")
+                raise
+        except Interrupted as error:
+            if stopped:
+                watched.end(INTERRUPTED, error.message)
+                raise
+            # Its nodes were taken away again and again.
+            watched.require_gone()
+            watched.end(NO_CAPACITY, error.message)
+        except UserError as error:
+            watched.end(FAILED, error.problem)
+            raise
+        else:
+            watched.end(SUCCEEDED, "")
+            return
+
+
+class _Watched:
+    """The TrainJob of a try, looked at while it runs."""
+
+    def __init__(self, tries: Tries, made: Try, jobs: PlacedJobs, stopped: Signalled) -> None:
+        self._tries, self._made, self._jobs, self._stopped = tries, made, jobs, stopped
+        self._waits_since: float | None = None
+        self.is_spent = False
+
+    def look(self, name: str) -> None:
+        """Notes that it runs, and says where there is no node for it, or no money.
+
+        Raises:
+            NoMachinesError: there is none.
+            QuotaExceededError: the project has no quota for one.
+        """
+        if self._tries.made[-1].job != name:
+            self._tries.change(state=SENT, job=name)
+        if self._tries.made[-1].began is None and self._jobs.is_running(name):
+            self._tries.change(began=time.time())
+        left = self._tries.seconds_left(self._tries.choice_of(self._made))
+        if left is not None and left <= 0:
+            self.is_spent = True
+            raise NoMachinesError(f"{self._made.told} costs more than --max-price leaves.")
+        pods, said = self._jobs.without_node(name)
+        if not pods:
+            self._waits_since = None
+            return
+        if said:
+            raise (QuotaExceededError if _QUOTA.search(said) else NoMachinesError)(said)
+        self._waits_since = self._waits_since or time.monotonic()
+        patience = float(os.environ.get(PATIENCE) or _PATIENCE)
+        if time.monotonic() - self._waits_since > patience:
+            raise NoMachinesError(f"no node was found for {', '.join(pods)} in {patience:.0f} s")
+
+    def end(self, state: str, reason: str) -> None:
+        """Writes down how it has ended."""
+        self._tries.change(state=state, reason=reason, ended=time.time())
+
+    def require_gone(self) -> None:
+        """Waits until it is gone with its pods, so that no two cost.
+
+        Raises:
+            UserError: it is still there.
+        """
+        name, until = self._tries.made[-1].job, time.monotonic() + _LONGEST_END
+        while name and not self._jobs.is_gone(name):
+            if time.monotonic() > until:
+                raise UserError(f"The TrainJob {name} is still there.", f"Delete it: kubectl delete trainjob {name}.")
+            self._stopped.wait(1.0)
+
+
+def scheduling_of(api: Any, namespace: str, pods: list[Any]) -> tuple[list[str], str]:
+    """The pods for which there is no node, and what the autoscaler says of the first of which it says something.
+
+    Args:
+        api: Kubernetes's own.
+        namespace: theirs.
+        pods: of a job.
+    """
+    waiting = [pod for pod in pods if any(_is_unschedulable(each) for each in pod.status.conditions or [])]
+    for pod in waiting:
+        try:
+            with service_errors("Reading the events of a pod"):
+                selector = f"involvedObject.name={pod.metadata.name}"
+                events = api.list_namespaced_event(namespace, field_selector=selector).items
+        except UserError:
+            # Whoever may not read events waits until the patience is over.
+            continue
+        said = [str(event.message) for event in events if event.reason in _EVENTS]
+        if said:
+            return [each.metadata.name for each in waiting], said[-1]
+    return [pod.metadata.name for pod in waiting], ""
+
+
+def _is_unschedulable(condition: Any) -> bool:
+    return bool(
+        condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable"
+    )
+
+
+def with_choices(spec: TrainJobSpec, choices: list[Choice], max_price: float | None) -> TrainJobSpec:
+    """The TrainJob of a step with what it is tried on."""
+    return replace(spec, choices=tuple(asdict(each) for each in choices), max_price=max_price)

@@ -1,0 +1,132 @@
+"""A run over a list of VMs: the next where none is left, the VM before deleted first, and each try written down."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from command_line import command
+from compute_api import ComputeApi, serving
+from conftest import PIPELINE, storage_emulator
+
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = "gs://bucket/root"
+PLACE = ("--project", "my-project", "--pipeline-root", ROOT)
+ON_VMS = (
+    *("run", PIPELINE, "--target", "compute_engine", "--accelerator", "l4:2,l4:1", "--strategy", "spot,standard"),
+    *("--regions", "us-central1,europe-west4", "--image", "us-docker.pkg.dev/p/r/steps:1", *PLACE),
+    *("-p", "source=sample:digits", "-p", "epochs=2"),
+)
+US = {f"us-central1-{zone}" for zone in "abcf"}
+
+pytestmark = pytest.mark.usefixtures("no_project_settings")
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    with storage_emulator("bucket") as uri:
+        yield uri
+
+
+@pytest.fixture
+def compute_api(monkeypatch: pytest.MonkeyPatch, bucket: str) -> Iterator[ComputeApi]:
+    with serving() as api:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{api.address}/compute/v1/")
+        monkeypatch.setenv("CLOUDSDK_AUTH_DISABLE_CREDENTIALS", "true")
+        yield api
+
+
+def document(run: str, name: str = "run.json") -> dict[str, Any]:
+    content: dict[str, Any] = json.loads(RemoteFolder(f"{ROOT}/runs/{run}").read(name))
+    return content
+
+
+def tries(run: str) -> list[dict[str, Any]]:
+    folder = RemoteFolder(f"{ROOT}/fallback/{run}")
+    (name,) = folder.names()
+    return list(json.loads(folder.read(name))["tries"])
+
+
+def soon(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+@pytest.mark.slow
+def test_the_next_vm_is_tried_and_a_preempted_one_is_deleted_before_it(compute_api: ComputeApi) -> None:
+    compute_api.exhausted = set(US)
+    done = command(*ON_VMS, "--json")
+    assert done.status == 0, done.err
+    assert "else l4:2 spot in europe-west4: about" in done.err
+    run = json.loads(done.out)["run"]
+    (vm,) = compute_api.instances
+    assert vm.zone.startswith("europe-west4-")
+    assert [(each["told"], each["state"]) for each in tries(run)] == [
+        ("l4:2 spot in us-central1", "no capacity"),
+        ("l4:2 spot in europe-west4", "sent"),
+    ]
+    assert "ZONE_RESOURCE_POOL_EXHAUSTED" in tries(run)[0]["reason"] or "enough resources" in tries(run)[0]["reason"]
+
+    def happens() -> None:
+        compute_api.exhausted = {vm.zone}
+        compute_api.stop(run)
+        # The VM that cannot be started again is gone before there is another, in the region where there are machines.
+        soon(lambda: [each.zone[:11] for each in compute_api.instances] == ["us-central1"])
+        content = {**document(run), "status": "succeeded", "shown": ["registered digits version 1"]}
+        RemoteFolder(f"{ROOT}/runs/{run}").write("run.json", json.dumps(content).encode())
+
+    life = threading.Thread(target=happens)
+    life.start()
+    followed = command("follow", run, "--target", "compute_engine", *PLACE, "--interval", "0.1")
+    life.join()
+    assert followed.status == 0, followed.err
+    made = tries(run)
+    assert [each["state"] for each in made] == ["no capacity", "preempted", "no capacity", "succeeded"]
+    assert [each["choice"] for each in made] == [0, 1, 1, 2]
+    assert all(each["usd"] > 0 for each in made if each["began"])
+    assert document(run)["strategy"] == "standard"
+    [instance] = compute_api.instances
+    script = next(item.value for item in instance.metadata.items if item.key == "startup-script")
+    assert "GPU_PIPELINES_TRIES=" in script
+    shown = command("runs", "show", run)
+    assert shown.status == 2, "no project settings say where it is"
+
+
+@pytest.mark.slow
+def test_a_run_for_which_there_is_no_vm_at_all_is_refused_with_what_was_tried(compute_api: ComputeApi) -> None:
+    compute_api.refusal = "Quota 'GPUS_ALL_REGIONS' exceeded. Limit: 0.0 globally."
+    done = command(*ON_VMS, "--max-price-per-hour", "1.5")
+    assert done.status == 2
+    assert "left out: l4:2 standard in us-central1: costs $2.00 an hour" in done.err
+    assert "choices could be had. Tried: l4:2 spot in us-central1: no quota; " in done.err
+    assert compute_api.instances == []
+
+
+def test_a_follower_creates_the_vm_that_a_process_that_died_has_only_written_down(
+    compute_api: ComputeApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_FALLBACK_PATIENCE", "0.1")
+    run = json.loads(command(*ON_VMS, "--json").out)["run"]
+    [before] = compute_api.instances
+    folder = RemoteFolder(f"{ROOT}/fallback/{run}")
+    (name,) = folder.names()
+    content = json.loads(folder.read(name))
+    content["tries"][0] |= {"state": "asked", "job": "", "began": None}
+    folder.write(name, json.dumps(content).encode())
+    ended = {**document(run), "status": "succeeded", "shown": []}
+    timer = threading.Timer(3, lambda: RemoteFolder(f"{ROOT}/runs/{run}").write("run.json", json.dumps(ended).encode()))
+    timer.start()
+    followed = command("follow", run, "--target", "compute_engine", *PLACE, "--interval", "0.1")
+    assert followed.status == 0, followed.err
+    # The one that was there was found, and no other was created.
+    assert [(each.name, each.zone) for each in compute_api.instances] == [(before.name, before.zone)]
+    assert [each["state"] for each in tries(run)] == ["succeeded"]
