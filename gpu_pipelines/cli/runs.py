@@ -98,6 +98,7 @@ def show_there(target: Any, run: str, report: Path | None, as_json: bool) -> Non
     """
     from gpu_pipelines.cli.run import show as show_lines
     from gpu_pipelines.reports.account_page import write_account_page
+    from gpu_pipelines.targets.fallback.shown import tries_of_run
     from gpu_pipelines.targets.run_account import tell_tracker
 
     if not hasattr(target, "account"):
@@ -106,10 +107,13 @@ def show_there(target: Any, run: str, report: Path | None, as_json: bool) -> Non
     tell_tracker(account, lambda text: print(f"warning: {text}", file=sys.stderr))
     if report:
         write_account_page(account, report)
+    tried = tries_of_run(run, target.settings)
     if as_json:
-        print_json(account.to_json())
-    else:
-        show_lines([*account.lines(), *([f"report: {report}"] if report else [])])
+        print_json({**account.to_json(), **({"tries": tried} if tried else {})})
+        return
+    show_lines([*account.lines(), *([f"report: {report}"] if report else [])])
+    if tried:
+        _print_tries(run, tried)
 
 
 def show_here(run: str, runs: Path, as_json: bool) -> None:

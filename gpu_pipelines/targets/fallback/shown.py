@@ -6,24 +6,25 @@ import re
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.project_settings import load_project_settings
+from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.fallback.tries import FOLDER, documents_in
 
 #: How the names of runs in the cloud end, which are made here; and the id of a run of Kubeflow Pipelines.
 _OF_THE_CLOUD = re.compile(r"[a-z][-a-z0-9]*-\d{8}-\d{6}-[0-9a-f]{4}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
-def tries_of_run(run: str) -> dict[str, dict[str, Any]]:
+def tries_of_run(run: str, settings: ProjectSettings | None = None) -> dict[str, dict[str, Any]]:
     """What was tried for the steps of a run in the cloud, by the names of the steps; empty where nothing is known.
 
     It is looked for in the pipeline root, and the place of checkpoints, of the project's settings.
 
     Args:
         run: its name; that of a run on this machine is of another form, and is not looked for.
+        settings: where to look; those of the project by default.
     """
     if not _OF_THE_CLOUD.fullmatch(run):
         return {}
-    settings = load_project_settings()
+    settings = settings or load_project_settings()
     found: dict[str, dict[str, Any]] = {}
     for root in filter(None, dict.fromkeys((settings.pipeline_root, settings.checkpoints))):
         try:
