@@ -61,6 +61,9 @@ class RunRecord:
         key_metric: name of the one that says most; empty if there is none.
         versions: of Python and the packages that matter.
         checkpoints: below which its trainings write, on this machine; of a run that continues another, in that one.
+        resumes: the run that it goes on from, by its name; empty for none.
+        taken_over: the steps of that run whose outputs it takes without running them.
+        trainings: where trainings continue that had begun elsewhere, by the names of the steps.
     """
 
     run_id: str
@@ -84,6 +87,9 @@ class RunRecord:
     key_metric: str = ""
     versions: dict[str, str] = field(default_factory=installed_versions)
     checkpoints: str = ""
+    resumes: str = ""
+    taken_over: list[str] = field(default_factory=list)
+    trainings: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, directory: Path) -> RunRecord:

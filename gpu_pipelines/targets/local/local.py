@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,6 +25,8 @@ from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
+    from gpu_pipelines.targets.earlier import EarlierRun
+    from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.messages import Watch
 
 #: What a file is compiled for where no accelerator is named.
@@ -36,9 +39,6 @@ _UNFINISHED = Path(".unfinished")
 class LocalOptions(AcceleratorOptions):
     """What can be asked of a run on this machine."""
 
-    resume: bool = option(
-        False, "Continue the newest run with these parameters that was interrupted.", {"run"}, group=HERE
-    )
     trial: bool = option(
         False, "Train a few dozen steps, and project time and cost on each accelerator.", {"run"}, group=HERE
     )
@@ -119,12 +119,14 @@ class Local(LocalTarget, Target):
         """The pipeline with what its steps read, which runs them again, and where an earlier run was stopped."""
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.targets.local.state import state_of_steps
-        from gpu_pipelines.targets.recorded_runs import checkpoints_to_resume
+        from gpu_pipelines.targets.recorded_runs import LATEST, checkpoints_of, checkpoints_to_resume, run_named
 
         runs = self.options.runs
         resumed = None
-        if self.options.resume:
+        if request.resume == LATEST:
             resumed = checkpoints_to_resume(runs.resolve(), compiled.name, values.arguments)
+        elif request.resume:
+            resumed = checkpoints_of(run_named(runs.resolve(), request.resume)) or None
         if isinstance(compiled.origin, OwnPipeline):
             own, plans, containers = compiled.origin, compiled.known["plans"], self.options.containers
             target = LocalTarget(None, CHECKPOINTS_OF_RUN, runs / _UNFINISHED)
@@ -155,9 +157,11 @@ class Local(LocalTarget, Target):
             values,
             self.options.accelerator,
             compiled.spec,
-            str(compiled.known["resumed"]),
+            resumed := str(compiled.known["resumed"]),
+            _resumed_run(request, resumed),
+            compiled.known.get("goes_on"),
         )
-        reuse = bool(request.cache or self.options.reuse or self.options.resume)
+        reuse = bool(request.cache or self.options.reuse or request.resume)
 
         def shown() -> list[str | Table]:
             table = Table("parameter", Column.text("value"))
@@ -166,6 +170,22 @@ class Local(LocalTarget, Target):
             return [f"{compiled.name} on this machine: {' → '.join(checked.dependencies)}", table, "Nothing was run."]
 
         return Submission((checked, reuse, request), shown)
+
+    def earlier(self, run: str) -> EarlierRun:
+        """A run as another one goes on from it."""
+        from gpu_pipelines.targets.local.earlier import earlier_run
+        from gpu_pipelines.targets.recorded_runs import run_named
+
+        return earlier_run(run_named(self.options.runs, run))
+
+    def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
+        """The pipeline with what an earlier run has done taken out of it."""
+        from kfp.components import load_component_from_text
+
+        spec = found.documents[0]
+        # JSON is YAML.
+        built = load_component_from_text(json.dumps(spec))
+        return replace(compiled, spec=spec, built=built, known={**compiled.known, "goes_on": (earlier.name, found)})
 
     def execute(self, submission: Submission, watch: Watch) -> Outcome:
         """Runs the pipeline, or tries its training, and waits for the end."""
@@ -180,3 +200,13 @@ class Local(LocalTarget, Target):
 
         advice, lines = shown_trial(try_training(checked.values.arguments, checked.accelerator))
         return Outcome("succeeded", lines, save_trial(self.options.runs, checked.values.arguments, advice))
+
+
+def _resumed_run(request: Request, checkpoints: str) -> str:
+    """The name of the run on this machine that a run continues; empty for none."""
+    from gpu_pipelines.targets.recorded_runs import LATEST
+
+    if request.resume != LATEST:
+        return request.resume
+    # Below artifacts/checkpoints of the run.
+    return Path(checkpoints).parents[2].name

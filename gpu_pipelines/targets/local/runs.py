@@ -23,6 +23,7 @@ from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.local.left import Left
     from gpu_pipelines.targets.local.log import Observer, StepRecord
     from gpu_pipelines.targets.messages import Values
@@ -55,6 +56,8 @@ class LocalRequest:
         accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
         spec: the pipeline as KFP compiles it; left out, it is compiled where that is asked for.
         resumed: checkpoints of the run that it continues; empty if it continues none.
+        resumed_run: the name of that run.
+        goes_on: the run elsewhere that it goes on from, by its name, and what it takes of it; None for none.
     """
 
     name: str
@@ -63,6 +66,8 @@ class LocalRequest:
     accelerator: str
     spec: Mapping[str, Any] = field(default_factory=dict)
     resumed: str = ""
+    resumed_run: str = ""
+    goes_on: tuple[str, GoneOn] | None = None
 
     @cached_property
     def compiled_spec(self) -> Mapping[str, Any]:
@@ -127,6 +132,11 @@ def run_and_record(request: LocalRequest, runs: Path, observer: Observer, *, reu
         directory=directory,
         checkpoints=request.resumed or str(directory.absolute() / "artifacts" / "checkpoints"),
     )
+    if request.goes_on is not None:
+        record.resumes, found = request.goes_on
+        record.taken_over, record.trainings = list(found.taken_over), dict(found.trainings)
+    elif request.resumed_run:
+        record.resumes = request.resumed_run
     watched = _Recorder(record, request, runs, observer)
     watched.write()
     try:
