@@ -70,6 +70,8 @@ def show(run: Run, runs: Runs = _RUNS, as_json: AsJson = False) -> None:
         print_json(record.document)
         return
     print(f"{record.run_id}: {record.status}, {format_seconds(record.seconds)} from {record.started[:16]} UTC")
+    if record.resumes:
+        print(f"goes on from {record.resumes}")
     for line in ([record.registered] if record.model else []) + ([record.reason] if record.reason else []):
         print(line)
     steps = Table("step", "status", Column.number("took"), Column.text("log"))

@@ -207,7 +207,7 @@ def _going_on(
     documents = documents_of(text) if text else [compiled.spec]
     is_changed = bool(given_here) or target.name != earlier.target
     found = gone_on(documents, earlier, (_CHECKS,) if is_changed else (), here=target.name == "local")
-    _require_same(documents[0], earlier, found.taken_over)
+    _require_same(documents[0], earlier, found.taken_over, across=target.name != earlier.target)
     _require_of_steps_left(compiled, earlier, before, values, given_here, _Done(found.taken_over), documents[0])
     _require_reachable(target, found)
     for line in _told(earlier, found):
@@ -226,7 +226,7 @@ def _told(earlier: EarlierRun, found: GoneOn) -> Iterator[str]:
         yield f"{name} continues from the newest checkpoint in {place}"
 
 
-def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[str]) -> None:
+def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[str], *, across: bool) -> None:
     """Checks that the steps that are done are those of the pipeline that goes on.
 
     Raises:
@@ -236,7 +236,7 @@ def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[
 
     now, then = programs_of(spec), programs_of(earlier.spec)
     lost = [name for name, each in then.items() if earlier.has_done(name) and name not in now and not each.is_last]
-    changed = [name for name in taken if name in then and name in now and not then[name].is_as(now[name])]
+    changed = [name for name in taken if name in then and name in now and not then[name].is_as(now[name], across=across)]
     if found := [*lost, *changed]:
         raise InvalidRequestError(
             f"{earlier.name} is a run of another version of {earlier.pipeline}: {some_of(found, _NAMED)} of it "

@@ -40,6 +40,7 @@ class GoneOn:
         left: names of the steps that it runs, those in loops and branches too.
         needed: URIs of the artifacts that it takes, each with the names of step and output.
         trainings: places of checkpoints that it goes on from, by the names of the steps.
+        importers: names of the tasks that stand for artifacts of steps that are done.
     """
 
     documents: list[dict[str, Any]]
@@ -47,6 +48,7 @@ class GoneOn:
     left: tuple[str, ...]
     needed: Mapping[str, str]
     trainings: Mapping[str, str]
+    importers: tuple[str, ...] = ()
 
 
 @dataclass
@@ -81,7 +83,8 @@ def gone_on(
     info = made[0]["pipelineInfo"] = dict(made[0]["pipelineInfo"])
     before = str(info.get("description", "")).partition(RESUMES)[0].strip()
     info["description"] = f"{before} {RESUMES}{earlier.name}: takes over {', '.join(taken) or 'nothing'}.".strip()
-    return GoneOn(made, taken, tuple(_containers(made[0], made[0]["root"])), rewriting.needed, rewriting.trainings)
+    left = tuple(_containers(made[0], made[0]["root"]))
+    return GoneOn(made, taken, left, rewriting.needed, rewriting.trainings, tuple(rewriting.importers))
 
 
 class _Rewriting:
@@ -92,6 +95,7 @@ class _Rewriting:
         self.taken: list[str] = []
         self.needed: dict[str, str] = {}
         self.trainings: dict[str, str] = {}
+        self.importers: list[str] = []
 
     def part(self, component: dict[str, Any]) -> _Part:
         """Rewrites the tasks of a part, in place."""
@@ -239,6 +243,7 @@ class _Rewriting:
         kind = definitions[producer]["outputDefinitions"]["artifacts"][output]["artifactType"]
         uri, label = str(held[0]["uri"]), self._free_name(f"exec-{name}", "executors")
         key = self._free_name(f"comp-{name}")
+        self.importers.append(name)
         self.needed[uri] = f"{output} of {producer}"
         self._spec["components"][key] = {
             "executorLabel": label,
@@ -426,13 +431,23 @@ class Program:
     outputs: tuple[tuple[str, str], ...]
     is_last: bool = False
 
-    def is_as(self, other: Program) -> bool:
-        """Whether it is the same program; one that a service starts in another way is compared by what it makes."""
+    @property
+    def is_code(self) -> bool:
+        """Whether it is the code of a component of Python alone."""
+        return all(_is_code(each) for each in self.command)
+
+    def is_as(self, other: Program, *, across: bool) -> bool:
+        """Whether it is the same program.
+
+        Args:
+            other: the program of the other pipeline.
+            across: whether that is for another target, which starts a program in its own way; code of Python stays.
+        """
         own, others = (dict(each.inputs) for each in (self, other))
         both = own.keys() & others.keys()
         return (
             self.outputs == other.outputs
-            and (self.command == other.command or not (self.command and other.command))
+            and (self.command == other.command or (across and not (self.is_code and other.is_code)))
             and all(own[key] == others[key] for key in both)
         )
 
@@ -458,8 +473,11 @@ def _program(component: Mapping[str, Any], container: Mapping[str, Any]) -> tupl
     pools = component.get("inputDefinitions", {}).get("parameters", {}).get("worker_pool_specs", {})
     started = (pools.get("defaultValue") or [{}])[0].get("container_spec") or container
     words = [str(each) for each in (*started.get("command", []), *started.get("args", []))]
-    code = [each for each in words if "\nfrom kfp" in each or "\nimport kfp" in each]
-    return tuple(code or words)
+    return tuple([each for each in words if _is_code(each)] or words)
+
+
+def _is_code(word: str) -> bool:
+    return "\nfrom kfp" in word or "\nimport kfp" in word
 
 
 def _inputs(task: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:

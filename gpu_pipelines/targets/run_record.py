@@ -62,7 +62,6 @@ class RunRecord:
         versions: of Python and the packages that matter.
         checkpoints: below which its trainings write, on this machine; of a run that continues another, in that one.
         resumes: the run that it goes on from, by its name; empty for none.
-        taken_over: the steps of that run whose outputs it takes without running them.
         trainings: where trainings continue that had begun elsewhere, by the names of the steps.
     """
 
@@ -88,7 +87,6 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=installed_versions)
     checkpoints: str = ""
     resumes: str = ""
-    taken_over: list[str] = field(default_factory=list)
     trainings: dict[str, str] = field(default_factory=dict)
 
     @classmethod

@@ -1,4 +1,4 @@
-"""`run --resume JOB` on the emulator: what is done is taken over, what is left runs, and what cannot be exact is refused."""
+"""`run --resume JOB` on the emulator: what is done is taken over, what is left runs, what cannot be exact is refused."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import command as command_here
+from conftest import newest_run
 from sample_runs import ended, outputs, states
 
 if TYPE_CHECKING:
@@ -187,6 +188,27 @@ def test_runs_that_cannot_be_gone_on_from_are_refused(vertex_emulator: VertexApi
     done = command(vertex_emulator, tmp_path, "run", "--resume", good.name, "--target", "vertex")
     assert "more of second was in gs://" in done.err
     assert "where nothing is any more" in done.err
+
+
+def test_a_run_goes_on_here_and_is_recorded_so(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    failed = run(vertex_emulator, tmp_path, "four.py")
+    done = command(
+        vertex_emulator, tmp_path, "run", "four.py", "--resume", failed.name, "--no-containers", "-p", "mode=good"
+    )
+    assert done.status == 0, done.err
+    assert "fourth: a data-a+x" in done.out
+    record = newest_run(tmp_path)
+    assert record["resumes"] == failed.name
+    assert {step["name"]: step["status"] for step in record["steps"]} == {
+        "first": "reused",
+        "second": "reused",
+        "third": "succeeded",
+        "fourth": "succeeded",
+    }
+    assert record["dependencies"]["third"] == ["second"]
+    assert f"goes on from {failed.name}" in command_here("runs", "show", "latest", cwd=tmp_path).out
+    page = (record["directory"] / "report.html").read_text()
+    assert f"It goes on from {failed.name}, with the results of first, second." in page
 
 
 PARTS = f"""{STEPS}

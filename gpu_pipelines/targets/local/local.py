@@ -14,7 +14,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.local.own import for_this_machine, own_here
-from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record, shown_result
+from gpu_pipelines.targets.local.runs import GoesOn, LocalRequest, run_and_record, shown_result
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
 from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request, Submission, Values, is_own
 from gpu_pipelines.targets.options import CONTAINER, HERE, AcceleratorOptions, option, setting
@@ -182,10 +182,18 @@ class Local(LocalTarget, Target):
         """The pipeline with what an earlier run has done taken out of it."""
         from kfp.components import load_component_from_text
 
+        from gpu_pipelines.targets.compiled import compiled as text_of
+        from gpu_pipelines.targets.local.brought import TAKEN_OVER, bring_here
+        from gpu_pipelines.targets.compiled import documents_of
+
         spec = found.documents[0]
+        if isinstance(compiled.origin, OwnPipeline):
+            # Steps of others open files, and a bucket is mounted nowhere here.
+            bring_here(spec, self.options.runs / TAKEN_OVER / earlier.name.rpartition("/")[2])
+        goes_on = GoesOn(earlier.name, compiled.spec or documents_of(text_of(compiled.built))[0], found)
         # JSON is YAML.
         built = load_component_from_text(json.dumps(spec))
-        return replace(compiled, spec=spec, built=built, known={**compiled.known, "goes_on": (earlier.name, found)})
+        return replace(compiled, spec=spec, built=built, known={**compiled.known, "goes_on": goes_on})
 
     def execute(self, submission: Submission, watch: Watch) -> Outcome:
         """Runs the pipeline, or tries its training, and waits for the end."""
