@@ -62,8 +62,6 @@ def resumed_submission(
             f"On {target.title} the run that --resume goes on from has to be named.", "Give what run printed."
         )
     origin = _origin(target, resume)
-    if not hasattr(origin, "earlier"):
-        raise InvalidRequestError(f"A run on {origin.title} cannot be gone on from.", "Run it anew.")
     if hasattr(origin, "retried") and origin.name == target.name:
         if pipeline or assignments or file:
             raise InvalidRequestError(
@@ -73,6 +71,13 @@ def resumed_submission(
             )
         submission: Submission = origin.retried(resume)
         return submission
+    if not hasattr(origin, "earlier"):
+        raise InvalidRequestError(
+            f"{resume} is on {origin.title}, which does not tell what the steps of a run have made.",
+            f"Go on with it there (--target {origin.name}), or run it anew."
+            if hasattr(origin, "retried")
+            else "Run it anew.",
+        )
     earlier = _with_those_before(origin, origin.earlier(resume))
     earlier.require_resumable()
     given_here = given_values(assignments, file)
