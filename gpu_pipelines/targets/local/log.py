@@ -59,6 +59,7 @@ class StepRecord:
         made_by: id of the run that has made these; empty if that is not known.
         turn: what it was told that other turns of it were not, such as `seed=2`; empty where it has no others.
         place: folder of what it leaves.
+        kind: of the error that it failed with, as `gpu_pipelines.errors` calls it; empty where it did not say.
     """
 
     name: str
@@ -70,6 +71,7 @@ class StepRecord:
     made_by: str = ""
     turn: str = ""
     place: str = ""
+    kind: str = ""
     started: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     @property
@@ -226,7 +228,7 @@ class LocalLog(io.TextIOBase):
         step.status = status
         step.seconds = time.monotonic() - step.started
         if status != "succeeded" and isinstance(error := left_error(self._error), UserError):
-            step.message = str(error)
+            step.message, step.kind = str(error), error.kind
         self._observer.step_ended(step)
 
     def _from_step(self, step: _Open, line: str) -> None:

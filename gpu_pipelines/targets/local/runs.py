@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES
-from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.terminal import Column, Table
@@ -378,3 +378,5 @@ def _failure(record: RunRecord) -> Iterator[str]:
         yield f"{ERROR_PREFIX}{step.name} failed; its log ends:"
         yield from (f"  {line}" for line in lines[-LINES_OF_LOG_SHOWN:])
     yield f"log: {log}"
+    if step.kind == UnavailableError.kind:
+        yield f"it is an error of a service; to go on at this step: gpu-pipelines run --resume {record.run_id}"
