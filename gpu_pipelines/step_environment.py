@@ -41,8 +41,8 @@ RUN_DIRECTORY = "GPU_PIPELINES_RUN_DIRECTORY"
 # their URIs are. Unset: a step reads and writes artifacts in Cloud Storage itself.
 STORAGE = "GPU_PIPELINES_STORAGE"
 
-# Seconds before the second, third … attempt at a step that a service has failed, such as 10,60; empty: no other attempt.
-# Unset: component_interface/attempts.py.
+# Seconds before the second, third … attempt at a step that a service has failed, such as 10,60; empty: no other
+# attempt. Unset: component_interface/attempts.py.
 PAUSES = "GPU_PIPELINES_PAUSES"
 
 # Which attempt this is; a step sets it that starts itself again. Unset: the first.

@@ -1,8 +1,8 @@
-"""Whether a step that has failed is tried again: after an error of a service it is, after a mistake of the user's never.
+"""Whether a step that failed is tried again: after an error of a service it is, after a mistake of the user's never.
 
-A platform that begins a step again cannot tell the one from the other. So the step itself does. What a service could not
-answer it tries again in the same container. A mistake it leaves beside its outputs, where the next attempt of the same
-step finds it and ends with it at once.
+A platform that begins a step again cannot tell the one from the other. So the step itself does. What a service could
+not answer it tries again in the same container. A mistake it leaves beside its outputs, where the next attempt at the
+same step finds it and ends with it at once.
 """
 
 from __future__ import annotations

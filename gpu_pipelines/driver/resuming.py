@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
 from gpu_pipelines.dag.placement import LOOKING_STEPS
-from gpu_pipelines.driver.arguments import checked_values, fields_of, given_values, parameters_of_spec
+from gpu_pipelines.driver.arguments import (
+    checked_values,
+    fields_of,
+    given_values,
+    parameters_of_pipeline,
+    parameters_of_spec,
+)
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, some_of
 from gpu_pipelines.targets.earlier import EarlierRun
 from gpu_pipelines.targets.messages import Compiled, Request, Submission, Values
@@ -21,6 +27,7 @@ from gpu_pipelines.targets.recorded_runs import LATEST
 from gpu_pipelines.targets.target import target_named
 
 if TYPE_CHECKING:
+    from gpu_pipelines.component_interface.parameter import Parameter
     from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.target import Target
 
@@ -129,7 +136,6 @@ def _origin(target: Target, run: str) -> Any:
 
 def _with_those_before(origin: Any, earlier: EarlierRun) -> EarlierRun:
     """A run with what those have made that it has gone on from, which are looked for only as far as they are needed."""
-    from gpu_pipelines.targets.target import Target
 
     found, before = earlier, earlier.resumes
     for _ in range(_MOST_BEFORE):
@@ -181,9 +187,12 @@ def _plain(name: str) -> str:
 
 def _parameters_before(target: Target, earlier: EarlierRun, compiled: Compiled) -> dict[str, Any]:
     """The values of the earlier run; what was a default of its target is one of this target."""
-    defaults = {}
+    known: Mapping[str, Parameter] = {}
     if "root" in earlier.spec:
-        defaults = {name: each.default for name, each in parameters_of_spec(earlier.spec).items()}
+        known = parameters_of_spec(earlier.spec)
+    elif target.name != earlier.target and _plain(earlier.pipeline) in PIPELINES:
+        known = parameters_of_pipeline(target_named(earlier.target)().load(Request(_plain(earlier.pipeline))).built)
+    defaults = {name: each.default for name, each in known.items()}
     of_place = target.name != earlier.target
     of_target = {name: value for name, value in target.defaults().items() if value}
     kept = {
@@ -241,7 +250,9 @@ def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[
 
     now, then = programs_of(spec), programs_of(earlier.spec)
     lost = [name for name, each in then.items() if earlier.has_done(name) and name not in now and not each.is_last]
-    changed = [name for name in taken if name in then and name in now and not then[name].is_as(now[name], across=across)]
+    changed = [
+        name for name in taken if name in then and name in now and not then[name].is_as(now[name], across=across)
+    ]
     if found := [*lost, *changed]:
         raise InvalidRequestError(
             f"{earlier.name} is a run of another version of {earlier.pipeline}: {some_of(found, _NAMED)} of it "

@@ -162,8 +162,8 @@ class _Rewriting:
         begun = {_TURN.sub("", each) for each in self._earlier.states if self._earlier.has_begun(each)}
         if self._earlier.has_begun(name) or inside & begun:
             raise InvalidRequestError(
-                f"{self._earlier.name} has ended within the loop {name}, of whose turns some may be done: which of them "
-                "cannot be told apart.",
+                f"{self._earlier.name} has ended within the loop {name}, of whose turns some may be done; which, nobody "
+                "says.",
                 "Run it anew with --cache, which takes the results of steps whose inputs are the same.",
             )
         return _Part(False, Made())
@@ -320,7 +320,7 @@ class _Rewriting:
         definitions: Mapping[str, Any],
         importers: dict[str, Any],
     ) -> None:
-        """Lets the outputs of a part come from importers; one that is a value cannot be, and whoever takes it has it."""
+        """Lets the outputs of a part come from importers; one that is a value goes, as whoever takes it has it."""
         outputs = component["dag"].get("outputs", {})
         defined = component.get("outputDefinitions", {})
         for key, source in list(outputs.get("parameters", {}).items()):
@@ -515,8 +515,10 @@ def takers_of(spec: Mapping[str, Any], parameter: str, outputs_of_check: Collect
                 key
                 for key, source in task.get("inputs", {}).get("parameters", {}).items()
                 if source.get("componentInputParameter") in names
-                or source.get("taskOutputParameter", {}).get("producerTask") == LOOKING_STEPS[0]
-                and source["taskOutputParameter"]["outputParameterKey"] in outputs_of_check
+                or (
+                    source.get("taskOutputParameter", {}).get("producerTask") == LOOKING_STEPS[0]
+                    and source["taskOutputParameter"]["outputParameterKey"] in outputs_of_check
+                )
             }
             if not inner:
                 continue

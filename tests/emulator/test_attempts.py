@@ -1,4 +1,4 @@
-"""A step is tried again after an error of a service, and never after a mistake of the user's, whoever begins it again."""
+"""A step is tried again after an error of a service, and never after a mistake of the user's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_pipelines.step_environment import ATTEMPT, PAUSES, STORAGE
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
-WORK = '''
+WORK = """
 from kfp import dsl
 
 
@@ -44,7 +44,7 @@ def work(log: str, kind: str, data: dsl.Output[dsl.Dataset]):
 def works(mistakes: str, faults: str):
     work(log=faults, kind="fault").set_retry(2, "0s").set_env_variable("GPU_PIPELINES_PAUSES", "0,0")
     work(log=mistakes, kind="mistake").set_retry(2, "0s")
-'''
+"""
 
 
 def test_the_platform_begins_a_mistake_again_in_vain(vertex_emulator: VertexApi, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`run --resume JOB` on the emulator: what is done is taken over, what is left runs, what cannot be exact is refused."""
+"""`run --resume JOB` on the emulator: what is done is taken over, what is left runs, or it is refused."""
 
 from __future__ import annotations
 

@@ -183,8 +183,8 @@ class Local(LocalTarget, Target):
         from kfp.components import load_component_from_text
 
         from gpu_pipelines.targets.compiled import compiled as text_of
-        from gpu_pipelines.targets.local.brought import TAKEN_OVER, bring_here
         from gpu_pipelines.targets.compiled import documents_of
+        from gpu_pipelines.targets.local.brought import TAKEN_OVER, bring_here
 
         spec = found.documents[0]
         if isinstance(compiled.origin, OwnPipeline):

@@ -142,7 +142,12 @@ class LocalLog(io.TextIOBase):
         unshown: names of tasks that are no steps.
     """
 
-    def __init__(self, directory: Path, error: Path, observer: Observer, steps: list[StepRecord] | None = None,
+    def __init__(
+        self,
+        directory: Path,
+        error: Path,
+        observer: Observer,
+        steps: list[StepRecord] | None = None,
         unshown: Collection[str] = (),
     ) -> None:
         self.steps: list[StepRecord] = [] if steps is None else steps
