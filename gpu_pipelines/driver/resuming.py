@@ -72,8 +72,7 @@ def resumed_submission(
     if hasattr(origin, "retried") and origin.name == target.name:
         if pipeline or assignments or file:
             raise InvalidRequestError(
-                f"{origin.title} begins the failed steps of a run again as they were sent: neither another pipeline "
-                "nor parameters can be given.",
+                f"On {origin.title} a run goes on as it was sent: it takes neither another pipeline nor parameters.",
                 "Leave them out; or run it anew.",
             )
         submission: Submission = origin.retried(resume)

@@ -162,8 +162,8 @@ class _Rewriting:
         begun = {_TURN.sub("", each) for each in self._earlier.states if self._earlier.has_begun(each)}
         if self._earlier.has_begun(name) or inside & begun:
             raise InvalidRequestError(
-                f"{self._earlier.name} has ended within the loop {name}, of whose turns some may be done; which, nobody "
-                "says.",
+                f"{self._earlier.name} has ended within the loop {name}, of whose turns some may be done: nobody says "
+                "which.",
                 "Run it anew with --cache, which takes the results of steps whose inputs are the same.",
             )
         return _Part(False, Made())

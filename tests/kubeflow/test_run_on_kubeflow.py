@@ -556,7 +556,7 @@ def test_a_run_that_cannot_go_on_is_refused_before_anything_is_sent(folder: Path
     assert (running.status, "is not over: it is" in running.err) == (2, True)
     done(folder, "cancel", run_id, "--target", "kubeflow")
     changed = command(folder, "run", "--resume", run_id, "--target", "kubeflow", "-p", "epochs=2")
-    assert (changed.status, "neither another pipeline nor parameters" in changed.err) == (2, True)
+    assert (changed.status, "takes neither another pipeline nor parameters" in changed.err) == (2, True)
     here = command(folder, "run", "--resume", run_id)
     assert (here.status, "does not tell what the steps of a run have made" in here.err) == (2, True)
     unknown = command(folder, "run", "--resume", "00000000-0000-4000-8000-000000000000", "--target", "kubeflow")

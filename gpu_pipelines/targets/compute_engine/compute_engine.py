@@ -235,8 +235,12 @@ class ComputeEngine(LocalTarget, Target):
     def submit(self, submission: Submission) -> Done:
         """Writes what is to be run into the bucket, and creates the VM."""
         from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm, ways_to_it
-        from gpu_pipelines.targets.compute_engine.runs import REQUEST, STATE
+        from gpu_pipelines.targets.compute_engine.runs import REQUEST, STATE, VmRun, restart
 
+        if isinstance(submission.content, VmRun):
+            restart(found := submission.content)
+            told = {"run": found.name, "folder": found.uri}
+            return Done(found.name, told, [f"goes on: {found.name}", f"folder: {found.uri}"])
         run, vm, strategy, content = submission.content
         tried: list[str] = []
         state = {"run": run.name, "pipeline": content["pipeline"], "status": "starting", "strategy": strategy}
@@ -253,6 +257,15 @@ class ComputeEngine(LocalTarget, Target):
         ways = ways_to_it(made.vm)
         lines = [*tried, f"submitted {run.name}", f"folder: {run.uri}", f"ssh: {shlex.join(ways['ssh'])}"]
         return Done(run.name, {"run": run.name, "folder": run.uri, "vm": _place(made.vm)}, lines)
+
+    def retried(self, run: str) -> Submission:
+        """A run that failed and whose VM was stopped: it goes on where it was, with what its disk has."""
+        from gpu_pipelines.targets.compute_engine.runs import VmRun, require_restartable
+
+        found = VmRun.of(run, self.settings)
+        vm = require_restartable(found)
+        words = ["gcloud", "compute", "instances", "start", vm["name"], f"--zone={vm['zone']}"]
+        return Submission(found, lambda: [shlex.join([*words, f"--project={vm['project']}"])])
 
     def follow(self, run: str, watch: Watch, every: float) -> Outcome:
         """Waits for the end of a run; a Spot VM that was preempted is started again."""
