@@ -46,7 +46,7 @@ def submission_of(
     Raises:
         UserError: there cannot be such a run.
     """
-    if goes_on(target, resume):
+    if goes_on(target, pipeline, resume):
         return resumed_submission(target, pipeline, resume, assignments, file, cache)
     given = given_values(assignments, file)
     request = Request(pipeline_for(pipeline, given), given, cache, resume=resume)

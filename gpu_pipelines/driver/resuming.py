@@ -38,9 +38,9 @@ _CHECKS = LOOKING_STEPS[0]
 _MOST_BEFORE, _NAMED = 20, 8
 
 
-def goes_on(target: Target, resume: str) -> bool:
-    """Whether a run goes on from a certain one; the newest one with the same parameters is this machine's to find."""
-    return bool(resume) and not (target.name == "local" and resume == LATEST)
+def goes_on(target: Target, pipeline: str, resume: str) -> bool:
+    """Whether a run goes on from a certain one; the newest one of a pipeline is this machine's to find."""
+    return bool(resume) and not (target.name == "local" and resume == LATEST and pipeline)
 
 
 def resumed_submission(
@@ -64,7 +64,7 @@ def resumed_submission(
     Raises:
         UserError: it cannot go on from that run.
     """
-    if resume == LATEST:
+    if resume == LATEST and target.name != "local":
         raise InvalidRequestError(
             f"On {target.title} the run that --resume goes on from has to be named.", "Give what run printed."
         )
@@ -106,7 +106,8 @@ class _Done:
 
 
 def _done(earlier: EarlierRun) -> tuple[str, ...]:
-    return tuple(name for name in earlier.states if earlier.has_done(name) and name != _CHECKS)
+    """The steps of a run on this machine that are reused, wherever what they have made is."""
+    return tuple(name for name in earlier.states if earlier.is_done(name) and name != _CHECKS)
 
 
 def _origin(target: Target, run: str) -> Any:
@@ -155,6 +156,9 @@ def _pipeline_of(
     target: Target, pipeline: str, earlier: EarlierRun, given_here: Mapping[str, Any], cache: bool | None
 ) -> tuple[Compiled, Request]:
     """The pipeline that goes on: the one that is named, or that of the earlier run."""
+    if target.name == earlier.target == "local" and not target.options.accelerator:
+        # It is a part of what results are found again by.
+        target.options = replace(target.options, accelerator=earlier.accelerator)
     in_file = [name for name, each in declared(type(target.options)).items() if each.in_file]
     compiles = bool(pipeline) or target.name != earlier.target or any(name in in_file for name in given(target.options))
     if not compiles and "root" in earlier.spec:

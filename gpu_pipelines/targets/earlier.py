@@ -44,6 +44,7 @@ class EarlierRun:
         made: what those have made that are done, by their names.
         trainings: where the checkpoints of those are that began to train, by their names.
         resumes: name of the run that it has itself gone on from; empty for none.
+        accelerator: of a run on this machine, what it was asked to run on.
     """
 
     name: str
@@ -55,15 +56,20 @@ class EarlierRun:
     made: Mapping[str, Made]
     trainings: Mapping[str, str] = field(default_factory=dict)
     resumes: str = ""
+    accelerator: str = ""
 
     @property
     def pipeline(self) -> str:
         """The name of its pipeline, as KFP has it."""
         return str(self.spec["pipelineInfo"]["name"])
 
+    def is_done(self, task: str) -> bool:
+        """Whether a task is done."""
+        return self.states.get(task) in _DONE
+
     def has_done(self, task: str) -> bool:
         """Whether a task is done, and what it has made is known."""
-        return self.states.get(task) in _DONE and task in self.made
+        return self.is_done(task) and task in self.made
 
     def has_begun(self, task: str) -> bool:
         """Whether a task has come as far as to run."""

@@ -195,6 +195,7 @@ class _Rewriting:
             if output["outputParameterKey"] in values:
                 source["runtimeValue"] = {"constant": self._constant(values[output["outputParameterKey"]], output)}
             else:
+                self._require_optional(task, key, output)
                 del inputs["parameters"][key]
         used = set()
         for key, source in list(inputs.get("artifacts", {}).items()):
@@ -210,6 +211,17 @@ class _Rewriting:
         if "dependentTasks" in task or used:
             kept = [each for each in task.get("dependentTasks", []) if each not in made]
             task["dependentTasks"] = [*kept, *sorted(used)]
+
+    def _require_optional(self, task: Mapping[str, Any], key: str, output: Mapping[str, Any]) -> None:
+        """Raises UserError if a task needs an output that nobody knows."""
+        defined = self._spec["components"][task["componentRef"]["name"]].get("inputDefinitions", {})
+        wanted = defined.get("parameters", {}).get(key, {})
+        if not (wanted.get("isOptional") or "defaultValue" in wanted):
+            raise InvalidRequestError(
+                f"{output['outputParameterKey']} of {output['producerTask']} is needed, and {self._earlier.name} "
+                "does not tell it.",
+                "Run it anew with --cache.",
+            )
 
     def _constant(self, value: Any, output: Mapping[str, Any]) -> Any:
         if "{{$" in str(value):
@@ -494,6 +506,8 @@ def _inputs(task: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def _outputs(component: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     defined = component.get("outputDefinitions", {})
     parameters = {name: str(each.get("parameterType")) for name, each in defined.get("parameters", {}).items()}
+    # Of a job of Vertex AI, whichever step is in it.
+    parameters.pop("gcp_resources", None)
     return tuple(sorted({**parameters, **dict.fromkeys(defined.get("artifacts", {}), "artifact")}.items()))
 
 

@@ -34,6 +34,7 @@ def earlier_run(record: RunRecord) -> EarlierRun:
         state=record.status,
         spec={"pipelineInfo": {"name": record.pipeline}},
         parameters=record.parameters,
+        accelerator=record.accelerator,
         states={name: step.status for name, step in steps.items()},
         made=made,
         trainings={name: record.trainings.get(name) or place for name in began if place or name in record.trainings},
