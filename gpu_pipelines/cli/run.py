@@ -81,6 +81,7 @@ def run(
         str,
         typer.Option(
             metavar="[RUN]",
+            rich_help_panel="What is run",
             help="Go on from a run that failed or was cancelled, at the step that failed; without a name, on this "
             "machine, from the newest that was interrupted with these parameters.",
         ),
