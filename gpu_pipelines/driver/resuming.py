@@ -68,6 +68,11 @@ def resumed_submission(
         raise InvalidRequestError(
             f"On {target.title} the run that --resume goes on from has to be named.", "Give what run printed."
         )
+    if getattr(target.options, "emulate", False):
+        raise InvalidRequestError(
+            "--emulate starts an emulator for one run, in which there is no earlier one.",
+            "Start one that stays (gpu-pipelines emulator start), and run there; see docs/emulator.md.",
+        )
     origin = _origin(target, resume)
     if hasattr(origin, "retried") and origin.name == target.name:
         if pipeline or assignments or file:

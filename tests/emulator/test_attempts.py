@@ -42,8 +42,8 @@ def work(log: str, kind: str, data: dsl.Output[dsl.Dataset]):
 
 @dsl.pipeline(name="works")
 def works(mistakes: str, faults: str):
-    work(log=faults, kind="fault").set_retry(2, "0s").set_env_variable("GPU_PIPELINES_PAUSES", "0,0")
-    work(log=mistakes, kind="mistake").set_retry(2, "0s")
+    first = work(log=faults, kind="fault").set_retry(2, "0s").set_env_variable("GPU_PIPELINES_PAUSES", "0,0")
+    work(log=mistakes, kind="mistake").set_retry(2, "0s").after(first)
 """
 
 

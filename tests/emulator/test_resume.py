@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from command_line import command as command_here
 from conftest import newest_run
+from kfp_api.server import serving
 from sample_runs import ended, outputs, states
 
 if TYPE_CHECKING:
@@ -171,6 +172,7 @@ def test_runs_that_cannot_be_gone_on_from_are_refused(vertex_emulator: VertexApi
         (good.name, "has succeeded: there is nothing to go on with"),
         ("four-20260101-000000-0000", "four-20260101-000000-0000"),
         ("latest", "has to be named"),
+        (f"{good.name}/x", "is not the id of a run"),
     ):
         done = command(vertex_emulator, tmp_path, "run", "--resume", name, "--target", "vertex")
         assert (done.status, why in done.err) == (2, True), done.err
@@ -209,6 +211,26 @@ def test_a_run_goes_on_here_and_is_recorded_so(vertex_emulator: VertexApi, tmp_p
     assert f"goes on from {failed.name}" in command_here("runs", "show", "latest", cwd=tmp_path).out
     page = (record["directory"] / "report.html").read_text()
     assert f"It goes on from {failed.name}, with the results of first, second." in page
+
+
+def test_a_run_goes_on_on_kubeflow_with_importers(
+    vertex_emulator: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # KFP's client keeps a context at home.
+    monkeypatch.setenv("HOME", str(tmp_path))
+    failed = run(vertex_emulator, tmp_path, "four.py")
+    with serving() as kfp_api:
+        there = ("--target", "kubeflow", "--kubeflow-host", kfp_api.url, "-p", "mode=good")
+        done = command(vertex_emulator, tmp_path, "run", "four.py", "--resume", failed.name, *there)
+        assert done.status == 0, done.err
+        ((_, sent),) = kfp_api.state.runs.items()
+    spec = sent["pipeline_spec"]
+    spec = spec.get("pipeline_spec", spec)
+    assert set(spec["root"]["dag"]["tasks"]) == {"second-more", "third", "fourth"}
+    importer = spec["deploymentSpec"]["executors"]["exec-second-more"]["importer"]
+    assert importer["artifactUri"]["constant"].endswith("/second/more")
+    fourth = spec["root"]["dag"]["tasks"]["fourth"]["inputs"]["parameters"]["one"]
+    assert fourth == {"runtimeValue": {"constant": "a"}}
 
 
 PARTS = f"""{STEPS}
