@@ -89,6 +89,10 @@ def resumed_submission(
             if hasattr(origin, "retried")
             else "Run it anew.",
         )
+    if not hasattr(target, "going_on"):
+        raise InvalidRequestError(
+            f"{target.title} cannot go on with a run that was elsewhere.", "Give the --target where it was, or another."
+        )
     earlier = _with_those_before(origin, origin.earlier(resume))
     earlier.require_resumable()
     given_here = given_values(assignments, file)

@@ -151,6 +151,7 @@ CHANGED = FOUR.replace('["echo first', '["echo  first').replace("echo second", "
         (("changed.py",), "is a run of another version of four: second of it is done and not as in this one"),
         (("other.py",), "is a run of four, not of other"),
         (("-p", "wrong=1"), "There is no parameter 'wrong'"),
+        (("--target", "compute_engine"), "Compute Engine cannot go on with a run that was elsewhere"),
     ],
 )
 def test_what_would_not_be_the_same_run_is_refused(
@@ -159,7 +160,7 @@ def test_what_would_not_be_the_same_run_is_refused(
     failed = run(vertex_emulator, tmp_path, "four.py")
     (tmp_path / "changed.py").write_text(CHANGED)
     (tmp_path / "other.py").write_text(FOUR.replace('name="four"', 'name="other"'))
-    done = command(vertex_emulator, tmp_path, "run", *arguments, "--resume", failed.name, "--target", "vertex")
+    done = command(vertex_emulator, tmp_path, "run", "--target", "vertex", *arguments, "--resume", failed.name)
     assert done.status == 2
     assert why in done.err
     assert len(vertex_emulator.state.pipeline_jobs.jobs) == 1
