@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
+from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import (
     NodeFailedError,
     NodeLostError,
@@ -33,7 +34,7 @@ from gpu_pipelines.step_environment import ATTEMPT, PAUSES, STORAGE
 MISTAKE = "mistake.json"
 #: Seconds before the second attempt and the third.
 _PAUSES = (10.0, 60.0)
-_EXECUTOR, _INPUT, _NODES = "kfp.dsl.executor_main", "--executor_input", "CLUSTER_SPEC"
+_EXECUTOR, _INPUT = "kfp.dsl.executor_main", "--executor_input"
 #: Errors of which nobody can say whose they are.
 _OF_NOBODY = (NodeLostError, NodeFailedError, ProcessFailedError)
 
@@ -88,10 +89,9 @@ def _pauses() -> tuple[float, ...]:
 
 def _is_alone() -> bool:
     """Whether no other node computes the same step: those would wait for one that starts again."""
-    with suppress(ValueError, AttributeError):
-        cluster = json.loads(os.environ.get(_NODES, "{}")).get("cluster", {})
-        return sum(len(each) for each in cluster.values()) <= 1
-    return True
+    with suppress(UserError):
+        return Cluster.from_environment(os.environ).nodes == 1
+    return False
 
 
 def _place_of_step() -> str:
