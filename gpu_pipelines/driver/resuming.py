@@ -232,7 +232,8 @@ def _going_on(
     text = compiled.text if compiled.text else "" if compiled.spec else text_of(compiled.built)
     documents = documents_of(text) if text else [compiled.spec]
     is_changed = bool(given_here) or target.name != earlier.target
-    found = gone_on(documents, earlier, (_CHECKS,) if is_changed else (), here=target.name == "local")
+    again, here = (_CHECKS,) if is_changed else (), target.name == "local"
+    found = gone_on(documents, earlier, again, here=here, can_read=target.can_read)
     _require_same(documents[0], earlier, found.taken_over, across=target.name != earlier.target)
     _require_of_steps_left(compiled, earlier, before, values, given_here, _Done(found.taken_over), documents[0])
     _require_reachable(target, found)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -61,7 +61,12 @@ class _Part:
 
 
 def gone_on(
-    documents: Sequence[Mapping[str, Any]], earlier: EarlierRun, again: Collection[str] = (), *, here: bool = False
+    documents: Sequence[Mapping[str, Any]],
+    earlier: EarlierRun,
+    again: Collection[str] = (),
+    *,
+    here: bool = False,
+    can_read: Callable[[str], bool] = lambda uri: True,
 ) -> GoneOn:
     """A pipeline that goes on from an earlier run of it.
 
@@ -70,13 +75,14 @@ def gone_on(
         earlier: the run.
         again: names of steps that run again although they are done, and that make no others run again.
         here: whether KFP's local runner will run it, which knows a condition by the step that made its value.
+        can_read: whether what is at a URI can be read where it will run; a report that cannot is no output of it.
 
     Raises:
         UserError: it cannot go on exactly.
     """
     made = [copy.deepcopy(dict(each)) for each in documents]
     _require_names(made[0], earlier)
-    rewriting = _Rewriting(made[0], earlier, set(again), here)
+    rewriting = _Rewriting(made[0], earlier, set(again), here, can_read)
     rewriting.part(made[0]["root"])
     drop_unused(made)
     taken = tuple(rewriting.taken)
@@ -90,8 +96,11 @@ def gone_on(
 class _Rewriting:
     """Takes what is done out of a pipeline, part by part."""
 
-    def __init__(self, spec: dict[str, Any], earlier: EarlierRun, again: set[str], here: bool) -> None:
+    def __init__(
+        self, spec: dict[str, Any], earlier: EarlierRun, again: set[str], here: bool, can_read: Callable[[str], bool]
+    ) -> None:
         self._spec, self._earlier, self._again, self._here = spec, earlier, again, here
+        self._can_read = can_read
         self.taken: list[str] = []
         self.needed: dict[str, str] = {}
         self.trainings: dict[str, str] = {}
@@ -342,19 +351,23 @@ class _Rewriting:
         for key, source in list(outputs.get("artifacts", {}).items()):
             kept = []
             for each in source.get("artifactSelectors", []):
-                producer = each["producerSubtask"]
+                producer, output = each["producerSubtask"], each["outputArtifactKey"]
+                held = made[producer].artifacts.get(output, []) if producer in made else []
                 if producer not in made:
                     kept.append(each)
-                elif name := self._importer(producer, each["outputArtifactKey"], made, definitions, importers):
+                elif component is self._spec["root"] and not all(self._can_read(str(one["uri"])) for one in held):
+                    # Nobody takes it but people, who find it where it is.
+                    continue
+                elif name := self._importer(producer, output, made, definitions, importers):
                     kept.append({"outputArtifactKey": "artifact", "producerSubtask": name})
             if kept:
                 source["artifactSelectors"] = kept
             else:
                 del outputs["artifacts"][key]
                 defined.get("artifacts", {}).pop(key, None)
-        for held in (outputs, defined):
-            for kind in [kind for kind in held if not held[kind]]:
-                del held[kind]
+        for several in (outputs, defined):
+            for kind in [kind for kind in several if not several[kind]]:
+                del several[kind]
         if "outputs" in component["dag"] and not outputs:
             del component["dag"]["outputs"]
         if "outputDefinitions" in component and not defined:

@@ -11,6 +11,9 @@ from conftest import newest_run
 from kfp_api.server import serving
 from sample_runs import ended, outputs, states
 
+from gpu_pipelines.targets.earlier import EarlierRun, Made
+from gpu_pipelines.targets.going_on import gone_on
+
 if TYPE_CHECKING:
     from conftest import Finished
 
@@ -212,6 +215,65 @@ def test_a_run_goes_on_here_and_is_recorded_so(vertex_emulator: VertexApi, tmp_p
     assert f"goes on from {failed.name}" in command_here("runs", "show", "latest", cwd=tmp_path).out
     page = (record["directory"] / "report.html").read_text()
     assert f"It goes on from {failed.name}, with the results of first, second." in page
+
+
+def test_a_run_goes_on_here_and_back(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    failed = run(vertex_emulator, tmp_path, "four.py")
+    here = command(vertex_emulator, tmp_path, "run", "four.py", "--resume", failed.name, "--no-containers")
+    assert here.status == 1, here.err
+    record = newest_run(tmp_path)
+    back = run(vertex_emulator, tmp_path, "four.py", "--resume", record["run_id"], "-p", "mode=good")
+    assert back.state.name == "PIPELINE_STATE_SUCCEEDED", back.error.message
+    assert said(vertex_emulator) == ["first", "second", "third", "third", "fourth: a data-a+x"]
+    assert record["run_id"] in dict(back.pipeline_spec["pipelineInfo"])["description"]
+
+
+def test_what_only_this_machine_has_goes_on_nowhere_else(tmp_path: Path) -> None:
+    """A report is left where it is; an artifact that a step needs is refused by whoever looks at `needed`."""
+    spec = {
+        "pipelineInfo": {"name": "p"},
+        "root": {
+            "dag": {
+                "tasks": {
+                    "one": {"componentRef": {"name": "comp-one"}},
+                    "two": {
+                        "componentRef": {"name": "comp-two"},
+                        "dependentTasks": ["one"],
+                        "inputs": {"artifacts": {"data": _output("data")}},
+                    },
+                },
+                "outputs": {"artifacts": {"report": {"artifactSelectors": [_selected("report")]}}},
+            },
+            "outputDefinitions": {"artifacts": {"report": _KIND}},
+        },
+        "components": {
+            "comp-one": {"executorLabel": "a", "outputDefinitions": {"artifacts": {"report": _KIND, "data": _KIND}}},
+            "comp-two": {"executorLabel": "b", "inputDefinitions": {"artifacts": {"data": _KIND}}},
+        },
+        "deploymentSpec": {"executors": {"a": {"container": {}}, "b": {"container": {}}}},
+    }
+    made = Made(artifacts={name: [{"uri": f"/here/{name}", "metadata": {}}] for name in ("report", "data")})
+    earlier = EarlierRun(
+        "r", "local", "failed", {"pipelineInfo": {"name": "p"}}, {}, {"one": "succeeded"}, {"one": made}
+    )
+    found = gone_on([spec], earlier, can_read=lambda uri: uri.startswith("gs://"))
+    assert found.needed == {"/here/data": "data of one"}
+    root = found.documents[0]["root"]
+    assert set(root["dag"]["tasks"]) == {"one-data", "two"}
+    assert root["dag"]["tasks"]["two"]["dependentTasks"] == ["one-data"]
+    assert "outputs" not in root["dag"]
+    assert set(gone_on([spec], earlier).needed) == {"/here/data", "/here/report"}
+
+
+_KIND = {"artifactType": {"schemaTitle": "system.Dataset", "schemaVersion": "0.0.1"}}
+
+
+def _output(name: str) -> dict[str, Any]:
+    return {"taskOutputArtifact": {"outputArtifactKey": name, "producerTask": "one"}}
+
+
+def _selected(name: str) -> dict[str, Any]:
+    return {"outputArtifactKey": name, "producerSubtask": "one"}
 
 
 def test_a_run_goes_on_on_kubeflow_with_importers(

@@ -34,6 +34,8 @@ def earlier_run(record: RunRecord) -> EarlierRun:
         state=record.status,
         spec={"pipelineInfo": {"name": record.pipeline}},
         parameters=record.parameters,
+        # What it has taken over has left nothing here.
+        resumes=record.resumes if any(step.status == "reused" and not step.place for step in record.steps) else "",
         accelerator=record.accelerator,
         states={name: step.status for name, step in steps.items()},
         made=made,
