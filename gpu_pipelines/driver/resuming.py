@@ -6,7 +6,7 @@ import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
 
 _VERTEX_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
+#: As `run --target vertex` prints it; a run on this machine has no four digits at its end.
+_JOB_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 #: The step that checks the parameters of all others, and hands on those that were given in `advanced`.
 _CHECKS = LOOKING_STEPS[0]
@@ -82,36 +84,34 @@ def resumed_submission(
             )
         submission: Submission = origin.retried(resume)
         return submission
-    if not hasattr(origin, "earlier"):
-        raise InvalidRequestError(
-            f"{resume} is on {origin.title}, which does not tell what the steps of a run have made.",
-            f"Go on with it there (--target {origin.name}), or run it anew."
-            if hasattr(origin, "retried")
-            else "Run it anew.",
-        )
-    if not hasattr(target, "going_on"):
-        raise InvalidRequestError(
-            f"{target.title} cannot go on with a run that was elsewhere.", "Give the --target where it was, or another."
-        )
+    _require_able(origin, target, resume)
     earlier = _with_those_before(origin, origin.earlier(resume))
     earlier.require_resumable()
     given_here = given_values(assignments, file)
     compiled, request = _pipeline_of(target, pipeline, earlier, given_here, cache)
     before = _parameters_before(target, earlier, compiled)
     values = checked_values(compiled, target, assignments, file, before)
-    if target.name == earlier.target == "local":
-        compiled = target.fitted(compiled, replace(request, resume=earlier.name), values)
-        _require_of_steps_left(compiled, earlier, before, values, given_here, _Done(_done(earlier)))
-        return target.submission(compiled, replace(request, resume=earlier.name), values)
+    if target.name == earlier.target == "local" and not earlier.resumes:
+        request = replace(request, resume=earlier.name)
+        compiled = target.fitted(compiled, request, values)
+        _require_of_steps_left(compiled, earlier, before, values, given_here, _done(earlier))
+        return target.submission(compiled, request, values)
     compiled = target.fitted(compiled, request, values)
     return _going_on(target, compiled, request, earlier, before, values, given_here)
 
 
-@dataclass(frozen=True)
-class _Done:
-    """The steps that are not run again."""
-
-    names: tuple[str, ...]
+def _require_able(origin: Any, target: Target, resume: str) -> None:
+    """Raises UserError if a place does not tell of its runs, or another cannot go on with one."""
+    if not hasattr(origin, "earlier"):
+        there = f"Go on with it there (--target {origin.name}), or run it anew."
+        raise InvalidRequestError(
+            f"{resume} is on {origin.title}, which does not tell what the steps of a run have made.",
+            there if hasattr(origin, "retried") else "Run it anew.",
+        )
+    if not hasattr(target, "going_on"):
+        raise InvalidRequestError(
+            f"{target.title} cannot go on with a run that was elsewhere.", "Give the --target where it was, or another."
+        )
 
 
 def _done(earlier: EarlierRun) -> tuple[str, ...]:
@@ -134,6 +134,8 @@ def _origin(target: Target, run: str) -> Any:
         return made(made.Options(), replace(settings, project=parts[1], region=parts[3]))
     if _UUID.fullmatch(run):
         return target if target.name == "kubeflow" else target_named("kubeflow")(None, settings)
+    if target.name in ("local", "kubeflow") and _JOB_ID.fullmatch(run) and not (Path(runs) / run).exists():
+        return target_named("vertex")(None, settings)
     if target.name == "local":
         run_named(runs, run)
         return target
@@ -235,7 +237,7 @@ def _going_on(
     again, here = (_CHECKS,) if is_changed else (), target.name == "local"
     found = gone_on(documents, earlier, again, here=here, can_read=target.can_read)
     _require_same(documents[0], earlier, found.taken_over, across=target.name != earlier.target)
-    _require_of_steps_left(compiled, earlier, before, values, given_here, _Done(found.taken_over), documents[0])
+    _require_of_steps_left(compiled, earlier, before, values, given_here, found.taken_over, documents[0])
     _require_reachable(target, found)
     for line in _told(earlier, found):
         print(line, file=sys.stderr)
@@ -280,7 +282,7 @@ def _require_of_steps_left(
     before: Mapping[str, Any],
     values: Values,
     given_here: Mapping[str, Any],
-    done: _Done,
+    done: Sequence[str],
     spec: Mapping[str, Any] | None = None,
 ) -> None:
     """Checks that the parameters which were given anew are of steps that are not done.
@@ -301,7 +303,7 @@ def _require_of_steps_left(
         if values.arguments[name] == earlier_values.get(name, default):
             continue
         takers = takers_of(spec, name) | (takers_of(spec, "", _outputs_with(compiled.name, name)))
-        if found := sorted(takers & set(done.names)):
+        if found := sorted(takers & set(done)):
             problems.append(
                 f"{name} is of {', '.join(found)}, which {'is' if len(found) == 1 else 'are'} done in {earlier.name}. "
                 "Leave it out, or run it anew."

@@ -198,13 +198,17 @@ def test_runs_that_cannot_be_gone_on_from_are_refused(vertex_emulator: VertexApi
 
 def test_a_run_goes_on_here_and_is_recorded_so(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     failed = run(vertex_emulator, tmp_path, "four.py")
-    done = command(
-        vertex_emulator, tmp_path, "run", "four.py", "--resume", failed.name, "--no-containers", "-p", "mode=good"
-    )
+    here = ("run", "four.py", "--no-containers", "--resume")
+    # By its id alone: project and region are those of the settings.
+    (tmp_path / "gpu-pipelines.yaml").write_text(f"{PROJECT_FILE}region: us-central1\n")
+    once = command(vertex_emulator, tmp_path, *here, failed.name.rpartition("/")[2])
+    assert once.status == 1, once.err
+    assert newest_run(tmp_path)["steps"][-1]["name"] == "third"
+    # A run here that took its results from elsewhere has them still when it goes on.
+    done = command(vertex_emulator, tmp_path, *here, newest_run(tmp_path)["run_id"], "-p", "mode=good")
     assert done.status == 0, done.err
     assert "fourth: a data-a+x" in done.out
     record = newest_run(tmp_path)
-    assert record["resumes"] == failed.name
     assert {step["name"]: step["status"] for step in record["steps"]} == {
         "first": "reused",
         "second": "reused",
@@ -212,9 +216,9 @@ def test_a_run_goes_on_here_and_is_recorded_so(vertex_emulator: VertexApi, tmp_p
         "fourth": "succeeded",
     }
     assert record["dependencies"]["third"] == ["second"]
-    assert f"goes on from {failed.name}" in command_here("runs", "show", "latest", cwd=tmp_path).out
+    assert f"goes on from {record['resumes']}" in command_here("runs", "show", "latest", cwd=tmp_path).out
     page = (record["directory"] / "report.html").read_text()
-    assert f"It goes on from {failed.name}, with the results of first, second." in page
+    assert f"It goes on from {record['resumes']}, with the results of first, second." in page
 
 
 def test_a_run_goes_on_here_and_back(vertex_emulator: VertexApi, tmp_path: Path) -> None:
