@@ -21,6 +21,9 @@ INTERRUPTED_PREFIX = "interrupted: "
 # the same command is run again: EX_TEMPFAIL of sysexits.h.
 INTERRUPTED = 75
 
+# Exit status of a step that a service has failed, and that may succeed when it is run again: EX_UNAVAILABLE.
+OF_SERVICE = 69
+
 #: Names the file in which a step leaves its error as data, for the process that has started it.
 ERROR_FILE = "GPU_PIPELINES_ERROR_FILE"
 # Causes that are read at most: what comes from another machine need not end.
@@ -217,6 +220,11 @@ def root_of(error: BaseException) -> BaseException:
     return error
 
 
+def is_of_service(error: BaseException) -> bool:
+    """Whether an error, or the one that it comes from, is a service's that could not answer; the same may succeed."""
+    return isinstance(root_of(error), UnavailableError) or isinstance(error, UnavailableError)
+
+
 def distance_from_cause(error: BaseException | None) -> int:
     """How likely an error is the consequence of another process's: 0 for what a process says itself, else more."""
     for distance, each in enumerate(_OF_PROCESSES, 1):
@@ -264,7 +272,7 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def user_errors_end_the_step() -> Iterator[None]:
-    """Turns a `UserError` inside a pipeline step into its message on stderr and exit status 1.
+    """Turns a `UserError` inside a pipeline step into its message on stderr and exit status 1; a service's into 69.
 
     The message begins with `ERROR_PREFIX` at the start of a line. `Interrupted` becomes a line with
     `INTERRUPTED_PREFIX` and exit status `INTERRUPTED`. Both are left as data where `ERROR_FILE` names a file.
@@ -274,7 +282,7 @@ def user_errors_end_the_step() -> Iterator[None]:
     except (UserError, Interrupted) as error:
         _leave_for_the_starter(error)
         sys.stdout.flush()
-        told, status = f"{ERROR_PREFIX}{error}", 1
+        told, status = f"{ERROR_PREFIX}{error}", OF_SERVICE if is_of_service(error) else 1
         if isinstance(error, Interrupted):
             told, status = f"{INTERRUPTED_PREFIX}{error}; run the same command again to continue", INTERRUPTED
         print(told, file=sys.stderr, flush=True)

@@ -41,6 +41,13 @@ RUN_DIRECTORY = "GPU_PIPELINES_RUN_DIRECTORY"
 # their URIs are. Unset: a step reads and writes artifacts in Cloud Storage itself.
 STORAGE = "GPU_PIPELINES_STORAGE"
 
+# Seconds before the second, third … attempt at a step that a service has failed, such as 10,60; empty: no other
+# attempt. Unset: component_interface/attempts.py.
+PAUSES = "GPU_PIPELINES_PAUSES"
+
+# Which attempt this is; a step sets it that starts itself again. Unset: the first.
+ATTEMPT = "GPU_PIPELINES_ATTEMPT"
+
 # Seconds after which a training that is not heard of has lost its right to write its checkpoints; see
 # gpu_pipelines/artifacts/checkpoint_lock.py. Unset: 60.
 CHECKPOINT_LEASE = "GPU_PIPELINES_CHECKPOINT_LEASE"

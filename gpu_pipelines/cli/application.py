@@ -115,7 +115,7 @@ class CommandGroup(TyperGroup):
         whole = getattr(getattr(command, "callback", None), "whole", None)
         if whole is not None:
             alone = Application(add_completion=False)
-            alone.command(name)(whole())
+            alone.command(name, cls=type(command))(whole())
             command = typer.main.get_command(alone)
         return name, command, rest
 

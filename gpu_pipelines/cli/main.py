@@ -15,7 +15,7 @@ from gpu_pipelines.cli.console import console
 from gpu_pipelines.cli.doctor import doctor
 from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.parameters import parameters
-from gpu_pipelines.cli.run import cancel, follow, run
+from gpu_pipelines.cli.run import RunCommand, cancel, follow, run
 from gpu_pipelines.cli.serve import serve
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.garbage import collect_rarely
@@ -26,7 +26,7 @@ app = Application(
     name="gpu-pipelines",
     help="Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.",
 )
-app.command(rich_help_panel=PIPELINES)(run)
+app.command(cls=RunCommand, rich_help_panel=PIPELINES)(run)
 app.command(rich_help_panel=PIPELINES)(parameters)
 app.add_typer(components.app, name="components", rich_help_panel=PIPELINES)
 app.command(rich_help_panel=PIPELINES)(follow)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import print_json
+from gpu_pipelines.cli.application import Command, print_json
 from gpu_pipelines.cli.target_options import (
     HERE,
     INTERVAL,
@@ -39,16 +39,37 @@ Run = Annotated[
 _SIGNS = {"✓": "green", "✗": "red"}
 
 
+class RunCommand(Command):
+    """A command whose option `--resume` may stand without a value."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Gives `--resume` the newest run where it has no other; what follows may be the pipeline."""
+        from gpu_pipelines.dag import PIPELINES
+        from gpu_pipelines.targets.messages import is_own
+
+        args = list(args)
+        for place, word in enumerate(args):
+            following = args[place + 1] if place + 1 < len(args) else "-"
+            if word == "--resume" and (following.startswith("-") or following in PIPELINES or is_own(following)):
+                args[place] = "--resume=latest"
+        left: list[str] = super().parse_args(ctx, args)
+        if not ctx.params.get("pipeline") and not ctx.params.get("resume") and not ctx.resilient_parsing:
+            ctx.fail("Missing argument 'PIPELINE'.")
+        return left
+
+
 @of_targets("run", default=HERE, with_flags=True)
 def run(
     pipeline: Annotated[
         str,
         typer.Argument(
+            show_default=False,
             help="A name, FILE.py, FILE.py:function or a compiled file; vertex: also an address. "
             "Names: train_evaluate_upload, scheduled_retraining, tune_train_evaluate_upload, batch_prediction."
+            " With --resume RUN that of the run.",
         ),
-    ],
-    target: Any,
+    ] = "",
+    target: Any = None,
     param: Param = None,
     params: Params = None,
     dry_run: DryRun = False,
@@ -56,6 +77,15 @@ def run(
     follow: Annotated[bool, typer.Option("--follow", help="Show a run in the cloud until its end.")] = False,
     interval: Interval = INTERVAL,
     as_json: AsJson = False,
+    resume: Annotated[
+        str,
+        typer.Option(
+            metavar="[RUN]",
+            rich_help_panel="What is run",
+            help="Go on from a run that failed or was cancelled, at the step that failed; without a name, on this "
+            "machine, from the newest that was interrupted with these parameters.",
+        ),
+    ] = "",
 ) -> None:
     """Run a pipeline: on this machine, or with --target on Vertex AI, in GKE, or on one VM.
 
@@ -66,7 +96,7 @@ def run(
     here = is_here(target)
     if here and follow:
         raise UserError(f"The target {target.name} has no --follow.", "Its runs are shown until their end.")
-    submission = submission_of(target, pipeline, param or [], params, cache)
+    submission = submission_of(target, pipeline, param or [], params, cache, resume)
     if dry_run:
         show(submission.shown())
     elif here:

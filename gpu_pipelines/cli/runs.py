@@ -148,6 +148,8 @@ def show_here(run: str, runs: Path, as_json: bool) -> None:
         print_json(record.document)
         return
     print(f"{record.run_id}: {record.status}, {format_seconds(record.seconds)} from {record.started[:16]} UTC")
+    if record.resumes:
+        print(f"goes on from {record.resumes}")
     for line in ([record.registered] if record.model else []) + ([record.reason] if record.reason else []):
         print(line)
     if record.cost:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_large_for_the_disk, is_remote, listed
+from gpu_pipelines.component_interface.attempts import attempts
 from gpu_pipelines.component_interface.parameter import CALLED, parameters_in, typed
 from gpu_pipelines.errors import UserError, nearest, user_errors_end_the_step
 from gpu_pipelines.garbage import collect_rarely
@@ -34,9 +35,12 @@ PLACE = "place"
 
 @contextmanager
 def own_process() -> Iterator[None]:
-    """Around all that a step does: its process is there for that alone, and a `UserError` is its last word."""
+    """Around all that a step does: its process is there for that alone, and a `UserError` is its last word.
+
+    An error of a service it tries again; see `gpu_pipelines.component_interface.attempts`.
+    """
     collect_rarely()
-    with user_errors_end_the_step():
+    with user_errors_end_the_step(), attempts():
         yield
 
 

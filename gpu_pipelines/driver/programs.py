@@ -25,7 +25,7 @@ def run(
     target: str = _HERE,
     accelerator: str = "",
     cache: bool | None = None,
-    resume: bool = False,
+    resume: bool | str = False,
     *,
     arguments: Mapping[str, Any] | None = None,
     progress: bool = True,
@@ -39,7 +39,8 @@ def run(
         target: where: local, vertex, kubeflow, compute_engine, or that of another package.
         accelerator: what to train on, `l4:4` say; empty for all GPUs that are here, else two CPU processes.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
-        resume: continue the newest run with these parameters that was interrupted; on this machine alone.
+        resume: name of a run that failed or was cancelled, to go on from; True for the newest on this machine with
+            these parameters.
         arguments: parameters whose names are those of options or of arguments of this function.
         progress: show the steps on stderr.
         parameters: options of the target, by the names of their flags with underscores (`nodes=2`, `runs="runs"`), and
@@ -54,12 +55,14 @@ def run(
         KeyboardInterrupt: it was interrupted; `resume` continues it.
     """
     from gpu_pipelines.driver.request import is_here, submission_of
+    from gpu_pipelines.targets.recorded_runs import LATEST
 
-    opened, others = _opened(target, "run", {**parameters, "accelerator": accelerator, "resume": resume or None})
+    opened, others = _opened(target, "run", {**parameters, "accelerator": accelerator})
     values = {**others, **(arguments or {})}
     assignments = [f"{name}={_text(name, value)}" for name, value in values.items() if value is not None]
     with _named(pipeline) as name:
-        submission = submission_of(opened, name, assignments, None, cache)
+        earlier = LATEST if resume is True else resume or ""
+        submission = submission_of(opened, name, assignments, None, cache, earlier)
         here: Any = opened
         if is_here(opened):
             return ended(Run("", target, "running"), here.execute(submission, watch_of(progress)))
@@ -124,10 +127,9 @@ def _opened(target: str, command: str, given: Mapping[str, Any]) -> tuple[Target
     own = {name: hint for name, _, hint, _ in fields_of_command(target_named(target).Options, command)}
     options = {name: Path(value) if own[name] is Path else value for name, value in given.items() if name in own}
     others = {name: value for name, value in given.items() if name not in own}
-    for name in ("accelerator", "resume"):
-        # Not parameters of a pipeline: they are this function's own.
-        if others.pop(name, None):
-            raise InvalidRequestError(f"The target {target} has no {name}.", "Leave it out.")
+    # Not a parameter of a pipeline: it is this function's own.
+    if others.pop("accelerator", None):
+        raise InvalidRequestError(f"The target {target} has no accelerator.", "Leave it out.")
     return open_target(target, options, command), others
 
 

@@ -11,6 +11,7 @@ from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
 from gpu_pipelines.dag.placement import BEGINS_STUDY
 from gpu_pipelines.driver.arguments import checked_values, given_values
 from gpu_pipelines.driver.data_check import require_usable_data
+from gpu_pipelines.driver.resuming import goes_on, resumed_submission
 from gpu_pipelines.targets.messages import Request
 
 if TYPE_CHECKING:
@@ -24,7 +25,12 @@ def is_here(target: Target) -> bool:
 
 
 def submission_of(
-    target: Target, pipeline: str, assignments: Sequence[str], file: Path | None, cache: bool | None
+    target: Target,
+    pipeline: str,
+    assignments: Sequence[str],
+    file: Path | None,
+    cache: bool | None,
+    resume: str = "",
 ) -> Submission:
     """A run that is ready to be sent; says on stderr what its machines cost and what to beware of.
 
@@ -34,12 +40,16 @@ def submission_of(
         assignments: parameters as texts of the form `key=value`; they win over the file.
         file: a YAML file of parameters.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+        resume: the run that it goes on from; `latest` for the newest on this machine with these parameters; empty for
+            none.
 
     Raises:
         UserError: there cannot be such a run.
     """
+    if goes_on(target, pipeline, resume):
+        return resumed_submission(target, pipeline, resume, assignments, file, cache)
     given = given_values(assignments, file)
-    request = Request(pipeline_for(pipeline, given), given, cache)
+    request = Request(pipeline_for(pipeline, given), given, cache, resume=resume)
     compiled = target.load(request)
     values = checked_values(compiled, target, assignments, file)
     if not is_here(target):

@@ -190,6 +190,7 @@ class PipelineBackend:
             self._jobs.set_outputs(name, task.name, found.parameters, found.artifacts)
             self._jobs.set_task(name, task.name, SKIPPED)
             return Ended(SKIPPED, found)
+        shutil.rmtree(self._here(run.files / task.name), ignore_errors=True)
         ended = Ended(FAILED)
         for _ in range(1 + int(task.placed.get("retryPolicy", {}).get("maxRetryCount", 0))):
             ended = self._attempt(name, executor["container"], task, run, executor_input)
@@ -227,8 +228,10 @@ class PipelineBackend:
             self._jobs.set_task(name, task.name, FAILED, error)
             return Ended(FAILED, error=error)
         here = self._here(run.files / task.name)
-        shutil.rmtree(here, ignore_errors=True)
-        here.mkdir(parents=True)
+        here.mkdir(parents=True, exist_ok=True)
+        # What a task has left itself is there for the next attempt at it, as its place in the bucket is the same.
+        for left in (here / "gcp_resources", here / Path(executor_input["outputs"]["outputFile"]).name):
+            left.unlink(missing_ok=True)
         for each in executor_input["outputs"]["artifacts"].values():
             if (uri := each["artifacts"][0]["uri"]).startswith("gs://"):
                 (self._bucket / uri.removeprefix("gs://")).parent.mkdir(parents=True, exist_ok=True)

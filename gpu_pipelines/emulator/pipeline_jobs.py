@@ -155,7 +155,8 @@ class PipelineJobs(Resources):
         job = self.one(name)
         with self._lock:
             detail = self._task(job, task)
-            detail.state = TASK_STATES[state]
+            # What a cancelled task does until it has ended is no matter any more.
+            detail.state = detail.state if detail.state == TASK_STATES.CANCELLED else TASK_STATES[state]
             job.update_time = now()
             if state != "PENDING" and "start_time" not in detail:
                 detail.start_time = now()

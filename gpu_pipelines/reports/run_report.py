@@ -105,6 +105,15 @@ def _notes(record: RunRecord) -> dict[str, str]:
 
 
 def _headline(record: RunRecord) -> dict[str, Any]:
+    headline = _verdict(record)
+    if record.resumes:
+        taken = [step.name for step in record.steps if step.status == "reused"]
+        line = f"It goes on from {record.resumes}" + (f", with the results of {', '.join(taken)}." if taken else ".")
+        headline["lines"] = [*headline["lines"], line]
+    return headline
+
+
+def _verdict(record: RunRecord) -> dict[str, Any]:
     if record.status == "succeeded":
         return _success(record)
     if record.status == "running":

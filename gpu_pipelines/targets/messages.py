@@ -61,12 +61,14 @@ class Request:
         given: the values of parameters that were given, as they were written.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
         to_publish: whether it is to be uploaded and not run.
+        resume: on this machine, the run that it continues, by name, or `latest`; empty for none.
     """
 
     pipeline: str
     given: Mapping[str, Any] = field(default_factory=dict)
     cache: bool | None = None
     to_publish: bool = False
+    resume: str = ""
 
     @property
     def is_name(self) -> bool:

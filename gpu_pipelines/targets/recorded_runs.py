@@ -96,6 +96,15 @@ def checkpoints_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, An
     )
 
 
+def checkpoints_of(record: RunRecord) -> str:
+    """Where the training of a run has its checkpoints, be it in the run that this one has continued; empty for none."""
+    place = Path(record.checkpoints or record.directory / "artifacts" / "checkpoints")
+    if place.name == "checkpoints":
+        # Its own: the folder has one for its trainings.
+        return next((str(each) for each in sorted(place.glob("*")) if each.is_dir()), "")
+    return str(place)
+
+
 def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
     """Removes runs with all that they have left, and what `--cache` would have taken from them.
 

@@ -62,6 +62,8 @@ class RunRecord:
         versions: of Python and the packages that matter.
         checkpoints: below which its trainings write, on this machine; of a run that continues another, in that one.
         cost: what it has cost, in words, or where that stands; empty where it was not written down.
+        resumes: the run that it goes on from, by its name; empty for none.
+        trainings: where trainings continue that had begun elsewhere, by the names of the steps.
     """
 
     run_id: str
@@ -86,6 +88,8 @@ class RunRecord:
     versions: dict[str, str] = field(default_factory=installed_versions)
     checkpoints: str = ""
     cost: str = ""
+    resumes: str = ""
+    trainings: dict[str, str] = field(default_factory=dict)
 
     @classmethod
     def load(cls, directory: Path) -> RunRecord:

@@ -171,6 +171,9 @@ class Target(ABC):
     # follow(run, watch, every) -> Outcome              waits for the end of one that was started
     # cancel(run) -> str                                asks that it end, and says so
     # account(run) -> RunAccount                        how it stands, and what it has cost
+    # earlier(run) -> EarlierRun                        tells of a run what another one needs to go on from it
+    # going_on(compiled, gone_on, earlier) -> Compiled  a pipeline with what an earlier run has done taken out of it
+    # retried(run) -> Submission                        in the place of `earlier`, where the service does it itself
     # publish(compiled, tags) -> Done                   puts a compiled pipeline into a store
 
 

@@ -114,6 +114,7 @@ class _Service:
             ("POST", "runs", self._create_run),
             ("GET", f"runs/{name}", self._get_run),
             ("POST", f"runs/{name}:terminate", self._terminate),
+            ("POST", f"runs/{name}:retry", self._retry),
             ("GET", "recurringruns", lambda query, body: {"recurringRuns": [*self._state.recurring.values()]}),
             ("POST", "recurringruns", self._create_recurring),
             ("POST", f"recurringruns/{name}:(disable|enable)", self._set_mode),
@@ -246,6 +247,23 @@ class _Service:
         if run_id not in self._state.runs:
             raise Refused(404, f"Run {run_id} not found.")
         self._state.runs[run_id]["state"] = "CANCELED"
+        return {}
+
+    def _retry(self, query: dict[str, str], body: Any, run_id: str) -> Any:
+        """`RetryRun`: what has succeeded stays, what has failed begins again; of a workflow that has failed alone.
+
+        backend/src/apiserver/resource/resource_manager.go and backend/src/common/util/workflow.go
+        (`GenerateRetryExecution`: a workflow that was terminated has failed, and its deadline is taken away).
+        """
+        if run_id not in self._state.runs:
+            raise Refused(404, f"Run {run_id} not found.")
+        run = self._state.runs[run_id]
+        if run["state"] not in ("FAILED", "CANCELED"):
+            raise Refused(400, "Workflow must be Failed/Error to retry")
+        details = run.get("run_details", {}).get("task_details", [])
+        steps = set(run["pipeline_spec"].get("pipeline_spec", run["pipeline_spec"])["root"]["dag"]["tasks"])
+        ended = {each["display_name"] for each in details if each["state"] == "SUCCEEDED"} & steps
+        self._state.looks[run_id], run["state"] = len(ended), "RUNNING"
         return {}
 
     def _create_recurring(self, query: dict[str, str], body: Any) -> Any:

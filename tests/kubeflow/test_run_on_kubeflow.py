@@ -532,3 +532,33 @@ def test_what_the_document_shows_is_what_is_printed(folder: Path, kfp_api: KfpAp
         finished = command(folder, *shlex.split(line), *quick)
         assert CHANGING.sub("…", finished.err + finished.out) == CHANGING.sub("…", output), line
     assert len(shown) == 5
+
+
+def test_a_failed_run_goes_on_with_what_its_steps_have_made(folder: Path, kfp_api: KfpApi) -> None:
+    kfp_api.state.fails = ("train-model", "error: no")
+    assert on_kubeflow(folder, PIPELINE, "--accelerator", "l4:1", "--follow", "--interval", "0.1").status == 1
+    ((run_id, run),) = kfp_api.state.runs.items()
+    kfp_api.state.fails = None
+    resume = ("run", "--resume", run_id, "--target", "kubeflow")
+    shown = json.loads(done(folder, *resume, "--dry-run"))
+    assert shown["url"].endswith(f"/apis/v2beta1/runs/{run_id}:retry")
+    assert run["state"] == "FAILED"
+    out = done(folder, *resume, "--follow", "--interval", "0.1")
+    assert f"goes on: {run_id}" in out
+    assert kfp_api.state.requests.count(f"POST runs/{run_id}:retry") == 1
+    assert list(kfp_api.state.runs) == [run_id]
+    assert "has succeeded: there is nothing to go on with" in command(folder, *resume).err
+
+
+def test_a_run_that_cannot_go_on_is_refused_before_anything_is_sent(folder: Path, kfp_api: KfpApi) -> None:
+    run_id = re.findall("submitted (.+)", on_kubeflow(folder, PIPELINE, "--accelerator", "l4:1").out)[0]
+    running = command(folder, "run", "--resume", run_id, "--target", "kubeflow")
+    assert (running.status, "is not over: it is" in running.err) == (2, True)
+    done(folder, "cancel", run_id, "--target", "kubeflow")
+    changed = command(folder, "run", "--resume", run_id, "--target", "kubeflow", "-p", "epochs=2")
+    assert (changed.status, "takes neither another pipeline nor parameters" in changed.err) == (2, True)
+    here = command(folder, "run", "--resume", run_id)
+    assert (here.status, "does not tell what the steps of a run have made" in here.err) == (2, True)
+    unknown = command(folder, "run", "--resume", "00000000-0000-4000-8000-000000000000", "--target", "kubeflow")
+    assert (unknown.status, "not found" in unknown.err) == (2, True)
+    assert not [each for each in kfp_api.state.requests if ":retry" in each]

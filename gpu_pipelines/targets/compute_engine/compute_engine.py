@@ -272,8 +272,13 @@ class ComputeEngine(LocalTarget, Target):
         """Writes what is to be run into the bucket, and creates the VM."""
         from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
         from gpu_pipelines.targets.compute_engine.fallback import go_on, tries_of
-        from gpu_pipelines.targets.compute_engine.run_folder import REQUEST, STATE
+        from gpu_pipelines.targets.compute_engine.run_folder import REQUEST, STATE, VmRun
+        from gpu_pipelines.targets.compute_engine.runs import restart
 
+        if isinstance(submission.content, VmRun):
+            restart(found := submission.content)
+            told = {"run": found.name, "folder": found.uri}
+            return Done(found.name, told, [f"goes on: {found.name}", f"folder: {found.uri}"])
         run, vm, plan, content = submission.content
         tried: list[str] = []
         state: dict[str, Any] = {"run": run.name, "pipeline": content["pipeline"], "status": "starting"}
@@ -299,6 +304,15 @@ class ComputeEngine(LocalTarget, Target):
 
         lines = [*tried, f"submitted {run.name}", f"folder: {run.uri}", f"ssh: {shlex.join(ways_to_it(vm)['ssh'])}"]
         return Done(run.name, {"run": run.name, "folder": run.uri, "vm": _place(vm)}, lines)
+
+    def retried(self, run: str) -> Submission:
+        """A run that failed and whose VM was stopped: it goes on where it was, with what its disk has."""
+        from gpu_pipelines.targets.compute_engine.runs import VmRun, require_restartable
+
+        found = VmRun.of(run, self.settings)
+        vm = require_restartable(found)
+        words = ["gcloud", "compute", "instances", "start", vm["name"], f"--zone={vm['zone']}"]
+        return Submission(found, lambda: [shlex.join([*words, f"--project={vm['project']}"])])
 
     def follow(self, run: str, watch: Watch, every: float) -> Outcome:
         """Waits for the end of a run; a Spot VM that was preempted is started again."""

@@ -25,9 +25,11 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import (
     ERROR_PREFIX,
     INTERRUPTED,
+    InvalidRequestError,
     NoMachinesError,
     NotFoundError,
     ProcessFailedError,
+    UnavailableError,
     UserError,
     as_data,
     from_data,
@@ -251,6 +253,41 @@ def cancel(run: VmRun) -> str:
         raise UserError(f"The VM {run.name} was not deleted: {refused}", "It is billed until it is: cancel it again.")
     told = f"it had {state['status']} before" if state["status"] in ENDED else "cancelled"
     return f"{run.name}: {told}; its VM is deleted\nfolder: {run.uri}"
+
+
+def require_restartable(run: VmRun) -> dict[str, str]:
+    """Checks that a run has failed and that its VM is there; gives name, zone and project of the VM.
+
+    Raises:
+        UserError: it runs, has succeeded, or its VM is gone with what it had done.
+    """
+    state = run.read(STATE)
+    if state["status"] == "succeeded":
+        raise InvalidRequestError(f"{run.name} has succeeded: there is nothing to go on with.", "Run it anew.")
+    if state["status"] not in ENDED:
+        problem = f"{run.name} is not over: it is {state['status']}."
+        raise InvalidRequestError(problem, "Wait for its end, or cancel it first.")
+    vm: dict[str, str] = state["vm"]
+    anew = f"A new run with -p checkpoint_uri={run.uri}/{CHECKPOINTS} goes on from its checkpoints."
+    if tries_of(run, run.read(REQUEST)):
+        # Its VM would be one that no try has asked for, beyond the limit of price.
+        raise InvalidRequestError(f"{run.name} has a list of machines, which was worked through.", anew)
+    if not Instance(vm).look():
+        raise NotFoundError(f"The VM of {run.name} is deleted, and what its steps had made with it.", anew)
+    return vm
+
+
+def restart(run: VmRun) -> None:
+    """Starts the VM of a run again, which goes on at the step that failed.
+
+    Raises:
+        UserError: it is not started.
+    """
+    state = run.read(STATE)
+    run.write(STATE, {**state, "status": "starting", "error": None})
+    if refused := Instance(state["vm"]).start():
+        run.write(STATE, state)
+        raise UnavailableError(f"The VM {run.name} was not started: {refused}", "Try again later.")
 
 
 class _Lines:

@@ -25,6 +25,8 @@ from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
+    from gpu_pipelines.targets.earlier import EarlierRun
+    from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
     from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
     from gpu_pipelines.targets.messages import Request, Values, Watch
@@ -159,8 +161,13 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def submit(self, submission: Submission) -> Done:
         """Submits a run."""
-        from gpu_pipelines.targets.kubeflow.runs import run_page, submit
+        from gpu_pipelines.targets.kubeflow.runs import RetryRequest, retry, run_page, submit
 
+        if isinstance(submission.content, RetryRequest):
+            run_id = submission.content.run_id
+            retry(submission.content, self.settings)
+            page = run_page(run_id, self.settings)
+            return Done(run_id, {"run_id": run_id, "console": page}, [f"goes on: {run_id}", f"console: {page}"])
         run_id = submit(submission.content, self.settings)
         page = run_page(run_id, self.settings)
         document = {"run_id": run_id, "name": submission.content.name, "console": page}
@@ -189,6 +196,22 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         self.settings.require("kubeflow_host")
         terminate(run, self.settings)
         return f"asked to cancel {run}\nconsole: {run_page(run, self.settings)}"
+
+    def retried(self, run: str) -> Submission:
+        """A run whose failed steps the service begins again: under its name, with what the others have made."""
+        from gpu_pipelines.targets.kubeflow.runs import retry_request
+
+        self.settings.require("kubeflow_host")
+        request = retry_request(run, self.settings)
+        return Submission(request, lambda: [self._as_sent(f"runs/{request.run_id}:retry", {})])
+
+    def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
+        """The pipeline with what an earlier run elsewhere has done taken out of it."""
+        from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
+
+        spec, platform = found.documents[0], found.documents[1] if len(found.documents) > 1 else {}
+        text = OwnPipeline(found.documents).text
+        return replace(compiled, spec=spec, text=text, origin=KubeflowPipeline(text, spec, platform))
 
     def publish(self, compiled: Compiled, tags: Sequence[str]) -> Done:
         """Uploads a version, whose name is a digest unless it is given one."""

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.accelerators.spent import spent_on
-from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, InvalidRequestError, UnavailableError, UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import parsed_documents, required_pipeline
 from gpu_pipelines.targets.kubeflow.connection import (
@@ -343,6 +343,44 @@ def account(run_id: str, settings: ProjectSettings) -> RunAccount:
         page=run_page(run_id, settings),
     )
     return found.with_bill(RUN_LABEL, run_id, settings)
+
+
+@dataclass(frozen=True)
+class RetryRequest:
+    """A run whose failed steps are begun again.
+
+    Attributes:
+        run_id: its id, which it keeps.
+    """
+
+    run_id: str
+
+
+def retry_request(run_id: str, settings: ProjectSettings) -> RetryRequest:
+    """A request that the service begin the failed steps of a run again.
+
+    Raises:
+        UserError: there is no such run, it is not over or has succeeded, or the service cannot be reached.
+    """
+    run = look(connect(settings), run_id)
+    if run.state == "succeeded":
+        raise InvalidRequestError(f"{run_id} has succeeded: there is nothing to go on with.", "Run it anew.")
+    if not run.ended:
+        raise InvalidRequestError(f"{run_id} is not over: it is {run.state}.", "Wait for its end, or cancel it first.")
+    return RetryRequest(run_id)
+
+
+def retry(request: RetryRequest, settings: ProjectSettings) -> None:
+    """Begins the failed steps of a run again.
+
+    Raises:
+        UserError: the service refuses it, or cannot be reached.
+    """
+    client = connect(settings)
+    lost = f"Look whether it goes on: {run_page(request.run_id, settings)}."
+    with service_errors(f"Beginning the failed steps of {request.run_id} again", lost):
+        # kfp.Client has no method for it.
+        client._run_api.run_service_retry_run(request.run_id)
 
 
 def run_page(run_id: str, settings: ProjectSettings) -> str:

@@ -38,7 +38,7 @@ def main(arguments: Sequence[str]) -> int:
     artifacts = {name: each["artifacts"] for name, each in outputs.get("artifacts", {}).items()}
     places = [made["uri"] for each in artifacts.values() for made in each]
     places += [each["outputFile"] for each in outputs.get("parameters", {}).values()]
-    for place in places:
+    for place in (*places, outputs["outputFile"]):
         # Kubeflow makes the folders of outputs before a container starts.
         Path(place).parent.mkdir(parents=True, exist_ok=True)
     if options.image:

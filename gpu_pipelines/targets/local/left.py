@@ -17,7 +17,7 @@ from gpu_pipelines.targets.recorded_runs import entries_taken
 from gpu_pipelines.targets.run_record import RunRecord
 
 #: What the executor of each step writes last.
-_WRITTEN = "executor_output.json"
+EXECUTOR_OUTPUT = "executor_output.json"
 #: What KFP calls artifacts that people look at, and figures.
 _PAGES, _METRICS = ("system.HTML", "system.Markdown"), "system.Metrics"
 
@@ -28,7 +28,7 @@ def written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     Args:
         directory: the run's.
     """
-    files = directory.glob(f"artifacts/**/{_WRITTEN}")
+    files = directory.glob(f"artifacts/**/{EXECUTOR_OUTPUT}")
     for file in sorted(files, key=lambda file: file.stat().st_mtime_ns):
         yield file.parent.name, json.loads(file.read_text(encoding="utf-8"))
 

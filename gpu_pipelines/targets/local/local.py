@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.local.own import for_this_machine, own_here
-from gpu_pipelines.targets.local.runs import LocalRequest, run_and_record, shown_result
+from gpu_pipelines.targets.local.runs import GoesOn, LocalRequest, run_and_record, shown_result
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
 from gpu_pipelines.targets.local.telling import told_of_errors
 from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request, Submission, Values, is_own
@@ -26,6 +27,8 @@ from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
+    from gpu_pipelines.targets.earlier import EarlierRun
+    from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.messages import Watch
 
 #: What a file is compiled for where no accelerator is named.
@@ -38,9 +41,6 @@ _UNFINISHED = Path(".unfinished")
 class LocalOptions(AcceleratorOptions):
     """What can be asked of a run on this machine."""
 
-    resume: bool = option(
-        False, "Continue the newest run with these parameters that was interrupted.", {"run"}, group=HERE
-    )
     trial: bool = option(
         False, "Train a few dozen steps, and project time and cost on each accelerator.", {"run"}, group=HERE
     )
@@ -123,12 +123,14 @@ class Local(LocalTarget, Target):
         """The pipeline with what its steps read, which runs them again, and where an earlier run was stopped."""
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.targets.local.state import state_of_steps
-        from gpu_pipelines.targets.recorded_runs import checkpoints_to_resume
+        from gpu_pipelines.targets.recorded_runs import LATEST, checkpoints_of, checkpoints_to_resume, run_named
 
         runs = self.options.runs
         resumed = None
-        if self.options.resume:
+        if request.resume == LATEST:
             resumed = checkpoints_to_resume(runs.resolve(), compiled.name, values.arguments)
+        elif request.resume:
+            resumed = checkpoints_of(run_named(runs.resolve(), request.resume)) or None
         if isinstance(compiled.origin, OwnPipeline):
             own, plans, containers = compiled.origin, compiled.known["plans"], self.options.containers
             target = LocalTarget(None, CHECKPOINTS_OF_RUN, runs / _UNFINISHED)
@@ -159,9 +161,11 @@ class Local(LocalTarget, Target):
             values,
             self.options.accelerator,
             compiled.spec,
-            str(compiled.known["resumed"]),
+            resumed := str(compiled.known["resumed"]),
+            _resumed_run(request, resumed),
+            compiled.known.get("goes_on"),
         )
-        reuse = bool(request.cache or self.options.reuse or self.options.resume)
+        reuse = bool(request.cache or self.options.reuse or request.resume)
 
         def shown() -> list[str | Table]:
             table = Table("parameter", Column.text("value"))
@@ -170,6 +174,30 @@ class Local(LocalTarget, Target):
             return [f"{compiled.name} on this machine: {' → '.join(checked.dependencies)}", table, "Nothing was run."]
 
         return Submission((checked, reuse, request), shown)
+
+    def earlier(self, run: str) -> EarlierRun:
+        """A run as another one goes on from it."""
+        from gpu_pipelines.targets.local.earlier import earlier_run
+        from gpu_pipelines.targets.recorded_runs import run_named
+
+        return earlier_run(run_named(self.options.runs, run))
+
+    def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
+        """The pipeline with what an earlier run has done taken out of it."""
+        from kfp.components import load_component_from_text
+
+        from gpu_pipelines.targets.compiled import compiled as text_of
+        from gpu_pipelines.targets.compiled import documents_of
+        from gpu_pipelines.targets.local.brought import TAKEN_OVER, bring_here
+
+        spec = found.documents[0]
+        if isinstance(compiled.origin, OwnPipeline):
+            # Steps of others open files, and a bucket is mounted nowhere here.
+            bring_here(spec, self.options.runs / TAKEN_OVER / earlier.name.rpartition("/")[2])
+        goes_on = GoesOn(earlier.name, compiled.spec or documents_of(text_of(compiled.built))[0], found)
+        # JSON is YAML.
+        built = load_component_from_text(json.dumps(spec))
+        return replace(compiled, spec=spec, built=built, known={**compiled.known, "goes_on": goes_on})
 
     def execute(self, submission: Submission, watch: Watch) -> Outcome:
         """Runs the pipeline, or tries its training, and waits for the end."""
@@ -186,3 +214,13 @@ class Local(LocalTarget, Target):
 
         advice, lines = shown_trial(try_training(checked.values.arguments, checked.accelerator))
         return Outcome("succeeded", lines, save_trial(self.options.runs, checked.values.arguments, advice))
+
+
+def _resumed_run(request: Request, checkpoints: str) -> str:
+    """The name of the run on this machine that a run continues; empty for none."""
+    from gpu_pipelines.targets.recorded_runs import LATEST
+
+    if request.resume != LATEST:
+        return request.resume
+    # Below artifacts/checkpoints of the run.
+    return Path(checkpoints).parents[2].name

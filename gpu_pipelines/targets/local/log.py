@@ -11,7 +11,7 @@ import json
 import re
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -59,6 +59,7 @@ class StepRecord:
         made_by: id of the run that has made these; empty if that is not known.
         turn: what it was told that other turns of it were not, such as `seed=2`; empty where it has no others.
         place: folder of what it leaves.
+        kind: of the error that it failed with, as `gpu_pipelines.errors` calls it; empty where it did not say.
     """
 
     name: str
@@ -70,6 +71,7 @@ class StepRecord:
     made_by: str = ""
     turn: str = ""
     place: str = ""
+    kind: str = ""
     started: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     @property
@@ -137,12 +139,20 @@ class LocalLog(io.TextIOBase):
         error: the file in which a step leaves the error that it ends with.
         observer: is told of steps and of the lines that steps print themselves.
         steps: gets the steps as they begin; left out, a list of its own does.
+        unshown: names of tasks that are no steps.
     """
 
-    def __init__(self, directory: Path, error: Path, observer: Observer, steps: list[StepRecord] | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        error: Path,
+        observer: Observer,
+        steps: list[StepRecord] | None = None,
+        unshown: Collection[str] = (),
+    ) -> None:
         self.steps: list[StepRecord] = [] if steps is None else steps
         self._directory, self._error = directory, error
-        self._observer = observer
+        self._observer, self._unshown = observer, frozenset(unshown)
         self._words = [""]
         self._open: dict[int, _Open] = {}
         # What each step was told, by its name.
@@ -207,6 +217,8 @@ class LocalLog(io.TextIOBase):
         return f"{task}{_TURN}{before + 1}" if before else task
 
     def _begin(self, thread: int, task: str) -> None:
+        if task in self._unshown:
+            return
         name = self._new_name(task)
         step = StepRecord(name, log=f"logs/{name.replace(_TURN, '.')}.log")
         self.steps.append(step)
@@ -221,7 +233,7 @@ class LocalLog(io.TextIOBase):
         step.status = status
         step.seconds = time.monotonic() - step.started
         if status != "succeeded" and isinstance(error := left_error(self._error), UserError):
-            step.message = str(error)
+            step.message, step.kind = str(error), error.kind
         self._observer.step_ended(step)
 
     def _from_step(self, step: _Open, line: str) -> None:

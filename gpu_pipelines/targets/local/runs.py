@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES
-from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
 from gpu_pipelines.reports.durations import format_seconds
+from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.local.left import Left
-    from gpu_pipelines.targets.local.log import Observer, StepRecord
+    from gpu_pipelines.targets.local.log import Observer
     from gpu_pipelines.targets.messages import Values
     from gpu_pipelines.targets.run_record import RunRecord
 
@@ -47,6 +49,21 @@ _WHEN_STOPPED = {
 
 
 @dataclass(frozen=True)
+class GoesOn:
+    """What a run on this machine takes of one that was elsewhere.
+
+    Attributes:
+        name: that of the other run.
+        whole: the pipeline with all its steps.
+        found: what it takes over.
+    """
+
+    name: str
+    whole: Mapping[str, Any]
+    found: GoneOn
+
+
+@dataclass(frozen=True)
 class LocalRequest:
     """A checked request.
 
@@ -57,6 +74,8 @@ class LocalRequest:
         accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
         spec: the pipeline as KFP compiles it; left out, it is compiled where that is asked for.
         resumed: checkpoints of the run that it continues; empty if it continues none.
+        resumed_run: the name of that run.
+        goes_on: what it takes of a run elsewhere; None where it goes on from none.
     """
 
     name: str
@@ -65,6 +84,8 @@ class LocalRequest:
     accelerator: str
     spec: Mapping[str, Any] = field(default_factory=dict)
     resumed: str = ""
+    resumed_run: str = ""
+    goes_on: GoesOn | None = None
 
     @cached_property
     def compiled_spec(self) -> Mapping[str, Any]:
@@ -81,10 +102,13 @@ class LocalRequest:
 
     @property
     def dependencies(self) -> dict[str, list[str]]:
-        """For each task the tasks it needs, in an order in which they can run; see `without_early_checks`."""
+        """For each task the tasks it needs, in an order in which they can run; see `without_early_checks`.
+
+        Of a run that goes on from another one it is the whole pipeline, with what it takes over.
+        """
         from gpu_pipelines.targets.compiled import steps_of
 
-        return without_early_checks(steps_of(self.compiled_spec))
+        return without_early_checks(steps_of(self.goes_on.whole if self.goes_on else self.compiled_spec))
 
 
 def without_early_checks(steps: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
@@ -111,6 +135,7 @@ def run_and_record(
         reuse: skip steps whose inputs have not changed.
         cost: what the run costs, in words, or where that stands.
     """
+    from gpu_pipelines.targets.local.brought import brought_for_report
     from gpu_pipelines.targets.local.processes import end_left_behind
     from gpu_pipelines.targets.local.target import adopt_results, run_locally
     from gpu_pipelines.targets.recorded_runs import CACHE
@@ -133,6 +158,12 @@ def run_and_record(
         checkpoints=request.resumed or str(directory.absolute() / "artifacts" / "checkpoints"),
         cost=cost,
     )
+    record.resumes = request.resumed_run
+    importers: tuple[str, ...] = ()
+    if request.goes_on is not None:
+        found, importers = request.goes_on.found, request.goes_on.found.importers
+        record.resumes, record.trainings = request.goes_on.name, dict(found.trainings)
+        record.steps += [StepRecord(name, status="reused") for name in found.taken_over]
     watched = _Recorder(record, request, runs, observer)
     watched.write()
     try:
@@ -147,6 +178,7 @@ def run_and_record(
                 checkpoints=request.resumed,
                 tracking=request.tracking,
                 steps=record.steps,
+                unshown=importers,
                 stopping=_say_stopping,
             )
     except BaseException as error:
@@ -159,6 +191,8 @@ def run_and_record(
     record.status = outcome.status
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
     record.outputs = outcome.values
+    if request.goes_on is not None:
+        record.artifacts = brought_for_report(record.artifacts, directory / "artifacts" / "taken-over")
     _note_what_is_left(record, watched.artifacts())
     watched.write(is_end=True)
     write_outcome(runs, record)
@@ -350,3 +384,5 @@ def _failure(record: RunRecord) -> Iterator[str]:
         yield f"{ERROR_PREFIX}{step.name} failed; its log ends:"
         yield from (f"  {line}" for line in lines[-LINES_OF_LOG_SHOWN:])
     yield f"log: {log}"
+    if step.kind == UnavailableError.kind:
+        yield f"it is an error of a service; to go on at this step: gpu-pipelines run --resume {record.run_id}"

@@ -6,7 +6,7 @@ import builtins
 import logging
 import shutil
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager, redirect_stdout
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -187,6 +187,7 @@ def run_locally(
     checkpoints: str = "",
     tracking: str = "",
     steps: list[StepRecord] | None = None,
+    unshown: Collection[str] = (),
     stopping: Callable[[StepRecord | None], None] = lambda step: None,
 ) -> LocalRun:
     """Runs a pipeline and waits for it.
@@ -202,6 +203,7 @@ def run_locally(
             this run.
         tracking: the tracker that the steps tell; empty for none.
         steps: gets the steps as they begin.
+        unshown: names of tasks that are no steps.
         stopping: is called at once after a Ctrl-C or SIGTERM, with the step that runs, which may take a while to end; a
             second Ctrl-C kills it.
     """
@@ -217,7 +219,7 @@ def run_locally(
         cache_root=str(own_cache),
     )
     error = directory / ".error.json"
-    log = LocalLog(directory, error, observer, steps)
+    log = LocalLog(directory, error, observer, steps, unshown)
     # Not variables of the tasks: they would be part of the key under which their results are kept.
     told = environment_with(
         {

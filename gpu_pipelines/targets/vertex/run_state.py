@@ -10,13 +10,13 @@ from typing import Any
 from gpu_pipelines.targets.compiled import step_components
 
 #: States of a run that are its end, and what they are called here.
-_RUN_ENDS = {
+RUN_ENDS = {
     "PIPELINE_STATE_SUCCEEDED": "succeeded",
     "PIPELINE_STATE_FAILED": "failed",
     "PIPELINE_STATE_CANCELLED": "cancelled",
 }
 #: States of a step (`PipelineTaskDetail.State`), and what they are called here.
-_STEP_STATES = {
+STEP_STATES = {
     "PENDING": "waiting",
     "RUNNING": "running",
     "CANCEL_PENDING": "running",
@@ -71,7 +71,7 @@ class RunState:
 
     @property
     def ended(self) -> bool:
-        return self.state in _RUN_ENDS.values()
+        return self.state in RUN_ENDS.values()
 
     def to_json(self) -> dict[str, Any]:
         """The run as a JSON object."""
@@ -90,7 +90,7 @@ def state_of(job: Any) -> RunState:
     state = job.state.name
     return RunState(
         name=job.name,
-        state=_RUN_ENDS.get(state, state.removeprefix("PIPELINE_STATE_").lower()),
+        state=RUN_ENDS.get(state, state.removeprefix("PIPELINE_STATE_").lower()),
         steps=tuple(_step(detail) for detail in sorted(details, key=_begun)),
         error=job.error.message,
     )
@@ -108,7 +108,7 @@ def _step(detail: Any) -> StepState:
         seconds = (detail.end_time - detail.start_time).total_seconds()
     return StepState(
         name=detail.task_name,
-        state=_STEP_STATES.get(detail.state.name, "waiting"),
+        state=STEP_STATES.get(detail.state.name, "waiting"),
         jobs=_jobs(detail),
         seconds=seconds,
         error=detail.error.message,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.accelerators.fallback import Fallback, named
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.placement import TRAINS
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget, told_left_out
@@ -38,6 +38,8 @@ from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
+    from gpu_pipelines.targets.earlier import EarlierRun
+    from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.messages import Request, Values, Watch
     from gpu_pipelines.targets.vertex.machines import StepMachines
     from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
@@ -210,6 +212,20 @@ class Vertex(VertexTarget, CloudTarget):
             pipelines.cancel(name, settings)
             page = console.run_page(name)
         return f"asked to cancel {name.rpartition('/')[2]}\nconsole: {page}"
+
+    def earlier(self, run: str) -> EarlierRun:
+        """A run as another one goes on from it."""
+        from gpu_pipelines.targets.vertex import earlier, jobs, pipelines
+
+        if jobs.is_custom_job(run):
+            raise InvalidRequestError(f"{run} is a custom job, not a run of a pipeline.", "Submit it again.")
+        settings = pipelines.settings_of(run, self.settings)
+        return earlier.earlier_run(pipelines.full_name(run, settings), settings)
+
+    def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
+        """The pipeline with what an earlier run has done taken out of it."""
+        # It is no uploaded version any more.
+        return replace(compiled, spec=found.documents[0], origin=replace(compiled.origin, template=None))
 
     def publish(self, compiled: Compiled, tags: Sequence[str]) -> Done:
         """Uploads a version to the repository."""

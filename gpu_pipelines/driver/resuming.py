@@ -1,0 +1,349 @@
+"""`run --resume RUN`: a run that failed or was cancelled goes on at the step that failed, in a new run."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
+from gpu_pipelines.dag.placement import LOOKING_STEPS
+from gpu_pipelines.driver.arguments import (
+    checked_values,
+    fields_of,
+    given_values,
+    parameters_of_pipeline,
+    parameters_of_spec,
+)
+from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, some_of
+from gpu_pipelines.targets.earlier import EarlierRun
+from gpu_pipelines.targets.messages import Compiled, Request, Submission, Values
+from gpu_pipelines.targets.options import declared, given
+from gpu_pipelines.targets.recorded_runs import LATEST
+from gpu_pipelines.targets.target import target_named
+
+if TYPE_CHECKING:
+    from gpu_pipelines.component_interface.parameter import Parameter
+    from gpu_pipelines.targets.going_on import GoneOn
+    from gpu_pipelines.targets.target import Target
+
+_VERTEX_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
+#: As `run --target vertex` prints it; a run on this machine has no four digits at its end.
+_JOB_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
+_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+#: The step that checks the parameters of all others, and hands on those that were given in `advanced`.
+_CHECKS = LOOKING_STEPS[0]
+_MOST_BEFORE, _NAMED = 20, 8
+
+
+def goes_on(target: Target, pipeline: str, resume: str) -> bool:
+    """Whether a run goes on from a certain one; the newest one of a pipeline is this machine's to find."""
+    return bool(resume) and not (target.name == "local" and resume == LATEST and pipeline)
+
+
+def resumed_submission(
+    target: Target,
+    pipeline: str,
+    resume: str,
+    assignments: Sequence[str],
+    file: Path | None,
+    cache: bool | None,
+) -> Submission:
+    """A run that goes on from another, ready to be sent; says on stderr what it takes over and what it runs.
+
+    Args:
+        target: where it will run.
+        pipeline: as `submission_of` takes it; empty for that of the earlier run.
+        resume: the earlier run: its name on the target, the full name of a job, a run on this machine.
+        assignments: parameters that the steps which are left get in the place of those of the earlier run.
+        file: a YAML file of more.
+        cache: as `submission_of` takes it.
+
+    Raises:
+        UserError: it cannot go on from that run.
+    """
+    if resume == LATEST and target.name != "local":
+        raise InvalidRequestError(
+            f"On {target.title} the run that --resume goes on from has to be named.", "Give what run printed."
+        )
+    if getattr(target.options, "emulate", False):
+        raise InvalidRequestError(
+            "--emulate starts an emulator for one run, in which there is no earlier one.",
+            "Start one that stays (gpu-pipelines emulator start), and run there; see docs/emulator.md.",
+        )
+    origin = _origin(target, resume)
+    if hasattr(origin, "retried") and origin.name == target.name:
+        if pipeline or assignments or file:
+            raise InvalidRequestError(
+                f"On {origin.title} a run goes on as it was sent: it takes neither another pipeline nor parameters.",
+                "Leave them out; or run it anew.",
+            )
+        submission: Submission = origin.retried(resume)
+        return submission
+    _require_able(origin, target, resume)
+    earlier = _with_those_before(origin, origin.earlier(resume))
+    earlier.require_resumable()
+    given_here = given_values(assignments, file)
+    compiled, request = _pipeline_of(target, pipeline, earlier, given_here, cache)
+    before = _parameters_before(target, earlier, compiled)
+    values = checked_values(compiled, target, assignments, file, before)
+    if target.name == earlier.target == "local" and not earlier.resumes:
+        request = replace(request, resume=earlier.name)
+        compiled = target.fitted(compiled, request, values)
+        _require_of_steps_left(compiled, earlier, before, values, given_here, _done(earlier))
+        return target.submission(compiled, request, values)
+    compiled = target.fitted(compiled, request, values)
+    return _going_on(target, compiled, request, earlier, before, values, given_here)
+
+
+def _require_able(origin: Any, target: Target, resume: str) -> None:
+    """Raises UserError if a place does not tell of its runs, or another cannot go on with one."""
+    if not hasattr(origin, "earlier"):
+        there = f"Go on with it there (--target {origin.name}), or run it anew."
+        raise InvalidRequestError(
+            f"{resume} is on {origin.title}, which does not tell what the steps of a run have made.",
+            there if hasattr(origin, "retried") else "Run it anew.",
+        )
+    if not hasattr(target, "going_on"):
+        raise InvalidRequestError(
+            f"{target.title} cannot go on with a run that was elsewhere.", "Give the --target where it was, or another."
+        )
+
+
+def _done(earlier: EarlierRun) -> tuple[str, ...]:
+    """The steps of a run on this machine that are reused, wherever what they have made is."""
+    return tuple(name for name in earlier.states if earlier.is_done(name) and name != _CHECKS)
+
+
+def _origin(target: Target, run: str) -> Any:
+    """The target that a run is on, by what its name looks like."""
+    from gpu_pipelines.targets.recorded_runs import run_named
+    from gpu_pipelines.targets.trial_record import RUNS
+
+    settings = target.settings
+    runs = getattr(target.options, "runs", RUNS)
+    if _VERTEX_JOB.fullmatch(run):
+        parts = run.split("/")
+        if target.name == "vertex" and (settings.project, settings.region) == (parts[1], parts[3]):
+            return target
+        made = target_named("vertex")
+        return made(made.Options(), replace(settings, project=parts[1], region=parts[3]))
+    if _UUID.fullmatch(run):
+        return target if target.name == "kubeflow" else target_named("kubeflow")(None, settings)
+    if target.name in ("local", "kubeflow") and _JOB_ID.fullmatch(run) and not (Path(runs) / run).exists():
+        return target_named("vertex")(None, settings)
+    if target.name == "local":
+        run_named(runs, run)
+        return target
+    if (Path(runs) / run / "run.json").is_file():
+        made = target_named("local")
+        return made(made.Options(), settings)
+    return target
+
+
+def _with_those_before(origin: Any, earlier: EarlierRun) -> EarlierRun:
+    """A run with what those have made that it has gone on from, which are looked for only as far as they are needed."""
+
+    found, before = earlier, earlier.resumes
+    for _ in range(_MOST_BEFORE):
+        if not before:
+            return found
+        at: Target = _origin(origin, before)
+        try:
+            other = at.earlier(before)  # type: ignore[attr-defined]
+        except NotFoundError:
+            raise NotFoundError(
+                f"{earlier.name} has taken over steps of {before}, which is not there any more.", "Run it anew."
+            ) from None
+        found, before = found.after(other), other.resumes
+    return found
+
+
+def _pipeline_of(
+    target: Target, pipeline: str, earlier: EarlierRun, given_here: Mapping[str, Any], cache: bool | None
+) -> tuple[Compiled, Request]:
+    """The pipeline that goes on: the one that is named, or that of the earlier run."""
+    if target.name == earlier.target == "local" and not target.options.accelerator:
+        # It is a part of what results are found again by.
+        target.options = replace(target.options, accelerator=earlier.accelerator)
+    in_file = [name for name, each in declared(type(target.options)).items() if each.in_file]
+    compiles = bool(pipeline) or target.name != earlier.target or any(name in in_file for name in given(target.options))
+    if not compiles and "root" in earlier.spec:
+        sent: Any = target
+        return sent.parsed(json.dumps(earlier.spec), earlier.name), Request(earlier.pipeline, given_here, cache)
+    name = pipeline or _known(earlier)
+    request = Request(pipeline_for(name, given_here), given_here, cache)
+    compiled = target.load(request)
+    if _plain(compiled.name) != _plain(earlier.pipeline):
+        raise InvalidRequestError(
+            f"{earlier.name} is a run of {earlier.pipeline}, not of {compiled.name}.", "Leave the pipeline out."
+        )
+    return compiled, request
+
+
+def _known(earlier: EarlierRun) -> str:
+    name = _plain(earlier.pipeline)
+    if name not in PIPELINES:
+        raise InvalidRequestError(
+            f"{earlier.name} is a run of {earlier.pipeline}, a pipeline of somebody's.",
+            "Give its file before --resume.",
+        )
+    return name
+
+
+def _plain(name: str) -> str:
+    return name.replace("-", "_")
+
+
+def _parameters_before(target: Target, earlier: EarlierRun, compiled: Compiled) -> dict[str, Any]:
+    """The values of the earlier run; what was a default of its target is one of this target."""
+    known: Mapping[str, Parameter] = {}
+    if "root" in earlier.spec:
+        known = parameters_of_spec(earlier.spec)
+    elif target.name != earlier.target and _plain(earlier.pipeline) in PIPELINES:
+        known = parameters_of_pipeline(target_named(earlier.target)().load(Request(_plain(earlier.pipeline))).built)
+    defaults = {name: each.default for name, each in known.items()}
+    of_place = target.name != earlier.target
+    of_target = {name: value for name, value in target.defaults().items() if value}
+    kept = {
+        name: value
+        for name, value in earlier.parameters.items()
+        if not (of_place and (name in of_target or value == defaults.get(name)))
+    }
+    return {**of_target, **kept}
+
+
+def _going_on(
+    target: Target,
+    compiled: Compiled,
+    request: Request,
+    earlier: EarlierRun,
+    before: Mapping[str, Any],
+    values: Values,
+    given_here: Mapping[str, Any],
+) -> Submission:
+    """The run, from the pipeline with what is done taken out."""
+    from gpu_pipelines.targets.compiled import compiled as text_of
+    from gpu_pipelines.targets.compiled import documents_of
+    from gpu_pipelines.targets.going_on import gone_on
+
+    text = compiled.text if compiled.text else "" if compiled.spec else text_of(compiled.built)
+    documents = documents_of(text) if text else [compiled.spec]
+    is_changed = bool(given_here) or target.name != earlier.target
+    again, here = (_CHECKS,) if is_changed else (), target.name == "local"
+    found = gone_on(documents, earlier, again, here=here, can_read=target.can_read)
+    _require_same(documents[0], earlier, found.taken_over, across=target.name != earlier.target)
+    _require_of_steps_left(compiled, earlier, before, values, given_here, found.taken_over, documents[0])
+    _require_reachable(target, found)
+    for line in _told(earlier, found):
+        print(line, file=sys.stderr)
+    for line in compiled.told:
+        print(line, file=sys.stderr)
+    going: Any = target
+    return target.submission(going.going_on(compiled, found, earlier), request, values)
+
+
+def _told(earlier: EarlierRun, found: GoneOn) -> Iterator[str]:
+    """What is taken over, and what runs."""
+    yield f"goes on from {earlier.name}, which was {earlier.state}"
+    yield f"takes over: {', '.join(found.taken_over) or 'nothing'}; runs: {', '.join(found.left)}"
+    for name, place in found.trainings.items():
+        yield f"{name} continues from the newest checkpoint in {place}"
+
+
+def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[str], *, across: bool) -> None:
+    """Checks that the steps that are done are those of the pipeline that goes on.
+
+    Raises:
+        UserError: one has changed, or is not there any more.
+    """
+    from gpu_pipelines.targets.going_on import programs_of
+
+    now, then = programs_of(spec), programs_of(earlier.spec)
+    lost = [name for name, each in then.items() if earlier.has_done(name) and name not in now and not each.is_last]
+    changed = [
+        name for name in taken if name in then and name in now and not then[name].is_as(now[name], across=across)
+    ]
+    if found := [*lost, *changed]:
+        raise InvalidRequestError(
+            f"{earlier.name} is a run of another version of {earlier.pipeline}: {some_of(found, _NAMED)} of it "
+            f"{'is' if len(found) == 1 else 'are'} done and not as in this one.",
+            "Leave the pipeline out to go on with that version, or run this one anew.",
+        )
+
+
+def _require_of_steps_left(
+    compiled: Compiled,
+    earlier: EarlierRun,
+    before: Mapping[str, Any],
+    values: Values,
+    given_here: Mapping[str, Any],
+    done: Sequence[str],
+    spec: Mapping[str, Any] | None = None,
+) -> None:
+    """Checks that the parameters which were given anew are of steps that are not done.
+
+    Raises:
+        UserError: names those that are not, with the steps.
+    """
+    from gpu_pipelines.targets.compiled import compiled as text_of
+    from gpu_pipelines.targets.compiled import documents_of
+    from gpu_pipelines.targets.going_on import takers_of
+
+    spec = spec or compiled.spec or documents_of(text_of(compiled.built))[0]
+    earlier_values = {**before, **(before.get("advanced") or {})}
+    known = {**fields_of(compiled.name, parameters_of_spec(spec))}
+    problems = []
+    for name in [name for name in _names_given(given_here) if name in values.arguments]:
+        default = known[name].default if name in known else parameters_of_spec(spec)[name].default
+        if values.arguments[name] == earlier_values.get(name, default):
+            continue
+        takers = takers_of(spec, name) | (takers_of(spec, "", _outputs_with(compiled.name, name)))
+        if found := sorted(takers & set(done)):
+            problems.append(
+                f"{name} is of {', '.join(found)}, which {'is' if len(found) == 1 else 'are'} done in {earlier.name}. "
+                "Leave it out, or run it anew."
+            )
+    if problems:
+        raise UserError.of_all(problems)
+
+
+def _names_given(given_here: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in given_here.items():
+        if name != "advanced":
+            yield name
+            continue
+        yield from json.loads(value) if isinstance(value, str) else value
+
+
+def _outputs_with(pipeline: str, name: str) -> tuple[str, ...]:
+    """The outputs of the first step that hand on a field of `advanced`."""
+    from gpu_pipelines.dag.advanced import by_step
+
+    if _plain(pipeline) not in PIPELINES:
+        return ()
+    settings = load_request(_plain(pipeline)).SETTINGS
+    return tuple(step for step, held in by_step({name: None}, settings).items() if held)
+
+
+def _require_reachable(target: Target, found: GoneOn) -> None:
+    """Checks that what is taken over is still there, and can be read where the run goes on.
+
+    Raises:
+        UserError: lists what is not.
+    """
+    from gpu_pipelines.artifacts.remote_files import is_remote, listed
+
+    problems = []
+    places = {**found.needed, **{place: f"the checkpoints of {name}" for name, place in found.trainings.items()}}
+    for uri, what in places.items():
+        if not target.can_read(uri):
+            problems.append(f"{what} is in {uri}, which {target.readers or target.title} cannot read.")
+        elif uri in found.needed and not (listed(uri) if is_remote(uri) else Path(uri).exists()):
+            problems.append(f"{what} was in {uri}, where nothing is any more. Run it anew.")
+    if problems:
+        raise UserError.of_all(problems)

@@ -1,0 +1,113 @@
+"""A run that another one goes on from: what its steps have made, and where its trainings were."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_pipelines.errors import InvalidRequestError
+
+SUCCEEDED, NOT_TRIGGERED = "succeeded", "not triggered"
+#: States of steps whose outputs are there.
+_DONE = (SUCCEEDED, "reused")
+#: States in which a run can be gone on from.
+RESUMABLE = ("failed", "cancelled", "interrupted", "died")
+#: How the description of a run begins to say what it resumes; the name comes after it.
+RESUMES = "Resumes "
+
+
+@dataclass(frozen=True)
+class Made:
+    """What a step has made.
+
+    Attributes:
+        parameters: its outputs that are no artifacts, by name.
+        artifacts: the others: `uri` and `metadata` of each, a list of them by name.
+    """
+
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    artifacts: Mapping[str, Sequence[Mapping[str, Any]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EarlierRun:
+    """A run as far as it has come.
+
+    Attributes:
+        name: its name, by which it is found from anywhere: of a job its full name.
+        target: where it ran.
+        state: succeeded, failed, cancelled, interrupted, died, or what else its target says.
+        spec: the pipeline that it ran, as KFP compiles it.
+        parameters: the values of its pipeline's parameters, as the pipeline took them.
+        states: how its tasks have fared, by their names: succeeded, reused, failed, not triggered and others.
+        made: what those have made that are done, by their names.
+        trainings: where the checkpoints of those are that began to train, by their names.
+        resumes: name of the run that it has itself gone on from; empty for none.
+        accelerator: of a run on this machine, what it was asked to run on.
+    """
+
+    name: str
+    target: str
+    state: str
+    spec: Mapping[str, Any]
+    parameters: Mapping[str, Any]
+    states: Mapping[str, str]
+    made: Mapping[str, Made]
+    trainings: Mapping[str, str] = field(default_factory=dict)
+    resumes: str = ""
+    accelerator: str = ""
+
+    @property
+    def pipeline(self) -> str:
+        """The name of its pipeline, as KFP has it."""
+        return str(self.spec["pipelineInfo"]["name"])
+
+    def is_done(self, task: str) -> bool:
+        """Whether a task is done."""
+        return self.states.get(task) in _DONE
+
+    def has_done(self, task: str) -> bool:
+        """Whether a task is done, and what it has made is known."""
+        return self.is_done(task) and task in self.made
+
+    def has_begun(self, task: str) -> bool:
+        """Whether a task has come as far as to run."""
+        return self.states.get(task, "waiting") not in ("waiting", NOT_TRIGGERED)
+
+    def require_resumable(self) -> None:
+        """Checks that it has ended, and not well.
+
+        Raises:
+            UserError: it runs, or has succeeded.
+        """
+        if self.state == SUCCEEDED:
+            raise InvalidRequestError(f"{self.name} has succeeded: there is nothing to go on with.", "Run it anew.")
+        if self.state not in RESUMABLE:
+            remedy = "Wait for its end, or cancel it first."
+            raise InvalidRequestError(f"{self.name} is not over: it is {self.state}.", remedy)
+
+    def after(self, before: EarlierRun) -> EarlierRun:
+        """What there is of two runs together of which this one went on from the other.
+
+        Args:
+            before: the other.
+        """
+        return EarlierRun(
+            self.name,
+            self.target,
+            self.state,
+            self.spec,
+            self.parameters,
+            {**{name: state for name, state in before.states.items() if state in _DONE}, **self.states},
+            {**before.made, **self.made},
+            {**before.trainings, **self.trainings},
+            before.name,
+        )
+
+
+def resumed_by(spec: Mapping[str, Any]) -> str:
+    """The name of the run that a run of this pipeline goes on from, as its description says it; empty for none."""
+    text = str(spec.get("pipelineInfo", {}).get("description", ""))
+    _, found, rest = text.rpartition(RESUMES)
+    return rest.partition(":")[0] if found and ": takes over " in rest else ""

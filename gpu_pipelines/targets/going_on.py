@@ -1,0 +1,562 @@
+"""A compiled pipeline that goes on from an earlier run: what is done stands in it as values and importers.
+
+A step that is done is taken out. Whoever takes an output of it gets the value as a constant, or the artifact from an
+importer, which names the very artifact that the earlier run has made: nothing is copied, and in the metadata of the
+service the lineage goes on. A training that had begun is told where its checkpoints are. All else stays as it is, with
+conditions, exit handlers and pipelines within the pipeline; of a loop that was broken off nothing can be said for
+certain, and it is refused.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gpu_pipelines.dag.placement import LOOKING_STEPS, TRAINING_STEPS
+from gpu_pipelines.emulator.conditions import holds
+from gpu_pipelines.errors import InvalidRequestError, some_of
+from gpu_pipelines.targets.earlier import NOT_TRIGGERED, RESUMES, SUCCEEDED, EarlierRun, Made
+from gpu_pipelines.targets.own.placed import drop_unused
+
+#: A task that runs whatever has become of those before it, such as what an exit handler runs.
+_WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
+_CHECKPOINT_URI = "checkpoint_uri"
+_IN_CONDITION = re.compile(r"inputs\.parameter_values\['([^']+)'\]")
+#: What stands behind the name of a task in a turn of a loop.
+_TURN = re.compile(r"(-#\d+)+$")
+_NAMED = 8
+
+
+@dataclass(frozen=True)
+class GoneOn:
+    """A pipeline that goes on.
+
+    Attributes:
+        documents: those of the compiled file.
+        taken_over: names of the steps whose outputs it takes, in order.
+        left: names of the steps that it runs, those in loops and branches too.
+        needed: URIs of the artifacts that it takes, each with the names of step and output.
+        trainings: places of checkpoints that it goes on from, by the names of the steps.
+        importers: names of the tasks that stand for artifacts of steps that are done.
+    """
+
+    documents: list[dict[str, Any]]
+    taken_over: tuple[str, ...]
+    left: tuple[str, ...]
+    needed: Mapping[str, str]
+    trainings: Mapping[str, str]
+    importers: tuple[str, ...] = ()
+
+
+@dataclass
+class _Part:
+    """What is left of a part of a pipeline, and what of its outputs is known."""
+
+    is_done: bool
+    made: Made
+    known: dict[str, Any] = field(default_factory=dict)
+
+
+def gone_on(
+    documents: Sequence[Mapping[str, Any]],
+    earlier: EarlierRun,
+    again: Collection[str] = (),
+    *,
+    here: bool = False,
+    can_read: Callable[[str], bool] = lambda uri: True,
+) -> GoneOn:
+    """A pipeline that goes on from an earlier run of it.
+
+    Args:
+        documents: those of the compiled file.
+        earlier: the run.
+        again: names of steps that run again although they are done, and that make no others run again.
+        here: whether KFP's local runner will run it, which knows a condition by the step that made its value.
+        can_read: whether what is at a URI can be read where it will run; a report that cannot is no output of it.
+
+    Raises:
+        UserError: it cannot go on exactly.
+    """
+    made = [copy.deepcopy(dict(each)) for each in documents]
+    _require_names(made[0], earlier)
+    rewriting = _Rewriting(made[0], earlier, set(again), here, can_read)
+    rewriting.part(made[0]["root"])
+    drop_unused(made)
+    taken = tuple(rewriting.taken)
+    info = made[0]["pipelineInfo"] = dict(made[0]["pipelineInfo"])
+    before = str(info.get("description", "")).partition(RESUMES)[0].strip()
+    info["description"] = f"{before} {RESUMES}{earlier.name}: takes over {', '.join(taken) or 'nothing'}.".strip()
+    left = tuple(_containers(made[0], made[0]["root"]))
+    return GoneOn(made, taken, left, rewriting.needed, rewriting.trainings, tuple(rewriting.importers))
+
+
+class _Rewriting:
+    """Takes what is done out of a pipeline, part by part."""
+
+    def __init__(
+        self, spec: dict[str, Any], earlier: EarlierRun, again: set[str], here: bool, can_read: Callable[[str], bool]
+    ) -> None:
+        self._spec, self._earlier, self._again, self._here = spec, earlier, again, here
+        self._can_read = can_read
+        self.taken: list[str] = []
+        self.needed: dict[str, str] = {}
+        self.trainings: dict[str, str] = {}
+        self.importers: list[str] = []
+
+    def part(self, component: dict[str, Any]) -> _Part:
+        """Rewrites the tasks of a part, in place."""
+        dag = component["dag"]
+        tasks: dict[str, Any] = dag["tasks"]
+        definitions = {name: self._spec["components"][task["componentRef"]["name"]] for name, task in tasks.items()}
+        made: dict[str, Made] = {}
+        known: dict[str, dict[str, Any]] = {}
+        settled: set[str] = set()
+        for name in in_order(tasks):
+            task, is_next = tasks[name], tasks_before(tasks[name]) & tasks.keys() <= settled
+            found = self._task(name, task, is_next)
+            if found.is_done:
+                made[name] = found.made
+            if found.is_done or (is_next and self._is_passed_over(name, task)):
+                settled.add(name)
+            known[name] = {**found.known, **(found.made.parameters if found.is_done else {})}
+        is_done = settled == tasks.keys()
+        outputs = self._outputs_of(dag, made, known)
+        if is_done:
+            return _Part(True, outputs)
+        importers: dict[str, Any] = {}
+        for name in made:
+            del tasks[name]
+        for name, task in list(tasks.items()):
+            self._rewire(task, made, known, definitions, importers)
+            self._decide(name, task)
+        self._rewire_outputs(component, made, known, definitions, importers)
+        tasks.update(importers)
+        return _Part(False, Made(), dict(outputs.parameters))
+
+    def _task(self, name: str, task: dict[str, Any], is_next: bool) -> _Part:
+        """A task: taken out as a whole, rewritten within, or left as it is."""
+        component = self._spec["components"][task["componentRef"]["name"]]
+        if "parameterIterator" in task or "artifactIterator" in task:
+            return self._loop(name, component, is_next)
+        if "dag" in component:
+            if not is_next or self._earlier.states.get(name) == NOT_TRIGGERED:
+                return _Part(False, Made())
+            own = copy.deepcopy(component)
+            found = self.part(own)
+            if not found.is_done:
+                key = self._free_name(f"{task['componentRef']['name']}-resumed")
+                self._spec["components"][key] = own
+                task["componentRef"] = {"name": key}
+            return found
+        if is_next and not _is_last(task) and name not in self._again and self._earlier.has_done(name):
+            if not self._is_importer(task):
+                self.taken.append(name)
+            return _Part(True, self._earlier.made[name])
+        if (place := self._earlier.trainings.get(name)) and _trains(task, component):
+            self.trainings[name] = place
+            given = task.setdefault("inputs", {}).setdefault("parameters", {})
+            given[_CHECKPOINT_URI] = {"runtimeValue": {"constant": place}}
+        return _Part(False, Made())
+
+    def _loop(self, name: str, component: Mapping[str, Any], is_next: bool) -> _Part:
+        """A loop, which is taken over as a whole or not at all: whose turn a step was is nowhere said."""
+        state = self._earlier.states.get(name)
+        if state == SUCCEEDED and is_next:
+            self.taken.append(name)
+            return _Part(True, self._earlier.made.get(name, Made()))
+        inside = set(_containers(self._spec, component)) if "dag" in component else {name}
+        begun = {_TURN.sub("", each) for each in self._earlier.states if self._earlier.has_begun(each)}
+        if self._earlier.has_begun(name) or inside & begun:
+            raise InvalidRequestError(
+                f"{self._earlier.name} has ended within the loop {name}, of whose turns some may be done: nobody says "
+                "which.",
+                "Run it anew with --cache, which takes the results of steps whose inputs are the same.",
+            )
+        return _Part(False, Made())
+
+    def _is_passed_over(self, name: str, task: Mapping[str, Any]) -> bool:
+        """Whether a task that stays is no reason for those after it to run again."""
+        return name in self._again or self._earlier.states.get(name) == NOT_TRIGGERED or self._is_importer(task)
+
+    def _is_importer(self, task: Mapping[str, Any]) -> bool:
+        label = self._spec["components"][task["componentRef"]["name"]].get("executorLabel", "")
+        return "importer" in self._spec["deploymentSpec"]["executors"].get(label, {})
+
+    def _rewire(
+        self,
+        task: dict[str, Any],
+        made: Mapping[str, Made],
+        known: Mapping[str, Mapping[str, Any]],
+        definitions: Mapping[str, Any],
+        importers: dict[str, Any],
+    ) -> None:
+        """Gives a task that stays values in the place of outputs of those that do not."""
+        inputs = task.get("inputs", {})
+        for key, source in list(inputs.get("parameters", {}).items()):
+            output = source.get("taskOutputParameter")
+            if output is None or not (output["producerTask"] in made or _knows(known, output)):
+                continue
+            del source["taskOutputParameter"]
+            values = known[output["producerTask"]]
+            if output["outputParameterKey"] in values:
+                source["runtimeValue"] = {"constant": self._constant(values[output["outputParameterKey"]], output)}
+            else:
+                self._require_optional(task, key, output)
+                del inputs["parameters"][key]
+        used = set()
+        for key, source in list(inputs.get("artifacts", {}).items()):
+            output = source.get("taskOutputArtifact")
+            if output is None or output["producerTask"] not in made:
+                continue
+            importer = self._importer(output["producerTask"], output["outputArtifactKey"], made, definitions, importers)
+            if importer:
+                source["taskOutputArtifact"] = {"outputArtifactKey": "artifact", "producerTask": importer}
+                used.add(importer)
+            else:
+                del inputs["artifacts"][key]
+        if "dependentTasks" in task or used:
+            kept = [each for each in task.get("dependentTasks", []) if each not in made]
+            task["dependentTasks"] = [*kept, *sorted(used)]
+
+    def _require_optional(self, task: Mapping[str, Any], key: str, output: Mapping[str, Any]) -> None:
+        """Raises UserError if a task needs an output that nobody knows."""
+        defined = self._spec["components"][task["componentRef"]["name"]].get("inputDefinitions", {})
+        wanted = defined.get("parameters", {}).get(key, {})
+        if not (wanted.get("isOptional") or "defaultValue" in wanted):
+            raise InvalidRequestError(
+                f"{output['outputParameterKey']} of {output['producerTask']} is needed, and {self._earlier.name} "
+                "does not tell it.",
+                "Run it anew with --cache.",
+            )
+
+    def _constant(self, value: Any, output: Mapping[str, Any]) -> Any:
+        if "{{$" in str(value):
+            raise InvalidRequestError(
+                f"{output['outputParameterKey']} of {output['producerTask']} has {{{{$ in it, which the service would "
+                "take for a placeholder.",
+                "Run it anew.",
+            )
+        return value
+
+    def _importer(
+        self,
+        producer: str,
+        output: str,
+        made: Mapping[str, Made],
+        definitions: Mapping[str, Any],
+        importers: dict[str, Any],
+    ) -> str:
+        """The name of the task that stands for an artifact of a step that is done; empty if it has made none."""
+        held = made[producer].artifacts.get(output, [])
+        if not held:
+            return ""
+        if len(held) > 1:
+            raise InvalidRequestError(
+                f"{output} of {producer} is a list of {len(held)} artifacts, and an importer gives a single one.",
+                "Run it anew with --cache.",
+            )
+        name = f"{producer}-{output}".replace("_", "-").lower()
+        if name in importers:
+            return name
+        kind = definitions[producer]["outputDefinitions"]["artifacts"][output]["artifactType"]
+        uri, label = str(held[0]["uri"]), self._free_name(f"exec-{name}", "executors")
+        key = self._free_name(f"comp-{name}")
+        self.importers.append(name)
+        self.needed[uri] = f"{output} of {producer}"
+        self._spec["components"][key] = {
+            "executorLabel": label,
+            "inputDefinitions": {"parameters": {"uri": {"parameterType": "STRING"}}},
+            "outputDefinitions": {"artifacts": {"artifact": {"artifactType": dict(kind)}}},
+        }
+        importer: dict[str, Any] = {"artifactUri": {"constant": uri}, "typeSchema": dict(kind)}
+        if held[0].get("metadata"):
+            importer["metadata"] = dict(held[0]["metadata"])
+        self._spec["deploymentSpec"]["executors"][label] = {"importer": importer}
+        importers[name] = {
+            "cachingOptions": {},
+            "componentRef": {"name": key},
+            "inputs": {"parameters": {"uri": {"runtimeValue": {"constant": uri}}}},
+            "taskInfo": {"name": name},
+        }
+        return name
+
+    def _free_name(self, stem: str, where: str = "components") -> str:
+        taken = self._spec["components"] if where == "components" else self._spec["deploymentSpec"]["executors"]
+        name, number = stem, 1
+        while name in taken:
+            number += 1
+            name = f"{stem}-{number}"
+        return name
+
+    def _decide(self, name: str, task: dict[str, Any]) -> None:
+        """Takes away a condition that holds by values that are known; the local runner would not find them."""
+        policy = task.get("triggerPolicy", {})
+        condition = policy.get("condition", "")
+        given = task.get("inputs", {}).get("parameters", {})
+        values = {
+            key: given[key]["runtimeValue"]["constant"]
+            for key in _IN_CONDITION.findall(condition)
+            if "constant" in given.get(key, {}).get("runtimeValue", {}) and "{{$" not in str(given[key])
+        }
+        if not values:
+            return
+        if set(values) == set(_IN_CONDITION.findall(condition)) and holds(condition, values):
+            del policy["condition"]
+            if not policy:
+                del task["triggerPolicy"]
+        elif self._here:
+            raise InvalidRequestError(
+                f"{name} is a branch whose condition needs outputs of steps that are done; KFP's local runner does not "
+                "know them.",
+                "Go on with it on the target where it ran.",
+            )
+
+    def _outputs_of(
+        self, dag: Mapping[str, Any], made: Mapping[str, Made], known: Mapping[str, Mapping[str, Any]]
+    ) -> Made:
+        """What is known of the outputs of a part."""
+        parameters: dict[str, Any] = {}
+        artifacts: dict[str, Sequence[Mapping[str, Any]]] = {}
+        outputs = dag.get("outputs", {})
+        for key, source in outputs.get("parameters", {}).items():
+            for each in _selectors(source):
+                held = known.get(each["producerSubtask"], {})
+                if each["outputParameterKey"] in held:
+                    parameters.setdefault(key, held[each["outputParameterKey"]])
+        for key, source in outputs.get("artifacts", {}).items():
+            for each in source.get("artifactSelectors", []):
+                held_artifacts = made.get(each["producerSubtask"], Made()).artifacts.get(each["outputArtifactKey"])
+                if held_artifacts:
+                    artifacts.setdefault(key, held_artifacts)
+        return Made(parameters, artifacts)
+
+    def _rewire_outputs(
+        self,
+        component: dict[str, Any],
+        made: Mapping[str, Made],
+        known: Mapping[str, Mapping[str, Any]],
+        definitions: Mapping[str, Any],
+        importers: dict[str, Any],
+    ) -> None:
+        """Lets the outputs of a part come from importers; one that is a value goes, as whoever takes it has it."""
+        outputs = component["dag"].get("outputs", {})
+        defined = component.get("outputDefinitions", {})
+        for key, source in list(outputs.get("parameters", {}).items()):
+            if any(each["producerSubtask"] in made or _knows_sub(known, each) for each in _selectors(source)):
+                del outputs["parameters"][key]
+                defined.get("parameters", {}).pop(key, None)
+        for key, source in list(outputs.get("artifacts", {}).items()):
+            kept = []
+            for each in source.get("artifactSelectors", []):
+                producer, output = each["producerSubtask"], each["outputArtifactKey"]
+                held = made[producer].artifacts.get(output, []) if producer in made else []
+                if producer not in made:
+                    kept.append(each)
+                elif component is self._spec["root"] and not all(self._can_read(str(one["uri"])) for one in held):
+                    # Nobody takes it but people, who find it where it is.
+                    continue
+                elif name := self._importer(producer, output, made, definitions, importers):
+                    kept.append({"outputArtifactKey": "artifact", "producerSubtask": name})
+            if kept:
+                source["artifactSelectors"] = kept
+            else:
+                del outputs["artifacts"][key]
+                defined.get("artifacts", {}).pop(key, None)
+        for several in (outputs, defined):
+            for kind in [kind for kind in several if not several[kind]]:
+                del several[kind]
+        if "outputs" in component["dag"] and not outputs:
+            del component["dag"]["outputs"]
+        if "outputDefinitions" in component and not defined:
+            del component["outputDefinitions"]
+
+
+def tasks_before(task: Mapping[str, Any]) -> set[str]:
+    """The names of the tasks that a task waits for."""
+    given = task.get("inputs", {})
+    outputs = [source.get("taskOutputParameter") for source in given.get("parameters", {}).values()]
+    outputs += [source.get("taskOutputArtifact") for source in given.get("artifacts", {}).values()]
+    return {*task.get("dependentTasks", []), *(each["producerTask"] for each in outputs if each)}
+
+
+def in_order(tasks: Mapping[str, Any]) -> Iterator[str]:
+    """The names of tasks, each after those that it waits for."""
+    left, done = list(tasks), set[str]()
+    while left:
+        name = next(each for each in left if tasks_before(tasks[each]) & tasks.keys() <= done)
+        left.remove(name)
+        done.add(name)
+        yield name
+
+
+def _containers(spec: Mapping[str, Any], component: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the tasks of a part that run a container, in an order in which they can run."""
+    tasks = component["dag"]["tasks"]
+    for name in in_order(tasks):
+        found = spec["components"][tasks[name]["componentRef"]["name"]]
+        if "dag" in found:
+            yield from _containers(spec, found)
+        elif "importer" not in spec["deploymentSpec"]["executors"].get(found.get("executorLabel", ""), {}):
+            yield name
+
+
+def _require_names(spec: Mapping[str, Any], earlier: EarlierRun) -> None:
+    """Raises UserError if steps in several parts have one name, of which the earlier run has begun one."""
+    names = list(_containers(spec, spec["root"]))
+    if several := {name for name in names if names.count(name) > 1 and earlier.has_begun(name)}:
+        raise InvalidRequestError(
+            f"The pipeline has several steps that are called {some_of(several, _NAMED)}: which of them is done cannot "
+            "be told.",
+            "Give them names of their own (set_display_name does not), or run it anew with --cache.",
+        )
+
+
+def _is_last(task: Mapping[str, Any]) -> bool:
+    """Whether a task runs whatever has become of those before it."""
+    return bool(task.get("triggerPolicy", {}).get("strategy") == _WHATEVER_HAPPENED)
+
+
+def _trains(task: Mapping[str, Any], component: Mapping[str, Any]) -> bool:
+    """Whether a task has the input that says where its checkpoints are."""
+    named = str(task["componentRef"]["name"]).removeprefix("comp-")
+    inputs = component.get("inputDefinitions", {}).get("parameters", {})
+    return _CHECKPOINT_URI in inputs and any(named.startswith(each) for each in TRAINING_STEPS)
+
+
+def _knows(known: Mapping[str, Mapping[str, Any]], output: Mapping[str, Any]) -> bool:
+    return output["outputParameterKey"] in known.get(output["producerTask"], {})
+
+
+def _knows_sub(known: Mapping[str, Mapping[str, Any]], selector: Mapping[str, Any]) -> bool:
+    return selector["outputParameterKey"] in known.get(selector["producerSubtask"], {})
+
+
+def _selectors(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    if "valueFromParameter" in source:
+        return [source["valueFromParameter"]]
+    return list(source.get("valueFromOneof", {}).get("parameterSelectors", []))
+
+
+@dataclass(frozen=True)
+class Program:
+    """What makes a step that is done another one in another version of its pipeline.
+
+    Attributes:
+        command: what it runs; of a job of a service what that runs.
+        inputs: where its inputs come from, but for values of the service's own.
+        outputs: names and kinds of what it makes.
+        is_last: whether it runs whatever has become of the others, as at the end of a run.
+    """
+
+    command: tuple[str, ...]
+    inputs: tuple[tuple[str, str], ...]
+    outputs: tuple[tuple[str, str], ...]
+    is_last: bool = False
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it is the code of a component of Python alone."""
+        return all(_is_code(each) for each in self.command)
+
+    def is_as(self, other: Program, *, across: bool) -> bool:
+        """Whether it is the same program.
+
+        Args:
+            other: the program of the other pipeline.
+            across: whether that is for another target, which starts a program in its own way; code of Python stays.
+        """
+        own, others = (dict(each.inputs) for each in (self, other))
+        both = own.keys() & others.keys()
+        return (
+            self.outputs == other.outputs
+            and (self.command == other.command or (across and not (self.is_code and other.is_code)))
+            and all(own[key] == others[key] for key in both)
+        )
+
+
+def programs_of(spec: Mapping[str, Any]) -> dict[str, Program]:
+    """The programs of the steps of a pipeline, by name; none of one that is not known."""
+    if "root" not in spec:
+        return {}
+    found = {}
+    parts = [spec["root"], *spec["components"].values()]
+    tasks = {name: task for part in parts for name, task in part.get("dag", {}).get("tasks", {}).items()}
+    for name, task in tasks.items():
+        component = spec["components"][task["componentRef"]["name"]]
+        executor = spec["deploymentSpec"]["executors"].get(component.get("executorLabel", ""), {})
+        if "container" in executor:
+            program, is_last = _program(component, executor["container"]), _is_last(task)
+            found[name] = Program(program, _inputs(task), _outputs(component), is_last)
+    return found
+
+
+def _program(component: Mapping[str, Any], container: Mapping[str, Any]) -> tuple[str, ...]:
+    """The code of a step of Python; the command of another; of a job on machines of its own, of its containers."""
+    pools = component.get("inputDefinitions", {}).get("parameters", {}).get("worker_pool_specs", {})
+    started = (pools.get("defaultValue") or [{}])[0].get("container_spec") or container
+    words = [str(each) for each in (*started.get("command", []), *started.get("args", []))]
+    return tuple([each for each in words if _is_code(each)] or words)
+
+
+def _is_code(word: str) -> bool:
+    return "\nfrom kfp" in word or "\nimport kfp" in word
+
+
+def _inputs(task: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Where parameters and artifacts come from; a value may be another on another target, or by another setting."""
+    given = task.get("inputs", {})
+    sources = {
+        name: str(source.get("componentInputParameter") or "")
+        for name, source in given.get("parameters", {}).items()
+        if "componentInputParameter" in source
+    }
+    return tuple(sorted(sources.items()))
+
+
+def _outputs(component: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    defined = component.get("outputDefinitions", {})
+    parameters = {name: str(each.get("parameterType")) for name, each in defined.get("parameters", {}).items()}
+    # Of a job of Vertex AI, whichever step is in it.
+    parameters.pop("gcp_resources", None)
+    return tuple(sorted({**parameters, **dict.fromkeys(defined.get("artifacts", {}), "artifact")}.items()))
+
+
+def takers_of(spec: Mapping[str, Any], parameter: str, outputs_of_check: Collection[str] = ()) -> set[str]:
+    """The names of the steps that take a parameter of a pipeline, and of those in branches that go by it.
+
+    Args:
+        spec: the pipeline.
+        parameter: its name.
+        outputs_of_check: names of outputs of the step that checks the request, whose takers are meant as well.
+    """
+    found: set[str] = set()
+
+    def look(component: Mapping[str, Any], names: set[str]) -> None:
+        for name, task in component["dag"]["tasks"].items():
+            if name == LOOKING_STEPS[0]:
+                continue
+            inner = {
+                key
+                for key, source in task.get("inputs", {}).get("parameters", {}).items()
+                if source.get("componentInputParameter") in names
+                or (
+                    source.get("taskOutputParameter", {}).get("producerTask") == LOOKING_STEPS[0]
+                    and source["taskOutputParameter"]["outputParameterKey"] in outputs_of_check
+                )
+            }
+            if not inner:
+                continue
+            definition = spec["components"][task["componentRef"]["name"]]
+            by = set(_IN_CONDITION.findall(task.get("triggerPolicy", {}).get("condition", "")))
+            if "dag" not in definition:
+                found.add(name)
+            elif inner & by or "parameterIterator" in task:
+                found.update(_containers(spec, definition))
+            else:
+                look(definition, inner)
+
+    look(spec["root"], {parameter} if parameter else set())
+    return found

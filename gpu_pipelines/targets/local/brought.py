@@ -1,0 +1,67 @@
+"""What a run on this machine takes over from a bucket, copied to where its steps and its report can open it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, listed
+from gpu_pipelines.reports.run_report import REPORTS
+
+#: Below the directory of runs: copies of artifacts that were taken over, in a folder for each run that made them.
+TAKEN_OVER = ".taken-over"
+_EVALUATED, _EVALUATION = "best_checkpoint", "evaluation.json"
+
+
+def bring_here(spec: Mapping[str, Any], folder: Path) -> None:
+    """Copies the artifacts that the importers of a pipeline name, and lets them name the copies.
+
+    Args:
+        spec: the pipeline; changed in place.
+        folder: gets the copies; one that is there already is taken.
+    """
+    for component in spec["components"].values():
+        label = component.get("executorLabel", "")
+        importer = spec["deploymentSpec"]["executors"].get(label, {}).get("importer")
+        if importer and is_remote(uri := str(importer["artifactUri"].get("constant", ""))):
+            copy = str(_copied(uri, folder / label.removeprefix("exec-")))
+            importer["artifactUri"] = {"constant": copy}
+            _name_copy(spec, component, copy)
+
+
+def _name_copy(spec: Mapping[str, Any], component: Mapping[str, Any], copy: str) -> None:
+    for part in (spec["root"], *spec["components"].values()):
+        for task in part.get("dag", {}).get("tasks", {}).values():
+            if spec["components"][task["componentRef"]["name"]] is component:
+                task["inputs"]["parameters"]["uri"] = {"runtimeValue": {"constant": copy}}
+
+
+def brought_for_report(artifacts: Mapping[str, str], folder: Path) -> dict[str, str]:
+    """Places of artifacts, of which those are copied that a run's report is made of.
+
+    Args:
+        artifacts: places by name.
+        folder: gets the copies.
+    """
+    found = dict(artifacts)
+    for name in (*REPORTS, _EVALUATED):
+        if is_remote(found.get(name, "")):
+            only = [_EVALUATION] if name == _EVALUATED else None
+            found[name] = str(_copied(found[name], folder / name, only))
+    return found
+
+
+def _copied(uri: str, folder: Path, only: Sequence[str] | None = None) -> Path:
+    """A file or a folder of a bucket, copied into a folder.
+
+    Args:
+        uri: where it is.
+        folder: gets the copy, with the name that it has.
+        only: the files of it that are copied; None for all.
+    """
+    above, _, last = uri.rstrip("/").rpartition("/")
+    files = [each.removeprefix(f"{above}/") for each in listed(uri)]
+    wanted = files if only is None else [each for each in files if each.removeprefix(f"{last}/") in only]
+    RemoteFolder(above).download([each for each in wanted if not (folder / each).is_file()], folder)
+    return (folder / last).absolute()

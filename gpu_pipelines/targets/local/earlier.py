@@ -1,0 +1,54 @@
+"""A run on this machine as another one goes on from it, read from what it has left."""
+
+from __future__ import annotations
+
+import json
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.dag.placement import TRAINING_STEPS
+from gpu_pipelines.targets.earlier import EarlierRun, Made
+from gpu_pipelines.targets.local.left import EXECUTOR_OUTPUT
+from gpu_pipelines.targets.recorded_runs import checkpoints_of
+from gpu_pipelines.targets.run_record import RunRecord
+
+#: What stands behind the name of a step in a turn of a loop.
+_TURN = re.compile(r" #\d+$")
+
+
+def earlier_run(record: RunRecord) -> EarlierRun:
+    """A run on this machine, as it is told elsewhere.
+
+    Args:
+        record: the run's.
+    """
+    steps = {_TURN.sub("", step.name): step for step in record.steps}
+    made = {name: _made(Path(step.place)) for name, step in steps.items() if step.place}
+    began = [name for name in steps if any(name.startswith(each) for each in TRAINING_STEPS)]
+    place = checkpoints_of(record)
+    return EarlierRun(
+        name=record.run_id,
+        target="local",
+        state=record.status,
+        spec={"pipelineInfo": {"name": record.pipeline}},
+        parameters=record.parameters,
+        # What it has taken over has left nothing here.
+        resumes=record.resumes if any(step.status == "reused" and not step.place for step in record.steps) else "",
+        accelerator=record.accelerator,
+        states={name: step.status for name, step in steps.items()},
+        made=made,
+        trainings={name: record.trainings.get(name) or place for name in began if place or name in record.trainings},
+    )
+
+
+def _made(place: Path) -> Made:
+    content: dict[str, Any] = {}
+    with suppress(OSError, ValueError):
+        content = json.loads((place / EXECUTOR_OUTPUT).read_text(encoding="utf-8"))
+    artifacts = {
+        key: [{"uri": each["uri"], "metadata": each.get("metadata") or {}} for each in listed["artifacts"]]
+        for key, listed in content.get("artifacts", {}).items()
+    }
+    return Made(content.get("parameterValues", {}), artifacts)

@@ -1,0 +1,56 @@
+"""`run --resume RUN` of a run on this machine: its steps that are done are reused, and it is named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from command_line import command
+from conftest import newest_run
+
+THREE = """
+from kfp import dsl
+
+
+@dsl.container_component
+def first(text: str, made: dsl.OutputPath(str)):
+    return dsl.ContainerSpec("any", ["sh", "-c"], ['echo first; printf %s "$0" > "$1"', text, made])
+
+
+@dsl.container_component
+def second(mode: str, one: str, made: dsl.OutputPath(str)):
+    return dsl.ContainerSpec("any", ["sh", "-c"], ['[ "$0" != bad ] && printf %s "$1" > "$2"', mode, one, made])
+
+
+@dsl.container_component
+def third(two: str):
+    return dsl.ContainerSpec("any", ["sh", "-c"], ['echo "third: $0"', two])
+
+
+@dsl.pipeline(name="three")
+def three(text: str = "a", mode: str = "bad"):
+    third(two=second(mode=mode, one=first(text=text).outputs["made"]).outputs["made"])
+"""
+
+
+def test_a_run_here_goes_on_with_its_parameters(tmp_path: Path) -> None:
+    (tmp_path / "three.py").write_text(THREE)
+    run = ("run", "three.py", "--no-containers")
+    assert command(*run, "-p", "text=given", cwd=tmp_path).status == 1
+    failed = newest_run(tmp_path)
+    resume = (*run, "--resume", failed["run_id"])
+    refused = command(*resume, "-p", "text=other", cwd=tmp_path)
+    assert (refused.status, "text is of first, which is done in" in refused.err) == (2, True), refused.err
+    assert newest_run(tmp_path)["run_id"] == failed["run_id"]
+    assert "a pipeline of somebody's" in command("run", "--resume", cwd=tmp_path).err
+    done = command(*resume, "-p", "mode=good", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert "third: given" in done.out
+    record = newest_run(tmp_path)
+    assert [step["status"] for step in record["steps"]] == ["reused", "succeeded", "succeeded"]
+    assert record["resumes"] == failed["run_id"]
+    shown = command("runs", "show", record["run_id"], cwd=tmp_path).out
+    assert f"goes on from {failed['run_id']}" in shown
+    again = command(*run, "--resume", record["run_id"], cwd=tmp_path)
+    assert (again.status, "has succeeded: there is nothing to go on with" in again.err) == (2, True)
+    unknown = command(*run, "--resume", "three-2020", cwd=tmp_path)
+    assert (unknown.status, "There is no run 'three-2020'" in unknown.err) == (2, True)
