@@ -16,6 +16,7 @@ COMPONENTS = {
     "evaluate_checkpoints": "evaluation",
     "upload_model": "model_upload",
     "check_for_new_data": "data_watch",
+    "check_for_drift": "check_for_drift",
     "predict_batch": "predict_batch",
     "check_request": "check_request",
 }
@@ -32,6 +33,7 @@ _SETTINGS = {
     "evaluate_checkpoints": "gpu_pipelines.evaluation.settings:EvaluationSettings",
     "upload_model": "gpu_pipelines.registry.upload:UploadSettings",
     "check_for_new_data": "gpu_pipelines.data.watch:WatchSettings",
+    "check_for_drift": "gpu_pipelines.drift.settings:DriftSettings",
     "predict_batch": "gpu_pipelines.prediction.settings:PredictSettings",
     "check_request": "gpu_pipelines.dag.request:Request",
 }
