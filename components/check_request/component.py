@@ -31,6 +31,8 @@ def check_request(
     registry: str = "./registry",
     model_name: str = "",
     start_from_champion: bool = False,
+    retrain_on: str = "new_data",
+    drift_source: str = "",
     notify: list = [],  # noqa: B006
     checkpoint_uri: str = "",
     tracking: str = "none",
@@ -77,6 +79,8 @@ def check_request(
         registry: As for upload_model.
         model_name: As for upload_model.
         start_from_champion: As for check_for_new_data.
+        retrain_on: As for check_for_new_data.
+        drift_source: As for check_for_new_data.
         notify: E-mail addresses that are told how the run ended, one to three; empty for a pipeline that tells nobody.
         checkpoint_uri: Checkpoints of an earlier run, local or gs://, that the training goes on with; its data and the
             parameters that shape the weights must be the same. Empty for a place of the run's own.
@@ -126,6 +130,8 @@ def check_request(
             "registry": registry,
             "model_name": model_name,
             "start_from_champion": start_from_champion,
+            "retrain_on": retrain_on,
+            "drift_source": drift_source,
         },
         Request(
             notify=notify,

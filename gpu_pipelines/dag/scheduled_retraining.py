@@ -8,7 +8,8 @@ from typing import Any
 
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag import train_evaluate_upload as one_training
-from gpu_pipelines.dag.train_evaluate_upload import places, problems_of_access
+from gpu_pipelines.dag.places import DATA, Place
+from gpu_pipelines.dag.train_evaluate_upload import problems_of_access
 from gpu_pipelines.data.watch import WatchSettings
 
 __all__ = ["SETTINGS", "places", "problems", "problems_of_access"]
@@ -25,6 +26,14 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
     """Everything that is wrong with the parameters of a run, without reading any data."""
     found = [*one_training.problems(arguments), *fields_from(WatchSettings, arguments).problems()]
     return [*found, *_problems_of_addresses(arguments["notify"])] if "notify" in arguments else found
+
+
+def places(arguments: Mapping[str, Any]) -> list[Place]:
+    """The places that a run reads and writes."""
+    found = one_training.places(arguments)
+    if source := fields_from(WatchSettings, arguments).drift_source:
+        found.append(Place("drift_source", source, DATA))
+    return found
 
 
 def _problems_of_addresses(addresses: Sequence[str]) -> list[str]:
