@@ -139,7 +139,9 @@ class Champion:
         source = population.write(folder / "rows", np.random.default_rng(seed), rows, 0.0)
         with contextlib.redirect_stdout(io.StringIO()):
             given: Any = {"image_size": _SIDE} if population.task == "image_classification" else {}
-            settings = PrepareSettings(task=population.task, source=str(source), val_fraction=0.15, test_fraction=0.15, **given)
+            settings = PrepareSettings(
+                task=population.task, source=str(source), val_fraction=0.15, test_fraction=0.15, **given
+            )
             prepare_data(settings, folder / "dataset")
         self.dataset = Dataset(folder / "dataset")
         torch.manual_seed(seed)

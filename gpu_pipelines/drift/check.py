@@ -96,9 +96,7 @@ class DriftCheck:
         return cls(**{**given, "findings": [Finding(**each) for each in content["findings"]]})
 
 
-def check_for_drift(
-    settings: DriftSettings, model: Model, dataset: Callable[[], Dataset] | None = None
-) -> DriftCheck:
+def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[], Dataset] | None = None) -> DriftCheck:
     """Compares the rows of now with what a model learned from.
 
     Args:

@@ -70,8 +70,8 @@ def shift_of(distance: float) -> float:
 def shares_differ(before: np.ndarray, now: np.ndarray) -> Difference:
     """Whether the shares of categories differ: the chi-square test.
 
-    The effect is twice Cohen's w without what chance adds to it: of two categories of half the rows each, w is the
-    correlation of category and sample, and a shift of d standard deviations is one of d / 2.
+    The effect is the distance of the shares in standard deviations: of two categories the difference of a share by the
+    square root of p (1 - p), of samples of the same size twice Cohen's w; without what chance adds to it.
 
     Source: Cohen, Statistical Power Analysis for the Behavioral Sciences (1988), sections 2.2 and 7.2.
 
@@ -84,7 +84,7 @@ def shares_differ(before: np.ndarray, now: np.ndarray) -> Difference:
     statistic, p_value, freedom, _ = stats.chi2_contingency(cells, correction=False)
     rows = cells.sum(axis=1)
     harmonic = rows[0] * rows[1] / rows.sum()
-    effect = 2 * math.sqrt(max(0.0, float(statistic) - freedom) / harmonic)
+    effect = math.sqrt(max(0.0, float(statistic) - freedom) / harmonic)
     return Difference("chi-square", float(statistic), float(p_value), effect)
 
 

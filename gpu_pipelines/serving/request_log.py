@@ -73,7 +73,9 @@ class RequestLog:
         self._bytes_waiting = 0
         self._counting = threading.Lock()
         self._told = LogLimit()
-        self._scratch = tempfile.TemporaryDirectory(prefix="gpu-pipelines-requests-") if is_remote(self._place) else None
+        self._scratch = (
+            tempfile.TemporaryDirectory(prefix="gpu-pipelines-requests-") if is_remote(self._place) else None
+        )
         self._folder = Path(self._scratch.name if self._scratch else self._place).expanduser()
         self._file: BinaryIO | None = None
         self._name, self._begun, self._number, self._entries = "", 0.0, 0, 0

@@ -148,7 +148,9 @@ def test_files_go_to_a_bucket_and_wait_while_it_is_away(tmp_path: Path) -> None:
         type(bucket).store = away
     log.offer("2", [{}], [{}], 2)
     log.close()
-    found = [json.loads(line) for name in bucket.find(f"/{tmp_path.name}/log") for line in bucket.cat(name).splitlines()]
+    found = [
+        json.loads(line) for name in bucket.find(f"/{tmp_path.name}/log") for line in bucket.cat(name).splitlines()
+    ]
     assert [each["request_id"] for each in found] == ["1", "2"]
     assert (log.written, log.left_out) == (2, 0)
 

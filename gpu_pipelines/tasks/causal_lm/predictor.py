@@ -101,7 +101,8 @@ class LanguageModel(Predictor):
             found = [tokens[:length] for tokens, length in each]
         else:
             named = (columns[name] for name in ("input_ids", "loss_mask", "position_ids"))
-            found = [piece for row in zip(*named, strict=True) for piece in _asked(*row)]
+            end = self._encoder.documents(["a"])[0].tokens[-1]
+            found = [piece for row in zip(*named, strict=True) for piece in _asked(*row, end)]
         longest = self._recipe.sequence_length
         return [_Row(tokens, 0) for tokens in found if 0 < len(tokens) <= longest]
 
@@ -135,15 +136,18 @@ class LanguageModel(Predictor):
         return _Continuation(row, scored) if row.max_new_tokens else scored
 
 
-def _asked(tokens: np.ndarray, mask: np.ndarray, positions: np.ndarray) -> Iterator[np.ndarray]:
-    """What somebody would ask of each document that is whole in a packed row: its prompt, else all of it."""
+def _asked(tokens: np.ndarray, mask: np.ndarray, positions: np.ndarray, end: int) -> Iterator[np.ndarray]:
+    """What somebody would ask of each document that is whole in a packed row: its prompt, else all but its end."""
     starts = [*np.flatnonzero(positions == 0).tolist(), len(positions)]
     for start, stop in pairwise(starts):
         learned = np.flatnonzero(mask[start:stop])
         # Padding, and what fills a row alone: nearly always a part of something longer.
         if not len(learned) or stop - start == len(positions):
             continue
-        yield tokens[start : start + learned[0]] if learned[0] > 1 else tokens[start:stop]
+        if learned[0] > 1:
+            yield tokens[start : start + learned[0]]
+        else:
+            yield tokens[start : stop - 1] if tokens[stop - 1] == end else tokens[start:stop]
 
 
 class _Continuation(Unfinished, Text):
