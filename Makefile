@@ -66,6 +66,7 @@ bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/benchmark_gates.py
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/batch_prediction.py
+	$(BIN)/python benchmarks/drift.py
 
 # Hours on two cores; docs/benchmarks.md says how to run less of it.
 bench-training: $(VENV)/.bench

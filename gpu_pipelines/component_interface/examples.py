@@ -61,7 +61,8 @@ _PARTS = {
     ),
     "check_for_drift": (
         ["accelerate", "prepare_data", "train_model"],
-        """    watched = check_for_drift(source="bq://my-project.logging.photos", registry="vertex://", model_name="photos")
+        """    logged = "bq://my-project.logging.photos"
+    watched = check_for_drift(source=logged, registry="vertex://", model_name="photos")
     with dsl.If(watched.outputs["Output"] == True):
         prepared = prepare_data(source=source)
         accelerate(train_model(dataset=prepared.outputs["dataset"]), "l4:1")

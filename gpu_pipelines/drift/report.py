@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from gpu_pipelines.drift.check import DriftCheck
 from gpu_pipelines.drift.comparison import INPUTS, PREDICTIONS, ROWS, Finding
+from gpu_pipelines.drift.two_samples import NONE
 from gpu_pipelines.reports.page import render, write_page
 
 _GROUPS = {INPUTS: "What the model gets", PREDICTIONS: "What it says", ROWS: "Rows that lack something"}
@@ -41,7 +42,8 @@ def write_report(found: DriftCheck, path: Path) -> None:
 
 
 def _of(found: DriftCheck, group: str) -> list[Finding]:
-    return [each for each in found.findings if each.group == group]
+    """What was tested of a group; of rows that lack something only what some do lack."""
+    return [each for each in found.findings if each.group == group and not (group == ROWS and each.test == NONE.test)]
 
 
 def _p_value(value: float) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 from gpu_pipelines.artifacts.exported_model import PROFILE
 from gpu_pipelines.component_interface.step import log_metrics, own_process, with_advanced
 from gpu_pipelines.data.watch import WatchSettings, check_for_new_data
-from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.registry import RegisteredVersion
+from gpu_pipelines.reports.page import render, write_page
 
 _NOBODY_ASKED = "Nobody asked for a look at drift (retrain_on), or there was no champion to compare with."
 

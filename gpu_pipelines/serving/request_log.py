@@ -1,6 +1,6 @@
 """A sample of the requests and their predictions, written to a folder or bucket; a prediction never waits for it.
 
-The lines have the columns of the table that Vertex AI logs the requests of an endpoint to, so that one reader reads both.
+The lines have columns of the table that Vertex AI logs the requests of an endpoint to, so that one reader reads both.
 Source: https://cloud.google.com/vertex-ai/docs/predictions/online-prediction-logging.
 """
 
@@ -171,7 +171,7 @@ class RequestLog:
         self._name = f"requests-{stamp}-{socket.gethostname()}-{os.getpid()}-{self._number:05d}.jsonl"
         path = self._folder / f"{_UNFINISHED}{self._name}"
         # Requests hold what people have sent: nobody else on the machine reads them.
-        self._file = open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")  # noqa: SIM115
+        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         self._begun, self._entries = time.monotonic(), 0
 
     def _finish_old(self) -> None:

@@ -164,7 +164,8 @@ def test_drift_alone_does_not_train_on_the_same_data_again(tmp_path: Path, sourc
     register(tmp_path, source_fingerprint(str(source)))
     decision = looked(tmp_path, source, True, retrain_on=retrain_on)
     assert not decision.retrain
-    assert decision.reason.startswith("nothing new: ") and decision.reason.endswith("; drift: by 0.4")
+    assert decision.reason.startswith("nothing new: ")
+    assert decision.reason.endswith("; drift: by 0.4")
 
 
 def test_nobody_looks_for_drift_without_a_champion_or_unasked(tmp_path: Path, source: Path) -> None:

@@ -195,7 +195,9 @@ def test_the_page_and_the_document_say_what_has_drifted(numbers: Champion, tmp_p
     assert DriftCheck.load(tmp_path / "drift.json") == found
     write_report(found, tmp_path / "drift.html")
     page = (tmp_path / "drift.html").read_text()
-    assert "The data has drifted" in page and "normal, drifted" in page and page.count("<svg") >= 5
+    assert "The data has drifted" in page
+    assert "normal, drifted" in page
+    assert page.count("<svg") >= 5
     write_report(check(numbers, rows(numbers, tmp_path / "few", 40)), tmp_path / "few.html")
     assert "Too few rows to tell" in (tmp_path / "few.html").read_text()
 
@@ -228,4 +230,5 @@ class _Halves(Watched):
 def test_a_task_of_ones_own_says_what_is_watched(numbers: Champion, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RegressionTask, "watched", f"{__name__}:_Halves")
     found = profile_of(numbers.model, numbers.dataset)
-    assert isinstance(found.inputs["half"], Categories) and isinstance(found.inputs["normal"], Numbers)
+    assert isinstance(found.inputs["half"], Categories)
+    assert isinstance(found.inputs["normal"], Numbers)

@@ -49,7 +49,8 @@ def test_effects_are_in_standard_deviations_of_a_normal_distribution(shift: floa
 
 def test_a_change_of_the_spread_alone_is_found() -> None:
     found = numbers_differ(normal(3000, 1), 1.5 * normal(1000, 2))
-    assert found.p_value < 1e-4 and found.effect > 0.1
+    assert found.p_value < 1e-4
+    assert found.effect > 0.1
 
 
 def test_one_shifted_direction_of_many_points_is_found() -> None:
@@ -66,9 +67,11 @@ def test_rare_and_new_categories() -> None:
 
 def test_more_missing_values_are_found_and_fewer_are_none_of_our_business() -> None:
     more = lacking_differ((0, 5000), (10, 1000))
-    assert more.p_value < 1e-5 and more.effect > 0.1
+    assert more.p_value < 1e-5
+    assert more.effect > 0.1
     fewer = lacking_differ((50, 1000), (0, 1000))
-    assert fewer.p_value > 0.5 and fewer.effect == 0
+    assert fewer.p_value > 0.5
+    assert fewer.effect == 0
     assert lacking_differ((0, 10), (0, 10)).p_value == 1
 
 
@@ -90,8 +93,12 @@ def test_an_alarm_takes_both_a_small_p_value_and_an_effect() -> None:
     before = {"inputs": {"a": Numbers(normal(100_000, 1)), "b": Numbers(normal(5000, 3))}}
     now = {"inputs": {"a": Numbers(normal(100_000, 2) + 0.05), "b": Numbers(normal(30, 4) + 0.3)}}
     sure, unsure = sorted(compared(before, now, {}, 0.01, 0.1), key=lambda each: each.name)
-    assert sure.p_corrected < 1e-9 and sure.effect < 0.1 and not sure.drifted
-    assert unsure.p_corrected > 0.01 and unsure.effect > 0.1 and not unsure.drifted
+    assert sure.p_corrected < 1e-9
+    assert sure.effect < 0.1
+    assert not sure.drifted
+    assert unsure.p_corrected > 0.01
+    assert unsure.effect > 0.1
+    assert not unsure.drifted
     assert [each.drifted for each in compared(before, now, {}, 0.01, 0.01)] == [True, False]
 
 
@@ -102,5 +109,7 @@ def test_codes_are_compared_as_names_and_missing_numbers_counted() -> None:
     now = {"inputs": {"code": Numbers.of([0.0, 0.0, 1.0, 2.0] * 250), "gap": Numbers(gaps), "new": Numbers(gaps)}}
     found = {each.name: each for each in compared(before, now, {}, 0.01, 0.1)}
     assert found.keys() == {"code", "gap", "gap is missing"}
-    assert found["code"].drifted and found["gap is missing"].drifted and not found["gap"].drifted
+    assert found["code"].drifted
+    assert found["gap is missing"].drifted
+    assert not found["gap"].drifted
     assert found["code"].shares["names"][:3] == ["0", "1", "2"]
