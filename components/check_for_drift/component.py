@@ -14,7 +14,7 @@ def check_for_drift(
     report: Output[HTML],
     metrics: Output[Metrics],
     dataset: Input[Dataset] | None = None,
-    source: str = "",
+    source: str = "sample:digits",
     registry: str = "./registry",
     model_name: str = "",
     model_version: str = "champion",

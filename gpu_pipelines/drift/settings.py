@@ -24,7 +24,7 @@ class DriftSettings:
     """The parameters of `check_for_drift`."""
 
     source: str = parameter(
-        "",
+        "sample:digits",
         "The rows of now, without labels: everything that predict_batch reads. Or logged requests, which are known by "
         "the column request_payload: the table of a Vertex AI endpoint's request-response logging, "
         "bq://PROJECT.DATASET.TABLE, or the folder or gs://… that gpu-pipelines serve --log-requests writes to.",

@@ -203,7 +203,7 @@ def test_the_readme_of_a_component_is_up_to_date(name: str) -> None:
 
 def test_what_both_pipelines_take_is_the_same_in_both() -> None:
     first, second = (load_pipeline(name).build(LocalTarget(), None).component_spec.inputs for name in TRAIN_AND_RETRAIN)
-    assert set(second) - set(first) == {"start_from_champion"}
+    assert set(second) - set(first) == {"start_from_champion", "retrain_on", "drift_source"}
     assert {name: (second[name].type, second[name].default) for name in first} == {
         name: (spec.type, spec.default) for name, spec in first.items()
     }
