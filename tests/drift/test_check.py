@@ -7,10 +7,12 @@ import json
 import shutil
 import sys
 from datetime import datetime, timedelta, timezone
+from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -28,6 +30,9 @@ from gpu_pipelines.profiles.profile import Profile
 from gpu_pipelines.profiles.values import Categories, Numbers, Values
 from gpu_pipelines.profiles.watched import Watched
 from gpu_pipelines.tasks.regression.task import RegressionTask
+
+if TYPE_CHECKING:
+    from bigquery_api.server import BigQueryApi
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks"), str(Path(__file__).parents[1] / "serving")]
 from drift import POPULATIONS, Champion  # noqa: E402 (it lies in a folder of programs)
@@ -145,6 +150,36 @@ def test_logged_requests_are_read_as_the_server_and_as_vertex_write_them(numbers
     plain = check(numbers, source)
     effects = [{each.name: each.effect for each in check.findings if each.group != "rows"} for check in (found, plain)]
     assert effects[0] == effects[1], "the same rows, wherever they come from"
+
+
+def test_the_table_of_an_endpoint_is_read_through_googles_clients(
+    numbers: Champion, tmp_path: Path, bigquery_server: BigQueryApi
+) -> None:
+    from gpu_pipelines.emulator.bigquery_tables import StoredTable, Tables
+
+    with rows(numbers, tmp_path / "rows", shift=0.8).open() as file:
+        texts = [
+            json.dumps({"values": {name: float(value) for name, value in each.items() if name != "label"}})
+            for each in csv.DictReader(file)
+        ]
+    now = datetime.now(timezone.utc)
+    logged = {
+        "endpoint": ["projects/1/locations/us-central1/endpoints/2"] * 30,
+        "deployed_model_id": ["3"] * 30,
+        "logging_time": [now - timedelta(days=day / 2) for day in range(30)],
+        "request_id": [Decimal(number) for number in range(30)],
+        "request_payload": [texts[10 * number : 10 * number + 10] for number in range(30)],
+        "response_payload": [["{}"] * 10] * 30,
+    }
+    types = [pa.string(), pa.string(), pa.timestamp("us", tz="UTC"), pa.decimal128(38, 9), *[pa.list_(pa.string())] * 2]
+    columns = {name: pa.array(values, kind) for (name, values), kind in zip(logged.items(), types, strict=True)}
+    bigquery_server.hold(Tables({"example-project.logging.requests": StoredTable(pa.table(columns))}))
+    bigquery_server.forget_faults()
+    given: Any = {"billing_project": "example-project"}
+    found = check(numbers, "bq://example-project.logging.requests", **given)
+    assert (found.is_log, found.rows_used) == (True, 300)
+    assert "normal" in named(found)
+    assert check(numbers, "bq://example-project.logging.requests", **given, days=7.2).rows_used == 150
 
 
 def test_missing_values_are_drift(numbers: Champion, tmp_path: Path) -> None:
