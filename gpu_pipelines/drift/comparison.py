@@ -125,7 +125,7 @@ def _of_points(name: str, group: str, before: Vectors, now: Vectors) -> _Tested:
 
 def _of_numbers(name: str, group: str, before: np.ndarray, now: np.ndarray) -> Iterator[_Tested]:
     known = before[~np.isnan(before)], now[~np.isnan(now)]
-    yield _Tested(name, group, numbers_differ(*known), *map(_told, known), _bars(*known))
+    yield _Tested(name, group, numbers_differ(*known), _told(known[0]), _told(known[1]), _bars(*known))
     missing = len(before) - len(known[0]), len(now) - len(known[1])
     if any(missing):
         yield _of_missing(f"{name} is missing", (missing[0], len(before)), (missing[1], len(now)), group)
@@ -148,13 +148,13 @@ def _of_categories(name: str, group: str, before: list[str | None], now: list[st
             of_shown[side].append(1 - sum(of_shown[side]))
     moved = int(np.argmax(np.abs(shares[1] - shares[0]))) if names else 0
     told = [f"{names[moved]}: {share[moved]:.1%}" if names else "none" for share in shares]
-    return _Tested(name, group, shares_differ(*counts), *told, of_shown)
+    return _Tested(name, group, shares_differ(*counts), told[0], told[1], of_shown)
 
 
 def _of_missing(name: str, before: tuple[int, int], now: tuple[int, int], group: str = ROWS) -> _Tested:
     """Rows that lack something; fewer of them than before are no drift."""
     told = [f"{lacking / max(rows, 1):.2%}" for lacking, rows in (before, now)]
-    return _Tested(name, group, lacking_differ(before, now), *told, {})
+    return _Tested(name, group, lacking_differ(before, now), told[0], told[1], {})
 
 
 def _told(values: np.ndarray) -> str:

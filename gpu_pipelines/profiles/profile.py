@@ -52,7 +52,8 @@ class Profile:
         said = {name: getattr(self, name) for name in ("task", "dataset_fingerprint", "rows_read", "rejected")}
         header = json.dumps({"format_version": _FORMAT, **said, **parts}).encode()
         with path.open("wb") as file:
-            np.savez_compressed(file, **{_HEADER: np.frombuffer(header, dtype=np.uint8)}, **arrays)
+            arrays[_HEADER] = np.frombuffer(header, dtype=np.uint8)
+            np.savez_compressed(file, **arrays)
 
     @classmethod
     def load(cls, path: Path) -> Profile:
@@ -66,7 +67,7 @@ class Profile:
                 said = json.loads(arrays[_HEADER].tobytes())
                 version = said.pop("format_version")
                 if version == _FORMAT:
-                    groups = {
+                    groups: dict[str, Any] = {
                         group: {each["name"]: _restored(each, arrays) for each in said.pop(group)}
                         for group in ("inputs", "outputs")
                     }
