@@ -48,7 +48,7 @@ def keep_profile(model: Path, dataset: Dataset) -> None:
     except UserError as error:
         print(f"no reference profile for a later look at drift: {error.problem}", flush=True)
     except Exception as error:  # whatever a user's own task, or a memory that is full, raises
-        told = f"{type(error).__name__}: {first_line(str(error))}"
+        told = f"{type(error).__name__}: {first_line(error)}"
         print(f"no reference profile for a later look at drift: {told}", flush=True)
 
 

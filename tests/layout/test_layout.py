@@ -127,7 +127,14 @@ def test_every_kind_of_source_is_judged_by_its_name_without_what_reads_data(tmp_
 
 
 # Two are there in place of train_model, in other pipelines, and two are of other pipelines alone.
-_ELSEWHERE = ("check_request", "tune_model", "run_training_script", "check_for_new_data", "predict_batch")
+_ELSEWHERE = (
+    "check_for_drift",
+    "check_request",
+    "tune_model",
+    "run_training_script",
+    "check_for_new_data",
+    "predict_batch",
+)
 #: What has to be given.
 _NEEDED = (("train_script_evaluate_upload", "script"), ("tune_train_evaluate_upload", "space"))
 IN_PIPELINE = [n for n in COMPONENTS if n not in _ELSEWHERE]
@@ -208,7 +215,7 @@ def test_what_both_pipelines_take_is_the_same_in_both() -> None:
         name: (spec.type, spec.default) for name, spec in first.items()
     }
     fields, more = (fields_of_advanced(load_request(name).SETTINGS.values()) for name in TRAIN_AND_RETRAIN)
-    assert more == {**fields, "min_champion_age_days": more["min_champion_age_days"]}
+    assert more == {**fields, **{name: more[name] for name in ("min_champion_age_days", "drift_days")}}
     assert more["min_champion_age_days"].default == 0.0
 
 
