@@ -67,6 +67,7 @@ bench: $(VENV)/.steps bench-training bench-data
 	$(BIN)/python benchmarks/serving.py
 	$(BIN)/python benchmarks/batch_prediction.py
 	$(BIN)/python benchmarks/fallback_runs.py
+	$(BIN)/python benchmarks/drift.py
 
 # Hours on two cores; docs/benchmarks.md says how to run less of it.
 bench-training: $(VENV)/.bench

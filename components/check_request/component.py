@@ -31,6 +31,8 @@ def check_request(
     registry: str = "./registry",
     model_name: str = "",
     start_from_champion: bool = False,
+    retrain_on: str = "new_data",
+    drift_source: str = "",
     notify: list = [],  # noqa: B006
     told_by_step: bool = False,
     checkpoint_uri: str = "",
@@ -78,6 +80,8 @@ def check_request(
         registry: As for upload_model.
         model_name: As for upload_model.
         start_from_champion: As for check_for_new_data.
+        retrain_on: As for check_for_new_data.
+        drift_source: As for check_for_new_data.
         notify: Who is told how the run ended: e-mail addresses, and channels as send_message takes them. Empty for a
             pipeline that tells nobody.
         told_by_step: Whether a step of the pipeline tells them, send_message, and not the service itself.
@@ -129,6 +133,8 @@ def check_request(
             "registry": registry,
             "model_name": model_name,
             "start_from_champion": start_from_champion,
+            "retrain_on": retrain_on,
+            "drift_source": drift_source,
         },
         Request(
             notify=notify,

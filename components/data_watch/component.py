@@ -3,12 +3,15 @@
 from typing import NamedTuple
 
 from kfp import dsl
+from kfp.dsl import HTML, Metrics, Output
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 
 
 @dsl.component(base_image=STEPS_IMAGE, install_kfp_package=False)
 def check_for_new_data(
+    drift_report: Output[HTML],
+    drift: Output[Metrics],
     source: str = "sample:digits",
     billing_project: str = "",
     task: str = "image_classification",
@@ -18,6 +21,9 @@ def check_for_new_data(
     model_name: str = "",
     min_champion_age_days: float = 0.0,
     start_from_champion: bool = False,
+    retrain_on: str = "new_data",
+    drift_source: str = "",
+    drift_days: float = 0.0,
     source_fingerprint: str = "",
     outcome_uri: str = "",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
@@ -38,12 +44,21 @@ def check_for_new_data(
         model_name: Name of the model in the registry; empty to name it after the source.
         min_champion_age_days: Days that a champion stays without a challenger, however the data has grown; 0 for none.
         start_from_champion: Whether to train on from the champion's weights, if there is a champion, in place of model.
+        retrain_on: What a training is begun for, once the source has changed: new_data, for that alone; drift, only if
+            the rows of drift_source are not as the champion's training data; either, for new data, and for drift also
+            where the champion is younger than min_champion_age_days.
+        drift_source: The rows of now, without labels, that are looked at for drift: as source of check_for_drift.
+            Needed unless retrain_on is new_data.
+        drift_days: Of a drift_source of logged requests, those of so many last days; 0 for all.
         source_fingerprint: What check_request told of the source; empty to look at it here.
         outcome_uri: Directory, local or gs://, in which the step leaves what came of it, for the message at the end of
             the run; empty for a run of which nobody is told.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:
+        drift_report: What was compared with the champion's training data, with the distributions then and now; where
+            retrain_on is new_data, that nobody asked for it.
+        drift: The figures of that.
         Output: True if no version of the model was trained on the source as it is now, and the champion is old enough.
             (KFP's local runner finds the condition of a branch under this name alone.)
         reason: Why, in one line.
@@ -51,7 +66,7 @@ def check_for_new_data(
         tokenizer: What to prepare texts with: tokenizer, or where the champion is.
         image_processor: What says how images are prepared: model, if that is pretrained; else nothing.
     """
-    from gpu_pipelines.data.watch_step import WatchSettings, run
+    from gpu_pipelines.drift.retraining_step import WatchSettings, run
 
     return run(
         WatchSettings(
@@ -64,8 +79,13 @@ def check_for_new_data(
             model_name=model_name,
             min_champion_age_days=min_champion_age_days,
             start_from_champion=start_from_champion,
+            retrain_on=retrain_on,
+            drift_source=drift_source,
+            drift_days=drift_days,
             source_fingerprint=source_fingerprint,
         ),
+        drift_report=drift_report,
+        drift=drift,
         outcome_uri=outcome_uri,
         advanced=advanced,
     )

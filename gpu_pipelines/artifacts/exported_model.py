@@ -11,6 +11,8 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import figure
 
 MODEL_CARD = "MODEL_CARD.md"
+#: What the training data looked like, for a later look at drift; see gpu_pipelines/profiles.
+PROFILE = "reference_profile.npz"
 DOCUMENTS = (EVALUATION, MODEL_CARD)
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
 #: Where the weights of a large model are: the files that `save_pretrained` has split them into, by weight.

@@ -182,6 +182,68 @@ def predict(
 
 
 @app.command()
+def watch(
+    model: Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion.")],
+    source: Annotated[
+        str,
+        typer.Option(metavar="PLACE", help="The rows of now: all that predict takes, or logged requests."),
+    ],
+    output: Annotated[str, typer.Option(metavar="DIR", help="Folder of the page and of drift.json.")] = "drift",
+    registry: Registry = DEFAULT_REGISTRY,
+    dataset: Annotated[
+        str,
+        typer.Option(
+            metavar="PLACE", help="What a version without a profile was trained on; if not given, looked for in ./runs."
+        ),
+    ] = "",
+    fail: Annotated[bool, typer.Option("--fail", help="End with status 1 if there is drift.")] = False,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of check_for_drift.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Compare the rows of now with what a model was trained on: inputs, predictions, and what rows lack."""
+    from contextlib import redirect_stdout
+    from dataclasses import asdict
+
+    from gpu_pipelines.component_interface.parameter import parameters_in
+    from gpu_pipelines.drift.settings import DriftSettings
+    from gpu_pipelines.driver.arguments import all_arguments
+    from gpu_pipelines.driver.drift import watch as run_check
+
+    own = {"source": source, "registry": registry}
+    known = {name: each for name, each in parameters_in(DriftSettings).items() if name not in own}
+    given = {**all_arguments(known, param or [], None), **own}
+    with redirect_stdout(sys.stderr if as_json else sys.stdout):
+        found = run_check(model, output=output, dataset=dataset, **given)
+    if as_json:
+        print_json(asdict(found))
+    else:
+        _print_findings(found)
+        _say(found.reason)
+        print(f"report: {Path(output) / 'drift.html'}")
+    if fail and found.has_drift:
+        raise typer.Exit(1)
+
+
+#: Of what did not drift, so many are shown.
+_OTHERS_SHOWN = 5
+
+
+def _print_findings(found: Any) -> None:
+    shown = [*found.drifted, *[each for each in found.findings if not each.drifted][:_OTHERS_SHOWN]]
+    rows = [
+        [each.name, f"{each.effect:.2f}", f"{each.p_corrected:.2g}", each.before, each.now, "drift" * each.drifted]
+        for each in shown
+    ]
+    columns = [Column.text("what"), Column.number("effect"), Column.number("p"), Column("then", spare=1), Column("now")]
+    if rows:
+        _print_table(Table(*columns, Column("")), rows)
+    if len(found.findings) > len(shown):
+        print(f"and {len(found.findings) - len(shown)} more that have not drifted")
+
+
+@app.command()
 def export(
     model: Annotated[
         str,

@@ -28,6 +28,10 @@ def serve(
     token_file: Annotated[
         Path | None, typer.Option(help="File with tokens, one a line; a client has to send one of them.")
     ] = None,
+    log_requests: Annotated[
+        str | None, typer.Option(metavar="PLACE", help="Write a sample of the requests to a folder or gs://….")
+    ] = None,
+    log_share: Annotated[float | None, typer.Option(help="Share of the requests in the sample; default 0.1.")] = None,
     access_log: Annotated[bool, typer.Option("--access-log", help="Print each request.")] = False,
 ) -> None:
     """Serve a model: POST {"instances": [...]} to /predict, GET /health. Ctrl-C ends it.
@@ -43,6 +47,7 @@ def serve(
     from gpu_pipelines.serving.settings import Contract, ServerSettings, tokens_of
 
     asked: dict[str, Any] = {"max_batch": max_batch, "max_wait_ms": max_wait_ms}
+    asked |= {"log_requests": log_requests, "log_share": log_share}
     if token_file is not None:
         asked["tokens"] = tokens_of(token_file)
     given = {name: value for name, value in asked.items() if value is not None}

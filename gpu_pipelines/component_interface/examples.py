@@ -59,6 +59,15 @@ _PARTS = {
         accelerate(train_model(dataset=prepared.outputs["dataset"]), "l4:1")
 """,
     ),
+    "check_for_drift": (
+        ["accelerate", "prepare_data", "train_model"],
+        """    logged = "bq://my-project.logging.photos"
+    watched = check_for_drift(source=logged, registry="vertex://", model_name="photos")
+    with dsl.If(watched.outputs["Output"] == True):
+        prepared = prepare_data(source=source)
+        accelerate(train_model(dataset=prepared.outputs["dataset"]), "l4:1")
+""",
+    ),
     "predict_batch": (
         ["accelerate"],
         """    predicted = predict_batch(source=source, registry="vertex://", model_name="photos")

@@ -7,7 +7,8 @@ from typing import Any
 
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag import train_evaluate_upload as one_training
-from gpu_pipelines.dag.train_evaluate_upload import places, problems_of_access
+from gpu_pipelines.dag.places import DATA, Place
+from gpu_pipelines.dag.train_evaluate_upload import problems_of_access
 from gpu_pipelines.data.watch import WatchSettings
 from gpu_pipelines.notifications.channels import is_email, problems_of_addresses, split
 
@@ -26,6 +27,14 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
     # With that parameter it is a step of this project's that tells them, which takes any channel.
     by_service = "notify_nothing_new" not in arguments
     return [*found, *_problems_of_addresses(arguments["notify"], by_service)] if "notify" in arguments else found
+
+
+def places(arguments: Mapping[str, Any]) -> list[Place]:
+    """The places that a run reads and writes."""
+    found = one_training.places(arguments)
+    if source := fields_from(WatchSettings, arguments).drift_source:
+        found.append(Place("drift_source", source, DATA))
+    return found
 
 
 def _problems_of_addresses(addresses: Sequence[str], by_service: bool) -> list[str]:

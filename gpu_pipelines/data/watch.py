@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
@@ -16,7 +17,13 @@ MOST_DAYS = 36_500
 #: How the reason begins where nothing is to be trained; a person, and a program, can tell by it.
 NOTHING_NEW = "nothing new: "
 TOO_SOON = "too soon: "
+NO_DRIFT = "no drift: "
+#: What a training is begun for.
+NEW_DATA, DRIFT, EITHER = "new_data", "drift", "either"
+REASONS = (NEW_DATA, DRIFT, EITHER)
 _TRAINED = "train"
+#: Looks for drift against a champion: whether there is any, None where nobody can tell; and why, in a line.
+Look = Callable[[RegisteredVersion], tuple[bool | None, str]]
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,21 @@ class WatchSettings:
         "Whether to train on from the champion's weights, if there is a champion, in place of model.",
         common=True,
     )
+    retrain_on: str = parameter(
+        "new_data",
+        "What a training is begun for, once the source has changed: new_data, for that alone; drift, only if the rows "
+        "of drift_source are not as the champion's training data; either, for new data, and for drift also where the "
+        "champion is younger than min_champion_age_days.",
+        choices=REASONS,
+        common=True,
+    )
+    drift_source: str = parameter(
+        "",
+        "The rows of now, without labels, that are looked at for drift: as source of check_for_drift. Needed unless "
+        "retrain_on is new_data.",
+        common=True,
+    )
+    drift_days: float = parameter(0.0, "Of a drift_source of logged requests, those of so many last days; 0 for all.")
     source_fingerprint: str = parameter(
         "",
         "What check_request told of the source; empty to look at it here.",
@@ -55,9 +77,26 @@ class WatchSettings:
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values that no other step checks, each with what to do."""
+        found = []
         if not 0 <= self.min_champion_age_days <= MOST_DAYS:
-            return [f"min_champion_age_days is {self.min_champion_age_days}; give 0 to {MOST_DAYS:,} days."]
-        return []
+            found.append(f"min_champion_age_days is {self.min_champion_age_days}; give 0 to {MOST_DAYS:,} days.")
+        if self.retrain_on not in REASONS:
+            found.append(f"retrain_on is {self.retrain_on!r}; give {', '.join(REASONS)}.")
+        elif self.looks_for_drift and not self.drift_source:
+            found.append(
+                f"retrain_on is {self.retrain_on}, and drift_source is empty. Give the rows of now, such as logged "
+                "requests."
+            )
+        elif self.drift_source and not self.looks_for_drift:
+            found.append(f"drift_source is given, and retrain_on is {NEW_DATA}. Give retrain_on={EITHER}.")
+        if not 0 <= self.drift_days <= MOST_DAYS:
+            found.append(f"drift_days is {self.drift_days:g}; give 0 to {MOST_DAYS:,} days.")
+        return found
+
+    @property
+    def looks_for_drift(self) -> bool:
+        """Whether drift has a say."""
+        return self.retrain_on in (DRIFT, EITHER)
 
 
 @dataclass(frozen=True)
@@ -79,13 +118,15 @@ class Decision:
     image_processor: str = ""
 
 
-def check_for_new_data(settings: WatchSettings) -> Decision:
-    """Compares the source with what every version was trained on.
+def check_for_new_data(settings: WatchSettings, look: Look | None = None) -> Decision:
+    """Compares the source with what every version was trained on, and, if that is asked for, looks for drift.
 
-    A version that did not become the champion counts as well: the same data would give the same model again.
+    A version that did not become the champion counts as well: the same data would give the same model again, whatever
+    has drifted. Drift says when to train, and never which model is the champion: that is what the gates are for.
 
     Args:
         settings: source, registry and name of the model.
+        look: looks for drift; needed unless `retrain_on` is `new_data`.
 
     Raises:
         UserError: a value is wrong, source or registry cannot be read, or a champion that is to be trained on, or whose
@@ -97,6 +138,9 @@ def check_for_new_data(settings: WatchSettings) -> Decision:
     versions = open_registry(settings.registry).versions(name)
     champion = next((version for version in versions if CHAMPION in version.aliases), None)
     retrain, reason = _decided(settings, name, versions, champion)
+    if champion is not None and settings.looks_for_drift:
+        assert look is not None
+        retrain, reason = _with_drift(settings, retrain, reason, *look(champion))
     model, tokenizer = settings.model, settings.tokenizer
     if champion is not None and settings.start_from_champion:
         model = champion.place
@@ -128,3 +172,22 @@ def _decided(
     if not champion.info.get("source_fingerprint"):
         return True, f"training: {version}, the champion, does not say what it was trained on"
     return True, f"training: {source} has changed since {version} was trained"
+
+
+def _with_drift(
+    settings: WatchSettings, retrain: bool, reason: str, has_drifted: bool | None, why: str
+) -> tuple[bool, str]:
+    """What comes of a decision, beside what was found of drift."""
+    if reason.startswith(NOTHING_NEW):
+        # New rows are needed to learn from; those of now have no labels.
+        return False, f"{reason}; {why}"
+    if has_drifted is None:
+        # The next champion can be compared with; until there is one, new data is reason enough.
+        return retrain, f"{reason}; {why}"
+    if has_drifted:
+        kept = reason.removeprefix(TOO_SOON)
+        return True, f"{kept if retrain else f'training: {kept}'}; {why}"
+    if settings.retrain_on == DRIFT:
+        known = reason.partition(": ")[2]
+        return False, f"{NO_DRIFT}{known}; {why}" if retrain else f"{reason}; {why}"
+    return retrain, f"{reason}; {why}"

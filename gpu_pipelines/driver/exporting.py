@@ -55,11 +55,12 @@ def export(
     from gpu_pipelines.exporting.export import export_model, require_free
 
     require_free(to)
-    found = _model(model, registry)
-    return export_model(found.directory, found.title, _dataset(dataset, found), settings)
+    found = named_model(model, registry)
+    return export_model(found.directory, found.title, dataset_of(dataset, found), settings)
 
 
-def _model(model: str, registry: str) -> Model:
+def named_model(model: str, registry: str) -> Model:
+    """The model that `NAME@REFERENCE`, or a directory, is; errors as those of `registered_model`."""
     from gpu_pipelines.prediction.model import model_in, registered_model
 
     directory = Path(model).expanduser()
@@ -69,7 +70,7 @@ def _model(model: str, registry: str) -> Model:
     return registered_model(registry, name, reference or "champion")
 
 
-def _dataset(place: str, model: Model) -> Dataset:
+def dataset_of(place: str, model: Model) -> Dataset:
     """The dataset that is asked for, else the one that a model was evaluated on.
 
     Raises:

@@ -36,6 +36,7 @@ from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
 from gpu_pipelines.evaluation.shift import data_of, shift_gate, shift_json
 from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.evaluation.trainings_scoring import TrainingsScorer
+from gpu_pipelines.profiles.making import keep_profile
 from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry
 from gpu_pipelines.tasks.tasks import task_named
 
@@ -80,6 +81,8 @@ def evaluate_checkpoints(
     texts = TextScoring(settings.texts, dataset, settings.select_by == JUDGE) if settings.generate else None
     with closing(_scorer(settings, dataset, directories, processes, texts)) as scorer:
         found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, texts, stores or {})
+    if not settings.scoring_function:
+        keep_profile(export_directory, dataset)
     if benchmarked is not None:
         write_results(export_directory, benchmarked.best)
     if benchmark_directory is not None:

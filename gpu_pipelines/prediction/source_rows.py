@@ -76,7 +76,7 @@ class RowSource:
 
     def __init__(self, settings: RowsToPredict, inputs: Inputs, key_column: str, scratch: Path) -> None:
         self._inputs, self._key_column = inputs, key_column
-        self._settings = replace(settings, choices=_choices(settings, inputs, key_column))
+        self._settings = replace(settings, choices=choices_of(settings, inputs, key_column))
         self.files = open_source(self._settings, scratch)
         self._columns = self._found_columns()
         self._images = NamedImages.of(self.files, settings.image_root) if inputs.kind == IMAGES else None
@@ -180,7 +180,14 @@ class RowSource:
         return text, {self._inputs.field: text}
 
 
-def _choices(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tuple[tuple[str, ...], ...]:
+def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tuple[tuple[str, ...], ...]:
+    """Which columns are read of a table, the first choice that it has.
+
+    Args:
+        settings: names of columns.
+        inputs: what the model takes.
+        key_column: empty for none.
+    """
     key = (key_column,) if key_column else ()
     named: list[tuple[str, ...]]
     if inputs.kind == IMAGES:

@@ -19,7 +19,8 @@ from gpu_pipelines.serving.batching import Batcher
 from gpu_pipelines.serving.metrics import CONTENT_TYPE, Metrics
 from gpu_pipelines.serving.openapi import openapi_document
 from gpu_pipelines.serving.request_body import parsed
-from gpu_pipelines.serving.request_work import ClientGoneError, Predicted, RefusedError, RequestWork
+from gpu_pipelines.serving.request_log import RequestLog, id_of
+from gpu_pipelines.serving.request_work import ClientGoneError, Parse, Predicted, RefusedError, RequestWork
 from gpu_pipelines.serving.settings import Contract, ServerSettings
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ class Serving:
         self._predictor: Predictor | None = None
         self._batcher: Batcher | None = None
         self._work: RequestWork | None = None
+        self._log: RequestLog | None = None
         self._app = self._routed()
         self._open_to_all = {contract.health_route, _LIVE, _READY}
         self._watch()
@@ -77,6 +79,8 @@ class Serving:
             predictor.writes_at_once,
             self.metrics.batch,
         )
+        if limits.log_requests:
+            self._log = RequestLog(limits, self._name)
         self._predictor = predictor
         self._work = RequestWork(limits, predictor, self._batcher)
 
@@ -139,6 +143,8 @@ class Serving:
             ("pixels", "Waiting."),
         ):
             watch(f"held_{name}", what, partial(self._held, name))
+        watch("logged_requests", "Requests in files of the log.", lambda: self._log.written if self._log else 0)
+        watch("unlogged_requests", "Requests drawn and left out.", lambda: self._log.left_out if self._log else 0)
 
     def _held(self, name: str) -> float:
         return float(getattr(self._work.admission, name)) if self._work else 0.0
@@ -149,6 +155,8 @@ class Serving:
         if self._work and self._batcher:
             self._work.close()
             self._batcher.close()
+        if self._log:
+            self._log.close()
 
     def _why_not_ready(self) -> RefusedError | None:
         # The thread that loads the model sets `_work` last.
@@ -178,13 +186,18 @@ class Serving:
         found = await self._predicted(request, lambda body: open_inference.parsed(body, field, most))
         return self._answer(open_inference.answer(self._name, found.more, self._model().tensors(found.predictions)))
 
-    async def _predicted(self, request: Request, parse: Any) -> Predicted:
+    async def _predicted(self, request: Request, parse: Parse) -> Predicted:
         self._model()
         assert self._work is not None
+        request_id = id_of(request.headers) if self._log else ""
+        kept = _Kept(parse) if self._log and self._log.wants(request_id) else None
         try:
-            return await self._work.predicted(request, parse)
+            found = await self._work.predicted(request, kept or parse)
         except ClientGoneError:
             raise RefusedError(_CLIENT_GONE, "The client has gone.") from None
+        if self._log and kept:
+            self._log.offer(request_id, kept.instances, found.predictions, kept.size)
+        return found
 
     async def _v1_models(self) -> Response:
         self._model()
@@ -264,6 +277,24 @@ class Serving:
         closing = {"connection": "close"} if self.draining else {}
         text = json.dumps(content, allow_nan=False)
         return Response(text.encode(), status, {**(headers or {}), **closing}, "application/json")
+
+
+class _Kept:
+    """Parses a request, and keeps its instances for the log.
+
+    Args:
+        parse: of its protocol.
+    """
+
+    def __init__(self, parse: Parse) -> None:
+        self._parse = parse
+        self.instances: list[Any] = []
+        self.size = 0
+
+    def __call__(self, body: bytes) -> tuple[list[Any], dict[str, Any], Any]:
+        found = self._parse(body)
+        self.instances, self.size = list(found[0]), len(body)
+        return found
 
 
 class Access:

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from gpu_pipelines.serving.batching import Advance
@@ -111,6 +112,22 @@ class Predictor(ABC):
     @abstractmethod
     def predict(self, rows: Sequence[Any]) -> list[Any]:
         """A prediction for each row, in the terms of JSON, or an `Unfinished`; called from one thread."""
+
+    def columns(self, rows: Sequence[Any]) -> dict[str, np.ndarray]:
+        """Rows as those of a dataset, by feature, so that what is asked now is compared with what was learned.
+
+        A task that does not say it is watched by its predictions alone.
+        """
+        return {}
+
+    def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
+        """The other way round: rows of a dataset of the task as `predict` takes them; none where that cannot be."""
+        return []
+
+    @property
+    def network(self) -> Any:
+        """The module that computes; None where there is none that can be looked into."""
+        return getattr(self, "_model", None)
 
     def tensors(self, predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Predictions as tensors; each is one text of JSON, unless a task has a better form."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import number_of
 
@@ -45,6 +46,9 @@ class ServerSettings:
         deadline_seconds: how long a request may take once its body is there.
         drain_seconds: after a SIGTERM, how long new requests are still answered while health says that it ends.
         model_name: in the routes of KServe's protocols; empty for the name that the model was evaluated under.
+        log_requests: folder, or `gs://…`, that a sample of the requests is written to; empty for none.
+        log_share: share of the requests in the sample.
+        log_megabytes, log_minutes: size and age at which a file of requests is closed and another one begun.
         tokens: one of which a client has to send; empty for none.
     """
 
@@ -67,6 +71,10 @@ class ServerSettings:
     deadline_seconds: float = 60.0
     drain_seconds: float = 5.0
     model_name: str = ""
+    log_requests: str = ""
+    log_share: float = 0.1
+    log_megabytes: int = 64
+    log_minutes: float = 10.0
     tokens: tuple[str, ...] = field(default=(), repr=False)
 
     @property
@@ -83,6 +91,9 @@ class ServerSettings:
         ]
         if self.model_name and not _MODEL_NAME.fullmatch(self.model_name):
             found.append(f"model_name is {self.model_name[:40]!r}; give letters, digits, dots, dashes or underscores.")
+        if self.log_share > 1:
+            found.append(f"log_share is {self.log_share:g}; give a share of at most 1, such as 0.1.")
+        found += problems_of_place("log_requests", self.log_requests)
         if not all(_TOKEN.fullmatch(token) for token in self.tokens):
             # Which one, and what it is, stays out of logs.
             found.append("A token is not of the form of a bearer token; give 16 or more of A-Z a-z 0-9 . _ ~ + / -.")
@@ -97,7 +108,9 @@ class ServerSettings:
         Raises:
             UserError: a value is no number, or not one that is possible, or the file of tokens cannot be read.
         """
-        given: dict[str, Any] = {"model_name": environment.get(f"{PREFIX}MODEL_NAME", "")}
+        given: dict[str, Any] = {
+            name: environment.get(PREFIX + name.upper(), "") for name in ("model_name", "log_requests")
+        }
         problems = []
         for name, default in _NUMBERS.items():
             variable = PREFIX + name.upper()

@@ -204,7 +204,7 @@ class RunRecord:
 
     @property
     def outcome(self) -> str:
-        """What came of the run: promoted, not promoted, unchanged, nothing new, too soon; else its status.
+        """What came of the run: promoted, not promoted, unchanged, nothing new, too soon, no drift; else its status.
 
         Of a pipeline that uploads nothing it is finished.
         """

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.evaluation.generation.port import TextTask
     from gpu_pipelines.evaluation.scoring import Scoring
+    from gpu_pipelines.profiles.watched import Watched
     from gpu_pipelines.serving.predictor import Predictor
 
 #: Of what is scored by its loss: tokens of a language model, or whatever a user's own loss is a mean over.
@@ -58,6 +59,8 @@ class Task:
             whose rows are `input_ids`, or no text.
         worst: which rows of test a report shows, for people; empty for those of the highest loss.
         predictor: class of a `Predictor`; empty for a task that the server does not serve.
+        watched: class of what is compared between the data that a model learned from and that of now; a subclass of
+            `gpu_pipelines.profiles.watched.Watched`, which knows images, texts, numbers and all predictions.
         architectures: how the names of architectures for it end, in Hugging Face's config.json.
         serves_others: whether the server prepares inputs as any program that trains such a model does.
         from_scratch, fine_tuned, with_adapters: what a training takes where the user gives nothing: of models that
@@ -83,6 +86,7 @@ class Task:
     row_text: ClassVar[str] = ""
     worst: ClassVar[str] = ""
     predictor: ClassVar[str] = ""
+    watched: ClassVar[str] = "gpu_pipelines.profiles.watched:Watched"
     architectures: ClassVar[tuple[str, ...]] = ()
     serves_others: ClassVar[bool] = True
     from_scratch: ClassVar[Hyperparameters] = FROM_SCRATCH
@@ -171,6 +175,11 @@ class Task:
     def load_predictor(self) -> type[Predictor]:
         """The class that serves a model of the task, which is imported with torch."""
         return _part(self.predictor)
+
+    def load_watched(self) -> Watched:
+        """What is watched of rows and predictions."""
+        found: Watched = _part(self.watched)()
+        return found
 
 
 def _part(place: str) -> Any:

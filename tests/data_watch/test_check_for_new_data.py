@@ -127,3 +127,62 @@ def test_a_folder_that_moves_with_its_files_has_not_changed(tmp_path: Path, sour
 def test_wrong_values_are_listed_together(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"(?s)model_name is 'No'.*min_champion_age_days is -1"):
         check(tmp_path, "sample:digits", model_name="No", min_champion_age_days=-1)
+
+
+def looked(tmp_path: Path, source: Path, found: bool | None, **changes: Any) -> Decision:
+    given: Any = {"source": str(source), "registry": str(tmp_path / "registry"), "drift_source": "logs", **changes}
+    why = {True: "drift: by 0.4", False: "no drift: none", None: "drift cannot be told"}[found]
+    return check_for_new_data(WatchSettings(**given), lambda champion: (found, why))
+
+
+@pytest.mark.parametrize(
+    ("retrain_on", "found", "days", "retrain", "begins"),
+    [
+        ("drift", True, 0, True, "training: the source"),
+        ("drift", False, 0, False, "no drift: the source"),
+        ("drift", None, 0, True, "training: the source"),
+        ("drift", True, DAYS_OLD + 1, True, "training: the source"),
+        ("drift", False, DAYS_OLD + 1, False, "too soon: "),
+        ("either", True, DAYS_OLD + 1, True, "training: the source"),
+        ("either", False, DAYS_OLD + 1, False, "too soon: "),
+        ("either", None, DAYS_OLD + 1, False, "too soon: "),
+        ("either", False, 0, True, "training: the source"),
+    ],
+)
+def test_drift_and_new_data_together(
+    tmp_path: Path, source: Path, retrain_on: str, found: bool | None, days: int, retrain: bool, begins: str
+) -> None:
+    register(tmp_path, "of other data")
+    decision = looked(tmp_path, source, found, retrain_on=retrain_on, min_champion_age_days=days)
+    assert decision.retrain is retrain
+    assert decision.reason.startswith(begins)
+    assert "drift" in decision.reason
+
+
+@pytest.mark.parametrize("retrain_on", ["drift", "either"])
+def test_drift_alone_does_not_train_on_the_same_data_again(tmp_path: Path, source: Path, retrain_on: str) -> None:
+    register(tmp_path, source_fingerprint(str(source)))
+    decision = looked(tmp_path, source, True, retrain_on=retrain_on)
+    assert not decision.retrain
+    assert decision.reason.startswith("nothing new: ")
+    assert decision.reason.endswith("; drift: by 0.4")
+
+
+def test_nobody_looks_for_drift_without_a_champion_or_unasked(tmp_path: Path, source: Path) -> None:
+    given: Any = {"source": str(source), "registry": str(tmp_path / "registry")}
+    assert check_for_new_data(WatchSettings(**given, retrain_on="drift", drift_source="logs"), None).retrain
+    register(tmp_path, "of other data")
+    assert check_for_new_data(WatchSettings(**given), None).reason.endswith("was trained")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"retrain_on": "always"}, "retrain_on is 'always'; give new_data, drift, either"),
+        ({"retrain_on": "drift"}, "drift_source is empty"),
+        ({"drift_source": "logs"}, "drift_source is given, and retrain_on is new_data"),
+        ({"drift_days": -1.0}, "drift_days is -1"),
+    ],
+)
+def test_wrong_values_of_drift(given: dict[str, Any], told: str) -> None:
+    assert told in " ".join(WatchSettings(**given).problems())

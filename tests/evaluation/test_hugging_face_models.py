@@ -81,6 +81,7 @@ def test_checkpoints_of_another_program_are_ranked_exported_and_compared(
         "evaluation.json",
         "examples.json",
         "model.safetensors",
+        "reference_profile.npz",
         *(path.name for path in (texts.directory / "tokenizer").iterdir()),
     }
     assert set(Examples.load(tmp_path / "best").predictions[0]["scores"]) == set(LABELS)

@@ -128,7 +128,12 @@ def test_every_kind_of_source_is_judged_by_its_name_without_what_reads_data(tmp_
 
 # Two are there in place of train_model, in other pipelines, and two are of other pipelines alone.
 _ELSEWHERE = (
-    *("check_request", "tune_model", "run_training_script", "check_for_new_data", "predict_batch"),
+    "check_for_drift",
+    "check_request",
+    "tune_model",
+    "run_training_script",
+    "check_for_new_data",
+    "predict_batch",
     "send_message",
 )
 #: What has to be given.
@@ -219,12 +224,12 @@ def test_the_readme_of_a_component_is_up_to_date(name: str) -> None:
 
 def test_what_both_pipelines_take_is_the_same_in_both() -> None:
     first, second = (load_pipeline(name).build(LocalTarget(), None).component_spec.inputs for name in TRAIN_AND_RETRAIN)
-    assert set(second) - set(first) == {"start_from_champion"}
+    assert set(second) - set(first) == {"start_from_champion", "retrain_on", "drift_source"}
     assert {name: (second[name].type, second[name].default) for name in first} == {
         name: (spec.type, spec.default) for name, spec in first.items()
     }
     fields, more = (fields_of_advanced(load_request(name).SETTINGS.values()) for name in TRAIN_AND_RETRAIN)
-    assert more == {**fields, "min_champion_age_days": more["min_champion_age_days"]}
+    assert more == {**fields, **{name: more[name] for name in ("min_champion_age_days", "drift_days")}}
     assert more["min_champion_age_days"].default == 0.0
 
 

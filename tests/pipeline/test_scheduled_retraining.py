@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import Finished, gpu_pipelines, newest_run, write_photos
 
@@ -141,3 +142,41 @@ def test_texts_are_prepared_with_the_champions_tokenizer_and_compared(tmp_path: 
     assert (dataset / "tokenizer/tokenizer.json").read_bytes() == champion.read_bytes()
     evaluation = json.loads(Path(second.record["artifacts"]["best_checkpoint"], "evaluation.json").read_text())
     assert evaluation["champion"]["version"] == 1
+
+
+@pytest.mark.slow
+def test_drift_begins_a_training_and_the_gates_alone_make_champions(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+
+    def write(name: str, rows: int, shift: float = 0.0) -> None:
+        numbers = random.normal(size=(rows, 2))
+        lines = [f"{a + shift},{b},{3 * a - b}" for a, b in numbers.round(3)]
+        head = [] if (tmp_path / name).exists() else ["a,b,label"]
+        with (tmp_path / name).open("a") as file:
+            file.writelines(line + "\n" for line in [*head, *lines])
+
+    cheap = {name: value for name, value in CHEAP.items() if name != "image_size"}
+    given = {"source": "rows.csv", "task": "regression", "model": "mlp-small", **cheap, "gates": "[]"}
+    write("rows.csv", 1500)
+    write("as_before.csv", 400)
+    write("shifted.csv", 400, 0.8)
+    assert retrain(tmp_path, **given).outcome["outcome"] == "promoted"
+    watched = {**given, "retrain_on": "drift", "gates": "rmse<=0", "drift_source": "shifted.csv"}
+
+    same = retrain(tmp_path, **watched)
+    assert same.outcome["outcome"] == "nothing new"
+    assert "; drift: shifted.csv is not as the training data of rows version 1" in same.outcome["reason"]
+
+    write("rows.csv", 100)
+    quiet = retrain(tmp_path, **{**watched, "drift_source": "as_before.csv"})
+    assert [step["name"] for step in quiet.record["steps"]] == LOOKS
+    assert quiet.outcome["outcome"] == "no drift"
+
+    drifted = retrain(tmp_path, **watched, min_champion_age_days=30)
+    assert [step["name"] for step in drifted.record["steps"]] == STEPS
+    assert (drifted.outcome["outcome"], drifted.outcome["version"]) == ("not promoted", 2)
+    assert "in standard deviations: a by" in drifted.outcome["reason"]
+    aliases = json.loads(gpu_pipelines("models", "list", "--json", cwd=tmp_path).out)[0]["aliases"]
+    assert aliases == {"champion": 1, "challenger": 2}
+    page = next(drifted.record["directory"].glob("artifacts/*/check-for-new-data/drift_report*"))
+    assert "The data has drifted" in page.read_text()

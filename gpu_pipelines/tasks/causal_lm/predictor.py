@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -82,7 +83,7 @@ class LanguageModel(Predictor):
             raise WrongRequest("prompt has no tokens. Send a text.")
         return _Row(tokens, parameters)
 
-    def predict(self, rows: Sequence[_Row]) -> list[Any]:
+    def columns(self, rows: Sequence[_Row]) -> dict[str, np.ndarray]:
         width = max(len(row.tokens) for row in rows)
         tokens = np.full((len(rows), width), self._recipe.tokenizer.padding, dtype=np.int32)
         mask = np.zeros((len(rows), width), dtype=np.uint8)
@@ -92,9 +93,23 @@ class LanguageModel(Predictor):
             tokens[place, :own], mask[place, :own] = row.tokens, 1
             # Padding is a document of its own, as in training.
             positions[place] = np.concatenate([np.arange(own), np.arange(width - own)])
-        columns: dict[str, np.ndarray] = {"input_ids": tokens, "loss_mask": mask, "position_ids": positions}
+        return {"input_ids": tokens, "loss_mask": mask, "position_ids": positions}
+
+    def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
+        if "prompt" in columns:  # of preferences
+            each = zip(columns["prompt"], columns["prompt_length"], strict=True)
+            found = [tokens[:length] for tokens, length in each]
+        else:
+            named = (columns[name] for name in ("input_ids", "loss_mask", "position_ids"))
+            end = self._encoder.documents(["a"])[0].tokens[-1]
+            found = [piece for row in zip(*named, strict=True) for piece in _asked(*row, end)]
+        longest = self._recipe.sequence_length
+        return [_Row(tokens, 0) for tokens in found if 0 < len(tokens) <= longest]
+
+    def predict(self, rows: Sequence[_Row]) -> list[Any]:
         with torch.inference_mode():
-            sums = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
+            batch = self._recipe.batch(self.columns(rows), self.device)
+            sums = self._recipe.predict(self._model, batch).cpu().numpy()
             return [self._prediction(row, found) for row, found in zip(rows, sums, strict=True)]
 
     def tensors(self, predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -119,6 +134,20 @@ class LanguageModel(Predictor):
         loss = float(sums[0] / sums[1]) if sums[1] else math.nan
         scored = {"loss": loss if math.isfinite(loss) else None, "tokens": int(sums[1])}
         return _Continuation(row, scored) if row.max_new_tokens else scored
+
+
+def _asked(tokens: np.ndarray, mask: np.ndarray, positions: np.ndarray, end: int) -> Iterator[np.ndarray]:
+    """What somebody would ask of each document that is whole in a packed row: its prompt, else all but its end."""
+    starts = [*np.flatnonzero(positions == 0).tolist(), len(positions)]
+    for start, stop in pairwise(starts):
+        learned = np.flatnonzero(mask[start:stop])
+        # Padding, and what fills a row alone: nearly always a part of something longer.
+        if not len(learned) or stop - start == len(positions):
+            continue
+        if learned[0] > 1:
+            yield tokens[start : start + learned[0]]
+        else:
+            yield tokens[start : stop - 1] if tokens[stop - 1] == end else tokens[start:stop]
 
 
 class _Continuation(Unfinished, Text):

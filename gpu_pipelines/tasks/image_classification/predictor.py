@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -84,6 +84,9 @@ class ImageClassifier(ClassPredictor):
         """The rows of requests as those of a dataset."""
         pixels = np.stack([row.pixels for row in rows])
         return {"image": pixels, "label": np.zeros(len(rows), dtype=np.int32)}
+
+    def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
+        return [_Row(pixels, len(self.labels)) for pixels in columns["image"]]
 
 
 def _unreadable(error: UnreadableImageError) -> WrongRequest:

@@ -80,14 +80,22 @@ class Regressor(Predictor):
         return Pending(len(names), lambda: np.array(found, dtype=np.float32))
 
     def predict(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        columns = self._columns(rows)
+        columns = self.columns(rows)
         columns["target"] = np.zeros((len(rows), len(self._targets)), np.float32)
         with torch.inference_mode():
             found = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
         return [as_answer(row, self._targets) for row in found]
 
-    def _columns(self, rows: Sequence[Any]) -> dict[str, np.ndarray]:
+    def columns(self, rows: Sequence[Any]) -> dict[str, np.ndarray]:
         if self._reader is not None:
-            return self._reader.columns(rows)
+            found: dict[str, np.ndarray] = self._reader.columns(rows)
+            return found
         numbers = np.stack(rows)
         return {f"input.{name}": numbers[:, place] for place, name in enumerate(self._recipe.form.inputs)}
+
+    def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
+        if self._reader is not None:
+            found: list[Any] = self._reader.rows_of_dataset(columns)
+            return found
+        numbers = [columns[f"input.{name}"] for name in self._recipe.form.inputs]
+        return list(np.stack(numbers, axis=1).astype(np.float32))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -69,3 +69,7 @@ class TextClassifier(ClassPredictor):
         for place, row in enumerate(rows):
             tokens[place, : len(row.tokens)] = row.tokens
         return {"input_ids": tokens, "length": lengths, "label": np.zeros(len(rows), dtype=np.int32)}
+
+    def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
+        each = zip(columns["input_ids"], columns["length"], strict=True)
+        return [_Row(tokens[:length], len(self.labels)) for tokens, length in each]

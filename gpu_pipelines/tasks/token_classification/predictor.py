@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -56,14 +56,24 @@ class Tagger(Predictor):
         with self._encoding:
             return _Row(text, *self._encoder.encode([words])[0])
 
-    def predict(self, rows: Sequence[_Row]) -> list[dict[str, Any]]:
+    def columns(self, rows: Sequence[_Row]) -> dict[str, np.ndarray]:
         lengths = np.array([len(row.tokens) for row in rows], dtype=np.int32)
         tokens, begins = np.zeros((2, len(rows), lengths.max()), dtype=np.int32)
         for place, row in enumerate(rows):
             tokens[place, : len(row.tokens)], begins[place, : len(row.tokens)] = row.tokens, row.begins >= 0
-        columns = {"tokens": tokens, "tokens_length": lengths, "tags": begins}
+        return {"tokens": tokens, "tokens_length": lengths, "tags": begins}
+
+    def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
+        found = []
+        for tokens, tags, length in zip(columns["tokens"], columns["tags"], columns["tokens_length"], strict=True):
+            begins = np.where(tags[:length] > 0, 0, -1)
+            # Which words they are is not kept, and nobody asks.
+            found.append(_Row(" ".join("x" * int((begins >= 0).sum())), tokens[:length], begins))
+        return found
+
+    def predict(self, rows: Sequence[_Row]) -> list[dict[str, Any]]:
         with torch.inference_mode():
-            batch = self._recipe.batch(columns, self.device)
+            batch = self._recipe.batch(self.columns(rows), self.device)
             probabilities = encoder_logits(self._model, batch).softmax(dim=-1).cpu().numpy()
         return [self._prediction(row, found) for row, found in zip(rows, probabilities, strict=True)]
 

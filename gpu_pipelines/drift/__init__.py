@@ -1,0 +1,1 @@
+"""Whether the data of today is still what a champion learned from."""

@@ -1,0 +1,189 @@
+"""Looks for drift: the rows of now beside the profile of a registered model."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.documents import read_as, write_document
+from gpu_pipelines.artifacts.exported_model import PROFILE
+from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT
+from gpu_pipelines.drift.comparison import INPUTS, PREDICTIONS, Finding, compared
+from gpu_pipelines.drift.live_rows import LiveRows, live_rows, usable_rows
+from gpu_pipelines.drift.settings import DriftSettings
+from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.numbers import figure
+from gpu_pipelines.prediction.model import Model
+from gpu_pipelines.profiles.making import PREDICTED_ROWS, Gathered, profile_of
+from gpu_pipelines.profiles.profile import Profile
+from gpu_pipelines.serving.predictor import NUMBERS
+from gpu_pipelines.serving.predictors import load_predictor, task_of
+from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.tasks import task_named
+
+DOCUMENT = "drift.json"
+DRIFT, NO_DRIFT, TOO_FEW = "drift", "no drift", "too few rows"
+_UNUSABLE = "rows that cannot be used"
+_NAMED = 3
+#: Pixels of an image at most; the server, which others share, takes fewer.
+_MOST_PIXELS = 178_956_970
+
+
+@dataclass(frozen=True)
+class DriftCheck:
+    """What a check has found; what `drift.json` says.
+
+    Attributes:
+        outcome: drift, no drift, or too few rows.
+        reason: why, in one line.
+        task: of the model.
+        model: which one it is; see `Model.said`.
+        source: of the rows of now, as it was named.
+        is_log: whether they are logged requests.
+        checked: when, ISO 8601, UTC.
+        rows: of now, each content once.
+        rows_used: so many were looked at.
+        rows_repeated: left out because the same content was there before.
+        unusable: how many could not be predicted, by reason.
+        reference_rows: of the profile.
+        profile: where the profile came from: the registry, or a dataset.
+        level, least_effect: what an alarm takes.
+        findings: of each thing that was tested, what drifted first.
+    """
+
+    outcome: str
+    reason: str
+    task: str
+    model: dict[str, Any]
+    source: str
+    is_log: bool
+    checked: str
+    rows: int
+    rows_used: int
+    rows_repeated: int
+    unusable: dict[str, int]
+    reference_rows: int
+    profile: str
+    level: float
+    least_effect: float
+    findings: list[Finding]
+
+    @property
+    def has_drift(self) -> bool:
+        return self.outcome == DRIFT
+
+    @property
+    def drifted(self) -> list[Finding]:
+        """What has drifted."""
+        return [finding for finding in self.findings if finding.drifted]
+
+    def save(self, path: Path) -> None:
+        write_document(path, asdict(self))
+
+    @classmethod
+    def load(cls, path: Path) -> DriftCheck:
+        """Reads `drift.json`. Raises `UserError` if it is damaged."""
+        return read_as(path, "check for drift", cls._from_json)
+
+    @classmethod
+    def _from_json(cls, content: Mapping[str, Any]) -> DriftCheck:
+        given = {name: content[name] for name in cls.__dataclass_fields__}
+        return cls(**{**given, "findings": [Finding(**each) for each in content["findings"]]})
+
+
+def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[], Dataset] | None = None) -> DriftCheck:
+    """Compares the rows of now with what a model learned from.
+
+    Args:
+        settings: the rows, and what an alarm takes.
+        model: the model.
+        dataset: gives the one that it was trained on, for a model that has no profile; None where there is none.
+
+    Raises:
+        UserError: a value is wrong, the source or the model cannot be read, or there is nothing to compare with.
+    """
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    profile, place = _profile(model, dataset)
+    task = task_named(task_of(model.directory))
+    if profile.task != task.name:
+        raise UserError(f"The profile of {model.title} is of the task {profile.task}, and the model of {task.name}.")
+    limits = replace(ServerSettings(), max_pixels=_MOST_PIXELS, max_characters=LARGEST_TEXT)
+    predictor = load_predictor(model.directory, limits)
+    inputs = predictor.inputs_of(model.directory)
+    gathered, given = (Gathered(task.load_watched(), predictor) for _ in range(2))
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-source-") as scratch:
+        live = live_rows(settings, task.name, inputs, Path(scratch))
+        for rows in usable_rows(live, predictor):
+            gathered.look_at(rows)
+            given.predict(rows[: max(0, PREDICTED_ROWS - given.rows)])
+    found: list[Finding] = []
+    if gathered.rows >= settings.min_rows:
+        before = {INPUTS: profile.inputs, PREDICTIONS: profile.outputs}
+        now = {INPUTS: gathered.values(), PREDICTIONS: given.values()}
+        columns = inputs.columns if inputs.kind == NUMBERS and not live.is_log else ()
+        unusable = _unusable(profile, live, columns)
+        found = compared(before, now, unusable, settings.level, settings.least_effect)
+    return DriftCheck(
+        *_verdict(settings, model, gathered.rows, found),
+        task.name,
+        model.said,
+        settings.source,
+        live.is_log,
+        datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        live.rows,
+        gathered.rows,
+        live.repeated,
+        dict(live.unusable.most_common()),
+        _rows_of(profile),
+        place,
+        settings.level,
+        settings.least_effect,
+        found,
+    )
+
+
+def _profile(model: Model, dataset: Callable[[], Dataset] | None) -> tuple[Profile, str]:
+    """The profile that was kept with a model, else one of the dataset that it was trained on; and where from."""
+    if (path := model.directory / PROFILE).is_file():
+        return Profile.load(path), "registry"
+    if dataset is None:
+        raise UserError(
+            f"{model.title} has no {PROFILE}: it was evaluated before there were any, or there could be none.",
+            "Give the dataset that it was trained on.",
+        )
+    found = dataset()
+    print(f"{model.title} has no {PROFILE}; it is made of {found.directory}", flush=True)
+    return profile_of(model.directory, found), str(found.directory)
+
+
+def _rows_of(profile: Profile) -> int:
+    return max((len(values.values) for values in profile.inputs.values()), default=0)
+
+
+def _unusable(
+    profile: Profile, live: LiveRows, columns: tuple[str, ...]
+) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
+    """What rows lacked in training and lack now. Of labels, which the rows of now have none of, nothing is asked."""
+    rejected = {reason: rows for reason, rows in profile.rejected.items() if "label" not in reason}
+    found = {_UNUSABLE: ((sum(rejected.values()), profile.rows_read), (sum(live.unusable.values()), live.rows))}
+    lacking = rejected.get("no number", 0), profile.rows_read
+    every = live.rows + live.repeated
+    return found | {f"{name} is missing": (lacking, (live.missing[name], every)) for name in columns}
+
+
+def _verdict(settings: DriftSettings, model: Model, rows: int, found: list[Finding]) -> tuple[str, str]:
+    if rows < settings.min_rows:
+        told = f"{settings.source} has {rows:,} rows that can be used; min_rows is {settings.min_rows:,}"
+        return TOO_FEW, f"{TOO_FEW}: {told}"
+    drifted = [each for each in found if each.drifted]
+    beside = f"the training data of {model.title} ({len(found)} tests on {rows:,} rows)"
+    if not drifted:
+        return NO_DRIFT, f"{NO_DRIFT}: {settings.source} is as {beside}"
+    named = some_of([f"{each.name} by {figure(each.effect)}" for each in drifted], _NAMED)
+    return DRIFT, f"{DRIFT}: {settings.source} is not as {beside}; in standard deviations: {named}"

@@ -1,0 +1,82 @@
+"""What `check_for_new_data` does with its KFP inputs and outputs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.artifacts.exported_model import PROFILE
+from gpu_pipelines.component_interface.step import log_metrics, own_process, with_advanced
+from gpu_pipelines.data.watch import WatchSettings, check_for_new_data
+from gpu_pipelines.notifications import notes
+from gpu_pipelines.registry import RegisteredVersion
+from gpu_pipelines.reports.page import render, write_page
+
+_NOBODY_ASKED = "Nobody asked for a look at drift (retrain_on), or there was no champion to compare with."
+
+
+def run(
+    settings: WatchSettings, *, drift_report: Any, drift: Any, outcome_uri: str = "", advanced: Mapping[str, Any]
+) -> tuple[bool, str, str, str, str]:
+    """Runs the step.
+
+    Args:
+        settings: the parameters that the component declares.
+        drift_report: a KFP artifact, as is the next: gets the page of the look at drift.
+        drift: gets its figures.
+        outcome_uri: where to leave what was found, for the message at the end of the run; empty for none.
+        advanced: values of some of them by name, which win.
+
+    Returns:
+        The outputs of the component, in their order.
+    """
+    with own_process():
+        settings = with_advanced(settings, advanced)
+        look = _Look(settings, drift_report, drift)
+        decision = check_for_new_data(settings, look)
+        look.finish()
+        print(decision.reason, flush=True)
+        notes.leave(outcome_uri, notes.LOOKED, {"retrain": decision.retrain, "reason": decision.reason})
+    return decision.retrain, decision.reason, decision.model, decision.tokenizer, decision.image_processor
+
+
+class _Look:
+    """Looks for drift, and leaves what it found in two KFP artifacts, which are there in any case."""
+
+    def __init__(self, settings: WatchSettings, report: Any, metrics: Any) -> None:
+        self._settings, self._report, self._metrics = settings, report, metrics
+        self._is_done = False
+
+    def __call__(self, champion: RegisteredVersion) -> tuple[bool | None, str]:
+        # A night on which nobody asks for it does without torch.
+        from gpu_pipelines.drift.check import check_for_drift
+        from gpu_pipelines.drift.settings import DriftSettings
+        from gpu_pipelines.drift.step import leave
+        from gpu_pipelines.prediction.model import registered_model
+
+        asked = self._settings
+        model = registered_model(asked.registry, champion.name, str(champion.number))
+        if not (model.directory / PROFILE).is_file():
+            return None, f"drift cannot be told: {model.title} has no {PROFILE}"
+        found = check_for_drift(
+            DriftSettings(
+                source=asked.drift_source,
+                registry=asked.registry,
+                model_name=champion.name,
+                billing_project=asked.billing_project,
+                days=asked.drift_days,
+            ),
+            model,
+        )
+        leave(found, self._report, self._metrics)
+        self._is_done = True
+        return found.has_drift, found.reason
+
+    def finish(self) -> None:
+        """Leaves a page that says why there is nothing, and no figures, where nothing was looked at."""
+        if self._is_done:
+            return
+        page = render(Path(__file__).with_name("nothing.html"), why=_NOBODY_ASKED)
+        write_page(Path(self._report.path), "Drift", page)
+        log_metrics(self._metrics, {})

@@ -1,0 +1,91 @@
+"""What `check_for_drift` is asked to do, checked without reading any data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gpu_pipelines.component_interface.parameter import parameter
+from gpu_pipelines.data.sources.sources import problems_of_source
+from gpu_pipelines.prediction.settings import RowsToPredict
+from gpu_pipelines.registry import registry_problems
+from gpu_pipelines.tasks.formats import FORMATS
+
+#: The columns of logged requests: those of Vertex AI's table, which this project's server writes too.
+#: Source: https://cloud.google.com/vertex-ai/docs/predictions/online-prediction-logging, request-response logs.
+PAYLOAD, LOGGED_AT = "request_payload", "logging_time"
+LOGS = ((PAYLOAD, LOGGED_AT), (PAYLOAD,))
+#: Fewer rows find next to nothing.
+FEWEST_ROWS = 20
+
+
+@dataclass(frozen=True)
+class DriftSettings:
+    """The parameters of `check_for_drift`."""
+
+    source: str = parameter(
+        "sample:digits",
+        "The rows of now, without labels: everything that predict_batch reads. Or logged requests, which are known by "
+        "the column request_payload: the table of a Vertex AI endpoint's request-response logging, "
+        "bq://PROJECT.DATASET.TABLE, or the folder or gs://… that gpu-pipelines serve --log-requests writes to.",
+    )
+    registry: str = parameter(
+        "./registry",
+        "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
+        "that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
+    )
+    model_name: str = parameter("", "Name of the model in the registry; empty for the only one that is there.")
+    model_version: str = parameter("champion", "Alias or number of the version whose training data is compared with.")
+    source_format: str = parameter("auto", "As for prepare_data.")
+    delimiter: str = parameter("", "As for prepare_data.")
+    encoding: str = parameter("auto", "As for prepare_data.")
+    row_filter: str = parameter("", "As for prepare_data.")
+    billing_project: str = parameter("", "As for prepare_data.")
+    image_column: str = parameter("image", "As for predict_batch.")
+    image_root: str = parameter("", "As for prepare_data.")
+    text_column: str = parameter("text", "As for predict_batch.")
+    days: float = parameter(0.0, "Of logged requests, those of so many last days; 0 for all.")
+    max_rows: int = parameter(
+        5000, "Rows that are looked at; of more, those with the smallest hashes. The first 2,000 of them are predicted."
+    )
+    min_rows: int = parameter(100, "Rows below which nothing is said.")
+    level: float = parameter(
+        0.01, "Share of the checks that may raise an alarm though nothing has moved, all tests of a check together."
+    )
+    least_effect: float = parameter(
+        0.1,
+        "What is less is no drift, however sure it is: as the shift of a normal distribution, in its standard "
+        "deviations.",
+    )
+
+    def problems(self) -> list[str]:
+        """Everything that is wrong with the values, each with what to do."""
+        if not self.source:
+            return ["source is empty. Give the rows of now: files, gs://…, bq://…, or logged requests."]
+        found = [*problems_of_source(self.rows("any task")), *registry_problems(self.registry, self.model_name)]
+        if self.source_format != "auto" and self.source_format not in FORMATS:
+            found.append(f"source_format is {self.source_format!r}; give auto, {', '.join(FORMATS)}.")
+        if not self.model_version:
+            found.append("model_version is empty. Give an alias, such as champion, or a number.")
+        if self.days < 0:
+            found.append(f"days is {self.days:g}; give 0 or more.")
+        if self.min_rows < FEWEST_ROWS:
+            found.append(f"min_rows is {self.min_rows}; give {FEWEST_ROWS} or more.")
+        if self.max_rows < self.min_rows:
+            found.append(f"max_rows is {self.max_rows}; give min_rows ({self.min_rows}) or more.")
+        if not 0 < self.level < 1:
+            found.append(f"level is {self.level:g}; give a share between 0 and 1, such as 0.01.")
+        if self.least_effect < 0:
+            found.append(f"least_effect is {self.least_effect:g}; give 0 or more.")
+        return found
+
+    def rows(self, task: str, choices: Sequence[tuple[str, ...]] = ()) -> RowsToPredict:
+        """How the rows are read.
+
+        Args:
+            task: of the model, whose formats are read.
+            choices: which columns are read of a table.
+        """
+        names = ("source", "source_format", "delimiter", "encoding", "row_filter", "billing_project")
+        given = {name: getattr(self, name) for name in (*names, "image_column", "image_root", "text_column")}
+        return RowsToPredict(**given, task=task, label_column="", choices=tuple(choices))

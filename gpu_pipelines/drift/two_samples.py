@@ -1,0 +1,189 @@
+"""Whether two samples of rows differ: by how much, and whether chance would do as much.
+
+All effects are in the same unit, so that one floor is right for all of them: the shift of a normal distribution, in its
+standard deviations, that differs as much.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+from scipy import stats
+from scipy.spatial.distance import cdist
+
+#: Rows of each side that an energy test takes: it looks at all pairs.
+_MOST_POINTS = 1000
+_PERMUTATIONS = 499
+#: Permutations at least as far apart as the samples are, from which on their share is the p-value.
+_ENOUGH = 10
+#: What a distribution that was fitted to a few hundred values can still tell.
+_LEAST_SHARE = 1e-12
+#: Expected rows that a category must have for the chi-square distribution to hold; rarer ones are put together.
+#: Source: Cochran, Biometrics 10 (1954), https://doi.org/10.2307/3001616.
+_FEWEST_EXPECTED = 5.0
+
+
+class Difference(NamedTuple):
+    """How two samples differ.
+
+    Attributes:
+        test: what was used.
+        statistic: its value.
+        p_value: how often chance alone would give as much.
+        effect: as the shift of a normal distribution, in standard deviations.
+    """
+
+    test: str
+    statistic: float
+    p_value: float
+    effect: float
+
+
+NONE = Difference("none", 0.0, 1.0, 0.0)
+
+
+def numbers_differ(before: np.ndarray, now: np.ndarray) -> Difference:
+    """Whether numbers differ: Kolmogorov and Smirnov's test of the whole distributions, and Mann and Whitney's of where
+    they lie, which finds small shifts in fewer rows.
+
+    The p-value is twice the smaller one (Bonferroni). The effect is that of the statistic of the first: the shift of a
+    normal distribution whose cumulative shares are as far apart.
+
+    Args:
+        before, now: finite, any number of each.
+    """
+    if not len(before) or not len(now) or (np.ptp(before) == 0 and np.ptp(now) == 0 and before[0] == now[0]):
+        return NONE
+    whole = stats.ks_2samp(before, now, method="asymp")
+    where = stats.mannwhitneyu(before, now, method="asymptotic")
+    p_value = min(1.0, 2 * min(float(whole.pvalue), float(where.pvalue)))
+    return Difference("KS and Mann–Whitney", float(whole.statistic), p_value, shift_of(float(whole.statistic)))
+
+
+def shift_of(distance: float) -> float:
+    """The shift of a normal distribution, in standard deviations, by which cumulative shares are so far apart."""
+    return 2 * float(stats.norm.ppf((1 + min(distance, 1 - 1e-9)) / 2))
+
+
+def shares_differ(before: np.ndarray, now: np.ndarray) -> Difference:
+    """Whether the shares of categories differ: the chi-square test.
+
+    The effect is the distance of the shares in standard deviations: of two categories the difference of a share by the
+    square root of p (1 - p), of samples of the same size twice Cohen's w; without what chance adds to it.
+
+    Source: Cohen, Statistical Power Analysis for the Behavioral Sciences (1988), sections 2.2 and 7.2.
+
+    Args:
+        before, now: rows by category, of the same categories in the same order.
+    """
+    cells = _with_enough_rows(np.stack([before, now]).astype(np.float64))
+    if cells.shape[1] < 2:
+        return NONE
+    statistic, p_value, freedom, _ = stats.chi2_contingency(cells, correction=False)
+    rows = cells.sum(axis=1)
+    harmonic = rows[0] * rows[1] / rows.sum()
+    effect = math.sqrt(max(0.0, float(statistic) - freedom) / harmonic)
+    return Difference("chi-square", float(statistic), float(p_value), effect)
+
+
+def lacking_differ(before: tuple[int, int], now: tuple[int, int]) -> Difference:
+    """Whether more rows lack something than did: Fisher's exact test, which is right for a handful of rows too.
+
+    Args:
+        before, now: how many lack it, and of how many.
+    """
+    cells = np.array([[lacking, rows - lacking] for lacking, rows in (before, now)], dtype=np.float64)
+    if not cells.sum(axis=1).all() or not cells[:, 0].sum():
+        return NONE
+    p_value = float(stats.fisher_exact(cells[::-1], alternative="greater").pvalue)
+    shares = cells[:, 0] / cells.sum(axis=1)
+    share = cells[:, 0].sum() / cells.sum()
+    deviation = math.sqrt(share * (1 - share)) or 1.0
+    return Difference("Fisher", float(shares[1] - shares[0]), p_value, max(0.0, shares[1] - shares[0]) / deviation)
+
+
+def points_differ(before: np.ndarray, now: np.ndarray, seed: int = 0) -> Difference:
+    """Whether points of a space differ: the energy test of Székely and Rizzo, by permutations.
+
+    Each direction is measured in its own standard deviations. The effect is that of a shift of all directions: of a
+    shift of d standard deviations in each, the energy distance is d² / 4 of the distance of two points.
+
+    Source: Székely and Rizzo, Journal of Statistical Planning and Inference 143 (2013),
+    https://doi.org/10.1016/j.jspi.2013.03.018.
+
+    Args:
+        before, now: (rows, directions).
+        seed: of which rows are taken, and of the permutations.
+    """
+    random = np.random.default_rng(seed)
+    before, now = (_some(points, random) for points in (before, now))
+    if min(len(before), len(now)) < 2:
+        return NONE
+    points = np.concatenate([before, now]).astype(np.float64)
+    spread = points.std(axis=0)
+    points = points[:, spread > 0] / spread[spread > 0]
+    if not points.shape[1]:
+        return NONE
+    distances = cdist(points, points).astype(np.float32)
+    first = np.zeros((len(points), 1 + _PERMUTATIONS), dtype=np.float32)
+    first[: len(before), 0] = 1
+    for column in range(1, 1 + _PERMUTATIONS):
+        first[random.permutation(len(points))[: len(before)], column] = 1
+    found, between = _energies(distances, first, len(before), len(now))
+    effect = 2 * math.sqrt(max(0.0, float(found[0])) / (2 * between))
+    return Difference("energy", float(found[0]), _share_beyond(float(found[0]), found[1:]), effect)
+
+
+def _energies(distances: np.ndarray, first: np.ndarray, before: int, now: int) -> tuple[np.ndarray, float]:
+    """The energy distance for each column of `first`, which says who is in the first sample, without bias; and the mean
+    distance between the samples for the first column."""
+    within = np.einsum("ij,ij->j", first, distances @ first, dtype=np.float64)
+    from_first = first.T.astype(np.float64) @ distances.sum(axis=1, dtype=np.float64)
+    across = from_first - within
+    other = float(distances.sum(dtype=np.float64)) - 2 * across - within
+    between = across / (before * now)
+    return 2 * between - within / (before * (before - 1)) - other / (now * (now - 1)), float(between[0])
+
+
+def _share_beyond(value: float, permuted: np.ndarray) -> float:
+    """The share of permutations that are at least as far apart; where it is too small to be counted, that of the
+    distribution of Pearson's third type with their mean, deviation and skewness."""
+    count = int((permuted >= value).sum())
+    if count >= _ENOUGH or permuted.std() == 0:
+        return (1 + count) / (1 + len(permuted))
+    fitted = stats.pearson3.sf(value, stats.skew(permuted), permuted.mean(), permuted.std(ddof=1))
+    return float(max(fitted, _LEAST_SHARE))
+
+
+def _some(points: np.ndarray, random: np.random.Generator) -> np.ndarray:
+    points = points[np.isfinite(points).all(axis=1)]
+    return points if len(points) <= _MOST_POINTS else points[random.choice(len(points), _MOST_POINTS, replace=False)]
+
+
+def _with_enough_rows(cells: np.ndarray) -> np.ndarray:
+    """Cells (samples, categories), those of the rarest categories put together until enough rows are expected."""
+    cells = cells[:, np.argsort(cells.sum(axis=0), kind="stable")]
+    cells = cells[:, cells.sum(axis=0) > 0]
+    if not cells.sum(axis=1).all():
+        return cells[:, :0]
+    smallest = cells.sum(axis=1).min() / cells.sum()
+    while cells.shape[1] > 1 and cells[:, 0].sum() * smallest < _FEWEST_EXPECTED:
+        merged = np.column_stack([cells[:, 0] + cells[:, 1], cells[:, 2:]])
+        cells = merged[:, np.argsort(merged.sum(axis=0), kind="stable")]
+    return cells
+
+
+def corrected(p_values: list[float]) -> list[float]:
+    """Holm's correction: with what is below a level afterwards, no more than that share of the checks names anything
+    that has not moved, however the tests depend on each other.
+
+    Source: Holm, Scandinavian Journal of Statistics 6 (1979), https://www.jstor.org/stable/4615733.
+    """
+    order = sorted(range(len(p_values)), key=p_values.__getitem__)
+    found, largest = [1.0] * len(p_values), 0.0
+    for rank, place in enumerate(order):
+        largest = max(largest, min(1.0, p_values[place] * (len(p_values) - rank)))
+        found[place] = largest
+    return found

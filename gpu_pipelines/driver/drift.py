@@ -1,0 +1,53 @@
+"""A check for drift on this machine, without a pipeline."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.drift.check import DriftCheck
+
+REPORT = "drift.html"
+
+
+def watch(model: str, source: str, *, output: str = "", dataset: str = "", **parameters: Any) -> DriftCheck:
+    """Compares the rows of now with what a model was trained on, as `gpu-pipelines models watch`.
+
+    Args:
+        model: `NAME@ALIAS` or `NAME@VERSION` of the registry; NAME alone is its champion; or the directory of an
+            exported model.
+        source: the rows of now, or logged requests.
+        output: a folder that gets `drift.html` and `drift.json`; empty for none.
+        dataset: directory or `gs://…` of what a model without a profile was trained on; empty for that which it was
+            evaluated on, where a run of this directory has it.
+        parameters: further ones of `check_for_drift`, such as `registry` and `least_effect`.
+
+    Returns:
+        What was found.
+
+    Raises:
+        UserError: something is wrong with a value, the model, the source or the folder.
+        TypeError: there is no such parameter.
+    """
+    from gpu_pipelines.drift.check import DOCUMENT, check_for_drift
+    from gpu_pipelines.drift.report import write_report
+    from gpu_pipelines.drift.settings import DriftSettings
+    from gpu_pipelines.driver.exporting import dataset_of, named_model
+
+    settings = DriftSettings(source=source, **parameters)
+    if problems := settings.problems():
+        raise UserError.of_all(problems)
+    folder = Path(output).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"{output} is no folder: {error.strerror or error}.", "Give another --output.") from None
+    named = named_model(model, settings.registry)
+    found = check_for_drift(settings, named, lambda: dataset_of(dataset, named))
+    if output:
+        write_report(found, folder / REPORT)
+        found.save(folder / DOCUMENT)
+    return found

@@ -1,0 +1,76 @@
+"""Values of many rows in one respect: numbers, categories, or vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """Numbers, float32 (rows,); NaN where a row has none."""
+
+    values: np.ndarray
+
+    @classmethod
+    def of(cls, values: Sequence[float | None] | np.ndarray) -> Numbers:
+        """Numbers in the one precision in which all are kept: equal ones stay equal, which tests by rank need."""
+        found = np.array([np.nan if each is None else each for each in values], dtype=np.float64).astype(np.float32)
+        return cls(np.where(np.isfinite(found), found, np.float32(np.nan)))
+
+
+@dataclass(frozen=True)
+class Categories:
+    """Names, such as of classes; None where a row has none."""
+
+    values: list[str | None]
+
+
+@dataclass(frozen=True)
+class Vectors:
+    """Points whose directions mean nothing by themselves, float32 (rows, directions)."""
+
+    values: np.ndarray
+
+
+Values = Numbers | Categories | Vectors
+
+
+def rows_in(values: Values) -> int:
+    """How many rows there are."""
+    return len(values.values)
+
+
+def joined(parts: Sequence[Values]) -> Values:
+    """The values of several groups of rows, one after another; all of one kind."""
+    first = parts[0]
+    if isinstance(first, Categories):
+        return Categories([value for part in parts for value in part.values])
+    return type(first)(np.concatenate([part.values for part in parts]))
+
+
+def taken(values: Values, rows: np.ndarray) -> Values:
+    """The values of some rows."""
+    if isinstance(values, Categories):
+        return Categories([values.values[row] for row in rows])
+    return type(values)(values.values[rows])
+
+
+#: As many different numbers or fewer are taken as names: 0 and 1, months, marks.
+MOST_CODES = 10
+
+
+def as_codes(values: Values) -> Values:
+    """Numbers of which there are a few alone, as categories; anything else as it is."""
+    if not isinstance(values, Numbers):
+        return values
+    known = values.values[~np.isnan(values.values)]
+    few = len(known) and len(np.unique(known)) <= MOST_CODES
+    return named_codes(values) if few else values
+
+
+def named_codes(values: Numbers) -> Categories:
+    """Numbers as names."""
+    return Categories([None if np.isnan(value) else f"{value:g}" for value in values.values.tolist()])
