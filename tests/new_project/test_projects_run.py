@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,18 +29,23 @@ def written(name: str, *arguments: str, cwd: Path) -> Path:
 
 def shell(script: str, cwd: Path, environment: Mapping[str, str] | None = None) -> str:
     """What a script printed that did not fail."""
-    done = subprocess.run(
+    process = subprocess.Popen(
         ["/bin/bash", "-e", "-o", "pipefail", "-c", script],
         cwd=cwd,
         env={**os.environ, **(environment or {})},
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=500,
-        check=False,
+        start_new_session=True,
     )
-    assert done.returncode == 0, done.stdout
-    return done.stdout
+    try:
+        said, _ = process.communicate(timeout=1800)
+    finally:
+        # make has processes of its own, which have processes of theirs.
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+    assert process.returncode == 0, said
+    return said
 
 
 def test_a_project_runs_and_passes_its_tests(tmp_path: Path) -> None:
