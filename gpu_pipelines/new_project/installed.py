@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +36,7 @@ def is_of_this_machine(place: str) -> bool:
     return "@ file:" in place
 
 
+@cache
 def pins() -> list[str]:
     """The versions that are installed here of all that a project needs, as constraints of pip."""
     found = {name: version for name, version in _closure() if name != _PACKAGE}
