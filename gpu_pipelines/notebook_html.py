@@ -78,11 +78,11 @@ def curve(title: str, values: Sequence[float | None], mark: int | None = None) -
         up = (value - low) / (high - low) if high > low else 0.5
         return _MARGIN + across * (_WIDTH - 2 * _MARGIN), _HEIGHT - _MARGIN - up * (_HEIGHT - 2 * _MARGIN)
 
-    points = " ".join("{:.1f},{:.1f}".format(*place(*each)) for each in known)
+    places = [(number, *place(number, value)) for number, value in known]
+    points = " ".join(f"{x:.1f},{y:.1f}" for _, x, y in places)
     dots = "".join(
-        '<circle cx="{:.1f}" cy="{:.1f}" r="{}" fill="{}"/>'.format(*place(number, value), radius, _ACCENT)
-        for number, value in known
-        for radius in [5 if number == mark else 2.5]
+        f'<circle cx="{x:.1f}" cy="{y:.1f}" r="{5 if number == mark else 2.5}" fill="{_ACCENT}"/>'
+        for number, x, y in places
     )
     said = f"{title}: {low:.4g} to {high:.4g}"
     return (
