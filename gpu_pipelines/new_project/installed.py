@@ -47,7 +47,10 @@ def pins() -> list[str]:
 def folder_of_programs() -> Path | None:
     """Where the programs of this installation are, if it has all that a project needs; None if not."""
     programs = Path(sys.executable).parent
-    has_all = all(find_spec(module) for module in _MODULES) and (programs / _PACKAGE).is_file()
+    # make takes a blank for the end of a name.
+    has_all = (
+        " " not in str(programs) and all(find_spec(module) for module in _MODULES) and (programs / _PACKAGE).is_file()
+    )
     return programs if has_all else None
 
 
