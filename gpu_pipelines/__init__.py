@@ -1,7 +1,7 @@
 """Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.
 
-What the commands do, a program does with `plan`, `run`, `predict`, `compile`, `open_run`, `open_registry` and
-`Evaluation`; `tune` searches for parameters. Each is imported when it is used first; see docs/python.md.
+What the commands do, a program does with `plan`, `run`, `evaluate`, `predict`, `compile`, `open_run`, `open_registry`
+and `Evaluation`; `tune` searches for parameters. Each is imported when it is used first; see docs/python.md.
 """
 
 __version__ = "0.1.0"
@@ -11,6 +11,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators.plan import plan
     from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.driver.evaluating import evaluate
     from gpu_pipelines.driver.exporting import export
     from gpu_pipelines.driver.prediction import predict
     from gpu_pipelines.driver.programs import compile, open_run, run
@@ -21,6 +22,7 @@ __all__ = [
     "Evaluation",
     "__version__",
     "compile",
+    "evaluate",
     "export",
     "open_registry",
     "open_run",
@@ -33,6 +35,7 @@ __all__ = [
 _PLACES = {
     "Evaluation": "gpu_pipelines.artifacts.evaluation",
     "compile": "gpu_pipelines.driver.programs",
+    "evaluate": "gpu_pipelines.driver.evaluating",
     "export": "gpu_pipelines.driver.exporting",
     "open_registry": "gpu_pipelines.registry",
     "open_run": "gpu_pipelines.driver.programs",

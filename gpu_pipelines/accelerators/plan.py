@@ -106,6 +106,22 @@ class AcceleratorPlan:
         parts = [f"{self.nodes} × {machine}", *bought, where]
         return "\n  ".join([f"AcceleratorPlan {self.spec}: {', '.join(filter(None, parts))}", *told])
 
+    def _repr_html_(self) -> str:
+        """For a notebook: the plan as a table, and what the user should know."""
+        from gpu_pipelines.notebook_html import table, text
+
+        machine, gpu = self.machine, self.gpu
+        rows = [
+            ["machines", f"{self.nodes} × {machine.name if machine else 'this machine'}"],
+            ["GPUs", f"{self.total_gpus} × {gpu.name}, {gpu.memory_gb} GB each" if gpu else "none"],
+            ["strategy", self.strategy],
+            ["region", self.region or f"open: {', '.join(self.regions) or 'none is known'}"],
+            *([["quota", f"{self.total_gpus} of {self.quota_metric}"]] if self.quota_metric else []),
+            ["precision", self.precision],
+        ]
+        warnings = "".join(text(f"warning: {each.message}") for each in self.warnings)
+        return text(f"Plan {self.spec}", "h4") + table((), rows) + warnings
+
     @property
     def is_local(self) -> bool:
         """Whether the plan is for CPU processes of this machine."""

@@ -135,6 +135,30 @@ class Evaluation:
         ]
         return "\n  ".join(lines)
 
+    def _repr_html_(self) -> str:
+        """For a notebook: the metrics with their intervals beside the champion's, the gates, and all checkpoints."""
+        from gpu_pipelines.notebook_html import curve, table, text
+
+        beside = (self.champion or {}).get("metrics", {})
+        metrics = [
+            [name, *(figure(each.get(part)) for part in ("value", "low", "high")), figure(_value_of(beside.get(name)))]
+            for name, each in self.test["metrics"].items()
+        ]
+        gates = [["✓" if gate["passed"] else "✗", gate["gate"], gate["why"]] for gate in self.gates]
+        said = f"{self.model_name} ({self.task}): {'passed' if self.passed else 'not passed'}"
+        chosen = f"best of {len(self.checkpoints)} checkpoints by {self.select_by} on val: {self.best}"
+        scores = [each["val"].get(self.select_by) for each in self.checkpoints]
+        names = [each["name"] for each in self.checkpoints]
+        return "".join(
+            [
+                text(said, "h4"),
+                table(("metric", "test", "low", "high", "champion"), metrics, f"{self.test['rows']:,} rows of test"),
+                table(("", "gate", "why"), gates) if gates else "",
+                text(chosen),
+                curve(f"{self.select_by} on val", scores, names.index(self.best) if self.best in names else None),
+            ]
+        )
+
     @property
     def gates_not_passed(self) -> list[str]:
         """The gates that were not passed, each with why."""
@@ -144,3 +168,8 @@ class Evaluation:
     def champion_version(self) -> int | None:
         """Version of the champion that was compared with, or None."""
         return self.champion["version"] if self.champion else None
+
+
+def _value_of(metric: Any) -> float | None:
+    """The value of a metric, which may have an interval; None if it is not known."""
+    return metric.get("value") if isinstance(metric, dict) else metric

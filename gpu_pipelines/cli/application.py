@@ -105,9 +105,14 @@ class CommandGroup(TyperGroup):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """As typer's; without any argument it shows the help as a wrong request."""
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
-            print(ctx.get_help(), file=sys.stderr)
+            first = self.first_steps(ctx)
+            print(*([first, ""] if first else []), ctx.get_help(), sep="\n", file=sys.stderr)
             raise typer.Exit(WRONG_REQUEST)
         return super().parse_args(ctx, args)
+
+    def first_steps(self, ctx: Any) -> str:
+        """What to do first, above the help of whoever has given no argument; empty for nothing."""
+        return ""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """As typer's; a command whose options take a look at what is installed gets them now."""

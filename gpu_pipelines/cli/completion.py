@@ -95,6 +95,12 @@ def _pipelines(context: typer.Context, incomplete: str) -> Iterable[str]:
     return PIPELINES
 
 
+def _targets(context: typer.Context, incomplete: str) -> Iterable[str]:
+    from gpu_pipelines.targets.target import targets
+
+    return targets()
+
+
 def _components(context: typer.Context, incomplete: str) -> Iterable[str]:
     from gpu_pipelines.component_interface.catalog import COMPONENTS
 
@@ -195,6 +201,7 @@ _WORDS_OF_COMMAND: dict[tuple[str, str], Words] = {
     ("accelerators advise", "precision"): _fixed("auto", "bf16", "fp16", "fp32"),
     ("accelerators advise", "optimizer"): _fixed("adamw"),
     ("components show", "name"): _components,
+    ("init", "target"): _targets,
     ("models show", "name"): _models,
     ("models alias", "name"): _models,
     ("models alias", "alias"): _fixed("champion", "challenger"),

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gpu_pipelines import __version__
 from gpu_pipelines.cli import accelerators, completion, components, emulator, job, models, runs, schedule, vm
-from gpu_pipelines.cli.application import WRONG_REQUEST, Application, UsageError, told_usage_error
+from gpu_pipelines.cli.application import (
+    WRONG_REQUEST,
+    Application,
+    CommandGroup,
+    UsageError,
+    told_usage_error,
+)
 from gpu_pipelines.cli.compile import compile_pipelines, upload
 from gpu_pipelines.cli.console import console
 from gpu_pipelines.cli.doctor import doctor
+from gpu_pipelines.cli.init import init
 from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.parameters import parameters
 from gpu_pipelines.cli.run import RunCommand, cancel, follow, run
@@ -22,10 +29,28 @@ from gpu_pipelines.garbage import collect_rarely
 
 PIPELINES, MODELS, MACHINES = "Pipelines", "Models", "Accelerators, jobs and machines"
 
+
+class _All(CommandGroup):
+    """All commands; without any of them it says what to do first."""
+
+    def first_steps(self, ctx: Any) -> str:
+        """As the group has it."""
+        steps = {
+            "gpu-pipelines run train_evaluate_upload": "a pipeline on this machine, on a sample: a minute",
+            "gpu-pipelines init my-pipeline": "a project of your own: pipeline, task, tests, continuous integration",
+            "gpu-pipelines accelerators advise --help": "which GPUs fit a training, how long, at what cost",
+            "gpu-pipelines doctor": "what is missing for runs in Google Cloud",
+        }
+        longest = max(map(len, steps))
+        return "\n".join(["To begin:", *(f"  {command:<{longest}}  {what}" for command, what in steps.items())])
+
+
 app = Application(
+    cls=_All,
     name="gpu-pipelines",
     help="Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.",
 )
+app.command(rich_help_panel=PIPELINES)(init)
 app.command(cls=RunCommand, rich_help_panel=PIPELINES)(run)
 app.command(rich_help_panel=PIPELINES)(parameters)
 app.add_typer(components.app, name="components", rich_help_panel=PIPELINES)

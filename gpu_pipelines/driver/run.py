@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.run_record import RunRecord
     from gpu_pipelines.targets.target import Target
 
+#: What KFP's executor leaves of each step.
+_WRITTEN = "executor_output.json"
 #: Of what a run has, so much is shown.
 _MOST_SHOWN, _MOST_CHARACTERS = 8, 100
 
@@ -98,6 +101,51 @@ class Run:
             raise UserError(f"A run on {self.target} has no {what}.", "It was waited for.")
         return self._opened
 
+    def artifact(self, name: str, step: str = "") -> str:
+        """The place of what a step of a run on this machine has made, also where the pipeline does not return it.
+
+        Args:
+            name: of the step's output: `dataset`, `checkpoints`.
+            step: the step; left out, there must be one alone with such an output.
+
+        Raises:
+            UserError: there is none, or there are several.
+        """
+        left = {
+            each.name: place for each in self.steps if step in ("", each.name) and (place := _left_by(each).get(name))
+        }
+        if len(left) == 1:
+            return next(iter(left.values()))
+        if left:
+            raise UserError(f"{', '.join(left)} of {self.id} have an output {name}.", "Name the step.")
+        known = sorted({output for each in self.steps for output in _left_by(each)})
+        raise UserError(f"No step of {self.id} has left {name!r}.", f"There is {', '.join(known) or 'nothing'}.")
+
+    def _repr_html_(self) -> str:
+        """For a notebook: the steps and how long they took, the figures, the model and the report."""
+        from gpu_pipelines.notebook_html import bar, link, table, text
+        from gpu_pipelines.numbers import figure
+        from gpu_pipelines.reports.durations import format_seconds
+
+        longest = max((step.seconds for step in self.steps), default=0.0) or 1.0
+        steps = [
+            [step.name, step.status, format_seconds(step.seconds), bar(step.seconds / longest)] for step in self.steps
+        ]
+        outputs = [[name, value] for name, value in self.outputs.items()]
+        figures = [
+            [name, f"{value:,.0f}" if value == int(value) else figure(value)] for name, value in self.metrics.items()
+        ]
+        return "".join(
+            [
+                text(f"{self.id} on {self.target}: {self.status}", "h4"),
+                text(f"model: {self.model['model_name']} version {self.model['version']}") if self.model else "",
+                table(("step", "status", "took", ""), steps) if steps else "",
+                table((), outputs, "outputs") if outputs else "",
+                table((), figures, "metrics") if figures else "",
+                link(self.report.resolve().as_uri(), "report") if self.report else "",
+            ]
+        )
+
     def __repr__(self) -> str:
         from gpu_pipelines.reports.durations import format_seconds
 
@@ -110,6 +158,15 @@ class Run:
             lines += [f"{heading}: {_shown(values)}"] if values else []
         lines += [f"report: {self.report}"] if self.report else []
         return "\n  ".join(lines)
+
+
+def _left_by(step: StepRecord) -> dict[str, str]:
+    """The places of the artifacts of a step, by the names of its outputs; of a reused one, where they were made."""
+    file = Path(step.place) / _WRITTEN
+    if not step.place or not file.is_file():
+        return {}
+    found = json.loads(file.read_text(encoding="utf-8")).get("artifacts", {})
+    return {name: str(each["artifacts"][0]["uri"]) for name, each in found.items() if each.get("artifacts")}
 
 
 def _shown(values: Mapping[str, Any]) -> str:

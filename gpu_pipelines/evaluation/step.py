@@ -74,7 +74,7 @@ def run(
         rows = files_to_evaluate(dataset)
         places = _places([checkpoints, more_checkpoints, *(collected or [])])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
-            directories = _copied(places, Path(scratch), has_own_scores=bool(settings.scoring_function))
+            directories = local_checkpoints(places, Path(scratch), has_own_scores=bool(settings.scoring_function))
             with _tracked(tracking, checkpoints, places, directories) as tracked:
                 with (
                     output_files(best_checkpoint, EVALUATION) as exported,
@@ -130,8 +130,14 @@ def _tracked(tracking: str, checkpoints: Any, places: Mapping[str, str], directo
     return tracked
 
 
-def _copied(places: Mapping[str, str], scratch: Path, *, has_own_scores: bool) -> dict[str, Path]:
-    """The checkpoints of each training on this machine, by what the training is called."""
+def local_checkpoints(places: Mapping[str, str], scratch: Path, *, has_own_scores: bool) -> dict[str, Path]:
+    """The checkpoints of each training on this machine, by what the training is called.
+
+    Args:
+        places: where they are, as `named_places` has them.
+        scratch: a folder for copies of those in object storage.
+        has_own_scores: whether a function of the user scores them, so that they may be of any kind.
+    """
     directories = {
         name: local_copy(
             place, scratch / (name or "only"), foreign=has_own_scores or not holds_training(place), weights_only=True
@@ -154,6 +160,11 @@ def _places(artifacts: Sequence[Any]) -> dict[str, str]:
             "evaluate_checkpoints has nothing to evaluate.",
             "Give it checkpoints, or the checkpoints of a ParallelFor as collected (dsl.Collected).",
         )
+    return named_places(places)
+
+
+def named_places(places: Sequence[str]) -> dict[str, str]:
+    """Places of checkpoints by the names of the trainings; the name of a single one is empty."""
     return dict(zip(names_of(places) if len(places) > 1 else [""], places, strict=True))
 
 

@@ -174,6 +174,17 @@ class Registry(ABC):
     def aliases(self, name: str) -> dict[str, int]:
         """Version by alias."""
 
+    def _repr_html_(self) -> str:
+        """For a notebook: the models with their versions and aliases."""
+        from gpu_pipelines.notebook_html import table
+
+        rows = []
+        for name in self.names():
+            aliases = self.aliases(name)
+            known = (str(aliases.get(alias, "–")) for alias in (CHAMPION, CHALLENGER))
+            rows.append([name, len(self.versions(name)), *known, self.where(name)])
+        return table(("model", "versions", CHAMPION, CHALLENGER, "where"), rows, repr(self))
+
     def champion(self, name: str) -> RegisteredVersion | None:
         """The version that the alias `champion` names, or None."""
         number = self.aliases(name).get(CHAMPION)

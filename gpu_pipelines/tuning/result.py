@@ -11,6 +11,7 @@ from gpu_pipelines.artifacts.checkpoint import METRICS, complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
 from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.numbers import figure
 from gpu_pipelines.tuning.folder import StudyFolder, trial_folder
 from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.journal import Journal
@@ -91,6 +92,33 @@ class TuningResult:
         return (
             f"TuningResult(trial {self.best} of {len(self.trials)}, loss on val {self.loss:.4f}, "
             f"best_parameters={dict(self.best_parameters)}, checkpoints={str(self.checkpoints)!r})"
+        )
+
+    def _repr_html_(self) -> str:
+        """For a notebook: what was found, the trials, and how the best loss went."""
+        from gpu_pipelines.notebook_html import curve, table, text
+
+        names = list(dict.fromkeys(name for trial in self.trials for name in trial.parameters))
+        rows = [
+            [
+                "★" if trial.number == self.best else "",
+                trial.number,
+                figure(trial.loss),
+                *map(trial.parameters.get, names),
+            ]
+            for trial in self.trials
+        ]
+        said = f"trial {self.best} of {len(self.trials)}: loss on val {figure(self.loss)}"
+        return "".join(
+            [
+                text(said, "h4"),
+                table(("", "trial", "loss on val", *names), rows),
+                curve(
+                    "loss on val",
+                    [trial.loss for trial in self.trials],
+                    [trial.number for trial in self.trials].index(self.best),
+                ),
+            ]
         )
 
     def save(self, folder: Path) -> None:

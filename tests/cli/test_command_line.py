@@ -92,6 +92,17 @@ def test_a_group_without_a_command_shows_what_it_has(tmp_path: Path) -> None:
     assert "Usage: gpu-pipelines models" in done.err
 
 
+def test_the_program_alone_says_what_to_do_first(tmp_path: Path) -> None:
+    done = command(cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    first, *steps = done.err.partition("\n\n")[0].splitlines()
+    assert first == "To begin:"
+    programs = [step.split("  ")[1].split()[1:] for step in steps]
+    assert ["init", "my-pipeline"] in programs
+    # Each of them is there.
+    assert all(command(program[0], "--help", cwd=tmp_path).status == 0 for program in programs)
+
+
 # Parameters
 
 

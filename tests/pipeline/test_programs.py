@@ -26,6 +26,7 @@ SHOWN = [
     "Evaluation",
     "__version__",
     "compile",
+    "evaluate",
     "export",
     "open_registry",
     "open_run",
@@ -100,6 +101,20 @@ def test_what_is_returned_fits_a_screen(digits_run: Path) -> None:
         assert said in repr(value)
         assert len(repr(value)) < 1200
         assert len(repr(value).splitlines()) <= 12
+
+
+def test_a_run_shows_its_steps_and_gives_what_they_have_made(digits_run: Path) -> None:
+    run = gpu_pipelines.open_run("latest", digits_run / "runs")
+    page = run._repr_html_()
+    for said in ("train-model", "test_accuracy", "digits version 1", "report.html"):
+        assert said in page
+    assert Path(run.artifact("dataset"), "dataset.json").is_file()
+    assert list(Path(run.artifact("checkpoints", "train-model")).glob("step-*"))
+    with pytest.raises(UserError, match=r"No step of .* has left 'datasett'.") as wrong:
+        run.artifact("datasett")
+    assert "dataset" in wrong.value.remedy
+    with pytest.raises(UserError, match="have an output report"):
+        run.artifact("report")
 
 
 def test_a_failed_run_raises_and_has_its_run(here: Path) -> None:

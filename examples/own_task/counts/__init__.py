@@ -1,0 +1,1 @@
+"""How many events to expect."""

@@ -1,0 +1,75 @@
+"""An evaluation on this machine, without a pipeline."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from contextlib import ExitStack
+from os import PathLike, fspath
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.artifacts.evaluation import Evaluation
+
+Place = str | PathLike[str]
+#: In the folder that an evaluation leaves: the best checkpoint in Hugging Face layout, and the page.
+MODEL, REPORT = "model", "report.html"
+
+
+def evaluate(
+    dataset: Place,
+    checkpoints: Place | Sequence[Place],
+    output: Place | None = None,
+    *,
+    processes: int | None = None,
+    **parameters: Any,
+) -> Evaluation:
+    """Scores checkpoints or models on a dataset, as the step `evaluate_checkpoints`; `val` ranks, `test` decides.
+
+    Args:
+        dataset: what `prepare_data` has made, `run.artifacts["dataset"]` say; a folder or `gs://…`.
+        checkpoints: where a training left its checkpoints, or a model in Hugging Face layout; several are ranked
+            together.
+        output: a folder that gets the best one with its evaluation, `model`, and `report.html`; None for neither.
+        processes: GPUs or CPU processes to use; None for all GPUs that are here, else one process.
+        parameters: further ones of `evaluate_checkpoints`, such as `gates`, `model_name` and `registry`, whose champion
+            is scored on the same rows.
+
+    Returns:
+        The metrics with their intervals, the gates, and how it is beside the champion.
+
+    Raises:
+        UserError: something is wrong with a value, or data and checkpoints do not belong together.
+        TypeError: there is no such parameter.
+    """
+    from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+    from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+    from gpu_pipelines.evaluation.report import write_report
+    from gpu_pipelines.evaluation.settings import EvaluationSettings
+    from gpu_pipelines.evaluation.step import local_checkpoints, named_places
+
+    settings = EvaluationSettings(**parameters)
+    given = [checkpoints] if isinstance(checkpoints, str | PathLike) else list(checkpoints)
+    if not given:
+        raise UserError("There are no checkpoints to evaluate.", "Give a folder of checkpoints, or several.")
+    places = named_places([fspath(each) for each in given])
+    with ExitStack() as stack:
+        scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")))
+        rows = fetched_folder(fspath(dataset)) if is_remote(fspath(dataset)) else Path(dataset)
+        own = bool(settings.scoring_function)
+        directories = local_checkpoints(places, scratch / "checkpoints", has_own_scores=own)
+        folder = Path(output) if output is not None else scratch / "output"
+        _require_free(folder)
+        found = evaluate_checkpoints(settings, rows, directories, folder / MODEL, processes)
+        write_report(found, rows, folder / REPORT)
+    return found
+
+
+def _require_free(folder: Path) -> None:
+    """Checks that an evaluation may be written there."""
+    if there := [name for name in (MODEL, REPORT) if (folder / name).exists()]:
+        raise UserError(f"The folder {folder} has {' and '.join(there)} already.", "Give another output.")
+    folder.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,77 @@
+"""The installation that `gpu-pipelines init` runs in: what a project has to install to have the same, and whether it
+may use this one.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from functools import cache
+from importlib import metadata
+from importlib.util import find_spec
+from pathlib import Path
+
+_PACKAGE = "gpu-pipelines"
+#: What a project needs to run its pipeline, and to test itself.
+EXTRA = "project"
+_MODULES = ("cryptography", "gcp_storage_emulator", "grpc", "pytest", "ruff", "torch", "transformers")
+#: The builds of PyTorch without CUDA are of this index alone.
+_CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
+
+
+def requirement() -> str:
+    """What pip installs to have this package with all that a project needs: by its version, or from where it was."""
+    installed = metadata.distribution(_PACKAGE)
+    origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    if "url" not in origin:
+        return f"{_PACKAGE}[{EXTRA}]=={installed.version}"
+    revision = origin.get("vcs_info", {})
+    place = f"{revision['vcs']}+{origin['url']}@{revision['commit_id']}" if revision else origin["url"]
+    return f"{_PACKAGE}[{EXTRA}] @ {place}"
+
+
+def is_of_this_machine(place: str) -> bool:
+    """Whether a requirement names a folder or a file of this machine, which others do not have."""
+    return "@ file:" in place
+
+
+@cache
+def pins() -> list[str]:
+    """The versions that are installed here of all that a project needs, as constraints of pip."""
+    found = {name: version for name, version in _closure() if name != _PACKAGE}
+    index = [f"--extra-index-url {_CPU_BUILDS}"] if found.get("torch", "").endswith("+cpu") else []
+    return [*index, *(f"{name}=={version}" for name, version in sorted(found.items()))]
+
+
+def folder_of_programs() -> Path | None:
+    """Where the programs of this installation are, if it has all that a project needs; None if not."""
+    programs = Path(sys.executable).parent
+    # make takes a blank for the end of a name.
+    has_all = (
+        " " not in str(programs) and all(find_spec(module) for module in _MODULES) and (programs / _PACKAGE).is_file()
+    )
+    return programs if has_all else None
+
+
+def _closure() -> Iterator[tuple[str, str]]:
+    """Name and version of each installed distribution that a project needs, directly or not."""
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    waiting, seen = [(_PACKAGE, frozenset({EXTRA}))], set()
+    while waiting:
+        name, extras = waiting.pop()
+        if (name, extras) in seen:
+            continue
+        seen.add((name, extras))
+        try:
+            installed = metadata.distribution(name)
+        except metadata.PackageNotFoundError:
+            continue
+        yield name, installed.version
+        for line in installed.requires or ():
+            needed = Requirement(line)
+            marker = needed.marker
+            if marker is None or any(marker.evaluate({"extra": extra}) for extra in (extras or {""})):
+                waiting.append((canonicalize_name(needed.name), frozenset(needed.extras)))

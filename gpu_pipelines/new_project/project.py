@@ -1,0 +1,160 @@
+"""The files of a new project, by their paths in it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_pipelines import __version__
+from gpu_pipelines.component_interface.parameter import KFP_TYPES
+from gpu_pipelines.new_project.compiling import compiled_text
+from gpu_pipelines.new_project.installed import folder_of_programs, is_of_this_machine, pins, requirement
+from gpu_pipelines.new_project.request import NewProject
+from gpu_pipelines.terminal import wrapped
+
+#: Templates by the paths of what they become.
+_FILES = {
+    "README.md": "README.md",
+    "Makefile": "Makefile",
+    "gpu-pipelines.yaml": "gpu-pipelines.yaml",
+    "pipeline.py": "pipeline.py",
+    "{package}/__init__.py": "package.py",
+    "{package}/task.py": "task.py",
+    "{package}/recipe.py": "recipe.py",
+    "tests/conftest.py": "conftest.py",
+    "tests/test_pipeline.py": "test_pipeline.py",
+    "pyproject.toml": "pyproject.toml",
+    "requirements.txt": "requirements.txt",
+    ".gitignore": "gitignore",
+    ".github/workflows/check.yaml": "check.yaml",
+}
+#: For targets with a store of pipelines, to which they are delivered.
+_FILES_OF_A_STORE = {
+    "Dockerfile": "Dockerfile",
+    ".dockerignore": "dockerignore",
+    ".github/workflows/deliver.yaml": "deliver.yaml",
+    "cloudbuild.yaml": "cloudbuild.yaml",
+}
+_WIDTH = 112
+#: On the machine where the project was written, and not in its repository.
+LOCAL_MAKE = "local.mk"
+CONSTRAINTS = "constraints.txt"
+#: The settings of a project that are asked for, with what each is, in the order of the file.
+SETTINGS = {
+    "project": "my-project",
+    "region": "us-central1",
+    "pipeline_root": "gs://my-bucket/runs",
+    "repository": "https://us-central1-kfp.pkg.dev/my-project/gpu-pipelines-pipelines",
+    "service_account": "gpu-pipelines-runs@my-project.iam.gserviceaccount.com",
+    "kubeflow_host": "https://my-cluster.example.com/pipeline",
+}
+
+
+def files_of(project: NewProject) -> dict[str, str]:
+    """The texts of the files of a project, by their paths in it.
+
+    Raises:
+        UserError: lists what is wrong with the request.
+    """
+    project.require_possible()
+    facts = _facts(project)
+    names = {**_FILES, **(_FILES_OF_A_STORE if facts["has_store"] else {})}
+    found = {path.format(package=project.package): _filled(name, facts) for path, name in names.items()}
+    found[CONSTRAINTS] = "\n".join([f"# What gpu-pipelines {__version__} was tested with here.", *pins(), ""])
+    if programs := folder_of_programs():
+        found[LOCAL_MAKE] = _filled("local.mk", {**facts, "programs": programs})
+    place, target = facts["compiled"], facts["compiled_for"]
+    found[place] = compiled_text(found, project.package, target)
+    return found
+
+
+def _facts(project: NewProject) -> dict[str, Any]:
+    """What the templates say of a project."""
+    from gpu_pipelines.targets.target import targets
+
+    # Named, not imported: a recipe brings PyTorch.
+    recipe_module, _, recipe = project.base.recipe.partition(":")
+    has_store = hasattr(targets()[project.target], "publish")
+    # Where there is no store nobody sends a file; it is that of this machine, to be compared.
+    compiled_for = project.target if has_store else "local"
+    place = requirement()
+    settings = {**{name: project.settings.get(name) for name in SETTINGS}, **project.settings}
+    return {
+        "project": project,
+        "name": project.title,
+        "package": project.package,
+        "base": type(project.base),
+        "recipe_module": recipe_module,
+        "recipe": recipe,
+        "parameters": _parameters(project),
+        "columns": {name: project.parameters[name][1].default for name in project.base.column_parameters},
+        "function": project.title.replace("-", "_"),
+        # Accounts have names of 6 to 30 characters.
+        "account": f"{project.title[:20].rstrip('-')}-delivery",
+        "gates": _tuple(project.base.gates),
+        "metric": next(iter(project.base.metrics)),
+        "steps": _by_step(project),
+        "target": project.target,
+        "has_store": has_store,
+        "has_clock": project.target == "vertex",
+        "settings": settings,
+        "examples": SETTINGS,
+        "requirement": place,
+        "is_of_this_machine": is_of_this_machine(place),
+        "version": __version__,
+        "constraints": CONSTRAINTS,
+        "compiled": f"compiled/{compiled_for}.yaml",
+        "compiled_for": compiled_for,
+    }
+
+
+def _parameters(project: NewProject) -> list[dict[str, str]]:
+    """The arguments of the pipeline's function: name, type, default and what it means, as Python has them."""
+    types = {kfp: python.__name__ for python, kfp in KFP_TYPES.items()}
+    return [
+        {"name": name, "type": types[each.type], "default": _literal(value), "text": _said(name, each.text)}
+        for name, (_, each, value) in project.parameters.items()
+    ]
+
+
+def _said(name: str, text: str) -> str:
+    """What a parameter means, in lines that fit below `Args:`."""
+    sentence = f"{text.partition('. ')[0].removesuffix('.')}."
+    return wrapped(f"{name}: {sentence}", " " * 8, " " * 12, _WIDTH).lstrip()
+
+
+def _by_step(project: NewProject) -> Mapping[str, list[str]]:
+    """The names of the parameters that each step takes."""
+    found: dict[str, list[str]] = {}
+    for name, (step, _, _) in project.parameters.items():
+        found.setdefault(step, []).append(name)
+    return found
+
+
+def _literal(value: Any) -> str:
+    """A value as Python's formatters write it: with double quotes."""
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else repr(value)
+
+
+def _tuple(values: Sequence[str]) -> str:
+    return f"({', '.join(map(_literal, values))}{',' if len(values) == 1 else ''})"
+
+
+def _filled(name: str, facts: Mapping[str, Any]) -> str:
+    """A template with what is known of the project in its places."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    # Not jinja's own marks, which GitHub's workflows have for themselves.
+    environment = Environment(
+        loader=PackageLoader("gpu_pipelines.new_project"),
+        variable_start_string="{=",
+        variable_end_string="=}",
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        undefined=StrictUndefined,
+        autoescape=False,  # noqa: S701 (these are no pages)
+    )
+    environment.filters["literal"] = _literal
+    return environment.get_template(f"{name}.j2").render(facts)

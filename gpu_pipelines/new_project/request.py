@@ -1,0 +1,181 @@
+"""What `gpu-pipelines init` is asked for, and what of it cannot be."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from importlib.util import find_spec
+from keyword import iskeyword
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.tasks.tasks import TASKS, task_named, task_problems
+
+if TYPE_CHECKING:
+    from gpu_pipelines.component_interface.parameter import Parameter
+    from gpu_pipelines.tasks.task import Task
+
+#: Of a pipeline, a model, an image and, with underscores, of a package of Python.
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+_LONGEST_NAME = 40
+SAMPLE = "sample"
+#: The pipeline that a project begins with, and its steps; the first that has a parameter takes it.
+_PIPELINE = "train_evaluate_upload"
+_STEPS = ("prepare_data", "train_model", "evaluate_checkpoints", "upload_model")
+#: What the project gives the steps by itself, or has a place of its own for.
+_GIVEN = ("source", "task", "model_name", "recipe")
+
+
+@dataclass(frozen=True)
+class NewProject:
+    """A project that is to be written.
+
+    Attributes:
+        directory: its folder.
+        task: the task that it begins with, such as `image_classification`.
+        data: where the rows come from, as the parameter `source`; `sample` for the sample of the task.
+        target: where its pipeline is to run: `local`, `vertex`, `kubeflow`, or that of another package.
+        accelerator: what it trains on in the cloud, as `l4:1`.
+        name: of the pipeline and of the model; empty for the name of the folder.
+        assignments: defaults of further parameters, as `key=value`.
+        settings: what is known of the project in Google Cloud: `project`, `region`, `pipeline_root` and so on.
+    """
+
+    directory: Path
+    task: str = "image_classification"
+    data: str = SAMPLE
+    target: str = "vertex"
+    accelerator: str = "l4:1"
+    name: str = ""
+    assignments: Sequence[str] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def title(self) -> str:
+        """The name of the pipeline and of the model."""
+        return self.name or self.directory.resolve().name.lower().replace("_", "-").replace(" ", "-")
+
+    @cached_property
+    def package(self) -> str:
+        """The package of Python with the task; never the name of one that is installed, which it would hide."""
+        name = self.title.replace("-", "_")
+        is_taken = iskeyword(name) or (not (self.directory / name).is_dir() and find_spec(name) is not None)
+        return f"{name}_project" if is_taken else name
+
+    @property
+    def class_name(self) -> str:
+        """The class of the task."""
+        return "".join(part.capitalize() for part in self.title.split("-"))
+
+    @cached_property
+    def base(self) -> Task:
+        """The task that it begins with."""
+        return task_named(self.task)
+
+    @property
+    def sample(self) -> str:
+        """The source of the sample of the task; empty if it has none."""
+        return next((f"sample:{name}" for name in self.base.samples), "")
+
+    @property
+    def source(self) -> str:
+        """The default of the parameter `source`; a place on this machine as it is seen from the project."""
+        if self.data == SAMPLE:
+            return self.sample
+        path = Path(self.data).expanduser()
+        if not self._is_path or path.is_absolute():
+            return self.data
+        return os.path.relpath(path.resolve(), self.directory.resolve())
+
+    @property
+    def _is_path(self) -> bool:
+        """Whether the data are on this machine."""
+        return not (self.data == SAMPLE or "://" in self.data or self.data.startswith("sample:"))
+
+    @cached_property
+    def parameters(self) -> dict[str, tuple[str, Parameter, Any]]:
+        """The parameters that the pipeline has beside `source`: the step that takes each, its declaration, its default.
+
+        Raises:
+            UserError: `assignments` names one that there is not, or a value of another type.
+        """
+        from gpu_pipelines.component_interface.catalog import settings_of
+        from gpu_pipelines.component_interface.parameter import parameters_in
+        from gpu_pipelines.driver.arguments import given_values
+
+        given = given_values(self.assignments, None)
+        wanted = dict.fromkeys((*self.base.column_parameters, "model", "epochs", "max_steps", "gates", *given))
+        found = {}
+        for name in wanted:
+            for step in _STEPS:
+                if declared := parameters_in(settings_of(step)).get(name):
+                    found[name] = (step, declared, self._values[name])
+                    break
+        return found
+
+    @cached_property
+    def _values(self) -> dict[str, Any]:
+        """All parameters of the pipeline that a project begins with, as this one has them."""
+        from gpu_pipelines.driver.arguments import all_arguments
+        from gpu_pipelines.driver.known_parameters import known_parameters
+
+        known = known_parameters(_PIPELINE)
+        if own := [name for name in _GIVEN if any(each.startswith(f"{name}=") for each in self.assignments)]:
+            raise UserError(f"{', '.join(own)} is no parameter that init takes with -p.", "See --data, --task, --name.")
+        given = [f"source={self.data if self.data != SAMPLE else self.sample}", f"task={self.task}"]
+        return all_arguments(known, [*given, *self.assignments], None)
+
+    def require_possible(self) -> None:
+        """Checks the request.
+
+        Raises:
+            UserError: lists what is wrong.
+        """
+        if problems := [*self._problems_of_names(), *self._problems_of_machines()]:
+            raise UserError.of_all(problems)
+        from gpu_pipelines.dag import load_request
+
+        if problems := [*load_request(_PIPELINE).problems(self._values), *self._problems_of_data()]:
+            raise UserError.of_all(problems)
+
+    def _problems_of_names(self) -> list[str]:
+        found = []
+        if not _NAME.fullmatch(self.title) or len(self.title) > _LONGEST_NAME:
+            found.append(
+                f"The name of the project is {self.title!r}; it takes lower-case letters, digits and dashes, at most "
+                f"{_LONGEST_NAME}, and begins with a letter. Give --name."
+            )
+        if problems := task_problems(self.task):
+            return [*found, *problems]
+        if not self.sample:
+            found.append(f"The task {self.task} has no sample, on which the project is tested. Give another --task.")
+        return found
+
+    def _problems_of_machines(self) -> list[str]:
+        from gpu_pipelines.accelerators import plan
+        from gpu_pipelines.accelerators.plan import PlanError
+        from gpu_pipelines.targets.target import targets
+
+        found = []
+        if self.target not in targets():
+            found.append(f"There is no target {self.target!r}. {nearest(self.target, sorted(targets()))}")
+        try:
+            plan(self.accelerator)
+        except PlanError as error:
+            found.append(str(error))
+        return found
+
+    def _problems_of_data(self) -> list[str]:
+        is_pattern = any(sign in self.data for sign in "*?[")
+        if not self._is_path or is_pattern or Path(self.data).expanduser().exists():
+            return []
+        return [f"The data {self.data} does not exist. Give --data with a folder, a file, gs://… or {SAMPLE}."]
+
+
+def names_of_tasks() -> list[str]:
+    """The tasks that a project may begin with."""
+    return [name for name, task in TASKS.items() if task.samples]

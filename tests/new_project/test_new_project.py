@@ -1,0 +1,237 @@
+"""`gpu-pipelines init`: what it writes is checked by the tools of its readers, and what it refuses is told."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+import yaml
+from command_line import command
+from conftest import GPU_PIPELINES
+from packaging.requirements import Requirement
+
+from gpu_pipelines.new_project.installed import pins, requirement
+from gpu_pipelines.new_project.request import names_of_tasks
+
+PROGRAMS = Path(sys.executable).parent
+LONGEST = "a-name-that-is-as-long-as-it-can-be-4012"
+
+
+def init(*arguments: str, cwd: Path) -> str:
+    """What the command printed; it has written a project."""
+    done = command("init", *arguments, cwd=cwd)
+    assert done.status == 0, done.err
+    return done.out
+
+
+@pytest.fixture(scope="module")
+def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project of each task for Vertex AI, and one for each other target."""
+    folder = tmp_path_factory.mktemp("projects")
+    for task in names_of_tasks():
+        init(f"{task}-project", "--task", task, cwd=folder)
+    for target in ("local", "kubeflow", "compute_engine"):
+        init(target, "--target", target, "--name", LONGEST, cwd=folder)
+    return folder
+
+
+def test_there_is_a_project_for_each_task_of_this_program(projects: Path) -> None:
+    assert len(names_of_tasks()) == 6
+    assert len(list(projects.glob("*/pipeline.py"))) == 9
+
+
+def test_the_code_is_linted_and_formatted(projects: Path) -> None:
+    for arguments in (["check"], ["format", "--check", "--diff"]):
+        done = subprocess.run([PROGRAMS / "ruff", *arguments, projects], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(
+    ("schema", "files"), [("github-workflows", "*/.github/workflows/*.yaml"), ("cloudbuild", "*/cloudbuild.yaml")]
+)
+def test_what_is_for_continuous_integration_is_of_its_schema(projects: Path, schema: str, files: str) -> None:
+    places = sorted(projects.glob(files))
+    assert len(places) >= 7
+    check = [PROGRAMS / "check-jsonschema", "--builtin-schema", f"vendor.{schema}", *places]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_the_scripts_of_continuous_integration_are_sound(projects: Path, tmp_path: Path) -> None:
+    for number, file in enumerate(sorted(projects.glob("*/.github/workflows/*.yaml"))):
+        (job,) = yaml.safe_load(file.read_text())["jobs"].values()
+        script = "\n".join(step["run"] for step in job["steps"] if "run" in step)
+        (tmp_path / f"{number}.sh").write_text(f"#!/bin/bash\n{script}\n")
+    for number, file in enumerate(sorted(projects.glob("*/cloudbuild.yaml"))):
+        steps = yaml.safe_load(file.read_text())["steps"]
+        # Cloud Build puts its own values in place of one $, and writes $ for two.
+        script = "\n".join(step["args"][1].replace("$$", "$") for step in steps if step.get("entrypoint") == "bash")
+        (tmp_path / f"cloud-{number}.sh").write_text(f"#!/bin/bash\n{script}\n")
+    scripts = sorted(tmp_path.glob("*.sh"))
+    assert len(scripts) == 9 + 7 + 7
+    # Values of Cloud Build are variables that nobody sets.
+    check = [PROGRAMS / "shellcheck", "--exclude", "SC2154", *scripts]
+    done = subprocess.run(check, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout
+
+
+def test_only_a_target_with_a_store_is_delivered_to(projects: Path) -> None:
+    delivering = {path.parents[2].name for path in projects.glob("*/.github/workflows/deliver.yaml")}
+    assert delivering == {f"{task}-project" for task in names_of_tasks()} | {"kubeflow"}
+    workflow = (projects / "kubeflow/.github/workflows/deliver.yaml").read_text()
+    assert "KUBEFLOW_TOKEN" in workflow
+    # Nobody has a key.
+    assert "credentials_json" not in workflow
+    assert yaml.safe_load(workflow)["permissions"] == {"contents": "read", "id-token": "write"}
+
+
+def test_the_compiled_file_is_that_of_the_pipeline(projects: Path) -> None:
+    project = projects / "regression-project"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(project)
+        done = command("compile", "pipeline.py", "--target", "vertex", "-o", "again.yaml", cwd=project)
+    assert done.status == 0, done.err
+    text = (project / "compiled/vertex.yaml").read_text()
+    assert (project / "again.yaml").read_text() == text
+    assert "regression_project.task:RegressionProject" in text
+    assert "NVIDIA_L4" in text
+
+
+def test_what_was_changed_is_not_overwritten_unless_it_is_said(tmp_path: Path) -> None:
+    init("mine", "--target", "local", cwd=tmp_path)
+    assert set(re.findall(r"^(\w+) ", init("mine", "--target", "local", cwd=tmp_path), re.MULTILINE)) >= {"kept"}
+    pipeline = tmp_path / "mine/pipeline.py"
+    pipeline.write_text("# mine\n")
+    (tmp_path / "mine/README.md").unlink()
+    done = command("init", "mine", "--target", "local", cwd=tmp_path)
+    assert done.status == 2
+    assert "mine has other files of these names: pipeline.py." in done.err
+    assert pipeline.read_text() == "# mine\n"
+    assert not (tmp_path / "mine/README.md").exists()
+    said = init("mine", "--target", "local", "--force", cwd=tmp_path)
+    assert "overwrote mine/pipeline.py" in said
+    assert "wrote     mine/README.md" in said
+    assert "kept      mine/Makefile" in said
+    assert "@dsl.pipeline" in pipeline.read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["9lives"], "The name of the project is '9lives'"),
+        (["mine", "--name", "x" * 41], "at most 40"),
+        (["mine", "--task", "image_clasification"], "Did you mean 'image_classification'?"),
+        (["mine", "--target", "vertexx"], "There is no target 'vertexx'. Did you mean 'vertex'?"),
+        (["mine", "--accelerator", "l4:3"], "No machine has 3 × l4"),
+        (["mine", "--data", "photos"], "The data photos does not exist."),
+        (["mine", "--data", "gs:/photos"], "The data gs:/photos does not exist."),
+        (["mine", "-p", "epoch=3"], "There is no parameter 'epoch'. Did you mean 'epochs'?"),
+        (["mine", "-p", "epochs=many"], "epochs takes a number"),
+        (["mine", "-p", "task=causal_lm"], "See --data, --task, --name."),
+        (["mine", "-p", "learning_rate=-1"], "learning_rate"),
+        (["mine", "--project", "X"], "project (from --project) is 'X'"),
+    ],
+)
+def test_a_wrong_request_is_refused_and_leaves_nothing(arguments: list[str], problem: str, tmp_path: Path) -> None:
+    done = command("init", *arguments, cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    assert problem in done.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_data_columns_and_settings_become_defaults(tmp_path: Path) -> None:
+    (tmp_path / "reviews.jsonl").write_text('{"review": "good", "stars": "5"}\n')
+    given = ("-p", "text_column=review", "-p", "label_column=stars", "-p", "sequence_length=64", "-p", "slice_by=shop")
+    place = ("--project", "my-project-1", "--region", "europe-west4", "--pipeline-root", "gs://mine/runs")
+    task = ("--task", "text_classification", "--data", "reviews.jsonl")
+    init("of/reviews", *task, "--accelerator", "a100:2", *given, *place, cwd=tmp_path)
+    project = tmp_path / "of/reviews"
+    text = (project / "pipeline.py").read_text()
+    for line in (
+        'source: str = "../../reviews.jsonl"',
+        'text_column: str = "review"',
+        'label_column: str = "stars"',
+        "sequence_length: int = 64",
+        "sequence_length=sequence_length",
+        'slice_by: str = "shop"',
+        'accelerate(trained, "a100:2")',
+    ):
+        assert line in text
+    settings = yaml.safe_load((project / "gpu-pipelines.yaml").read_text())
+    assert settings == {"project": "my-project-1", "region": "europe-west4", "pipeline_root": "gs://mine/runs"}
+    assert "europe-west4-docker.pkg.dev/my-project-1/gpu-pipelines-images" in (project / "Makefile").read_text()
+    # The sample has the columns of the sample.
+    assert '"source": "sample:docstrings", "text_column": "text", "label_column": "label"' in (
+        (project / "tests/test_pipeline.py").read_text().replace("\n    ", " ").replace("{ ", "{")
+    )
+
+
+def test_a_package_does_not_hide_one_that_is_installed(tmp_path: Path) -> None:
+    init("torch", "--target", "local", cwd=tmp_path)
+    assert (tmp_path / "torch/torch_project/task.py").is_file()
+    assert not (tmp_path / "torch/torch").exists()
+
+
+def test_on_a_terminal_it_asks(tmp_path: Path) -> None:
+    ours, theirs = pty.openpty()
+    with subprocess.Popen(
+        [GPU_PIPELINES, "init"], cwd=tmp_path, stdin=theirs, stdout=theirs, stderr=theirs, close_fds=True
+    ) as process:
+        os.close(theirs)
+        # Folder, task by its number, data, target, accelerator.
+        os.write(ours, b"asked\n3\n\nkubeflow\nh100:8\n")
+        said = b""
+        while True:
+            try:
+                said += os.read(ours, 4096)
+            except OSError:  # what Linux says at the end
+                break
+    assert process.returncode == 0, said
+    assert "1  image_classification" in said.decode()
+    text = (tmp_path / "asked/pipeline.py").read_text()
+    assert '"sample:diabetes"' in text
+    assert 'accelerate(trained, "h100:8")' in text
+    assert (tmp_path / "asked/compiled/kubeflow.yaml").is_file()
+
+
+@pytest.mark.parametrize(
+    ("origin", "wanted"),
+    [
+        ("", "gpu-pipelines[project]==7.8"),
+        (
+            '{"url": "https://x.org/p.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}}',
+            "gpu-pipelines[project] @ git+https://x.org/p.git@abc",
+        ),
+        ('{"url": "file:///home/me/p", "dir_info": {}}', "gpu-pipelines[project] @ file:///home/me/p"),
+    ],
+)
+def test_a_project_installs_what_wrote_it(
+    origin: str, wanted: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "gpu_pipelines-7.8.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: gpu-pipelines\nVersion: 7.8\n")
+    if origin:
+        (folder / "direct_url.json").write_text(origin)
+    monkeypatch.syspath_prepend(tmp_path)
+    assert requirement() == wanted
+    assert Requirement(wanted).extras == {"project"}
+
+
+def test_all_versions_are_those_that_are_installed() -> None:
+    index, *lines = pins()
+    found = dict(line.split("==") for line in lines)
+    assert found["torch"] == metadata.version("torch")
+    # PyTorch's builds without CUDA are of its own index.
+    assert index.startswith("--extra-index-url") == found["torch"].endswith("+cpu")
+    assert {"kfp", "pytest", "ruff", "grpcio", "transformers"} <= found.keys()
+    # Needed by what others need, and by none of our own.
+    assert "gpu-pipelines" not in found
+    assert "playwright" not in found
+    assert all(metadata.version(name) == version for name, version in found.items())
