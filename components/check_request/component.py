@@ -77,7 +77,7 @@ def check_request(
         registry: As for upload_model.
         model_name: As for upload_model.
         start_from_champion: As for check_for_new_data.
-        notify: E-mail addresses that are told how the run ended, one to three; empty for a pipeline that tells nobody.
+        notify: E-mail addresses that get a message when the run ends, one to three; empty for no message.
         checkpoint_uri: Checkpoints of an earlier run, local or gs://, that the training goes on with; its data and the
             parameters that shape the weights must be the same. Empty for a place of the run's own.
         tracking: Tracker that shows the run beside others: mlflow (on this machine a file beside the runs) or

@@ -37,7 +37,7 @@ def check_for_new_data(
         model_name: Name of the model in the registry; empty to name it after the source.
         min_champion_age_days: Days that a champion stays without a challenger, however the data has grown; 0 for none.
         start_from_champion: Whether to train on from the champion's weights, if there is a champion, in place of model.
-        source_fingerprint: What check_request told of the source; empty to look at it here.
+        source_fingerprint: What check_request found of the source; empty to look at it here.
         advanced: Parameters by name that win over those above, as check_request hands them on.
 
     Returns:

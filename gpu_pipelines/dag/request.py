@@ -13,7 +13,7 @@ class Request:
 
     notify: list[str] = parameter(
         [],
-        "E-mail addresses that are told how the run ended, one to three; empty for a pipeline that tells nobody.",
+        "E-mail addresses that get a message when the run ends, one to three; empty for no message.",
     )
     checkpoint_uri: str = parameter(
         "",

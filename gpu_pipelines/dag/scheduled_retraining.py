@@ -35,4 +35,4 @@ def _problems_of_addresses(addresses: Sequence[str]) -> list[str]:
             "They are told how each run ended."
         )
     wrong = [address for address in addresses if not _ADDRESS.fullmatch(address)]
-    return [*found, *(f"notify has {address[:80]!r}, which is no e-mail address." for address in wrong)]
+    return [*found, *(f"notify has {address[:80]!r}, which is not an e-mail address." for address in wrong)]

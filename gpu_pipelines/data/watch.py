@@ -49,7 +49,7 @@ class WatchSettings:
     )
     source_fingerprint: str = parameter(
         "",
-        "What check_request told of the source; empty to look at it here.",
+        "What check_request found of the source; empty to look at it here.",
         filled_in=True,
     )
 

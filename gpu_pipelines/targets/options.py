@@ -163,7 +163,7 @@ class AcceleratorOptions(Options):
 
     accelerator: str = compiled_in(
         "",
-        "What to train on: l4:4, say; local: cpu:N, or all GPUs that are here.",
+        "Accelerator to train on, such as l4:4; local: cpu:N, or all GPUs of this machine.",
         group="What is run",
         metavar="SPEC",
         words=accelerators,
@@ -176,7 +176,7 @@ class CloudOptions(AcceleratorOptions):
 
     evaluation_accelerator: str | None = compiled_in(
         None,
-        "What to evaluate on, l4:1 say; chosen by the model if not given.",
+        "Accelerator to evaluate on, such as l4:1; by default chosen by the model.",
         DOCTOR,
         metavar="SPEC",
         words=accelerators,
@@ -186,16 +186,18 @@ class CloudOptions(AcceleratorOptions):
         None, "standard, spot, flex-start or reservation.", ALONE | DOCTOR, words=strategies
     )
     machine_type: str | None = compiled_in(
-        None, "Machine type; the smallest that fits if not given.", ALONE, words=machine_types
+        None, "Machine type; by default the smallest that fits.", ALONE, words=machine_types
     )
     reservation: str | None = compiled_in(None, "projects/P/zones/Z/reservations/R.", ALONE)
-    hours: float | None = compiled_in(None, "Longest that a job may run.", ALONE)
+    hours: float | None = compiled_in(None, "Longest time that a job may run.", ALONE)
     env: list[str] | None = compiled_in(
-        None, "A variable of the containers, no secret; repeatable.", ALONE, group=CONTAINER, metavar="NAME=VALUE"
+        None,
+        "An environment variable of the containers, not for secrets. Repeatable.",
+        ALONE,
+        group=CONTAINER,
+        metavar="NAME=VALUE",
     )
-    image: str | None = setting(
-        "Image that the steps run in; docs/images.md.", COMPILED | DOCTOR, "image", group=CONTAINER
-    )
+    image: str | None = setting("Image of the steps; see docs/images.md.", COMPILED | DOCTOR, "image", group=CONTAINER)
     project: str | None = setting("Id of the project.", LOOKING | STARTED | ALONE | DOCTOR, "project")
     region: str | None = setting("Google Cloud region.", TALKING | COMPILED | ALONE | DOCTOR, "region", words=regions)
     pipeline_root: str | None = setting(

@@ -126,7 +126,7 @@ def test_a_failed_run_raises_and_has_its_run(here: Path) -> None:
         (small, {"target": "nowhere"}, "There is no target 'nowhere'"),
         ("train_evaluate_upload", {"accelerator": "h100:8"}, "The target local has no h100:8"),
         (small, {"target": "kubeflow", "resume": True}, "The target kubeflow has no resume"),
-        (print, {}, "is no pipeline"),
+        (print, {}, "is not a pipeline"),
         ("none.py", {}, "The file none.py does not exist"),
         ("train_evaluate_uplaod", {}, "train_evaluate_upload"),
     ],
