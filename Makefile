@@ -14,7 +14,8 @@ SERVING_IMAGE ?= $(subst /steps:,/serving:,$(IMAGE))
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) \
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 
-.PHONY: run test test-slow test-pages test-images test-terraform image serving-image lint bench bench-training bench-data bench-gpu compile docs clean
+.PHONY: run test test-slow test-pages test-images test-terraform image serving-image lint bench bench-training bench-data bench-gpu compile docs clean \
+	check-tag check-workflows dist sbom release-compiled release-files test-wheel
 
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
@@ -49,6 +50,7 @@ test-terraform: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/vermin --quiet --no-tips --target=3.10- --violations setup.py components gpu_pipelines pipelines
 	$(BIN)/mypy gpu_pipelines components pipelines
 	rm -rf build/layers && mkdir -p build/layers && $(BIN)/python setup.py -q egg_info -e build/layers build -b build/layers --build-lib build/layers/lib && cd build/layers/lib && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 	MYPYPATH=tests/fallback $(BIN)/mypy benchmarks/*.py
@@ -118,5 +120,53 @@ $(VENV)/.dev: $(VENV)/.steps
 	$(PIP) --no-deps --upgrade --target $(VENV)/torchao torchao
 	touch $@
 
+# What a release is made of; docs/releases.md explains it.
+NOTES = awk '/^\#\# /{wanted=index($$0,"[$(VERSION)]"); next} wanted' CHANGELOG.md
+check-tag:
+	test "$(TAG)" = "v$(VERSION)" || { echo "The tag is $(TAG), but gpu_pipelines/__init__.py has $(VERSION)." >&2; exit 1; }
+	$(NOTES) | grep -q . || { echo "CHANGELOG.md has no section [$(VERSION)]." >&2; exit 1; }
+
+# From what is committed; the wheel is built from the sdist.
+dist: $(VENV)/.dev
+	rm -rf build/source dist && mkdir -p build/source && git archive HEAD | tar -x -C build/source
+	SOURCE_DATE_EPOCH=$$(git log -1 --format=%ct) $(BIN)/python -m build --outdir dist build/source
+	$(BIN)/python -m twine check --strict dist/*
+	du -b dist/*
+
+# The wheel in empty environments, on each Python that is here.
+test-wheel: $(VENV)/.dev
+	$(BIN)/python -m pytest tests/release -m slow
+
+# What an installation of the wheel with [steps] consists of, as CycloneDX.
+sbom: $(VENV)/.dev
+	rm -rf build/sbom && $(PYTHON) -m venv build/sbom
+	build/sbom/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[steps]"
+	build/sbom/bin/python -m pip uninstall --quiet --yes pip setuptools
+	mkdir -p build/release
+	$(BIN)/cyclonedx-py environment build/sbom/bin/python --mc-type application --output-reproducible \
+		--output-format JSON --output-file build/release/gpu-pipelines-$(VERSION).cdx.json
+
+# compiled/ for the images of the release; GPUs from B200 on need cu130, P4 to V100 cu126.
+release-compiled: $(VENV)/.steps
+	rm -rf build/compiled
+	for variant in cu126 cu130; do \
+		$(BIN)/gpu-pipelines compile --all --image $(IMAGE)-$$variant --directory build/compiled/$$variant || exit 1; done
+
+release-files: release-compiled
+	mkdir -p build/release
+	tar -c --sort=name --owner=0 --group=0 --numeric-owner --mtime=@$$(git log -1 --format=%ct) -C build compiled \
+		| gzip -n > build/release/gpu-pipelines-$(VERSION)-compiled.tar.gz
+	cp constraints.txt build/release/gpu-pipelines-$(VERSION)-constraints.txt
+	$(NOTES) > build/release/notes.md
+
+# zizmor knows what is unsafe in a workflow; the schemas of the others come with check-jsonschema.
+check-workflows: $(VENV)/.dev
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms $(filter-out %/config.yml,$(wildcard .github/ISSUE_TEMPLATE/*.yml))
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-config .github/ISSUE_TEMPLATE/config.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.dependabot .github/dependabot.yml
+	$(BIN)/check-jsonschema --builtin-schema vendor.cloudbuild cloudbuild.yaml
+	$(BIN)/zizmor --offline .github
+
 clean:
-	rm -rf $(VENV) build *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -82,9 +82,9 @@ def check_request(
         start_from_champion: As for check_for_new_data.
         retrain_on: As for check_for_new_data.
         drift_source: As for check_for_new_data.
-        notify: Who is told how the run ended: e-mail addresses, and channels as send_message takes them. Empty for a
-            pipeline that tells nobody.
-        told_by_step: Whether a step of the pipeline tells them, send_message, and not the service itself.
+        notify: Who gets a message when the run ends: e-mail addresses, and channels as send_message takes them. Empty
+            for no message.
+        told_by_step: Whether a step of the pipeline, send_message, sends the messages, and not the service itself.
         checkpoint_uri: Checkpoints of an earlier run, local or gs://, that the training goes on with; its data and the
             parameters that shape the weights must be the same. Empty for a place of the run's own.
         tracking: Tracker that shows the run beside others: mlflow (on this machine a file beside the runs) or

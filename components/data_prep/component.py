@@ -54,9 +54,9 @@ def prepare_data(
         data: Files that a step before has written, or that an importer names: a file or a folder of what source may
             name, read in its place; or a table of BigQuery, as Google's components leave it. Give no source then. The
             model is named after the file, the folder or the table.
-        source: A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). Of
-            images a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of
-            labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines
+        source: A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…).
+            Images: a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of
+            labels, or tar shards in WebDataset's layout. Texts: tables, for causal_lm also text with blank lines
             between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it,
             NAME.sql. A data set of the Hugging Face hub, hf://OWNER/NAME, where datasets is installed. Or a sample:
             sample:digits, the UCI handwritten digits; sample:diabetes for regression; sample:docstrings for
@@ -68,27 +68,27 @@ def prepare_data(
         source_format: csv, jsonl, parquet, arrow, text, tar, images, or auto to tell it by the suffix, and for files
             without one by the content. gzip, Zstandard, bzip2, xz and zip archives of one file are recognised by the
             content.
-        delimiter: Of CSV, the character between two fields, such as ; or tab. Empty for tabs in .tsv and .tab, and else
-            for the one of comma, semicolon, tab and bar by which the header has the columns.
-        encoding: Of CSV, JSON lines and text, the encoding, such as latin-1 or cp1252. auto is UTF-8, or what a byte
+        delimiter: For CSV, the character between two fields, such as ; or tab. Empty for tabs in .tsv and .tab, and
+            else for the one of comma, semicolon, tab and bar by which the header has the columns.
+        encoding: For CSV, JSON lines and text, the encoding, such as latin-1 or cp1252. auto is UTF-8, or what a byte
             order mark says (UTF-16, UTF-32).
-        row_filter: Of a table in BigQuery, which rows are read: what stands after WHERE in a query, without aggregates
-            and sub-queries, such as lang = 'en'; empty for all.
+        row_filter: For a table in BigQuery, which rows are read: the WHERE clause of a query, without aggregates and
+            sub-queries, such as lang = 'en'; empty for all.
         billing_project: Project that pays for reading from BigQuery; empty for that of the environment
             (GOOGLE_CLOUD_PROJECT) or of the credentials.
         task: What the rows are for: image_classification, text_classification, regression, token_classification,
             causal_lm, preference, or a class of your own, package.module:Class.
-        image_column: Of a table, the column with the image: a path relative to the table, gs://…, or its bytes.
-        image_root: Of a table, the folder or gs://… that paths of images are relative to, and that all images must be
+        image_column: For a table, the column with the image: a path relative to the table, gs://…, or its bytes.
+        image_root: For a table, the folder or gs://… that paths of images are relative to, and that all images must be
             in. Empty for the folder of the table; images on this machine must then be in the folder of the source.
-        label_column: Of a table, the column with the class name; for regression, with the number, or several columns
+        label_column: For a table, the column with the class name; for regression, with the number, or several columns
             with commas between them; for token_classification, with the tags.
         missing_labels: Labels of a table that stand for a missing one, with commas between them; such rows are
             rejected. auto for those that pandas takes for missing (NaN, NULL, N/A, None and the like); empty if all of
             them are meant as names of classes.
-        label_conflicts: What becomes of records with the same content in several classes: keep counts them in the
+        label_conflicts: What happens to records with the same content in several classes: keep counts them in the
             report and leaves them in, all in one split; reject rejects all of them, because no class is certain.
-        text_column: Of a table, the column with the text, or with a list of chat messages. Where causal_lm finds none
+        text_column: For a table, the column with the text, or with a list of chat messages. Where causal_lm finds none
             of that name, it reads prompt and completion, messages, or conversations.
         image_size: Pixels per side that every image is resized to, 8 to 1024; 0 takes those of image_processor, else
             chooses by the images, at most 224.
@@ -98,7 +98,7 @@ def prepare_data(
         color_mode: L for grey, RGB for colour, auto for grey if the images are.
         image_storage: pixels keeps images as they are trained on; compressed keeps their files, which are decoded while
             they are read, with the same results; auto takes compressed where pixels would need more than 50 GB.
-        tokenizer: Of texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made
+        tokenizer: For texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made
             from the training split.
         vocabulary_size: Tokens of a tokenizer that is trained, 259 to 1,000,000; 0 chooses by the size of the data,
             512 to 8,000.
@@ -113,7 +113,7 @@ def prepare_data(
         stratify: Whether each class has its shares of val and test exactly, and not only on average. Rows may then
             change sides when the data grows.
         remove_duplicates: Whether a record that was there before, with the same content and label, is left out.
-        near_duplicates: Of texts, the Jaccard similarity of their words, 0.3 to less than 1, from which one that comes
+        near_duplicates: For texts, the Jaccard similarity of their words, 0.3 to less than 1, from which one that comes
             later is left out, such as 0.8; 0 looks for none. They are in near_duplicates.jsonl of the dataset.
         max_rejected: Rejected rows above which the step fails: a share such as 5%, a number, or unlimited.
         shard_megabytes: Size of the files of the dataset in MiB, 1 to 1,024; 0 for 64, and at most 8,192 rows.
@@ -121,7 +121,7 @@ def prepare_data(
             the step runs on a machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and
             the step the token of the cluster in RAY_AUTH_TOKEN. Empty for this machine, or those that --data-nodes asks
             for.
-        slice_by: Of a table, for classification, a column whose values are kept with the rows and not trained on, so
+        slice_by: For a table, for classification, a column whose values are kept with the rows and not trained on, so
             that the evaluation can score each value apart. Empty for none.
         source_fingerprint: What check_request told of the source, so that no result of other data is taken from a
             cache: the name of a source stays when its files change. Empty where nothing is cached.

@@ -50,7 +50,7 @@ def check_for_new_data(
         drift_source: The rows of now, without labels, that are looked at for drift: as source of check_for_drift.
             Needed unless retrain_on is new_data.
         drift_days: Of a drift_source of logged requests, those of so many last days; 0 for all.
-        source_fingerprint: What check_request told of the source; empty to look at it here.
+        source_fingerprint: What check_request found of the source; empty to look at it here.
         outcome_uri: Directory, local or gs://, in which the step leaves what came of it, for the message at the end of
             the run; empty for a run of which nobody is told.
         advanced: Parameters by name that win over those above, as check_request hands them on.

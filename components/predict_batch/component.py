@@ -51,7 +51,7 @@ def predict_batch(
             Empty for the place of the output predictions.
         output_format: jsonl, a JSON object in each line with key, instance and prediction, as Vertex AI's batch
             prediction writes it, or parquet. A table in BigQuery has the columns of parquet.
-        key_column: Of a table, the column whose values are the keys of the predictions, in place of the instances.
+        key_column: For a table, the column whose values are the keys of the predictions, in place of the instances.
             Empty for the place of each row in the source, such as rows.csv:17.
         registry: Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone
             for that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.
@@ -65,9 +65,9 @@ def predict_batch(
         billing_project: Project that pays for reading from and writing to BigQuery; as for prepare_data.
         image_column: As for prepare_data. Where there is none, the column b64 is read, base64.
         image_root: As for prepare_data.
-        text_column: Of a table, the column with the text. Where causal_lm finds none, it reads the column prompt.
-        top_k: Of classifiers, scores that are written for each row, the greatest first; 0 for all.
-        max_new_tokens: Of causal_lm, tokens that are written at most for each prompt.
+        text_column: For a table, the column with the text. Where causal_lm finds none, it reads the column prompt.
+        top_k: For classifiers, scores that are written for each row, the greatest first; 0 for all.
+        max_new_tokens: For causal_lm, tokens that are written at most for each prompt.
         rows_at_once: Rows that the model gets at once; 0 for 32 on a CPU, and 128 on a GPU. Less if the memory is not
             enough.
         rows_per_file: Rows of an output file, at least; a multiple of a few thousand.

@@ -74,10 +74,10 @@ def train_model(
         max_steps: Optimizer steps; 0 to go by epochs.
         learning_rate: Peak learning rate, reached after the warm-up. 0 for the task's own: 0.004 from scratch, 0.00002
             or 0.00005 for pretrained weights (0.0000005 for preferences), more for adapters.
-        learning_rate_schedule: How it comes down to 0: cosine or linear; or constant.
+        learning_rate_schedule: How the learning rate falls to 0: cosine or linear; or constant.
         optimizer: adamw, adamw_8bit (keeps its moments in eight bits), sgd (with momentum), adafactor (keeps a row and
             a column of each matrix), or muon (for the matrices of hidden layers, adamw for the rest).
-        momentum: Of sgd and muon, at least 0 and less than 1.
+        momentum: For sgd and muon: at least 0 and less than 1.
         weight_decay: Decoupled weight decay, on matrices only. -1 for the task's own: 0.05 from scratch, 0 or 0.01 for
             pretrained weights.
         warmup_steps: Steps of linear warm-up, at most a tenth of all steps.
@@ -108,15 +108,15 @@ def train_model(
             all.
         mixup_alpha: Images are mixed in pairs, and their classes with them, by a share of the beta distribution with
             this parameter, such as 0.2; 0 mixes none.
-        cutmix_alpha: The same by a rectangle that comes from the other image of a pair, such as 1. Of a training with
-            both, each pair gets one of them.
+        cutmix_alpha: The same by a rectangle that comes from the other image of a pair, such as 1. With both, each pair
+            gets one of them.
         label_smoothing: Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1.
-            Of preference the share of pairs that may be the wrong way round, less than 0.5. The loss on val is without
+            For preference the share of pairs that may be the wrong way round, less than 0.5. The loss on val is without
             it.
-        preference_loss: What is learned of preferences: of pairs sigmoid (DPO), ipo (IPO) or orpo (ORPO, which needs no
-            reference); of completions that were judged one by one kto (KTO).
-        beta: Of preferences, how much it costs to go away from the model that the training began with; more keeps
-            closer. Of orpo, how much the ratio of odds weighs beside the likelihood.
+        preference_loss: What is learned from preferences: from pairs sigmoid (DPO), ipo (IPO) or orpo (ORPO, which
+            needs no reference); from completions that were judged one by one kto (KTO).
+        beta: For preferences, how much it costs to go away from the model that the training began with; more keeps
+            closer. For orpo, how much the ratio of odds weighs beside the likelihood.
         ema_decay: Keeps an exponential moving average of the weights as well, which is evaluated beside them: the share
             that stays of it at each step, such as 0.9999, and less in the first steps. 0 keeps none.
         freeze: Weights that are not trained: patterns of their names, with commas between them, such as
@@ -137,7 +137,7 @@ def train_model(
         cache_gb: GB (10^9 bytes) that streamed shards take on each machine's disk, at most; 0 for half of what is free.
         shuffle_shards: Shards whose rows are shuffled together where rows are streamed; 0 for a 32nd of all, at most
             64.
-        seed: Of the initial weights, the order of the rows, dropout, and how images are changed.
+        seed: Seed of the initial weights, the order of the rows, dropout, and how images are changed.
         checkpoint_uri: Directory of the checkpoints, local or gs://, the same over restarts of one run: training
             continues from the newest checkpoint there. Empty for the artifact's own place.
         tracking: Tracker that shows the run, as for check_request; none tells nobody.

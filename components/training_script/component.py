@@ -27,7 +27,7 @@ def run_training_script(
         dataset: Made by prepare_data, or any directory; its place is in GPU_PIPELINES_DATASET.
         script: A .py file, local or gs://, or -m package.module as on Python's command line. With code, a path in it.
         code: Folder or .tar.gz, local or gs://, that holds the script and what it imports. Empty for none.
-        arguments: Of the script, what stands after -- on torchrun's command line: texts and numbers.
+        arguments: Arguments of the script, as they stand after -- on torchrun's command line: texts and numbers.
         launcher: torchrun; tensorflow (one process per node, with TF_CONFIG); horovod (one node, by horovodrun); or
             plain (one process per node, nothing set).
         processes_per_node: Processes on each node, for torchrun and horovod; 0 for one per GPU, or two without a GPU.

@@ -75,7 +75,7 @@ def advise(
     _check_wishes(asked, facts)
     measured = plan(workload.measured_on, catalog=facts, today=day) if workload.measured_on is not None else None
     if measured is not None and measured.gpu is None:
-        raise UserError("A trial on CPU processes says nothing of GPUs.", "Measure on a GPU, for example l4:1.")
+        raise UserError("A trial on CPU processes says nothing about GPUs.", "Measure on a GPU, for example l4:1.")
     options: list[Option] = []
     rejected: dict[str, Option] = {}
     for each in _candidates(asked, facts, day):

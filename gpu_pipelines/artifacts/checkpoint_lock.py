@@ -157,7 +157,7 @@ class CheckpointLock:
         if alive and not is_former_self:
             raise UserError(
                 f"Another training writes to {self._uri}: {_named(holder)}.",
-                "Wait for its end, stop it, or give another checkpoint_uri. Once it is dead, its right is over after "
+                "Wait for its end, stop it, or give another checkpoint_uri. If it is dead, its lock expires after "
                 f"{holder.lease:.0f} s.",
             )
 
@@ -173,8 +173,8 @@ class CheckpointLock:
             raise UserError(f"{self._uri} is not written to any more: the training has ended.")
         if self._lost:
             raise UserError(
-                f"{self._uri} is written to by another training: {self._lost}.",
-                "Nothing more is written there by this one. Stop the other, or give another checkpoint_uri.",
+                f"{self._uri} is in use by another training: {self._lost}.",
+                "This training writes nothing more there. Stop the other one, or give another checkpoint_uri.",
             )
 
     def release(self) -> None:

@@ -28,7 +28,7 @@ _PIECE = 1 << 20
 
 
 def model_files(files: Mapping[str, str]) -> dict[str, str]:
-    """Of the files of an exported model those that are the model: not what its evaluation wrote beside them.
+    """The files of an exported model that are the model: not what its evaluation wrote beside them.
 
     Of one that was not evaluated that is all of them, and that it was not: with an evaluation it is another version.
 

@@ -104,7 +104,7 @@ def _explained(error: Exception, what: str) -> UserError:
         return AccessDeniedError(f"{what}: {told}", LOGIN_REMEDY)
     if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.startswith("aiohttp"):
         unreached = f"{what}: the storage cannot be reached ({told}), though it was tried several times."
-        return UnavailableError(unreached, "Look at your network.")
+        return UnavailableError(unreached, "Check your network.")
     check = "Check the bucket's name and the account's permissions (gcloud auth application-default login)."
     return error_of_status(status, f"{what}: {told}", check)
 

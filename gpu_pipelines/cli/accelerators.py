@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 app = Application(
     name="accelerators",
-    help="NVIDIA GPUs on Google Cloud: what there is, what fits and what it costs, checked before anything is sent.",
+    help="Choose among the NVIDIA GPUs of Google Cloud: list, plan, compare and price them before anything is sent.",
 )
-catalog_app = Application(name="catalog", help="The facts behind it all.")
+catalog_app = Application(name="catalog", help="Refresh the facts that plans are made from.")
 app.add_typer(catalog_app)
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ Strategy = Annotated[str | None, typer.Option("--strategy", help="standard, spot
 
 @app.command("list")
 def list_gpus(region: Region = None, as_json: AsJson = False) -> None:
-    """Every GPU by name, with what it has and what it costs."""
+    """List every GPU by name, with its properties and its price."""
     with _errors_exit_2(as_json):
         from gpu_pipelines.cli import accelerator_views as views
 
@@ -45,7 +45,7 @@ def list_gpus(region: Region = None, as_json: AsJson = False) -> None:
 
 @app.command()
 def show(name: Annotated[str, typer.Argument(help="Name of a GPU, e.g. h100.")], as_json: AsJson = False) -> None:
-    """One GPU: hardware, software, machines, regions, prices, quota, and what of it is not verified."""
+    """Show one GPU: hardware, software, machines, regions, prices, quota, and which facts are not verified."""
     with _errors_exit_2(as_json):
         from gpu_pipelines.cli import accelerator_views as views
 
@@ -64,7 +64,9 @@ def plan(
         list[str] | None, typer.Option("--machine-type", help="Machine type; once for all, or once for each SPEC.")
     ] = None,
     reservation: Annotated[str | None, typer.Option("--reservation", help="projects/P/zones/Z/reservations/R.")] = None,
-    hours: Annotated[float | None, typer.Option("--hours", help="Longest the job may run; prices a total.")] = None,
+    hours: Annotated[
+        float | None, typer.Option("--hours", help="Longest time that the job may run; gives a total price.")
+    ] = None,
     memory: Annotated[float | None, typer.Option("--memory", help="Main memory of each machine, GB.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -97,34 +99,34 @@ class AdviceOptions:
     """A job whose accelerators are to be ranked, in the words of the command line."""
 
     parameters: str | None = _of_advice(None, "Parameters of the model, e.g. 7b.")
-    active_parameters: str | None = _of_advice(None, "Those that a token passes through, of a model with experts.")
+    active_parameters: str | None = _of_advice(None, "Parameters that one token uses, for a mixture of experts.")
     tokens: str | None = _of_advice(None, "Tokens to train on, e.g. 10b.")
     samples: str | None = _of_advice(None, "Samples to train on, e.g. 1.2m.")
-    flops_per_sample: str | None = _of_advice(None, "FLOPs of one forward pass; for what is no transformer.")
+    flops_per_sample: str | None = _of_advice(None, "FLOPs of one forward pass; for models other than transformers.")
     activations_per_sample: str | None = _of_advice(
-        None, "Bytes that a forward pass in fp32 keeps of a sample, e.g. 118m."
+        None, "Bytes of activations that a forward pass in fp32 keeps for a sample, e.g. 118m."
     )
     sequence_length: int = _of_advice(2048, "Tokens of one sample.")
-    batch: int | None = _of_advice(None, "Samples that one GPU takes at once; as many as fit if not given.")
+    batch: int | None = _of_advice(None, "Samples in a micro-batch of one GPU; by default as many as fit.")
     precision: str = _of_advice("auto", "auto, bf16, fp16 or fp32.")
     optimizer: str = _of_advice("adamw", "adamw, adamw_8bit, sgd, adafactor or muon.")
-    lora_rank: int | None = _of_advice(None, "Train LoRA adapters of that rank only.")
+    lora_rank: int | None = _of_advice(None, "Train only LoRA adapters of this rank.")
     quantize_base: str = _of_advice("", "nf4 holds the frozen layers in four bits (QLoRA).")
     layers: int | None = _of_advice(None, "Layers; estimated if not given.")
     hidden_size: int | None = _of_advice(None, "Width; estimated if not given.")
     vocabulary: int = _of_advice(32_000, "Size of the vocabulary.")
-    recompute: bool | None = _of_advice(None, "Recompute activations (checkpointing); where needed if not given.")
+    recompute: bool | None = _of_advice(None, "Recompute activations (checkpointing); by default where needed.")
     ema: bool = _of_advice(False, "Keep a moving average of the weights.")
     measured_on: str | None = _of_advice(None, "SPEC of a trial run, e.g. l4:1.")
     samples_per_second: float | None = _of_advice(None, "Throughput of the trial, all GPUs together.")
     measured_memory: float | None = _of_advice(None, "Peak memory of one GPU in the trial, GB.")
-    deadline: float | None = _of_advice(None, "Longest it may take, hours.")
-    budget: float | None = _of_advice(None, "Most it may cost, USD.")
+    deadline: float | None = _of_advice(None, "Longest time that the job may take, in hours.")
+    budget: float | None = _of_advice(None, "Most that the job may cost, in USD.")
     region: str | None = _of_advice(None, "Google Cloud region; left open if not given.")
     strategy: str | None = _of_advice(None, "standard, spot, flex-start or reservation.")
     accelerator: str | None = _of_advice(None, "Consider nothing but NAME:COUNT or NAME/PARTITION:1.")
     max_nodes: int = _of_advice(4, "Most machines to consider.")
-    mfu: float | None = _of_advice(None, "Model FLOPs utilization to reckon with, 0 to 1.")
+    mfu: float | None = _of_advice(None, "Model FLOPs utilization to assume, 0 to 1.")
     top: int = _of_advice(12, "Lines of the table.", minimum=1)
 
     def workload(self) -> Workload:
@@ -181,7 +183,7 @@ def quota(
     project: Annotated[str | None, typer.Option("--project", help="Google Cloud project.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Whether a project has the Vertex AI quota for a plan; exits with 1 if it has not. Needs credentials."""
+    """Check whether a project has the Vertex AI quota for a plan; exits with 1 if not. Needs credentials."""
     with _errors_exit_2(as_json):
         from gpu_pipelines.accelerators.live.clients import Clients
         from gpu_pipelines.accelerators.live.quota import read_quota

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 DIFFERENCE_LINES_SHOWN = 20
 Default = Annotated[
     list[str] | None,
-    typer.Option("--param", "-p", metavar="KEY=VALUE", help="A default of a parameter in the file. May be repeated."),
+    typer.Option("--param", "-p", metavar="KEY=VALUE", help="Set the default of a parameter in the file. Repeatable."),
 ]
 
 
@@ -28,13 +28,15 @@ Default = Annotated[
 def compile_pipelines(
     target: Any,
     pipeline: Annotated[str | None, typer.Argument(help="Name of the pipeline, FILE.py or FILE.py:function.")] = None,
-    task: Annotated[str, typer.Option(help="The task that it is for; left out, the file has all of them.")] = "",
+    task: Annotated[str, typer.Option(help="Task that the file is for; by default it has all tasks.")] = "",
     output: Annotated[Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it.")] = None,
     every: Annotated[
-        bool, typer.Option("--all", help="Write all files of the directory compiled; takes --image.")
+        bool, typer.Option("--all", help="Write all files of the directory compiled, with --image if given.")
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="With --all: compare instead of writing.")] = False,
-    directory: Annotated[Path, typer.Option(metavar="DIR", help="With --all: where the files are.")] = Path("compiled"),
+    directory: Annotated[Path, typer.Option(metavar="DIR", help="With --all: directory of the files.")] = Path(
+        "compiled"
+    ),
     param: Default = None,
 ) -> None:
     """Compile a pipeline, or all pipelines and components.
@@ -47,7 +49,7 @@ def compile_pipelines(
     if every and task:
         raise UserError("--all writes files of every task.", "Leave --task out, or give the name of a pipeline.")
     if every and param:
-        raise UserError("--all writes files with the defaults of the pipelines.", "Leave -p and its like out.")
+        raise UserError("--all writes files with the defaults of the pipelines.", "Leave out -p and --params.")
     if pipeline is None:
         _all(directory, check, target.settings)
         return
@@ -75,14 +77,14 @@ def upload(
     pipeline: Annotated[str, typer.Argument(help="Name of the pipeline, FILE.py, or a compiled file.")],
     target: Any,
     tag: Annotated[
-        list[str] | None, typer.Option(help="A tag for this version, default latest; kubeflow: the version's name.")
+        list[str] | None, typer.Option(help="Tag of this version, default latest; kubeflow: name of the version.")
     ] = None,
     param: Default = None,
     as_json: AsJson = False,
 ) -> None:
     """Upload a pipeline to Artifact Registry, as an immutable version with tags, or to Kubeflow Pipelines.
 
-    With a name the pipeline is compiled for the accelerator first.
+    A pipeline that is given by name is compiled for the accelerator first.
     """
     from gpu_pipelines.driver.defaults import defaults_in_file
     from gpu_pipelines.targets.messages import Request

@@ -5,9 +5,9 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import os
-import typing
 from collections.abc import Iterable, Iterator
 from contextlib import redirect_stdout, suppress
 from pathlib import Path
@@ -75,7 +75,7 @@ def _commands(app: typer.Typer, above: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 def _declarations(callback: Any) -> Iterator[tuple[str, Any]]:
     """The names of a command's parameters, with what declares each."""
-    hints = typing.get_type_hints(callback, include_extras=True)
+    hints = inspect.get_annotations(callback, eval_str=True)
     # The annotations are texts, and would be evaluated again, to declarations of their own, when typer looks at them.
     callback.__annotations__ = hints
     for name, hint in hints.items():

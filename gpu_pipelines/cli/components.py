@@ -13,7 +13,7 @@ from gpu_pipelines.terminal import Column, Table, width_of, wrapped
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.description import Description, Port
 
-app = Application(help="Look at the components that pipelines are made of.")
+app = Application(help="Show the components that pipelines are made of.")
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 _WIDEST = 110

@@ -17,19 +17,19 @@ _EMULATOR, _NONE = "http://127.0.0.1:8990", "none"
 
 
 def console(
-    port: Annotated[int, typer.Option(min=0, max=65535, help="Port that it listens at; 0 takes a free one.")] = PORT,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")] = PORT,
     state: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Run an emulator with this state, and show it.")
     ] = None,
     emulator: Annotated[
         str,
-        typer.Option(metavar="URL", help=f"Show this emulator, or none; left out, one at {_EMULATOR}, if it is there."),
+        typer.Option(metavar="URL", help=f"Emulator to show, or none; by default the one at {_EMULATOR}, if it runs."),
     ] = "",
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the runs.")] = Path("runs"),
     registry: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the models.")] = Path("registry"),
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
-    """Show runs, pipelines, schedules and models as a web page, until Ctrl-C.
+    """Serve a web page of runs, pipelines, schedules and models until Ctrl-C.
 
     It is for this machine and its user alone: the address that is printed has a token.
     """

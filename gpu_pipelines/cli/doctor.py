@@ -21,12 +21,12 @@ _WIDTH = 22
 def doctor(
     options: Any,
     accelerator: Annotated[
-        str | None, typer.Option(metavar="SPEC", help="What is to be trained on, NAME:COUNT; its quota is looked at.")
+        str | None, typer.Option(metavar="SPEC", help="Accelerator to train on, NAME:COUNT; its quota is checked.")
     ] = None,
-    offline: Annotated[bool, typer.Option("--offline", help="Ask no service.")] = False,
+    offline: Annotated[bool, typer.Option("--offline", help="Call no service.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check what training on Vertex AI needs; exits with 1 if something is missing."""
+    """Check what training on Vertex AI (Gemini Enterprise Agent Platform) needs; exits with 1 if it is not there."""
     from gpu_pipelines.accelerators.request import PlanRequest
     from gpu_pipelines.targets.vertex.doctor import examine
     from gpu_pipelines.targets.vertex.doctor_checks import MISSING

@@ -20,8 +20,8 @@ PORT = 8990
 _PAGE_SIZE = 100
 
 app = Application(name="emulator", help="Vertex AI on this machine.")
-Port = Annotated[int, typer.Option(min=0, max=65535, help="Port that it listens at; 0 takes a free one.")]
-Host = Annotated[str, typer.Option(help="Address that it listens at.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
+Host = Annotated[str, typer.Option(help="Address to listen on.")]
 
 
 @app.command()
@@ -30,39 +30,48 @@ def start(
     host: Host = "127.0.0.1",
     state: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", help="Keep what it knows there, for the next start; left out, a temporary one."),
+        typer.Option(
+            metavar="DIR", help="Directory that keeps the state for the next start; by default a temporary one."
+        ),
     ] = None,
     rehearse: Annotated[
         str, typer.Option(metavar="cpu:N", help="CPU processes that stand in for the GPUs of each machine.")
     ] = "cpu:1",
     fault: Annotated[
         list[str] | None,
-        typer.Option(metavar="SERVICE:CODE:RATE", help="Let requests fail by chance; aiplatform:503:0.1. Repeatable."),
+        typer.Option(
+            metavar="SERVICE:CODE:RATE", help="Make requests fail at random, such as aiplatform:503:0.1. Repeatable."
+        ),
     ] = None,
     preempt: Annotated[
         str | None,
         typer.Option(
             metavar="SECONDS|PROBABILITY",
-            help="Take Spot machines away: 20s, after so long; 0.1, that likely in a minute; 20s:3, thrice in all.",
+            help="Preempt Spot machines: 20s after 20 seconds; 0.1 with this probability a minute; 20s:3 three times.",
         ),
     ] = None,
     capacity: Annotated[
         list[str] | None,
         typer.Option(
             metavar="REGION:ACCELERATOR=N",
-            help="Accelerators that there are; us-central1:NVIDIA_L4=2. Repeatable; of others there is no end.",
+            help="Capacity of an accelerator, such as us-central1:NVIDIA_L4=2; others are unlimited. Repeatable.",
         ),
     ] = None,
     quota: Annotated[
         list[str] | None,
-        typer.Option(metavar="REGION:ACCELERATOR=N", help="Accelerators that the project may use. Repeatable."),
+        typer.Option(
+            metavar="REGION:ACCELERATOR=N",
+            help="Quota of the project for an accelerator, in the form of --capacity. Repeatable.",
+        ),
     ] = None,
     permissions: Annotated[
         Path | None,
-        typer.Option(metavar="FILE", help="What service accounts may do, in YAML; left out, everything."),
+        typer.Option(metavar="FILE", help="YAML file of what service accounts may do; by default everything."),
     ] = None,
-    speed: Annotated[float, typer.Option(min=0.001, help="Seconds of the schedules in a second.")] = 1.0,
-    seed: Annotated[int, typer.Option(help="Of all chance: the same happens with the same seed.")] = 0,
+    speed: Annotated[
+        float, typer.Option(min=0.001, help="Speed of the schedules' clock: its seconds in one second.")
+    ] = 1.0,
+    seed: Annotated[int, typer.Option(help="Random seed; the same seed gives the same faults.")] = 0,
 ) -> None:
     """Serve Vertex AI, Artifact Registry, Cloud Storage and Cloud Logging until Ctrl-C.
 
@@ -98,7 +107,7 @@ def start(
 
 @app.command()
 def env(port: Port = PORT, host: Host = "127.0.0.1", as_json: AsJson = False) -> None:
-    """Print what gcloud, Google's SDKs, the KFP client and Terraform need to talk to an emulator that runs.
+    """Print the variables by which gcloud, Google's SDKs, the KFP client and Terraform use a running emulator.
 
     As exports of a shell: eval "$(gpu-pipelines emulator env)".
     """

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 _FLAGS = "gpu_pipelines.targets.vertex.options:JobFlags"
 
-app = Application(name="job", help="Training jobs on Vertex AI without a pipeline.")
+app = Application(name="job", help="Run training jobs on Vertex AI without a pipeline.")
 
 
 @app.command()
@@ -31,7 +31,7 @@ def config(
     options: Any,
     arguments: Arguments = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; printed if not given.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; printed if not given.")
     ] = None,
 ) -> None:
     """Print the file for gcloud ai custom-jobs create --config, with the whole command as a comment."""
@@ -59,11 +59,11 @@ def submit(
     options: Any,
     arguments: Arguments = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the request and send nothing.")] = False,
-    follow: Annotated[bool, typer.Option("--follow", help="Show states and log lines until the end.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow states and log lines until the job ends.")] = False,
     interval: Interval = INTERVAL,
     as_json: AsJson = False,
 ) -> None:
-    """Submit a training job to Vertex AI. What it costs is shown before."""
+    """Submit a training job to Vertex AI. The cost is shown first."""
     prepared, settings = _prepared(options, arguments)
     _show_cost(prepared)
     _warn(prepared)

@@ -37,11 +37,11 @@ class JobCommand(Command):
 def migrate(
     context: typer.Context,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", metavar="FILE", help="Where to write it; printed if not given.")
+        Path | None, typer.Option("--output", "-o", metavar="FILE", help="File to write; printed if not given.")
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option(help="Runs a job of Python packages; Google's own image if not given and there is one."),
+        typer.Option(help="Image that runs a job of Python packages; by default Google's own, where there is one."),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Refuse GPUs that are gone (K80, P100) instead of replacing them.")
@@ -51,7 +51,7 @@ def migrate(
     """Bring a job of AI Platform Training to Vertex AI: gpu-pipelines migrate FILE [GCLOUD FLAG…] [-- ARGUMENT…]
 
     FILE is the config.yaml of the job. The flags are those of gcloud ai-platform jobs submit training, and win over the
-    file; a whole command line can be given as it was. What was changed is said on stderr.
+    file; a whole command line can be given as it was. The changes are listed on stderr.
     """
     from gpu_pipelines.migration import MigrationOptions, migrate
     from gpu_pipelines.migration.gcloud_flags import parse_command

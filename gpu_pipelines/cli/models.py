@@ -13,7 +13,7 @@ from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.errors import INTERRUPTED_PREFIX
 from gpu_pipelines.terminal import Column, Table, wrapped
 
-app = Application(help="Look at registered models, move their aliases, and predict with them.")
+app = Application(help="List, promote, deploy and export registered models, and predict with them.")
 
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
 Registry = Annotated[
@@ -91,11 +91,11 @@ def _gates(version: Any) -> str:
 @app.command()
 def alias(
     name: Name,
-    alias: Annotated[str, typer.Argument(help="The alias: champion, say.")],
+    alias: Annotated[str, typer.Argument(help="The alias, such as champion.")],
     version: Annotated[int, typer.Argument(help="Number of the version.")],
     registry: Registry = DEFAULT_REGISTRY,
 ) -> None:
-    """Let an alias name a version, such as champion after a look at the reports."""
+    """Point an alias at a version, such as champion after you have read the reports."""
     existing_registry(registry).set_alias(name, alias, version)
     print(f"{alias} of {name} is now version {version}")
 
@@ -103,21 +103,24 @@ def alias(
 @app.command()
 def deploy(
     model: Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion.")],
-    endpoint: Annotated[str, typer.Option(help="Name of the endpoint; made if there is none.")],
+    endpoint: Annotated[str, typer.Option(help="Name of the endpoint; created if it does not exist.")],
     registry: Annotated[str, typer.Option(metavar="URI", help="vertex://PROJECT/REGION.")] = "vertex://",
-    traffic: Annotated[int, typer.Option(metavar="PERCENT", help="Share of the requests that it gets.")] = 100,
-    accelerator: Annotated[str, typer.Option(metavar="SPEC", help="GPUs of each machine: l4:1, say.")] = "",
-    machine_type: Annotated[str, typer.Option(help="Machine type; the smallest that fits if not given.")] = "",
-    min_replicas: Annotated[int, typer.Option(help="Machines at least.")] = 1,
-    max_replicas: Annotated[int, typer.Option(help="Machines at most.")] = 1,
+    traffic: Annotated[int, typer.Option(metavar="PERCENT", help="Share of the requests for this version.")] = 100,
+    accelerator: Annotated[str, typer.Option(metavar="SPEC", help="GPUs of each machine, such as l4:1.")] = "",
+    machine_type: Annotated[str, typer.Option(help="Machine type; by default the smallest that fits.")] = "",
+    min_replicas: Annotated[int, typer.Option(help="Fewest machines.")] = 1,
+    max_replicas: Annotated[int, typer.Option(help="Most machines.")] = 1,
     keep: Annotated[bool, typer.Option("--keep", help="Keep models on the endpoint that get no requests.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Deploy a version anew that is deployed already.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Deploy again a version that is already deployed.")] = False,
     examples: Annotated[
-        str, typer.Option(metavar="FILE", help="What to ask and expect, where the container has a form of its own.")
+        str,
+        typer.Option(
+            metavar="FILE", help="File of requests and expected answers, for a container with a format of its own."
+        ),
     ] = "",
-    untested: Annotated[bool, typer.Option("--untested", help="Deploy without a test of its predictions.")] = False,
+    untested: Annotated[bool, typer.Option("--untested", help="Deploy without testing the predictions.")] = False,
 ) -> None:
-    """Deploy a version to a Vertex AI endpoint; it gets no requests before it has predicted as it was evaluated."""
+    """Deploy a version to a Vertex AI endpoint. It gets requests only after its predictions match its evaluation."""
     from gpu_pipelines.errors import UserError
     from gpu_pipelines.registry import VERTEX, open_registry
     from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer
@@ -140,7 +143,7 @@ def predict(
         str,
         typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model."),
     ],
-    source: Annotated[str, typer.Option(metavar="PLACE", help="What is predicted: all that prepare_data reads.")],
+    source: Annotated[str, typer.Option(metavar="PLACE", help="Rows to predict: any source that prepare_data reads.")],
     output: Annotated[str, typer.Option(metavar="PLACE", help="A folder, gs://… or bq://PROJECT.DATASET.TABLE.")],
     registry: Registry = DEFAULT_REGISTRY,
     key_column: Annotated[str, typer.Option(metavar="NAME", help="Column of the keys of the predictions.")] = "",
@@ -152,7 +155,7 @@ def predict(
 ) -> None:
     """Predict the rows of a source, here or with -p ray_address=… on a Ray cluster.
 
-    An interrupted one is continued when the same command is run again.
+    Run the same command again to continue an interrupted prediction.
     """
     from contextlib import redirect_stdout
     from dataclasses import asdict
@@ -249,27 +252,28 @@ def export(
         str,
         typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model."),
     ],
-    format: Annotated[str, typer.Option(metavar="onnx|gguf", help="What it is written as; GGUF for language models.")],
+    format: Annotated[str, typer.Option(metavar="onnx|gguf", help="Format to write; GGUF is for language models.")],
     to: Annotated[str, typer.Option(metavar="PLACE", help="The folder that gets it, a directory or gs://…; made.")],
     registry: Registry = DEFAULT_REGISTRY,
     dataset: Annotated[
         str,
-        typer.Option(metavar="PLACE", help="The dataset of the test rows; if not given, looked for in ./runs."),
+        typer.Option(metavar="PLACE", help="Dataset of the test rows; by default looked for in ./runs."),
     ] = "",
     dtype: Annotated[
         str,
         typer.Option(
             metavar="TYPE",
-            help="Type of the numbers: of ONNX f32 (default) or f16; of GGUF f16 (default), f32, bf16, q8_0.",
+            help="Type of the numbers. ONNX: f32 (default) or f16. GGUF: f16 (default), f32, bf16 or q8_0.",
         ),
     ] = "",
     margin: Annotated[
-        float, typer.Option(metavar="SHARE", help="Share of its metric that it may lose on the test rows.")
+        float,
+        typer.Option(metavar="SHARE", help="Largest share of its metric that the export may lose on the test rows."),
     ] = 0.01,
-    opset: Annotated[int, typer.Option(help="Version of the operators of ONNX.")] = 20,
+    opset: Annotated[int, typer.Option(help="Version of the ONNX operator set.")] = 20,
     as_json: AsJson = False,
 ) -> None:
-    """Export a version as ONNX or GGUF; it is run again on the test rows, and refused if it has lost too much."""
+    """Export a version as ONNX or GGUF. It runs again on the test rows, and is refused if it has lost too much."""
     from contextlib import redirect_stdout
 
     from gpu_pipelines.driver.exporting import export as run_export
@@ -299,11 +303,11 @@ def existing_registry(uri: str) -> Any:
 
     opened = open_registry(uri)
     if isinstance(opened, DirectoryRegistry) and uri != DEFAULT_REGISTRY and not opened.root.is_dir():
-        there = "is no directory" if opened.root.exists() else "does not exist"
-        raise UserError(f"The registry {uri} {there}.", "Give the directory that runs had as registry.")
+        there = "is not a directory" if opened.root.exists() else "does not exist"
+        raise UserError(f"The registry {uri} {there}.", "Give the directory that the runs used as registry.")
     # MLflow's client would make it.
     if uri.startswith(MLFLOW_FILE) and not Path(uri.removeprefix(MLFLOW_FILE)).expanduser().is_file():
-        raise UserError(f"The registry {uri} does not exist.", "Give the file that runs had as registry.")
+        raise UserError(f"The registry {uri} does not exist.", "Give the file that the runs used as registry.")
     return opened
 
 

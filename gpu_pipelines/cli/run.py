@@ -33,7 +33,10 @@ if TYPE_CHECKING:
 
 RUN_FAILED, INTERRUPTED = 1, 130
 Run = Annotated[
-    str, typer.Argument(metavar="RUN", help="What run or job submit printed, or the full name of a job on Vertex AI.")
+    str,
+    typer.Argument(
+        metavar="RUN", help="The name that run or job submit printed, or the full name of a job on Vertex AI."
+    ),
 ]
 #: What a line begins with that says whether a gate was passed, and its colour.
 _SIGNS = {"✓": "green", "✗": "red"}
@@ -74,7 +77,7 @@ def run(
     params: Params = None,
     dry_run: DryRun = False,
     cache: Cache = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Show a run in the cloud until its end.")] = False,
+    follow: Annotated[bool, typer.Option("--follow", help="Follow a run in the cloud until it ends.")] = False,
     interval: Interval = INTERVAL,
     as_json: AsJson = False,
     resume: Annotated[
@@ -89,13 +92,13 @@ def run(
 ) -> None:
     """Run a pipeline: on this machine, or with --target on Vertex AI, in GKE, or on one VM.
 
-    An option that a single target has begins with its name.
+    An option that only one target has begins with the target's name.
     """
     from gpu_pipelines.driver.request import is_here, submission_of
 
     here = is_here(target)
     if here and follow:
-        raise UserError(f"The target {target.name} has no --follow.", "Its runs are shown until their end.")
+        raise UserError(f"The target {target.name} has no --follow.", "It shows a run until its end.")
     submission = submission_of(target, pipeline, param or [], params, cache, resume)
     if dry_run:
         show(submission.shown())
@@ -117,7 +120,7 @@ def run(
 
 @of_targets("follow", can="follow", default=THERE)
 def follow(run: Run, target: Any, interval: Interval = INTERVAL, as_json: AsJson = False) -> None:
-    """Show how a run or a job goes, with its log lines where there are any, until its end. Ctrl-C leaves it running."""
+    """Follow a run or a job, with its log lines where there are any, until it ends. Ctrl-C leaves it running."""
     follow_run(target, run, interval, as_json)
 
 

@@ -17,13 +17,13 @@ from gpu_pipelines.terminal import Column, Table
 if TYPE_CHECKING:
     from gpu_pipelines.targets.run_record import RunRecord
 
-app = Application(help="Look at the runs on this machine, compare and remove them.")
+app = Application(help="List, show, compare and remove the runs of this machine.")
 
 _STYLES = {"succeeded": "", "running": "cyan", "failed": "red", "died": "red", "interrupted": "yellow"}
 #: A value that differs is cut to so many characters, where two stand side by side.
 _MOST_CHARACTERS = 40
 
-Run = Annotated[str, typer.Argument(metavar="RUN", help="Its id, a beginning that is only its, or latest.")]
+Run = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, a unique beginning of it, or latest.")]
 Runs = Annotated[Path, typer.Option(metavar="DIR", help="Directory of the runs.")]
 _RUNS = Path("runs")
 
@@ -256,7 +256,7 @@ def _are_equal(values: dict[str, Any]) -> bool:
 
 @app.command("open")
 def open_report(run: Run, runs: Runs = _RUNS) -> None:
-    """Open the report of a run in the browser; where there is none, print its path."""
+    """Open the report of a run in the browser; without a browser, print its path."""
     import webbrowser
 
     from gpu_pipelines.errors import NotFoundError
@@ -290,7 +290,9 @@ def has_browser() -> bool:
 
 @app.command("rm")
 def remove(
-    run: Annotated[list[str], typer.Argument(metavar="RUN…", help="Ids, beginnings that are only theirs, or latest.")],
+    run: Annotated[
+        list[str], typer.Argument(metavar="RUN…", help="Ids of runs, unique beginnings of them, or latest.")
+    ],
     runs: Runs = _RUNS,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
@@ -303,7 +305,7 @@ def remove(
     named = ", ".join(record.run_id for record in records)
     if not yes:
         if not sys.stdin.isatty():
-            raise InvalidRequestError(f"Nobody can be asked whether to remove {named}.", "Give --yes.")
+            raise InvalidRequestError(f"There is no terminal to ask whether to remove {named}.", "Give --yes.")
         if not typer.confirm(f"Remove {named} with all artifacts and checkpoints?"):
             raise typer.Exit(1)
     remove_runs(runs, records)

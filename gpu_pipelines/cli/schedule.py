@@ -19,9 +19,13 @@ if TYPE_CHECKING:
 app = Application(help="Schedule runs of a pipeline on Vertex AI or Kubeflow.")
 
 Schedule = Annotated[str, typer.Argument(metavar="SCHEDULE", help="Name or id of the schedule.")]
-Zone = Annotated[str | None, typer.Option("--time-zone", metavar="ZONE", help="Europe/Paris, say; default UTC.")]
-Start = Annotated[str | None, typer.Option(metavar="TIME", help="No run before, as 2027-01-31T03:00.")]
-End = Annotated[str | None, typer.Option(metavar="TIME", help="No run after.")]
+Zone = Annotated[
+    str | None, typer.Option("--time-zone", metavar="ZONE", help="Time zone, such as Europe/Paris; default UTC.")
+]
+Start = Annotated[
+    str | None, typer.Option(metavar="TIME", help="Start no run before this time, such as 2027-01-31T03:00.")
+]
+End = Annotated[str | None, typer.Option(metavar="TIME", help="Start no run after this time.")]
 
 
 def of_schedules(verb: str, *, with_flags: bool = False) -> Any:
@@ -40,11 +44,11 @@ def create(
     ],
     target: Any,
     cron: Annotated[str, typer.Option("--cron", metavar="EXPRESSION", help="Five fields: '0 3 * * *' is daily at 3.")],
-    name: Annotated[str, typer.Option(help="Name of the schedule; no other may have it.")],
+    name: Annotated[str, typer.Option(help="Name of the schedule; it has to be unique.")],
     time_zone: Zone = None,
     start: Start = None,
     end: End = None,
-    max_concurrent: Annotated[int, typer.Option(min=1, help="Runs at the same time.")] = 1,
+    max_concurrent: Annotated[int, typer.Option(min=1, help="Most runs at the same time.")] = 1,
     param: Param = None,
     params: Params = None,
     cache: Cache = None,
@@ -94,8 +98,8 @@ def _add(verb: str, text: str) -> None:
     app.command(verb)(of_schedules(verb)(command))
 
 
-_add("pause", "Let a schedule start no more runs. Those that have begun go on.")
-_add("resume", "Let a paused schedule start runs again.")
+_add("pause", "Pause a schedule: it starts no more runs. Runs that have begun go on.")
+_add("resume", "Resume a paused schedule.")
 _add("delete", "Delete a schedule. Runs that have begun go on.")
 
 
@@ -110,13 +114,13 @@ def update(
     time_zone: Zone = None,
     start: Start = None,
     end: End = None,
-    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Runs at the same time.")] = None,
+    max_concurrent: Annotated[int | None, typer.Option(min=1, help="Most runs at the same time.")] = None,
     param: Param = None,
     params: Params = None,
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a schedule on Vertex AI; what is not given stays, the parameters as well."""
+    """Change a schedule on Vertex AI. What is not given stays, parameters included."""
     from dataclasses import replace
 
     from gpu_pipelines.driver.arguments import checked_values

@@ -18,15 +18,17 @@ def serve(
         str,
         typer.Argument(help="Directory of an exported model, NAME@ALIAS or NAME@VERSION of a registry, or gs://…."),
     ],
-    host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine's.")] = "127.0.0.1",
+    host: Annotated[
+        str, typer.Option(help="Address to listen on; 0.0.0.0 means all addresses of this machine.")
+    ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 8080,
-    registry: Annotated[str, typer.Option(metavar="URI", help="Where NAME@… is looked for.")] = "./registry",
-    max_batch: Annotated[int | None, typer.Option(help="Instances that the model gets at once; default 32.")] = None,
+    registry: Annotated[str, typer.Option(metavar="URI", help="Registry that has NAME@….")] = "./registry",
+    max_batch: Annotated[int | None, typer.Option(help="Most instances in one batch; default 32.")] = None,
     max_wait_ms: Annotated[
-        float | None, typer.Option(help="How long a batch waits for requests on their way; default 5.")
+        float | None, typer.Option(help="Longest time that a batch waits for more requests; default 5.")
     ] = None,
     token_file: Annotated[
-        Path | None, typer.Option(help="File with tokens, one a line; a client has to send one of them.")
+        Path | None, typer.Option(help="File of tokens, one a line. A client has to send one of them.")
     ] = None,
     log_requests: Annotated[
         str | None, typer.Option(metavar="PLACE", help="Write a sample of the requests to a folder or gs://….")

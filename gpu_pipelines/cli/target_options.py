@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import MISSING
@@ -87,7 +86,7 @@ def _completed(
                 values["param"] = [*(values["param"] or []), *named]
             function(**values, **{last: made(given)})
 
-        hints = typing.get_type_hints(function, include_extras=True)
+        hints = inspect.get_annotations(function, eval_str=True)
         every = [_parameter(name, hints[name], each.default) for name, each in own.items()] + parameters()
         command.__signature__ = inspect.Signature(every)  # type: ignore[attr-defined]
         command.__annotations__ = {each.name: each.annotation for each in every}
@@ -197,7 +196,7 @@ def _parameter(name: str, hint: Any, default: Any) -> inspect.Parameter:
 
 Param = Annotated[
     list[str] | None,
-    typer.Option("--param", "-p", metavar="KEY=VALUE", help="A parameter; wins over --params. May be repeated."),
+    typer.Option("--param", "-p", metavar="KEY=VALUE", help="Set a parameter. It wins over --params. Repeatable."),
 ]
 Arguments = Annotated[
     list[str] | None, typer.Argument(metavar="-- ARGUMENT…", help="The application's own arguments, after --.")
@@ -205,9 +204,9 @@ Arguments = Annotated[
 Params = Annotated[Path | None, typer.Option(metavar="FILE", help="A YAML file of parameters.")]
 Cache = Annotated[
     bool | None,
-    typer.Option("--cache/--no-cache", help="Whether steps may take results of earlier runs."),
+    typer.Option("--cache/--no-cache", help="Let steps reuse results of earlier runs."),
 ]
-Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two looks at a run.")]
+Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two checks of a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and show the request; send and run nothing.")]
 #: Seconds between two looks at a run.

@@ -22,7 +22,7 @@ FORMATS = ("gcloud", "terraform", "script")
 #: Files of each format.
 STARTUP_FILE, COMMAND_FILE, TERRAFORM_FILE = "startup.sh", "create.sh", "main.tf.json"
 
-app = Application(name="vm", help="A VM on Compute Engine that trains and then stops.")
+app = Application(name="vm", help="Create a VM on Compute Engine that trains and then stops.")
 _FLAGS = "gpu_pipelines.targets.compute_engine.compute_engine:VmFlags"
 
 
@@ -55,7 +55,7 @@ def config(
 @app.command()
 @with_fields(_FLAGS, "vm")
 def create(options: Any, arguments: Arguments = None, as_json: AsJson = False) -> None:
-    """Create the VM with gcloud. What it costs is shown before."""
+    """Create the VM with gcloud. The cost is shown first."""
     from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
     from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
 

@@ -99,5 +99,5 @@ def wish_of(environment: Mapping[str, str]) -> Wish | None:
     except (ValueError, TypeError):
         raise UserError(
             f"{WISH} of a task is {environment[WISH][:80]!r}.",
-            "It is written by accelerate(task, …), and by nobody else.",
+            "It is written by accelerate(task, …), and by nothing else.",
         ) from None

@@ -31,7 +31,9 @@ class EmulatorClient:
     def __init__(self, address: str) -> None:
         self.address = address.rstrip("/")
         if urlsplit(self.address).scheme not in _SCHEMES:
-            raise UserError(f"{address!r} is no address of an emulator.", "Give http://127.0.0.1:8990, say.")
+            raise UserError(
+                f"{address!r} is not the address of an emulator.", "Give one such as http://127.0.0.1:8990."
+            )
         # Without the proxy that an emulator's own variables name.
         self._opener = build_opener(ProxyHandler({}))
         self.about: dict[str, Any] = self.ask("GET", "emulator")
@@ -59,7 +61,7 @@ class EmulatorClient:
 
     def _no_emulator(self) -> UserError:
         remedy = "Give the address that gpu-pipelines emulator start has printed."
-        return UserError(f"What answers at {self.address} is no emulator.", remedy)
+        return UserError(f"What answers at {self.address} is not an emulator.", remedy)
 
     def every(self, path: str, field: str, most: int = 0, mask: str = "") -> Iterator[dict[str, Any]]:
         """The resources of a list, page after page.

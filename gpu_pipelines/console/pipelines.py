@@ -178,7 +178,7 @@ def _spec_of(content: bytes, called: str) -> dict[str, Any]:
     documents = parsed_documents(text, called)
     spec = required_pipeline(documents[0] if documents else None, called, "vertex")
     if not isinstance(spec.get("pipelineInfo", {}), dict) or not isinstance(spec.get("components", {}), dict):
-        raise UserError(f"{called} is no compiled pipeline.", "Drop the file that KFP's compiler has written.")
+        raise UserError(f"{called} is not a compiled pipeline.", "Drop the file that KFP's compiler has written.")
     return spec
 
 

@@ -13,11 +13,11 @@ class Request:
 
     notify: list[str] = parameter(
         [],
-        "Who is told how the run ended: e-mail addresses, and channels as send_message takes them. Empty for a "
-        "pipeline that tells nobody.",
+        "Who gets a message when the run ends: e-mail addresses, and channels as send_message takes them. Empty for "
+        "no message.",
     )
     told_by_step: bool = parameter(
-        False, "Whether a step of the pipeline tells them, send_message, and not the service itself."
+        False, "Whether a step of the pipeline, send_message, sends the messages, and not the service itself."
     )
     checkpoint_uri: str = parameter(
         "",

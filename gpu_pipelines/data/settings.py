@@ -53,9 +53,9 @@ class PrepareSettings:
 
     source: str = parameter(
         "sample:digits",
-        "A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). Of "
-        "images a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of "
-        "labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines "
+        "A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). "
+        "Images: a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of "
+        "labels, or tar shards in WebDataset's layout. Texts: tables, for causal_lm also text with blank lines "
         "between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it, "
         "NAME.sql. A data set of the Hugging Face hub, hf://OWNER/NAME, where datasets is installed. Or a sample: "
         "sample:digits, the UCI handwritten digits; sample:diabetes for regression; sample:docstrings for "
@@ -76,17 +76,17 @@ class PrepareSettings:
     )
     delimiter: str = parameter(
         "",
-        "Of CSV, the character between two fields, such as ; or tab. Empty for tabs in .tsv and .tab, and else for "
+        "For CSV, the character between two fields, such as ; or tab. Empty for tabs in .tsv and .tab, and else for "
         "the one of comma, semicolon, tab and bar by which the header has the columns.",
     )
     encoding: str = parameter(
         "auto",
-        "Of CSV, JSON lines and text, the encoding, such as latin-1 or cp1252. auto is UTF-8, or what a byte order "
+        "For CSV, JSON lines and text, the encoding, such as latin-1 or cp1252. auto is UTF-8, or what a byte order "
         "mark says (UTF-16, UTF-32).",
     )
     row_filter: str = parameter(
         "",
-        "Of a table in BigQuery, which rows are read: what stands after WHERE in a query, without aggregates and "
+        "For a table in BigQuery, which rows are read: the WHERE clause of a query, without aggregates and "
         "sub-queries, such as lang = 'en'; empty for all.",
     )
     billing_project: str = parameter(
@@ -102,16 +102,16 @@ class PrepareSettings:
     )
     image_column: str = parameter(
         "image",
-        "Of a table, the column with the image: a path relative to the table, gs://…, or its bytes.",
+        "For a table, the column with the image: a path relative to the table, gs://…, or its bytes.",
     )
     image_root: str = parameter(
         "",
-        "Of a table, the folder or gs://… that paths of images are relative to, and that all images must be in. Empty "
+        "For a table, the folder or gs://… that paths of images are relative to, and that all images must be in. Empty "
         "for the folder of the table; images on this machine must then be in the folder of the source.",
     )
     label_column: str = parameter(
         "label",
-        "Of a table, the column with the class name; for regression, with the number, or several columns with commas "
+        "For a table, the column with the class name; for regression, with the number, or several columns with commas "
         "between them; for token_classification, with the tags.",
         common=True,
     )
@@ -123,12 +123,12 @@ class PrepareSettings:
     )
     label_conflicts: str = parameter(
         "keep",
-        "What becomes of records with the same content in several classes: keep counts them in the report and leaves "
+        "What happens to records with the same content in several classes: keep counts them in the report and leaves "
         "them in, all in one split; reject rejects all of them, because no class is certain.",
     )
     text_column: str = parameter(
         "text",
-        "Of a table, the column with the text, or with a list of chat messages. Where causal_lm finds none of that "
+        "For a table, the column with the text, or with a list of chat messages. Where causal_lm finds none of that "
         "name, it reads prompt and completion, messages, or conversations.",
         common=True,
     )
@@ -152,7 +152,7 @@ class PrepareSettings:
     )
     tokenizer: str = parameter(
         "train",
-        "Of texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made from the "
+        "For texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made from the "
         "training split.",
         common=True,
     )
@@ -191,7 +191,7 @@ class PrepareSettings:
     )
     near_duplicates: float = parameter(
         0.0,
-        "Of texts, the Jaccard similarity of their words, 0.3 to less than 1, from which one that comes later is left "
+        "For texts, the Jaccard similarity of their words, 0.3 to less than 1, from which one that comes later is left "
         "out, such as 0.8; 0 looks for none. They are in near_duplicates.jsonl of the dataset.",
     )
     max_rejected: str = parameter(
@@ -210,7 +210,7 @@ class PrepareSettings:
     )
     slice_by: str = parameter(
         "",
-        "Of a table, for classification, a column whose values are kept with the rows and not trained on, so that the "
+        "For a table, for classification, a column whose values are kept with the rows and not trained on, so that the "
         "evaluation can score each value apart. Empty for none.",
     )
 

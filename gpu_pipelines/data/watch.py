@@ -71,7 +71,7 @@ class WatchSettings:
     drift_days: float = parameter(0.0, "Of a drift_source of logged requests, those of so many last days; 0 for all.")
     source_fingerprint: str = parameter(
         "",
-        "What check_request told of the source; empty to look at it here.",
+        "What check_request found of the source; empty to look at it here.",
         filled_in=True,
     )
 

@@ -115,7 +115,7 @@ def split_address(address: str) -> tuple[str, int]:
     """Host and port of `host:port`; an IPv6 address stands in brackets."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit() or not 0 < int(port) < 65536:
-        raise UserError(f"{address!r} is no address of the form host:port.")
+        raise UserError(f"{address!r} is not an address of the form host:port.")
     return host.strip("[]"), int(port)
 
 

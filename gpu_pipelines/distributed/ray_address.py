@@ -56,7 +56,7 @@ def ray_endpoint(address: str) -> RayEndpoint:
         port = place.rpartition(":")[2]
         if _HOST.fullmatch(host) and port.isdecimal() and 0 < int(port) < 65536:
             return RayEndpoint(*split_address(place))
-    raise UserError(f"{address[:200]!r} is no address of a Ray cluster.", f"Give {FORMS}.")
+    raise UserError(f"{address[:200]!r} is not the address of a Ray cluster.", f"Give {FORMS}.")
 
 
 def problems_of_ray_address(name: str, address: str) -> list[str]:

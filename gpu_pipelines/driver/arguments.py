@@ -227,7 +227,9 @@ def all_arguments(
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
         if not is_utf8(assignment):
-            problems.append(f"-p {assignment[:80]!a} is not UTF-8, which KFP takes alone. Rename the file, say.")
+            problems.append(
+                f"-p {assignment[:80]!a} is not UTF-8, and KFP takes nothing else. Rename the file, for example."
+            )
         elif sign:
             texts.append((name.strip(), text))
         else:

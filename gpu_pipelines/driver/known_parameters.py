@@ -45,7 +45,9 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
         task = compiled_in(spec).get("task", "")
         return _opened(str(spec["pipelineInfo"]["name"]), parameters_of_spec(spec), task)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError, IndexError):
-        raise UserError(f"The file {pipeline} is no compiled pipeline.", "gpu-pipelines compile makes one.") from None
+        raise UserError(
+            f"The file {pipeline} is not a compiled pipeline.", "gpu-pipelines compile makes one."
+        ) from None
 
 
 def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> dict[str, Parameter]:

@@ -49,7 +49,7 @@ def _refuse_others(name: str, given: Mapping[str, Any], own: Sequence[str], comm
     if flags:
         raise UserError(
             f"The target {name} has no {', '.join(flags)}.",
-            f"{'It is' if len(flags) == 1 else 'They are'} of {' and '.join(sorted(owners))}. Leave "
+            f"{'It belongs' if len(flags) == 1 else 'They belong'} to {' and '.join(sorted(owners))}. Leave "
             f"{'it' if len(flags) == 1 else 'them'} out, or give another --target.",
         )
 

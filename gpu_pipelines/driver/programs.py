@@ -141,7 +141,7 @@ def _named(pipeline: Any) -> Iterator[str]:
         return
     if not hasattr(pipeline, "pipeline_func"):
         raise InvalidRequestError(
-            f"{pipeline!r:.80} is no pipeline.",
+            f"{pipeline!r:.80} is not a pipeline.",
             "Give a name, FILE.py, a compiled file, or a function with @dsl.pipeline (from kfp import dsl).",
         )
     from gpu_pipelines.targets.own.file import place_of

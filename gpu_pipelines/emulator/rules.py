@@ -60,7 +60,7 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: https://cloud.google.com/resource-manager/docs/labels-overview; the reference of Vertex AI says 64 characters.
 MOST_LABELS = 64
 _LONGEST_LABEL = 63
-#: https://cloud.google.com/vertex-ai/docs/pipelines/machine-types: of a step that is no custom job.
+#: https://cloud.google.com/vertex-ai/docs/pipelines/machine-types: of a step that is not a custom job.
 _MOST_CPUS, _MOST_MEMORY_GB = 96.0, 624.0
 
 

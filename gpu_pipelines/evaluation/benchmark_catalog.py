@@ -254,7 +254,7 @@ def _read_yaml(path: Path, strict: bool = True) -> dict[str, Any]:
     except Exception as error:  # whatever the YAML reader raises, and ValueError of what is no mapping
         if not strict:
             return {}
-        raise UserError(f"{path} is no task file for lm-eval: {first_line(error)}") from None
+        raise UserError(f"{path} is not a task file for lm-eval: {first_line(error)}") from None
     return content
 
 

@@ -146,7 +146,7 @@ class _Parser:
         metric = self._known(name, at, (BETTER,))
         sign, at = self._take("one of >=, <=, > and <")
         if sign not in _OPERATORS:
-            raise self._wrong(at, f"{sign[:20]!r} is none of >=, <=, > and <.")
+            raise self._wrong(at, f"{sign[:20]!r} is not one of >=, <=, > and <.")
         threshold, at = self._number("a number, such as 0.95")
         gate = Gate(name, sign, threshold)
         smallest, largest = (metric.smallest, metric.largest) if metric else (-math.inf, math.inf)

@@ -58,7 +58,7 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
     """
     task = dataset.manifest.task
     if not task_named(task).architectures:
-        raise UserError(f"Of the task {task!r} no models in Hugging Face layout can be scored.")
+        raise UserError(f"Models in Hugging Face layout cannot be scored for the task {task!r}.")
     recipe = task_named(task).load_recipe().for_dataset(dataset)
     try:
         config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))

@@ -130,7 +130,7 @@ def recipe_class(settings: Mapping[str, Any], task: str) -> type[Recipe]:
     path = settings.get("recipe", "")
     if not path and not task_named(task).recipe:
         raise UserError(
-            f"The task {task!r} of the dataset is none of this program's, and training.json names no recipe.",
+            f"The task {task!r} of the dataset is not one of this program's, and training.json names no recipe.",
             "Train with recipe=package.module:ClassName, or give scoring_function.",
         )
     return load_recipe(path, task)
@@ -170,7 +170,7 @@ def _load_unevaluated(source: ModelSource, dataset: Dataset) -> Loaded:
     """
     if not is_model(source.path):
         raise NoComparisonError(
-            f"{source.title} was registered without an evaluation, and is no model in Hugging Face layout."
+            f"{source.title} was registered without an evaluation, and is not a model in Hugging Face layout."
         )
     with champion_errors(source):
         recipe, model, labels = open_model(source.path, dataset)

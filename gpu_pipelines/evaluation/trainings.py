@@ -54,7 +54,7 @@ def named_by_settings(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, st
 
 
 def differing(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Of the settings of trainings, by name, those that are not the same in all."""
+    """The settings of trainings, by name, that are not the same in all."""
     names = dict.fromkeys(name for each in settings.values() for name in each)
     told = {name: {repr(each.get(name)) for each in settings.values()} for name in names}
     return {

@@ -20,7 +20,7 @@ def secret_value(name: str) -> str:
         name: `projects/PROJECT/secrets/SECRET/versions/VERSION`; a version may be `latest`.
 
     Raises:
-        UserError: it cannot be read, or is no text.
+        UserError: it cannot be read, or is not text.
     """
     try:
         answer = Rest(credentials(endpoint(_SERVICE))).get(_SERVICE, f"/v1/{name}:access")
@@ -32,4 +32,4 @@ def secret_value(name: str) -> str:
     try:
         return base64.b64decode(answer.content["payload"]["data"]).decode("utf-8").strip()
     except (KeyError, TypeError, binascii.Error, UnicodeDecodeError):
-        raise UserError(f"The secret {name} is no text.", "Give a version that holds the key as text.") from None
+        raise UserError(f"The secret {name} is not text.", "Give a version that holds the key as text.") from None

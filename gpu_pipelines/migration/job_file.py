@@ -55,7 +55,7 @@ def read_job(text: str, origin: str) -> dict[str, Any]:
         raise UserError(f"{origin} is empty.", "Leave it out if the flags say all of the job.")
     document = text_of(root)
     if not isinstance(document, dict):
-        raise UserError(f"{origin} is no job: it is not a mapping.", "It begins with trainingInput:.")
+        raise UserError(f"{origin} is not a job: it is not a mapping.", "It begins with trainingInput:.")
     problems: list[str] = []
     _look_at_the_top(document, origin)
     job: dict[str, Any] = value_of(JOB, document, "", problems) or {}

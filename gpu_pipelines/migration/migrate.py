@@ -111,7 +111,7 @@ def _study(
 def _require_training(training: Mapping[str, Any]) -> None:
     if not training:
         raise UserError(
-            "There is no training: neither the file nor the flags say anything of trainingInput.",
+            "There is no training: neither the file nor the flags have a trainingInput.",
             "Give the file of your job, or the flags of its gcloud command.",
         )
     if training.get("nasJobSpec"):

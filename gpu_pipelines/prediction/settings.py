@@ -87,8 +87,8 @@ class PredictSettings:
     )
     key_column: str = parameter(
         "",
-        "Of a table, the column whose values are the keys of the predictions, in place of the instances. Empty for the "
-        "place of each row in the source, such as rows.csv:17.",
+        "For a table, the column whose values are the keys of the predictions, in place of the instances. Empty for "
+        "the place of each row in the source, such as rows.csv:17.",
         common=True,
     )
     registry: str = parameter(
@@ -116,13 +116,13 @@ class PredictSettings:
     image_root: str = parameter("", "As for prepare_data.")
     text_column: str = parameter(
         "text",
-        "Of a table, the column with the text. Where causal_lm finds none, it reads the column prompt.",
+        "For a table, the column with the text. Where causal_lm finds none, it reads the column prompt.",
         common=True,
     )
     top_k: int = parameter(
-        0, "Of classifiers, scores that are written for each row, the greatest first; 0 for all.", common=True
+        0, "For classifiers, scores that are written for each row, the greatest first; 0 for all.", common=True
     )
-    max_new_tokens: int = parameter(0, "Of causal_lm, tokens that are written at most for each prompt.")
+    max_new_tokens: int = parameter(0, "For causal_lm, tokens that are written at most for each prompt.")
     rows_at_once: int = parameter(
         0, "Rows that the model gets at once; 0 for 32 on a CPU, and 128 on a GPU. Less if the memory is not enough."
     )

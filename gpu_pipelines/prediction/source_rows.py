@@ -165,7 +165,7 @@ class RowSource:
             try:
                 values = json.loads(values) if isinstance(values, str) else values
             except ValueError as error:
-                return Problem("no numbers", f"the column {self._inputs.field!r} is no JSON: {error}"), None
+                return Problem("no numbers", f"the column {self._inputs.field!r} is not JSON: {error}"), None
         return values, {self._inputs.field: values}
 
     def _text(self, row: Mapping[str, Any]) -> tuple[Any, Any]:

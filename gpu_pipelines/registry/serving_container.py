@@ -119,7 +119,7 @@ def serving_container(model: Path, image: str = "", gpus: int = 1, steps_image: 
         return ServingContainer(steps_image, command=OUR_COMMAND)
     if not any(file for pattern in _KNOWN_FILES for file in model.glob(pattern)):
         raise UserError(
-            f"Nothing is known that serves the model in {model}: it is none of Hugging Face's layout.",
+            f"No known container serves the model in {model}: it does not have Hugging Face's layout.",
             "Vertex AI registers a model with the container that serves it; give serving_image.",
         )
     return ServingContainer(HUGGING_FACE_IMAGE)

@@ -207,7 +207,7 @@ class VertexRegistry(Registry):
         bucket = re.match(r"gs://[^/]+", self._near or load_project_settings().pipeline_root or "")
         if bucket is None:
             raise UserError(
-                "Models of Vertex AI's registry are kept in Cloud Storage, and no bucket is known.",
+                "Models of Vertex AI's registry are kept in Cloud Storage, and no bucket is set.",
                 f"Write pipeline_root: gs://BUCKET/FOLDER into {FILE}.",
             )
         return f"{bucket[0]}/{_FOLDER}/{name}/{digest}"

@@ -157,7 +157,7 @@ def required_pipeline(spec: Any, origin: str, target: str) -> dict[str, Any]:
     """
     if isinstance(spec, dict) and isinstance(spec.get("root"), dict) and "deploymentSpec" in spec:
         return spec
-    raise UserError(f"{origin} is no compiled pipeline.", f"Make one with gpu-pipelines compile --target {target}.")
+    raise UserError(f"{origin} is not a compiled pipeline.", f"Make one with gpu-pipelines compile --target {target}.")
 
 
 def steps_of(spec: Mapping[str, Any]) -> dict[str, list[str]]:

@@ -78,7 +78,7 @@ def parse_cron(text: str, zone: str | None = None) -> Cron:
     for word, name in zip(words, _FIELDS, strict=True):
         if not _FIELD.fullmatch(word) or any(int(low) > int(high) for low, high in re.findall(r"(\d+)-(\d+)", word)):
             raise UserError(
-                f"{word[:40]!r} is no {name.partition(' (')[0]} of a cron expression; it is {name}.",
+                f"{word[:40]!r} is not valid for the {name.partition(' (')[0]} of a cron expression; it is {name}.",
                 "Numbers, ranges such as 1-5, lists such as 1,3, steps such as */15 and * are valid.",
             )
     try:
@@ -110,7 +110,7 @@ def parse_time(text: str, zone: str, flag: str) -> datetime:
         time = datetime.fromisoformat(re.sub(r"[zZ]$", "+00:00", text.strip()))
     except ValueError:
         raise UserError(
-            f"{flag} is {text[:60]!r}, which is no time.", "Give 2027-01-31, 2027-01-31T03:00 or 2027-01-31T03:00Z."
+            f"{flag} is {text[:60]!r}, which is not a time.", "Give 2027-01-31, 2027-01-31T03:00 or 2027-01-31T03:00Z."
         ) from None
     return time if time.tzinfo else time.replace(tzinfo=ZoneInfo(zone))
 

@@ -173,8 +173,8 @@ class AcceleratorOptions(Options):
 
     accelerator: str = compiled_in(
         "",
-        "What to train on: l4:4, say; in the cloud also several, tried in order: h100:8,a100-80gb:8; local: cpu:N, or "
-        "all GPUs that are here.",
+        "Accelerator to train on, such as l4:4; in the cloud also several, tried in order: h100:8,a100-80gb:8; local: "
+        "cpu:N, or all GPUs of this machine.",
         group="What is run",
         metavar="SPEC",
         words=accelerators,
@@ -197,7 +197,7 @@ class CloudOptions(AcceleratorOptions):
 
     evaluation_accelerator: str | None = compiled_in(
         None,
-        "What to evaluate on, l4:1 say; chosen by the model if not given.",
+        "Accelerator to evaluate on, such as l4:1; by default chosen by the model.",
         DOCTOR,
         metavar="SPEC",
         words=accelerators,
@@ -219,16 +219,18 @@ class CloudOptions(AcceleratorOptions):
         None, "Most that machines with GPUs may cost in a run, all tries together.", metavar="USD", minimum=0
     )
     machine_type: str | None = compiled_in(
-        None, "Machine type; the smallest that fits if not given.", ALONE, words=machine_types
+        None, "Machine type; by default the smallest that fits.", ALONE, words=machine_types
     )
     reservation: str | None = compiled_in(None, "projects/P/zones/Z/reservations/R.", ALONE)
-    hours: float | None = compiled_in(None, "Longest that a job may run.", ALONE)
+    hours: float | None = compiled_in(None, "Longest time that a job may run.", ALONE)
     env: list[str] | None = compiled_in(
-        None, "A variable of the containers, no secret; repeatable.", ALONE, group=CONTAINER, metavar="NAME=VALUE"
+        None,
+        "An environment variable of the containers, not for secrets. Repeatable.",
+        ALONE,
+        group=CONTAINER,
+        metavar="NAME=VALUE",
     )
-    image: str | None = setting(
-        "Image that the steps run in; docs/images.md.", COMPILED | DOCTOR, "image", group=CONTAINER
-    )
+    image: str | None = setting("Image of the steps; see docs/images.md.", COMPILED | DOCTOR, "image", group=CONTAINER)
     billing_table: str | None = setting(
         "Table of billing export, P.DATASET.TABLE.", {"follow", "runs show"}, "billing_table", metavar="TABLE"
     )

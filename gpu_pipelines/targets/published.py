@@ -34,7 +34,7 @@ def published(most_used: bool = False) -> tuple[PlanRequest, ...]:
         for name in gpu.most_used if most_used else gpu.compiled:
             match = _PUBLISHED.fullmatch(name)
             if match is None:
-                raise CatalogError(f"{gpu.name} is to be compiled for {name!r}.", "Write 8, 8-4-nodes or 2-spot.")
+                raise CatalogError(f"{gpu.name} should be compiled for {name!r}.", "Write 8, 8-4-nodes or 2-spot.")
             nodes, strategy = int(match["nodes"] or 1), match["strategy"]
             found.append(PlanRequest(f"{gpu.name}:{match['count']}", nodes=nodes, strategy=strategy))
     return tuple(found)

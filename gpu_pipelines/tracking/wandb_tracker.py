@@ -34,7 +34,7 @@ class WandbTracker(Tracker):
             return [f"tracking is wandb:{address[:100]}. Give wandb:ENTITY/PROJECT, wandb:PROJECT, or wandb."]
         if is_here and not (_is_offline() or os.environ.get(_KEY) or _has_login()):
             return [
-                f"tracking is wandb, and nobody is logged in. Run wandb login, set {_KEY} in the steps, or set "
+                f"tracking is wandb, and there is no login. Run wandb login, set {_KEY} in the steps, or set "
                 f"{_MODE}=offline and run wandb sync later."
             ]
         return []

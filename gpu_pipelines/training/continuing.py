@@ -115,7 +115,7 @@ def _candidates(
         _require_continues(store, checkpoint, identity, settings)
         if checkpoint.info.val_loss is None and not checkpoint.info.interruption:
             # So versions before 0.2 kept weights that had diverged.
-            _pass_over(store, checkpoint, "its loss on val is no number")
+            _pass_over(store, checkpoint, "its loss on val is not a number")
         else:
             yield checkpoint, [earlier.info for earlier in found[:number]]
 

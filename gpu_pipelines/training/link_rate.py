@@ -73,5 +73,5 @@ def told(rate: float, nodes: int, planned: AcceleratorPlan | None) -> str:
     if planned.machine.gpudirect:
         look = f"whether NCCL uses {planned.machine.gpudirect}: NCCL_DEBUG=INFO says which network plug-in it loaded"
     else:
-        look = "whether the nodes are in one zone and nobody else uses their network"
+        look = "whether the nodes are in one zone and nothing else uses their network"
     return f"{said}\nwarning: that is less than a quarter; look {look}. The training goes on."

@@ -121,7 +121,7 @@ class TrainingSettings:
     )
     learning_rate_schedule: str = parameter(
         "cosine",
-        "How it comes down to 0: cosine or linear; or constant.",
+        "How the learning rate falls to 0: cosine or linear; or constant.",
         choices=("cosine", "linear", "constant"),
     )
     optimizer: str = parameter(
@@ -130,7 +130,7 @@ class TrainingSettings:
         "of each matrix), or muon (for the matrices of hidden layers, adamw for the rest).",
         choices=tuple(OPTIMIZER_BYTES),
     )
-    momentum: float = parameter(0.9, "Of sgd and muon, at least 0 and less than 1.")
+    momentum: float = parameter(0.9, "For sgd and muon: at least 0 and less than 1.")
     weight_decay: float = parameter(
         -1.0,
         "Decoupled weight decay, on matrices only. -1 for the task's own: 0.05 from scratch, 0 or 0.01 for "
@@ -212,24 +212,24 @@ class TrainingSettings:
     )
     cutmix_alpha: float = parameter(
         0.0,
-        "The same by a rectangle that comes from the other image of a pair, such as 1. Of a training with both, each "
+        "The same by a rectangle that comes from the other image of a pair, such as 1. With both, each "
         "pair gets one of them.",
     )
     label_smoothing: float = parameter(
         0.0,
-        "Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1. Of preference "
+        "Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1. For preference "
         "the share of pairs that may be the wrong way round, less than 0.5. The loss on val is without it.",
     )
     preference_loss: str = parameter(
         "sigmoid",
-        "What is learned of preferences: of pairs sigmoid (DPO), ipo (IPO) or orpo (ORPO, which needs no reference); "
-        "of completions that were judged one by one kto (KTO).",
+        "What is learned from preferences: from pairs sigmoid (DPO), ipo (IPO) or orpo (ORPO, which needs no "
+        "reference); from completions that were judged one by one kto (KTO).",
         choices=("sigmoid", "ipo", "kto", "orpo"),
     )
     beta: float = parameter(
         0.1,
-        "Of preferences, how much it costs to go away from the model that the training began with; more keeps closer. "
-        "Of orpo, how much the ratio of odds weighs beside the likelihood.",
+        "For preferences, how much it costs to go away from the model that the training began with; more keeps closer. "
+        "For orpo, how much the ratio of odds weighs beside the likelihood.",
     )
     ema_decay: float = parameter(
         0.0,
@@ -276,7 +276,7 @@ class TrainingSettings:
     shuffle_shards: int = parameter(
         0, "Shards whose rows are shuffled together where rows are streamed; 0 for a 32nd of all, at most 64."
     )
-    seed: int = parameter(0, "Of the initial weights, the order of the rows, dropout, and how images are changed.")
+    seed: int = parameter(0, "Seed of the initial weights, the order of the rows, dropout, and how images are changed.")
 
     def problems(self, task: str = "image_classification") -> list[str]:
         """Everything that is wrong with the values, each with what to do."""

@@ -31,37 +31,37 @@ class TuningSettings(TrainingSettings):
 
     space: str = parameter(
         "",
-        "What is searched for: the text of a search space in YAML, or where such a file is, local or gs://. "
+        "The search space: YAML text, or the path of such a file, local or gs://. "
         "docs/tuning.md says what stands in it.",
         common=True,
         flag=Flag("--space", "FILE", _GROUP, is_file=True),
     )
-    trials: int = parameter(40, "Trials that are begun.", common=True, flag=Flag("--trials", "N", _GROUP))
+    trials: int = parameter(40, "Number of trials.", common=True, flag=Flag("--trials", "N", _GROUP))
     parallel_trials: int = parameter(
         1,
-        "Trials that are trained at the same time; they share the GPUs, or the CPUs, of the machine.",
+        "Number of trials at the same time. They share the GPUs, or the CPUs, of the machine.",
         common=True,
         flag=Flag("--parallel", "N", _GROUP),
     )
     budget: float = parameter(
         0.0,
-        "US dollars that the search may cost by the price of its machine; 0 for no limit.",
+        "Most that the search may cost, in US dollars by the price of its machine; 0 for no limit.",
         common=True,
         flag=Flag("--budget", "DOLLARS", _GROUP),
     )
     longer: float = parameter(
         1.0,
-        "The best parameters are trained with anew, for so many times the steps; 1 keeps the trial itself.",
+        "The best parameters train once more, for this many times the steps; 1 keeps the trial itself.",
         common=True,
     )
     sampler: str = parameter("tpe", "How values are chosen: tpe, by the losses so far, or random.", choices=SAMPLERS)
-    reduction: int = parameter(REDUCTION, "One trial in so many goes on from each rung; 1 trains all to their end.")
+    reduction: int = parameter(REDUCTION, "One trial in this many goes on from each rung; 1 trains all to their end.")
     first_rung: float = parameter(
         FIRST_RUNG,
         "Share of its steps before which no trial ends early. Less is cheaper, and misleads where the learning rate "
         "falls to the end.",
     )
-    study_seed: int = parameter(0, "Of the choice of values; that of the trainings is seed.")
+    study_seed: int = parameter(0, "Seed of the choice of values; the trainings have seed.")
     dollars_per_hour: float = parameter(
         0.0,
         "Price of the machine of the search, US dollars, by which the budget is counted. A pipeline for an accelerator "
@@ -85,7 +85,7 @@ class TuningSettings(TrainingSettings):
     def _entries(self) -> tuple[dict[str, Any], str]:
         """What the search space says, and what it is called in messages."""
         if not self.space:
-            raise UserError("The search space is not given.", "Give --space FILE; docs/tuning.md says what is in it.")
+            raise UserError("No search space is given.", "Give --space FILE; docs/tuning.md says what is in it.")
         if not is_address(self.space):
             return entries_in(self.space), "The search space"
         what = f"The search space {self.space}"

@@ -432,7 +432,7 @@ def test_quantities(text: str, value: float) -> None:
         (["--parameters", "7b", "--tokens", "1b", "--region", "mars"], "no region 'mars'"),
         (["--samples", "1m", "--measured-on", "l4:1"], "needs its samples per second"),
         (["--samples", "1m", "--measured-on", "l4:3", "--samples-per-second", "9"], "No machine has 3 × l4"),
-        (["--samples", "1m", "--measured-on", "cpu:2", "--samples-per-second", "9"], "says nothing of GPUs"),
+        (["--samples", "1m", "--measured-on", "cpu:2", "--samples-per-second", "9"], "says nothing about GPUs"),
     ],
 )
 def test_a_wrong_description_exits_2(arguments: list[str], message: str) -> None:

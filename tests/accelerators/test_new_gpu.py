@@ -123,7 +123,7 @@ def test_it_becomes_a_vm(tmp_path: Path) -> None:
         ("machine_types.csv", ("x900:8", "x900"), "gpu_counts: invalid literal"),
         ("machine_types.csv", ("RDMA,yes,yes", "RDMA,perhaps,yes"), "rdma: 'perhaps' is neither yes nor no"),
         ("machine_types.csv", ("arm64", "arm"), "host_architecture is 'arm', not one of amd64, arm64"),
-        ("gpus.csv", ("8-2-nodes,mfu", "8x2,mfu"), "x900 is to be compiled for '8x2'"),
+        ("gpus.csv", ("8-2-nodes,mfu", "8x2,mfu"), "x900 should be compiled for '8x2'"),
     ],
 )
 def test_a_wrong_row_is_told_with_its_column(name: str, wrong: tuple[str, str], told: str, tmp_path: Path) -> None:

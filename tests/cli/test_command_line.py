@@ -27,7 +27,7 @@ def test_summaries_of_commands_are_whole_and_no_name_in_them_is_broken(tmp_path:
     assert max(map(len, told.splitlines())) <= columns
     words = " ".join(told.split())
     assert "on this machine, or with --target on Vertex AI, in GKE, or on one VM." in words
-    assert "NVIDIA GPUs on Google Cloud: what there is, what fits and what it costs, checked before anything" in words
+    assert "GPUs of Google Cloud: list, plan, compare and price them before anything is sent." in words
     # A break at the dash would read "gpu- pipelines".
     assert "Vertex AI: gpu-pipelines migrate FILE" in words
     assert [line for line in told.splitlines() if line and line[0] != " "][1:] == [
@@ -140,7 +140,7 @@ def test_parameters_of_what_is_not_there_are_an_error(tmp_path: Path, name: str,
 def test_a_file_that_is_no_pipeline_has_no_parameters(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("- 1\n")
     done = command("parameters", "x.yaml", cwd=tmp_path)
-    assert (done.status, done.err.splitlines()[0]) == (2, "error: The file x.yaml is no compiled pipeline.")
+    assert (done.status, done.err.splitlines()[0]) == (2, "error: The file x.yaml is not a compiled pipeline.")
 
 
 # Defaults of a task

@@ -92,7 +92,7 @@ def test_a_dry_run_shows_the_vm_its_price_and_what_it_is_told(compute_api: Compu
     [
         (("-p", "registry=./models"), "The registry ./models would be a directory of the container, lost at its end."),
         (("-p", "source=./photos"), "The source ./photos is not where Compute Engine can read it."),
-        (("--web-access",), "The target compute_engine has no --web-access.\n  It is of vertex."),
+        (("--web-access",), "The target compute_engine has no --web-access.\n  It belongs to vertex."),
         (("--nodes", "2"), "A VM is one machine, not 2."),
         (("--zone", "europe-west4-a"), "--zone europe-west4-a is in europe-west4, not in --region us-central1."),
         (("--accelerator", "cpu:2"), "cpu:2"),

@@ -218,9 +218,9 @@ def test_what_is_dropped_is_limited_and_never_more_than_data(tmp_path: Path, pag
         (b"", "No file was sent"),
         (b"\xff\xfe\x00", "is not text"),
         (b"a: [", "is not YAML"),
-        (b"- 1", "is no compiled pipeline"),
-        (b"root: 1", "is no compiled pipeline"),
-        (b"{root: {}, deploymentSpec: {}, components: 3}", "is no compiled pipeline"),
+        (b"- 1", "is not a compiled pipeline"),
+        (b"root: 1", "is not a compiled pipeline"),
+        (b"{root: {}, deploymentSpec: {}, components: 3}", "is not a compiled pipeline"),
         (bomb.encode(), "stands for"),
         (
             f"!!python/object/apply:pathlib.Path.touch [!!python/object/apply:pathlib.Path ['{made}']]".encode(),

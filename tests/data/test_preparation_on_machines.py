@@ -193,7 +193,7 @@ def test_a_sample_is_prepared_where_it_is_made(cluster: RayCluster, tmp_path: Pa
 
 def test_an_address_is_looked_at_before_anything_is_read() -> None:
     assert (
-        "ray_address: 'cluster' is no address of a Ray cluster. Give HOST:PORT"
+        "ray_address: 'cluster' is not the address of a Ray cluster. Give HOST:PORT"
         in PrepareSettings(ray_address="cluster").problems()[0]
     )
     for address in ("", "auto", "10.0.0.2:6379", "ray://head:10001"):

@@ -232,7 +232,7 @@ def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Pat
     assert right == """[] ["test_source is 'feed://x'; a table is feed:///PATH?table=NAME."]"""
     uri = f"sqlite://{database}?table=points"
     assert f"row_filter is for a table in BigQuery (bq://…), not for {uri}; filter the rows before." in parameters
-    assert f"source_format is 'csv', but {uri} is no file; leave it at auto." in parameters
+    assert f"source_format is 'csv', but {uri} is not a file; leave it at auto." in parameters
     assert columns.startswith("[] [")
     assert "has no column" in columns
     assert "cannot be read: unable to open database file. Give a table of SQLite." in gone

@@ -40,7 +40,7 @@ def test_addresses_that_ray_takes(address: str, host: str, port: int, package: s
 )  # fmt: skip
 def test_addresses_that_no_cluster_has_are_refused_with_the_forms(address: str) -> None:
     (problem,) = problems_of_ray_address("ray_address", address)
-    assert problem.startswith(f"ray_address: {address!r} is no address of a Ray cluster. Give HOST:PORT")
+    assert problem.startswith(f"ray_address: {address!r} is not the address of a Ray cluster. Give HOST:PORT")
     assert "ray://HOST:10001" in problem
 
 

@@ -479,7 +479,7 @@ def test_what_is_missing_here_is_said(tmp_path: Path, monkeypatch: pytest.Monkey
         ("unsafe_code: true", "runs the code that the model writes"),
         ("metric_list: [{metric: acc, hf_evaluate: true}]", "downloads the code of a metric"),
         ("doc_to_image: image", "is about images or sounds"),
-        ("metric_list: [", "is no task file for lm-eval"),
+        ("metric_list: [", "is not a task file for lm-eval"),
     ],
 )
 def test_tasks_that_run_what_they_should_not_are_refused(tasks: Path, more: str, says: str) -> None:

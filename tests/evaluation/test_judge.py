@@ -128,7 +128,7 @@ def test_nobody_at_the_address_is_said() -> None:
 def test_a_judge_without_any_score_is_no_judge(judge: tuple[Judge, Answers]) -> None:
     asked, answers = judge
     answers.of = lambda body: "Very good!"
-    with pytest.raises(UserError, match=r"no score for any of 12 answers\. Of the first: there is no score"):
+    with pytest.raises(UserError, match=r"no score for any of 12 answers\. The first: there is no score"):
         asked.judged(QUESTIONS)
 
 
@@ -152,9 +152,9 @@ def test_an_own_question_has_its_places_filled_once() -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"judge": f"https://user:{KEY}@host/v1"}, "judge is no address"),
-        ({"judge": f"https://host/v1?key={KEY}"}, "judge is no address"),
-        ({"judge_key": KEY}, "The key itself is no parameter"),
+        ({"judge": f"https://user:{KEY}@host/v1"}, "judge is not an address"),
+        ({"judge": f"https://host/v1?key={KEY}"}, "judge is not an address"),
+        ({"judge_key": KEY}, "Do not give the key itself"),
         ({"judge": "http://host/v1", "judge_key": "JUDGE_KEY"}, "would be sent unencrypted"),
     ],
 )

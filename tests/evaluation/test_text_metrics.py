@@ -60,5 +60,5 @@ def test_a_schema_says_which_json_is_right() -> None:
     matches = json_matches({"type": "object", "required": ["city"], "properties": {"city": {"type": "string"}}})
     assert [matches(text, "") for text in ('{"city": "Bern"}', '{"city": 3}', "{}", "{")] == [1, 0, 0, 0]
     assert json_matches({"type": "null"})("null", "") == 1
-    with pytest.raises(UserError, match="is no JSON Schema"):
+    with pytest.raises(UserError, match="is not a JSON Schema"):
         json_matches({"type": "thing"})

@@ -34,11 +34,11 @@ WRONG = {
     "rows": ({"generate": ["rouge_l"], "generate_rows": -1}, "or 0 for all"),
     "writer": ({"generate": ["rouge_l"], "generate_with": "vlm"}, "Did you mean 'vllm'?"),
     "no schema": ({"generate": ["json_schema"]}, "Give json_schema"),
-    "no JSON": ({"generate": ["json_schema"], "json_schema": "{a"}, "is no JSON"),
+    "no JSON": ({"generate": ["json_schema"], "json_schema": "{a"}, "is not JSON"),
     "idle schema": ({"generate": ["rouge_l"], "json_schema": "{}"}, "Add json_schema to generate"),
     "no judge": ({"generate": ["judge"]}, "Give judge, an address"),
     "idle judge": ({"judge": "https://host/v1"}, "generate does not name judge"),
-    "address": ({"generate": ["judge"], "judge": "host", "judge_model": "m"}, "judge is no address"),
+    "address": ({"generate": ["judge"], "judge": "host", "judge_model": "m"}, "judge is not an address"),
     "no model": ({"generate": ["judge"], "judge": "https://host/v1"}, "judge_model is empty"),
     "gate": ({"gates": ["exact_match>=0.5"]}, "exact_match needs generate=exact_match"),
     "function of checkpoints": (
@@ -79,7 +79,7 @@ def test_plain_texts_have_no_references(tmp_path: Path) -> None:
 def test_models_that_are_none_of_transformers_do_not_write(tmp_path: Path) -> None:
     dataset = text_dataset(tmp_path / "data")
     loaded = Loaded(CausalLanguageModel.for_dataset(dataset), nn.Linear(2, 2), [])
-    with pytest.raises(UserError, match="builds Linear, which is no model of transformers that writes text"):
+    with pytest.raises(UserError, match="builds Linear, which is not a model of transformers that writes text"):
         Answering(dataset).write(loaded, [np.array([1, 2], dtype=np.int32)], 4)
 
 

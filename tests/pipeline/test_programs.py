@@ -145,7 +145,7 @@ def test_a_failed_run_raises_and_has_its_run(here: Path) -> None:
             {"target": "kubeflow", "resume": True},
             "On Kubeflow the run that --resume goes on from has to be named",
         ),
-        (print, {}, "is no pipeline"),
+        (print, {}, "is not a pipeline"),
         ("none.py", {}, "The file none.py does not exist"),
         ("train_evaluate_uplaod", {}, "train_evaluate_upload"),
     ],

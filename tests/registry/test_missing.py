@@ -50,7 +50,7 @@ def test_an_alias_is_given_to_no_version_that_is_not_there(registry: DirectoryRe
 
 
 def test_a_registry_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
-    for given, message in ((str(tmp_path / "nosuch"), "does not exist"), (__file__, "is no directory")):
+    for given, message in ((str(tmp_path / "nosuch"), "does not exist"), (__file__, "is not a directory")):
         with pytest.raises(UserError, match=message):
             existing_registry(given)
     # Before the first run the default is not there, which is no mistake.

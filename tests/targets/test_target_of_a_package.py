@@ -140,7 +140,7 @@ def test_a_pipeline_runs_there_as_it_was_built_without_a_file(site: Path, tmp_pa
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("run", PIPELINE, "--tape", "red"), "The target local has no --tape.\n  It is of shelf."),
+        (("run", PIPELINE, "--tape", "red"), "The target local has no --tape.\n  It belongs to shelf."),
         (("run", PIPELINE, "--target", "shelf", "--nodes", "2"), "The target shelf has no --nodes.\n  It is of"),
         (("cancel", "run-1", "--target", "shelf"), "The target shelf has no cancel.\n  Targets that have:"),
         (("schedule", "list", "--target", "shelf"), "The target shelf has no schedules."),

@@ -112,7 +112,7 @@ def test_the_command_line_asks_it_what_is_wrong(package: dict[str, str], tmp_pat
         ("mlflow:https://host?api_key=hunter2", "local", True, "has a password or a key in its address"),
         ("vertex:My_Experiment", "vertex", False, "lower-case letters, digits and dashes"),
         ("wandb:a/b/c", "local", False, "Give wandb:ENTITY/PROJECT"),
-        ("wandb", "local", True, "nobody is logged in. Run wandb login, set WANDB_API_KEY"),
+        ("wandb", "local", True, "there is no login. Run wandb login, set WANDB_API_KEY"),
         ("vertex", "local", True, "no project and no region is known"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_writer_that_was_taken_for_dead_writes_no_more(place: str) -> None:
     stalled.acquire()
     elsewhere(place, host="successor")
     time.sleep(LEASE)
-    with pytest.raises(UserError, match=r"is written to by another training: process \d+ on successor"):
+    with pytest.raises(UserError, match=r"is in use by another training: process \d+ on successor"):
         stalled.require_held()
     stalled.release()
     assert held_there(place), "that of the successor stays"

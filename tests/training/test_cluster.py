@@ -71,7 +71,7 @@ def test_only_the_pools_that_train_have_addresses() -> None:
         ({"CLUSTER_SPEC": "{"}, "CLUSTER_SPEC is not JSON"),
         ({"CLUSTER_SPEC": "[]"}, "CLUSTER_SPEC is not understood"),
         ({"CLUSTER_SPEC": '{"cluster": {"workerpool0": ["a:1"]}}'}, "CLUSTER_SPEC is not understood"),
-        (spec("workerpool0", 0, {"workerpool0": ["a"]}), "'a' is no address of the form host:port"),
+        (spec("workerpool0", 0, {"workerpool0": ["a"]}), "'a' is not an address of the form host:port"),
         (spec("workerpool2"), "in workerpool2, which is for parameter servers or the Reduction Server"),
         (spec("workerpool3"), "in workerpool3, which is for evaluators"),
         (spec("workerpool1", 7), "says that this is workerpool1 7, which is not in its cluster"),

@@ -89,7 +89,7 @@ def test_a_checkpoint_that_had_diverged_is_passed_over(
     marker.write_text(json.dumps({**json.loads(marker.read_text()), "val_loss": None}))
     train_here(SETTINGS, photos, str(copied))
     printed = capfd.readouterr().out
-    assert "passing over step-00000012: its loss on val is no number" in printed
+    assert "passing over step-00000012: its loss on val is not a number" in printed
     assert "continuing from step-00000009" in printed
     assert weights_digest(copied / "step-00000012") == weights_digest(trained / "step-00000012")
 

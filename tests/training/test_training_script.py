@@ -97,7 +97,7 @@ def test_a_script_is_told_where_things_are_and_its_metrics_are_reported(
     assert {name: summary.figures()[name] for name in ("steps", "final_loss", "processes")} == {
         "steps": 3.0, "final_loss": 1 / 3, "processes": 1
     }  # fmt: skip
-    assert "metrics.jsonl, line 5, is no JSON object with a number step: left out" in capfd.readouterr().out
+    assert "metrics.jsonl, line 5, is not a JSON object with a number step: left out" in capfd.readouterr().out
     write_report(summary, tmp_path / "report.html")
     page = (tmp_path / "report.html").read_text()
     assert page.count("<figure>") == 1
@@ -203,7 +203,7 @@ def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path) -> Non
         ({"launcher": "torchrum"}, "Did you mean 'torchrun'?"),
         ({"processes_per_node": -1}, "processes_per_node is -1"),
         ({"launcher": "tensorflow", "processes_per_node": 2}, "tensorflow has one process per node"),
-        ({"environment": {"A B": "1"}}, "which is no name of a variable"),
+        ({"environment": {"A B": "1"}}, "which is not the name of a variable"),
         ({"environment": {"WORLD_SIZE": "1"}}, "environment has WORLD_SIZE, which the step sets itself"),
         ({"arguments": [["nested"]]}, "give texts and numbers"),
     ],

@@ -111,7 +111,7 @@ def test_a_trial_says_what_is_wrong_with_its_values(arguments: list[str], said: 
 
 def test_a_study_is_what_was_written(tmp_path: Path) -> None:
     documents = StudyDocuments(str(tmp_path / "study"))
-    with pytest.raises(UserError, match="is no study"):
+    with pytest.raises(UserError, match="is not a study"):
         ServiceStudy.load(documents)
     asked = ServiceStudy(request(), budget=12.5, dollars_per_hour=3.0, longer=2.0)
     asked.save(documents)

@@ -68,7 +68,7 @@ def test_a_space_is_a_text_or_in_a_file(tmp_path: Path) -> None:
     (missing,) = replace(ASKED, space=str(tmp_path / "none.yaml")).problems()
     assert f"{tmp_path}/none.yaml cannot be read" in missing
     (empty,) = replace(ASKED, space="").problems()
-    assert "The search space is not given. Give --space FILE" in empty
+    assert "No search space is given. Give --space FILE" in empty
     # One in a bucket is read where the steps run, and not by whoever sends the run.
     assert replace(ASKED, space="gs://bucket/space.yaml").problems() == []
     assert "no bucket's name" in "".join(replace(ASKED, space="gs:///space.yaml").problems())

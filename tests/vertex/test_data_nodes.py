@@ -84,7 +84,7 @@ def test_spot_machines_are_asked_for_even_if_it_is_one() -> None:
     ("data", "said"),
     [
         (DataNodes(0), "on 0 machines"),
-        (DataNodes(2, "a2-highgpu-1g"), "'a2-highgpu-1g' is no machine without GPUs"),
+        (DataNodes(2, "a2-highgpu-1g"), "'a2-highgpu-1g' is not a machine without GPUs"),
         (DataNodes(2, strategy="flex-start"), "by 'flex-start'; give standard or spot"),
     ],
 )
@@ -113,7 +113,7 @@ def test_the_flags_of_compile(tmp_path: Path) -> None:
     run = gpu_pipelines("run", "train_evaluate_upload", *flags, cwd=tmp_path)
     assert run.status == 2
     assert "The target local has no --data-nodes, --data-strategy, --data-machine-type." in run.err
-    assert "They are of kubeflow and vertex." in run.err
+    assert "They belong to kubeflow and vertex." in run.err
 
 
 @pytest.mark.slow

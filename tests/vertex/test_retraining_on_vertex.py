@@ -125,7 +125,7 @@ def test_it_is_uploaded_and_scheduled_by_its_name(vertex_api: VertexApi, tmp_pat
         ((), "The parameter notify must be given."),
         (("-p", "notify="), "notify has 0 addresses; give one to 3"),
         (("-p", "notify=a@b.de,c@d.de,e@f.de,g@h.de"), "notify has 4 addresses"),
-        (("-p", "notify=somebody"), "notify has 'somebody', which is no e-mail address."),
+        (("-p", "notify=somebody"), "notify has 'somebody', which is not an e-mail address."),
     ],
 )
 def test_a_request_that_nobody_would_hear_of_is_refused(

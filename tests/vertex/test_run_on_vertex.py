@@ -287,7 +287,7 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
         (["sum.yaml", "-p", "a=1", "--nodes", "2"], ["compiled already; --nodes cannot change it"]),
         (["sum.yaml", "-p", "a=1", "--image", "other:1"], ["was compiled with an image of its own"]),
         (["none.yaml"], ["The file none.yaml cannot be read: No such file"]),
-        (["gpu-pipelines.yaml"], ["is no compiled pipeline"]),
+        (["gpu-pipelines.yaml"], ["is not a compiled pipeline"]),
         (["two.yaml"], ["has 2 YAML documents; Vertex AI takes one"]),
         (["sum.yaml", "-p", "a=1", "--pipeline-root", "my-bucket"], ["pipeline_root (from --pipeline-root) is"]),
     ],

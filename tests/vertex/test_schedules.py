@@ -132,7 +132,7 @@ def test_a_schedule_is_changed_and_keeps_the_rest(vertex_api: VertexApi, tmp_pat
     done = command(vertex_api, tmp_path, "schedule", "update", "nightly", "-p", "a=x")
     assert (done.status, "a takes a whole number" in done.err) == (2, True)
     done = command(vertex_api, tmp_path, "schedule", "update", "nightly")
-    assert (done.status, "Nothing is to be changed" in done.err) == (2, True)
+    assert (done.status, "No change is given" in done.err) == (2, True)
 
 
 def test_a_second_schedule_of_a_name_is_refused(vertex_api: VertexApi, tmp_path: Path) -> None:
@@ -210,16 +210,16 @@ def test_what_the_service_made_of_it_is_compared_field_by_field() -> None:
         (["--cron", "0 24 * * *"], "cannot fall due: [0 24 * * *] is not acceptable, out of range"),
         (["--cron", "@daily"], "has 1 fields"),
         (["--cron", "0 0 31 2 *"], "cannot fall due"),
-        (["--cron", "0 0 L * *"], "'L' is no day of the month"),
-        (["--cron", "0 5-1 * * *"], "'5-1' is no hour"),
-        (["--cron", "*/0 * * * *"], "'*/0' is no minute"),
+        (["--cron", "0 0 L * *"], "'L' is not valid for the day of the month"),
+        (["--cron", "0 5-1 * * *"], "'5-1' is not valid for the hour"),
+        (["--cron", "*/0 * * * *"], "'*/0' is not valid for the minute"),
         ([*DAILY[:2], "--time-zone", "Europe/Pariss"], "There is no time zone 'Europe/Pariss'"),
         ([*DAILY[:2], "--time-zone", "../UTC"], "There is no time zone '../UTC'"),
         (
             ["--cron", "TZ=UTC 0 3 * * *", "--time-zone", "Asia/Tokyo"],
             "the time zone UTC, and Asia/Tokyo was given",
         ),
-        ([*DAILY, "--start", "soon"], "--start is 'soon', which is no time"),
+        ([*DAILY, "--start", "soon"], "--start is 'soon', which is not a time"),
         ([*DAILY, "--start", "2098-01-02", "--end", "2098-01-01"], "is not after --start"),
         ([*DAILY, "--end", "2020-01-01"], "nothing would ever run"),
         ([*DAILY, "-p", "b=1"], "There is no parameter 'b'"),
@@ -253,5 +253,5 @@ def test_times_are_those_of_the_zone_over_the_change_of_clocks() -> None:
     ]
     assert next_times(cron, start, start + timedelta(days=1)) == []
     assert parse_time("2098-03-28T10:00Z", cron.zone, "--start").utcoffset() == timedelta(0)
-    with pytest.raises(UserError, match="no time"):
+    with pytest.raises(UserError, match="not a time"):
         parse_time("28.3.2098", cron.zone, "--start")

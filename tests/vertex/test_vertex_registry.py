@@ -175,7 +175,7 @@ def test_a_version_or_a_bucket_that_is_not_there_is_named(
     with pytest.raises(UserError, match="There is no model 'digits'"):
         registry.version("digits", "7")
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(UserError, match="no bucket is known"):
+    with pytest.raises(UserError, match="no bucket is set"):
         open_registry("vertex://").add("digits", exported(tmp_path / "1", "a"), INFO, Promotion(True, None))
 
 

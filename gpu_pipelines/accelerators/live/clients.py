@@ -34,7 +34,7 @@ class Clients:
         found = named or self._default()[1]
         if not found:
             raise UserError(
-                "No project is known.", "Give --project, or run gcloud config set project and use its credentials."
+                "No project is set.", "Give --project, or run gcloud config set project and use its credentials."
             )
         self.project: str = found
 

@@ -247,7 +247,7 @@ def _of_one_format(
                 _remedy(settings.task),
             )
         raise UserError(
-            f"The source {settings.source} is no file of texts that {settings.task} reads ({', '.join(read)}).",
+            f"The source {settings.source} is not a file of texts that {settings.task} reads ({', '.join(read)}).",
             _remedy(settings.task),
         )
     return _source(settings, listing, wanted, files, left or {})

@@ -108,7 +108,7 @@ def _damaged(file: SourceFile, format_name: str, error: Exception) -> UserError:
     title = FORMATS[format_name].title if format_name in FORMATS else format_name
     return UserError(
         f"The file {file.name} is not {title} that can be read: {first.rstrip('.')}.",
-        "Mend it, take it away, or say with source_format what it is.",
+        "Repair it, remove it, or name its format with source_format.",
     )
 
 

@@ -45,7 +45,7 @@ def problems_of_source(settings: PrepareSettings) -> list[str]:
         found.append(f"row_filter is for {' or '.join(takers)}, not for {settings.source}; {source.instead_of_filter}.")
     if settings.source_format != "auto" and "source_format" not in source.parameters:
         found.append(
-            f"source_format is {settings.source_format!r}, but {settings.source} is no file; leave it at auto."
+            f"source_format is {settings.source_format!r}, but {settings.source} is not a file; leave it at auto."
         )
     return found
 

@@ -54,7 +54,7 @@ class Plan:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """Of what is not in the test source: the fractions of val and test."""
+        """The fractions of val and test, of what is not in the test source."""
         return self.settings.val_fraction, 0.0 if self.settings.test_source else self.settings.test_fraction
 
     def range_of(self, contents: np.ndarray) -> np.ndarray:

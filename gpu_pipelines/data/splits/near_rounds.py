@@ -122,7 +122,7 @@ def states_of(said: np.ndarray) -> tuple[np.ndarray, int]:
 
 
 def found(groups: Groups, states: np.ndarray, signatures_of: SignaturesOf, threshold: float) -> np.ndarray:
-    """Of the records that are left out, the first kept one of each band that is like it.
+    """For each record that is left out, the first kept one of each band that is like it.
 
     Args:
         groups: of a part.

@@ -104,7 +104,7 @@ class Judge:
         found = [self._known[question] for question in questions]
         if found and all(judgement.score is None for judgement in found):
             raise UserError(
-                f"The judge {self._settings.judge} gave no score for any of {len(found):,} answers. Of the first: "
+                f"The judge {self._settings.judge} gave no score for any of {len(found):,} answers. The first: "
                 f"{found[0].failure}.",
                 "Ask its model by hand; what it is asked is judge_prompt and the form of its answer.",
             )

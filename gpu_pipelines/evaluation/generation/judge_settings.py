@@ -67,7 +67,9 @@ class JudgeSettings:
         where = urlsplit(self.judge)
         if where.scheme not in ("http", "https") or not where.hostname or where.username or where.query:
             # Not repeated: a key may stand in it.
-            found.append("judge is no address. Give one such as https://host/v1, without a key; that is for judge_key.")
+            found.append(
+                "judge is not an address. Give one such as https://host/v1, without a key; that is for judge_key."
+            )
         elif where.scheme == "http" and self.judge_key and where.hostname not in _HERE:
             found.append(f"judge is {self.judge}, where the key would be sent unencrypted. Give https://….")
         if not self.judge_model:
@@ -81,7 +83,7 @@ class JudgeSettings:
             # Not repeated: it may be the key.
             found.append(
                 "judge_key names neither a variable of the environment nor a secret, "
-                "projects/PROJECT/secrets/SECRET/versions/VERSION. The key itself is no parameter: files would show it."
+                "projects/PROJECT/secrets/SECRET/versions/VERSION. Do not give the key itself: files would show it."
             )
         return found
 

@@ -155,7 +155,7 @@ def checked_schema(text: str, what: str) -> Mapping[str, Any]:
     try:
         schema = json.loads(text)
     except ValueError as error:
-        raise UserError(f"{what} is no JSON: {error}.", "Give a JSON Schema, such as {'type': 'object'}.") from None
+        raise UserError(f"{what} is not JSON: {error}.", "Give a JSON Schema, such as {'type': 'object'}.") from None
     if not isinstance(schema, dict):
         raise UserError(f"{what} is {text[:60]!r}, no object.", 'Give a JSON Schema, such as {"type": "object"}.')
     return schema
@@ -167,7 +167,9 @@ def _problems_of_name(given: str) -> list[str]:
     functions = "A function of your own is package.module:function or path/to/file.py:function."
     if ":" in given:
         return [f"generate names {given[:80]!r}. {functions}"]
-    return [f"generate names {given[:80]!r}, which is no metric of written text. {nearest(given, NAMES)} {functions}"]
+    return [
+        f"generate names {given[:80]!r}, which is not a metric of written text. {nearest(given, NAMES)} {functions}"
+    ]
 
 
 def _said_by(look: Callable[[], Any]) -> list[str]:

@@ -134,7 +134,7 @@ class ScoresWithText(Scores):
         return int((~np.isnan(self.texts.values_of(metric))).sum())
 
     def right_by(self, metric: str) -> np.ndarray | None:
-        """Of a metric that is 0 or 1 in each row, which rows have 1."""
+        """Which rows have 1, for a metric that is 0 or 1 in each row."""
         if metric not in self.texts.names:
             return self.others.right_by(metric)
         values = self.texts.values_of(metric)

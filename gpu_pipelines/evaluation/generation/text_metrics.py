@@ -71,7 +71,7 @@ def json_matches(schema: Mapping[str, Any]) -> Callable[[str, str], float]:
         kind.check_schema(schema)
     except SchemaError as error:
         raise UserError(
-            f"json_schema is no JSON Schema: {error.message[:200]}.", f"Look at {error.json_path}."
+            f"json_schema is not a JSON Schema: {error.message[:200]}.", f"Look at {error.json_path}."
         ) from None
     validator = kind(schema)
 

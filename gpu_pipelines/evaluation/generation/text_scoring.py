@@ -134,6 +134,6 @@ def _say_failures(answers: Sequence[Answer]) -> None:
     if failures:
         print(
             f"warning: the judge gave no score for {len(failures):,} of {len(answers):,} answers, which are left out. "
-            f"Of the first one: {failures[0]}",
+            f"The first one: {failures[0]}",
             flush=True,
         )

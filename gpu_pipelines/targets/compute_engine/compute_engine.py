@@ -64,25 +64,27 @@ class MachineOptions(CloudOptions):
     """What a VM takes, whatever it runs."""
 
     evaluation_accelerator: str | None = None
-    zone: str | None = option(None, "Zone; one of the region's that have the GPU if not given.", _MADE, group=MACHINES)
+    zone: str | None = option(None, "Zone; by default one of the region that has the GPU.", _MADE, group=MACHINES)
     boot_disk_gb: int = option(200, "Boot disk of each machine.", _MADE, group=MACHINES, metavar="GB")
     at_end: str = option(
         "stop",
-        "What becomes of the VM at the end: stop, delete or keep.",
+        "What happens to the VM at the end: stop, delete or keep.",
         _MADE,
         group=MACHINES,
         words=fixed("stop", "delete", "keep"),
     )
-    service_account: str | None = setting("What jobs, or the VM, run as.", _MADE, "service_account", metavar="EMAIL")
+    service_account: str | None = setting(
+        "Service account that jobs, or the VM, run as.", _MADE, "service_account", metavar="EMAIL"
+    )
     subnet: str | None = option(None, "Subnet, by name or full name.", _MADE, group=PROJECT, metavar="NAME")
-    external_ip: bool = option(True, "Whether the VM has an address on the internet.", _MADE, group=PROJECT)
+    external_ip: bool = option(True, "Give the VM a public IP address.", _MADE, group=PROJECT)
     encryption_key: str | None = setting("Cloud KMS key, by its full name.", _MADE, "encryption_key", metavar="NAME")
     image_family: str | None = option(
         None, "Boot from this image family instead.", _MADE, group=CONTAINER, metavar="NAME"
     )
     image_project: str | None = option(None, "Project of --image-family.", _MADE, group=CONTAINER, metavar="ID")
     label: list[str] | None = option(
-        None, "A label of the jobs, or of the VM; repeatable.", _MADE, group=PROJECT, metavar="KEY=VALUE"
+        None, "A label of the jobs, or of the VM. Repeatable.", _MADE, group=PROJECT, metavar="KEY=VALUE"
     )
 
     def machine_for(self, container: Container, settings: ProjectSettings, **more: Any) -> Machine:
@@ -123,28 +125,28 @@ class MachineOptions(CloudOptions):
 class VmFlags(MachineOptions):
     """What a command says of a VM that runs a container."""
 
-    accelerator: str = option("", "GPUs of the VM: NAME:COUNT, as l4:4.", _VM, metavar="SPEC", words=accelerators)
-    nodes: int = option(1, "1; several machines are what job submit is for.", _VM, hidden=True)
+    accelerator: str = option("", "GPUs of the VM, NAME:COUNT, such as l4:4.", _VM, metavar="SPEC", words=accelerators)
+    nodes: int = option(1, "Always 1; use job submit for several machines.", _VM, hidden=True)
     max_wait: float | None = option(
-        None, "With flex-start: wait for a machine so long, 2 at most.", _VM, group=MACHINES, metavar="HOURS"
+        None, "With flex-start: longest wait for a machine, 2 at most.", _VM, group=MACHINES, metavar="HOURS"
     )
     image: str | None = setting("Container image to run.", _VM, "image", group=CONTAINER)
     command: str | None = command_of_container(_VM)
     output_dir: str | None = option(
         None,
-        "gs://…, from which AIP_CHECKPOINT_DIR and its like are made.",
+        "gs://… that AIP_CHECKPOINT_DIR and the like are derived from.",
         _VM,
         group=CONTAINER,
         metavar="URI",
     )
     sync_dir: str | None = option(
         None,
-        "A directory in the container to copy to checkpoints/ of --output-dir.",
+        "Directory in the container to copy to checkpoints/ of --output-dir.",
         _VM,
         group=CONTAINER,
         metavar="DIR",
     )
-    name: str | None = option(None, "Name of the VM; made from the accelerator if not given.", _VM)
+    name: str | None = option(None, "Name of the VM; by default made from the accelerator.", _VM)
     network: str | None = option(None, "VPC network, by name or full name.", _VM, group=PROJECT, metavar="NAME")
 
     def machine(self, arguments: Sequence[str]) -> Machine:
@@ -206,7 +208,7 @@ class ComputeEngine(LocalTarget, Target):
         """Refuses: a VM gets the name of a pipeline and its parameters, and builds it."""
         raise UserError(
             "A VM runs a pipeline by its name, so that there is no file of it.",
-            f"Run it: gpu-pipelines run {pipeline} --target {self.name} --accelerator l4:1, say.",
+            f"Run it: gpu-pipelines run {pipeline} --target {self.name} --accelerator l4:1",
         )
 
     def load(self, request: Request) -> Compiled:
@@ -218,7 +220,7 @@ class ComputeEngine(LocalTarget, Target):
         from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
 
         if not (request.is_name or request.is_own):
-            raise UserError(f"{request.pipeline} is no pipeline.", "Give a name, or a file.")
+            raise UserError(f"{request.pipeline} is not a pipeline.", "Give a name, or a file.")
         if request.is_own:
             own = own_pipeline(request.pipeline)
             require_no_container(own.steps)

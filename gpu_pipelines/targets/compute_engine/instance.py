@@ -77,7 +77,7 @@ class Instance:
         try:
             answer = self._rest.get("compute", path, parameters)
         except UnreachableError as error:
-            raise UnavailableError(f"{self.name} cannot be looked at: {error}.", "Look at your network.") from error
+            raise UnavailableError(f"{self.name} cannot be looked at: {error}.", "Check your network.") from error
         if answer.status == 404:
             return {}
         if not answer.ok:

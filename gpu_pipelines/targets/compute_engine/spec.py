@@ -254,7 +254,7 @@ def _problems_of_places(options: VmOptions) -> list[str]:
     problems = []
     output, sync = options.output_directory, options.sync_directory
     if output is not None and not has_form("pipeline_root", output):
-        problems.append(f"--output-dir {output[:80]!r} is no place in Cloud Storage, gs://BUCKET/FOLDER.")
+        problems.append(f"--output-dir {output[:80]!r} is not a place in Cloud Storage, gs://BUCKET/FOLDER.")
     if sync is not None and output is None:
         problems.append(f"--sync-dir {sync[:80]} is copied to the output directory. Give --output-dir.")
     if sync is not None and (not PurePosixPath(sync).is_absolute() or ":" in sync or sync.strip("/") == ""):

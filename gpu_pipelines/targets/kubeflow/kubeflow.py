@@ -43,11 +43,9 @@ class KubeflowOptions(CloudOptions):
 
     data_nodes: int = compiled_in(1, "Nodes that prepare the data together.")
     data_strategy: str | None = compiled_in(
-        None, "standard or spot: how these nodes are bought.", metavar="HOW", words=fixed(*STRATEGIES)
+        None, "How these nodes are bought: standard or spot.", metavar="HOW", words=fixed(*STRATEGIES)
     )
-    katib: bool = compiled_in(
-        False, "Let Katib carry out a search: each trial is a TrainJob of its own; docs/tuning.md."
-    )
+    katib: bool = compiled_in(False, "Let Katib run a search, each trial as its own TrainJob; see docs/tuning.md.")
     kubeflow_host: str | None = setting(
         "Address of Kubeflow Pipelines, https://HOST/PATH.", _TALKING, "kubeflow_host", group=_GROUP, metavar="URL"
     )

@@ -44,9 +44,9 @@ class LocalOptions(AcceleratorOptions):
     trial: bool = option(
         False, "Train a few dozen steps, and project time and cost on each accelerator.", {"run"}, group=HERE
     )
-    runs: Path = option(RUNS, "Gets a directory for each run.", {"run"}, group=HERE, metavar="DIR")
+    runs: Path = option(RUNS, "Directory that gets a folder for each run.", {"run"}, group=HERE, metavar="DIR")
     #: Nothing here runs in a container, but compile --all writes files for the other targets as well.
-    image: str | None = setting("Image that the steps run in; docs/images.md.", {"compile"}, "image", group=CONTAINER)
+    image: str | None = setting("Image of the steps; see docs/images.md.", {"compile"}, "image", group=CONTAINER)
     reuse: bool = option(False, "The former name of --cache.", {"run"}, hidden=True)
     containers: bool = option(
         True, "Run container components in containers; else as processes of this machine.", {"run"}, group=HERE

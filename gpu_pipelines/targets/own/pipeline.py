@@ -94,7 +94,7 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
         raise
     except (yaml.YAMLError, ValueError, RecursionError, KeyError, TypeError, IndexError):
         raise UserError(
-            f"{place} is no compiled pipeline.", "Give FILE.py, or what kfp or gpu-pipelines has compiled."
+            f"{place} is not a compiled pipeline.", "Give FILE.py, or what kfp or gpu-pipelines has compiled."
         ) from None
     return OwnPipeline(documents, text)
 

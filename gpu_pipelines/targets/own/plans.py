@@ -86,7 +86,7 @@ def _step_named(name: str, steps: Sequence[Step]) -> Step:
         if len(found) == 1:
             return found[0]
     raise UserError(
-        f"--accelerator names {name[:60]!r}, which is no step.", nearest(name, [step.name for step in steps])
+        f"--accelerator names {name[:60]!r}, which is not a step.", nearest(name, [step.name for step in steps])
     )
 
 

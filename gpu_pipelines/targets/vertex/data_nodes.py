@@ -55,7 +55,7 @@ class DataNodes:
         if self.machine_type and not catalog.takes_without_gpus(self.machine_type):
             series = dict.fromkeys(family.partition("-")[0].upper() for family in catalog.cpu_families)
             problems.append(
-                f"{self.machine_type[:60]!r} is no machine without GPUs that custom jobs take. "
+                f"{self.machine_type[:60]!r} is not a machine without GPUs that custom jobs take. "
                 f"Give one of {listed(list(series))}, such as {DATA_MACHINE}."
             )
         problems += bought

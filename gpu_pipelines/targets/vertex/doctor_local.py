@@ -64,7 +64,7 @@ def look_at_settings(settings: ProjectSettings) -> Iterator[Check]:
             yield Check(name, MISSING, "not known", _remedy(name))
         elif name == "region" and value not in load_catalog().regions:
             known = list(load_catalog().regions)
-            yield Check(name, MISSING, f"{value} is no region that is known here", nearest(value, known))
+            yield Check(name, MISSING, f"{value} is not a known region", nearest(value, known))
         elif name == "region" and load_catalog().regions[value].vertex_training == "no":
             yield Check(name, MISSING, f"{value} has no Vertex AI training", "gpu-pipelines accelerators list --json")
         else:

@@ -24,7 +24,7 @@ def read_job_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     root = node_of(read_text(path, what), what)
     content = data_of(root, what) if root is not None else None
     if not isinstance(content, dict):
-        raise UserError(f"{path} is not a mapping, so it is no config of a custom job.")
+        raise UserError(f"{path} is not a mapping, so it is not the config of a custom job.")
     if "jobSpec" in content or "job_spec" in content:
         raise UserError(
             f"{path} is a whole CustomJob; gcloud takes its jobSpec alone.",
@@ -53,7 +53,7 @@ def _checked(content: dict[str, Any], path: Path, hints: list[str]) -> dict[str,
     try:
         json_format.ParseDict(content, message)
     except (json_format.ParseError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"{path} is no config of a custom job: {' '.join(str(error).split())[:600]}") from None
+        raise UserError(f"{path} is not the config of a custom job: {' '.join(str(error).split())[:600]}") from None
     spec: dict[str, Any] = json_format.MessageToDict(message, preserving_proto_field_name=True)
     for pool in spec.get("worker_pool_specs", []):
         if "replica_count" in pool:

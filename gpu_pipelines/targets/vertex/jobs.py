@@ -104,7 +104,7 @@ def _once(create: Callable[[], str], look: Callable[[], str | None]) -> str:
         except Exception as error:
             if _was_never_sent(error):
                 raise UserError(
-                    f"Vertex AI cannot be reached, so nothing was sent: {message_of(error)}", "Look at your network."
+                    f"Vertex AI cannot be reached, so nothing was sent: {message_of(error)}", "Check your network."
                 ) from error
             if not (_was_refused_for_now(error) or answer_was_lost(error)):
                 raise
@@ -187,7 +187,9 @@ def full_job_name(job: str, settings: ProjectSettings) -> str:
     if len(parts) == 6 and parts[4] == "customJobs":
         return job
     if not job.isdigit():
-        raise UserError(f"{job[:100]!r} is no custom job.", "Give its number or full name, as job submit printed it.")
+        raise UserError(
+            f"{job[:100]!r} is not a custom job.", "Give its number or full name, as job submit printed it."
+        )
     settings.require("project", "region")
     return f"{location_of(settings)}/customJobs/{job}"
 

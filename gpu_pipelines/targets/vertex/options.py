@@ -34,7 +34,7 @@ class VertexOptions(CloudOptions):
     """What can be asked of Vertex AI."""
 
     max_wait: float | None = compiled_in(
-        None, "With flex-start: wait for machines so long; 0 for ever.", {"job"}, metavar="HOURS"
+        None, "With flex-start: longest wait for machines; 0 waits for ever.", {"job"}, metavar="HOURS"
     )
     boot_disk_gb: int = compiled_in(200, "Boot disk of each machine.", {"job"}, metavar="GB")
     reduction_server: bool = compiled_in(
@@ -46,7 +46,7 @@ class VertexOptions(CloudOptions):
         None, "Type of these machines; n2-standard-16 if not given.", metavar="TYPE"
     )
     data_strategy: str | None = compiled_in(
-        None, "standard or spot: how these machines are bought.", metavar="HOW", words=fixed("standard", "spot")
+        None, "How these machines are bought: standard or spot.", metavar="HOW", words=fixed("standard", "spot")
     )
     repository: str | None = setting(
         "Repository of pipelines, https://LOCATION-kfp.pkg.dev/P/R.",
@@ -54,7 +54,9 @@ class VertexOptions(CloudOptions):
         "repository",
         metavar="URL",
     )
-    service_account: str | None = setting("What jobs run as.", _EVERYWHERE | DOCTOR, "service_account", metavar="EMAIL")
+    service_account: str | None = setting(
+        "Service account that jobs run as.", _EVERYWHERE | DOCTOR, "service_account", metavar="EMAIL"
+    )
     network: str | None = setting("projects/NUMBER/global/networks/NAME.", _EVERYWHERE, "network", metavar="NAME")
     network_attachment: str | None = setting(
         "projects/P/regions/R/networkAttachments/N.", _EVERYWHERE, "network_attachment", metavar="NAME", in_file=True
@@ -73,7 +75,7 @@ class VertexOptions(CloudOptions):
         metavar="FIELDS",
     )
     persistent_resource: str | None = setting(
-        "Persistent resource whose machines run what has GPUs.",
+        "Persistent resource that runs the steps with GPUs.",
         COMPILED | {"job"},
         "persistent_resource",
         group=MACHINES,
@@ -81,7 +83,7 @@ class VertexOptions(CloudOptions):
         in_file=True,
     )
     failure_policy: str | None = setting(
-        "Whether steps that do not depend on a failed one still begin.",
+        "Whether steps that do not depend on a failed step still start.",
         STARTED,
         "failure_policy",
         group="",
@@ -95,21 +97,23 @@ class VertexOptions(CloudOptions):
         "Vertex AI TensorBoard, by its full name.", COMPILED | {"job"}, "tensorboard", metavar="NAME", in_file=True
     )
     label: list[str] | None = option(
-        None, "A label of the jobs; repeatable.", _EVERYWHERE, group=PROJECT, metavar="KEY=VALUE"
+        None, "A label of the jobs. Repeatable.", _EVERYWHERE, group=PROJECT, metavar="KEY=VALUE"
     )
-    max_runs: int | None = option(None, "End after so many runs.", {"schedule create", "schedule update"}, minimum=1)
+    max_runs: int | None = option(
+        None, "End the schedule after this many runs.", {"schedule create", "schedule update"}, minimum=1
+    )
     queue: bool | None = option(
         None,
-        "Let a run that is due while others run wait, or leave it out (default).",
+        "Queue a run that is due while others run, or skip it (default).",
         {"schedule create", "schedule update"},
     )
     emulate: bool = option(
         False,
-        "Run it here, on an emulator, with CPU processes in place of GPUs; docs/emulator.md.",
+        "Run it here, on an emulator, with CPU processes in place of GPUs; see docs/emulator.md.",
         {"run"},
         group=MACHINES,
     )
-    catch_up: bool = option(False, "Make up for runs that were due in between.", {"schedule resume"})
+    catch_up: bool = option(False, "Also start the runs that were due in between.", {"schedule resume"})
 
     @property
     def job(self) -> JobOptions:
@@ -133,10 +137,10 @@ class JobFlags(VertexOptions):
     """What a command says of a job; None: not given, so that a file's own value stays."""
 
     config: Path | None = option(
-        None, "Begin with this config of gcloud ai custom-jobs create; flags win over it.", _JOB, metavar="FILE"
+        None, "Start from this config of gcloud ai custom-jobs create. Flags win over it.", _JOB, metavar="FILE"
     )
     accelerator: str | None = option(  # type: ignore[assignment]
-        None, "GPUs of each machine: NAME:COUNT, as h100:8.", _JOB, metavar="SPEC", words=accelerators
+        None, "GPUs of each machine, NAME:COUNT, such as h100:8.", _JOB, metavar="SPEC", words=accelerators
     )
     nodes: int | None = option(None, "Machines; 1 if not given.", _JOB, group=MACHINES)  # type: ignore[assignment]
     boot_disk_gb: int | None = option(  # type: ignore[assignment]
@@ -145,9 +149,9 @@ class JobFlags(VertexOptions):
     image: str | None = setting("Image of the replicas.", _JOB, "image", group=CONTAINER)
     command: str | None = command_of_container(_JOB)
     output_dir: str | None = option(
-        None, "gs://…, from which AIP_MODEL_DIR and its like are made.", _JOB, group=CONTAINER, metavar="URI"
+        None, "gs://… that AIP_MODEL_DIR and the like are derived from.", _JOB, group=CONTAINER, metavar="URI"
     )
-    name: str | None = option(None, "Display name; made from image and accelerator if not given.", _JOB)
+    name: str | None = option(None, "Display name; by default made from image and accelerator.", _JOB)
 
     #: The application's own.
     arguments: Sequence[str] = ()

@@ -277,8 +277,8 @@ def _as_asked(name: str, request: ScheduleRequest, settings: ProjectSettings, do
     if wrong := differences(request.to_json(settings), found):
         listed = "".join(f"\n  - {line}" for line in wrong)
         raise UserError(
-            f"The schedule {id_of_name(name)} was {done}, but is not what was asked for:{listed}",
-            f"Pause it until that is cleared up: gpu-pipelines schedule pause {id_of_name(name)}.",
+            f"The schedule {id_of_name(name)} was {done}, but differs from the request:{listed}",
+            f"Pause it until this is clear: gpu-pipelines schedule pause {id_of_name(name)}.",
         )
     return found
 

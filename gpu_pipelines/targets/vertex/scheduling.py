@@ -77,7 +77,7 @@ class VertexSchedules(Schedules):
         request = schedules.ScheduleRequest(wanted.name, cron, timing.start, timing.end, *limits, job)
         body = request.to_json(self._settings)
         if not body:
-            raise UserError("Nothing is to be changed.", "Give what is to be, --cron say.")
+            raise UserError("No change is given.", "Give what to change, such as --cron.")
         if found:
             method, place = "PATCH", f"{found['name']}?updateMask={','.join(body)}"
         else:

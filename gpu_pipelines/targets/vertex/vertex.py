@@ -276,7 +276,7 @@ class Vertex(VertexTarget, CloudTarget):
         if steps := machines.trainings_without_gpus(spec):
             raise UserError(
                 f"{origin} has no GPU for {', '.join(steps)}: Vertex AI would train on the CPUs of a small machine.",
-                "Compile it for Vertex AI: gpu-pipelines compile FILE --target vertex --accelerator l4:1, say.",
+                "Compile it for Vertex AI: gpu-pipelines compile FILE --target vertex --accelerator l4:1",
             )
         found, several = machines.machines_of(spec, self.settings.region), choices_in(spec)
         plain = [each for each in found if each.step not in several]

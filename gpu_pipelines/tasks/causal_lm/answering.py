@@ -69,7 +69,7 @@ class Answering(TextTask):
         model = loaded.model
         if not hasattr(model, "generation_config") or not hasattr(model, "generate"):
             raise UserError(
-                f"The recipe {type(loaded.recipe).__name__} builds {type(model).__name__}, which is no model of "
+                f"The recipe {type(loaded.recipe).__name__} builds {type(model).__name__}, which is not a model of "
                 "transformers that writes text.",
                 "Leave generate out.",
             )

@@ -70,7 +70,7 @@ class Regressor(Predictor):
             try:
                 values = json.loads(values)
             except ValueError as error:
-                raise WrongRequest(f"values is a text that is no JSON: {error}. {form}") from None
+                raise WrongRequest(f"values is a text that is not JSON: {error}. {form}") from None
         if not isinstance(values, Mapping):
             raise WrongRequest(f"An instance has no values, an object of numbers by column. {form}")
         require_keys(values, names, "values", form)

@@ -114,5 +114,5 @@ def _problem(words: list[str], tags: list[str]) -> Problem | None:
     if len(words) != len(tags):
         return Problem("malformed tags", f"{len(words):,} words and {len(tags):,} tags")
     if wrong := next((tag for tag in tags if not _TAG.fullmatch(tag)), None):
-        return Problem("malformed tags", f"{wrong[:60]!r} is none of O, B-TYPE and I-TYPE")
+        return Problem("malformed tags", f"{wrong[:60]!r} is not one of O, B-TYPE and I-TYPE")
     return encoding_problem(words)

@@ -47,7 +47,7 @@ def _code(code: str, folder: Path) -> Path:
     if not path.is_file():
         raise UserError(f"There is no code at {code}.", "Give a folder or a .tar.gz, local or gs://.")
     if not path.name.endswith(_ARCHIVES):
-        raise UserError(f"code is {code}, which is no folder and no .tar.gz.")
+        raise UserError(f"code is {code}, which is neither a folder nor a .tar.gz.")
     unpacked = folder / "code"
     unpacked.mkdir()
     try:

@@ -206,7 +206,7 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
     for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
         entry = _entry(line)
         if entry is None:
-            print(f"{path.name}, line {number}, is no JSON object with a number step: left out", flush=True)
+            print(f"{path.name}, line {number}, is not a JSON object with a number step: left out", flush=True)
         else:
             entries[entry["step"]] = entry
     return [entries[step] for step in sorted(entries)]

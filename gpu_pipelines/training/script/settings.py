@@ -35,7 +35,7 @@ class ScriptSettings:
     )
     arguments: list[Any] = parameter(
         [],
-        "Of the script, what stands after -- on torchrun's command line: texts and numbers.",
+        "Arguments of the script, as they stand after -- on torchrun's command line: texts and numbers.",
     )
     launcher: str = parameter(
         "torchrun",
@@ -106,7 +106,7 @@ class ScriptSettings:
         found = []
         for name, value in self.environment.items():
             if not _VARIABLE.fullmatch(name):
-                found.append(f"environment has {name!r}, which is no name of a variable.")
+                found.append(f"environment has {name!r}, which is not the name of a variable.")
             elif name in SET_BY_THE_STEP:
                 found.append(f"environment has {name}, which the step sets itself.")
             elif not isinstance(value, (str, int, float)) or "\0" in str(value):

@@ -58,7 +58,7 @@ class ServiceStudy:
         """
         found = folder.read(STUDY)
         if found is None:
-            raise UserError(f"{folder.address} is no study: it has no {STUDY}.", "Give the folder of one.")
+            raise UserError(f"{folder.address} is not a study: it has no {STUDY}.", "Give the folder of one.")
         del found["format_version"]
         own = {name: found.pop(name) for name in ("budget", "dollars_per_hour", "longer")}
         base = TrainingSettings.from_json(found.pop("base"))

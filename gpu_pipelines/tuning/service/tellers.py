@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Protocol
 
@@ -61,7 +61,7 @@ class Lines:
         """See `Teller`; each loss is printed once by a process."""
         for step, loss in curve:
             if step > self._told:
-                now = datetime.now(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+                now = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
                 print(f"{now} {METRIC}={loss}", flush=True)
                 self._told = step
 

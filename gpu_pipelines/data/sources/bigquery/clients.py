@@ -41,7 +41,7 @@ class BigQuery:
         found = named or self._default[1]
         if not found:
             raise UserError(
-                "No project is known that pays for reading from BigQuery.",
+                "BigQuery needs a project that pays for reading, and none is set.",
                 "Give -p billing_project=…, or set GOOGLE_CLOUD_PROJECT.",
             )
         return str(found)
