@@ -96,7 +96,7 @@ def _rows(project: str, body: Mapping[str, Any], table: str) -> Sequence[Sequenc
             where = {"timeoutMs": _WAIT_MS, **({"location": job["location"]} if job.get("location") else {})}
             answer = rest.get(_SERVICE, f"{path}/{job['jobId']}", where)
     except UnreachableError as error:
-        raise UnavailableError(f"Billing export cannot be read: {error}.", "Look at your network.") from error
+        raise UnavailableError(f"Billing export cannot be read: {error}.", "Check your network.") from error
     if not answer.ok:
         raise error_of_status(answer.status, f"Billing export cannot be read: {answer.message}", _remedy(answer, table))
     return [[str(cell["v"]) for cell in row["f"]] for row in answer.content.get("rows", [])]
