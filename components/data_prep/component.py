@@ -54,7 +54,7 @@ def prepare_data(
         data: Files that a step before has written, or that an importer names: a file or a folder of what source may
             name, read in its place; or a table of BigQuery, as Google's components leave it. Give no source then. The
             model is named after the file, the folder or the table.
-        source: A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). Of
+        source: A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). For
             images a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of
             labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines
             between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it,

@@ -38,7 +38,7 @@ def upload_model(
         encryption_key: Cloud KMS key that Vertex AI encrypts its copy of the model with, by its full name. Empty for
             that of the project's settings, if there is one.
         smoke_test: Whether to start this project's prediction server on the uploaded files and compare its predictions
-            with the evaluated ones, before any alias moves. Of another container it says that it was not tested.
+            with the evaluated ones, before any alias moves. For another container it says that it was not tested.
         passed: Whether the model may become the champion. The alias challenger names the new version either way.
         tracking: Tracker that shows the run, as for check_request; none tells nobody.
         advanced: Parameters by name that win over those above, as check_request hands them on.

@@ -106,15 +106,15 @@ def train_model(
             all.
         mixup_alpha: Images are mixed in pairs, and their classes with them, by a share of the beta distribution with
             this parameter, such as 0.2; 0 mixes none.
-        cutmix_alpha: The same by a rectangle that comes from the other image of a pair, such as 1. Of a training with
+        cutmix_alpha: The same by a rectangle that comes from the other image of a pair, such as 1. In a training with
             both, each pair gets one of them.
         label_smoothing: Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1.
-            Of preference the share of pairs that may be the wrong way round, less than 0.5. The loss on val is without
+            For preference the share of pairs that may be the wrong way round, less than 0.5. The loss on val is without
             it.
         preference_loss: What is learned of preferences: of pairs sigmoid (DPO), ipo (IPO) or orpo (ORPO, which needs no
             reference); of completions that were judged one by one kto (KTO).
-        beta: Of preferences, how much it costs to go away from the model that the training began with; more keeps
-            closer. Of orpo, how much the ratio of odds weighs beside the likelihood.
+        beta: For preferences, how much it costs to go away from the model that the training began with; more keeps
+            closer. For orpo, how much the ratio of odds weighs beside the likelihood.
         ema_decay: Keeps an exponential moving average of the weights as well, which is evaluated beside them: the share
             that stays of it at each step, such as 0.9999, and less in the first steps. 0 keeps none.
         freeze: Weights that are not trained: patterns of their names, with commas between them, such as

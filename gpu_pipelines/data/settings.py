@@ -53,7 +53,7 @@ class PrepareSettings:
 
     source: str = parameter(
         "sample:digits",
-        "A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). Of "
+        "A file, a folder or a pattern such as data/*.jsonl.gz, on this machine or in Cloud Storage (gs://…). For "
         "images a folder with one sub-folder per class, tables with a column of image paths or bytes and a column of "
         "labels, or tar shards in WebDataset's layout; of texts tables, for causal_lm also text with blank lines "
         "between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it, "

@@ -43,7 +43,7 @@ class EvaluationSettings:
         "per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity, bits_per_byte, "
         "token_accuracy, completion_accuracy, and those of generate; of regression: rmse, mae, r2, coverage; of "
         "token_classification: f1, precision, recall, macro_f1, token_accuracy; of preference: accuracy, margin, loss; "
-        "of tasks of your own: loss, perplexity, token_accuracy. Of all, slices.METRIC.min and .max, and "
+        "of tasks of your own: loss, perplexity, token_accuracy. For all, slices.METRIC.min and .max, and "
         "latency_p95_ms and latency_p50_ms of one row on the device of this step. better_than_champion by 0.005 at 95% "
         "asks for a difference whose 95% interval lies above 0.005; by and at can be left out, and a metric can stand "
         "before it, as in gsm8k.exact_match better_than_champion. Empty for the default of the task: accuracy>=0.9 for "
@@ -53,7 +53,7 @@ class EvaluationSettings:
     select_by: str = parameter(
         "",
         "Metric on val that chooses the best checkpoint, and on test compares it with the champion; empty for the "
-        "first metric of the task. Of metrics of a scoring_function more is better, unless a minus stands before the "
+        "first metric of the task. For metrics of a scoring_function more is better, unless a minus stands before the "
         "name, as in -error_rate.",
     )
     scoring_function: str = parameter(

@@ -62,7 +62,7 @@ class UploadSettings:
     smoke_test: bool = parameter(
         True,
         "Whether to start this project's prediction server on the uploaded files and compare its predictions with the "
-        "evaluated ones, before any alias moves. Of another container it says that it was not tested.",
+        "evaluated ones, before any alias moves. For another container it says that it was not tested.",
     )
 
     def problems(self) -> list[str]:

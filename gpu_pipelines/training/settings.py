@@ -210,12 +210,12 @@ class TrainingSettings:
     )
     cutmix_alpha: float = parameter(
         0.0,
-        "The same by a rectangle that comes from the other image of a pair, such as 1. Of a training with both, each "
+        "The same by a rectangle that comes from the other image of a pair, such as 1. In a training with both, each "
         "pair gets one of them.",
     )
     label_smoothing: float = parameter(
         0.0,
-        "Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1. Of preference "
+        "Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1. For preference "
         "the share of pairs that may be the wrong way round, less than 0.5. The loss on val is without it.",
     )
     preference_loss: str = parameter(
@@ -226,8 +226,8 @@ class TrainingSettings:
     )
     beta: float = parameter(
         0.1,
-        "Of preferences, how much it costs to go away from the model that the training began with; more keeps closer. "
-        "Of orpo, how much the ratio of odds weighs beside the likelihood.",
+        "For preferences, how much it costs to go away from the model that the training began with; more keeps closer. "
+        "For orpo, how much the ratio of odds weighs beside the likelihood.",
     )
     ema_decay: float = parameter(
         0.0,
