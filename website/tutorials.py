@@ -24,13 +24,15 @@ LONGEST = 1200
 #: Lines of an output that are shown; from more of them the middle is left out.
 MOST_LINES = 60
 #: Lets `!command` write into a pipe: on a terminal a run draws its steps anew ten times a second.
-_STARTUP = """import subprocess
+_FIRST = """def _system(command):
+    import subprocess
 
-
-def _system(command):
-    command = get_ipython().var_expand(command)
-    done = subprocess.run(command, shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    shell = get_ipython()
+    done = subprocess.run(
+        shell.var_expand(command), shell=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
     print(done.stdout, end="")
+    shell.user_ns["_exit_code"] = done.returncode
 
 
 get_ipython().system = _system
@@ -57,17 +59,16 @@ def run(name: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     notebook = nbformat.read(SOURCES / f"{name}.ipynb", as_version=4)
-    startup = DONE / ".ipython" / "profile_default" / "startup" / "pipe.py"
-    startup.parent.mkdir(parents=True, exist_ok=True)
-    startup.write_text(_STARTUP, encoding="utf-8")
-    os.environ["IPYTHONDIR"] = str(DONE / ".ipython")
     # `!gpu-pipelines` is that of this environment; a width makes what is printed the same everywhere.
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ.update({"COLUMNS": "100", "NO_COLOR": "1"})
     client = NotebookClient(notebook, timeout=LONGEST, kernel_name="python3", resources={"metadata": {"path": folder}})
+    # Run before all others, and no part of the tutorial.
+    notebook.cells.insert(0, nbformat.v4.new_code_cell(_FIRST))
     try:
         client.execute()
     finally:
+        del notebook.cells[0]
         nbformat.write(notebook, DONE / f"{name}.ipynb")
     return DONE / f"{name}.ipynb"
 
