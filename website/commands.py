@@ -57,18 +57,20 @@ def _page(name: str, command: Any) -> Iterator[str]:
 
 def _described(path: str, command: Any) -> Iterator[str]:
     context = command.make_context(path, [], resilient_parsing=True)
-    usage = " ".join([path, *command.collect_usage_pieces(context)])
+    usage = re.sub(
+        r"\{(\w+)\}", lambda match: match[1].upper(), " ".join([path, *command.collect_usage_pieces(context)])
+    )
     yield f"{_text(command.help)}\n\n```text\n{usage}\n```\n"
     kinds: dict[str, list[str]] = {"argument": [], "option": []}
     for each in command.get_params(context):
         if (record := each.get_help_record(context)) is not None:
-            name = " ".join(f"`{part}`" for part in record[0].replace("|", "\\|").split(", "))
+            name = " ".join(f"`{part}`" for part in record[0].replace("|", "\\|").replace(" <str>", "").split(", "))
             kinds[each.param_type_name].append(f"| {name} | {_cell(record[1])} |")
     for kind, rows in kinds.items():
         if rows:
-            yield f"| {kind} | what |\n|---|---|"
+            yield f'<div class="options" markdown>\n\n| {kind} | what |\n|---|---|'
             yield from rows
-            yield ""
+            yield "\n</div>\n"
 
 
 def _short(command: Any) -> str:

@@ -10,6 +10,7 @@ import posixpath
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -108,9 +109,20 @@ def for_site(page: str, text: str, places: dict[str, str]) -> str:
         if not path or path == page:
             continue
         place = posixpath.relpath(place_of(path, places), posixpath.dirname(places[page]) or ".")
-        parts += [text[done : match.start("target")], place, hash_, anchor]
+        before = text[done : match.start("target")]
+        if path in places and (name := re.search(r"\[`?[\w./-]+\.md`?\]\($", before)):
+            # Its path is its name in the repository; on the site it is its heading.
+            before = f"{before[: name.start()]}[{title_of(path)}]("
+        parts += [before, place, hash_, anchor]
         done = match.end("target")
     return with_blank_lines("".join(parts) + text[done:])
+
+
+@cache
+def title_of(page: str) -> str:
+    """The first heading of a page."""
+    heading = re.search(r"^# (.+)$", text_of(page), re.MULTILINE)
+    return heading[1].partition(":")[0] if heading else page
 
 
 def place_of(path: str, places: dict[str, str]) -> str:

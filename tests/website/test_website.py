@@ -121,6 +121,10 @@ def test_a_page_keeps_its_links_on_the_site_and_gets_blank_lines_before_lists() 
     assert pages.for_site("docs/a.md", text, places) == (
         "See\n\n- [start](index.md#install)\n- [file](files/setup.py.md), `[code](b)`\n\n```\nx\n- y\n```\n[n](t/n.md)"
     )
+    named = pages.for_site(
+        "README.md", "[docs/tasks.md](docs/tasks.md#x)", {"README.md": "i.md", "docs/tasks.md": "t.md"}
+    )
+    assert named == "[Tasks](t.md#x)"
     assert pages.for_site("docs/t/n.ipynb", "[a](../a.md) [self](#x)", places) == "[a](../a.md) [self](#x)"
 
 
