@@ -14,7 +14,7 @@ SERVING_IMAGE ?= $(subst /steps:,/serving:,$(IMAGE))
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) \
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 
-.PHONY: run test test-slow test-pages test-images test-terraform image serving-image lint bench bench-training bench-data bench-gpu compile docs clean \
+.PHONY: run test test-slow test-pages test-images test-terraform image serving-image lint bench bench-training bench-data bench-gpu compile docs site tutorials clean \
 	check-tag check-workflows dist sbom release-compiled release-files test-wheel
 
 run: $(VENV)/.steps
@@ -54,6 +54,7 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy gpu_pipelines components pipelines
 	rm -rf build/layers && mkdir -p build/layers && $(BIN)/python setup.py -q egg_info -e build/layers build -b build/layers --build-lib build/layers/lib && cd build/layers/lib && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 	MYPYPATH=tests/fallback $(BIN)/mypy benchmarks/*.py
+	$(BIN)/mypy website/*.py
 	MYPYPATH=benchmarks/training $(BIN)/mypy benchmarks/data_prep/*.py
 	MYPYPATH=tests:tests/training $(BIN)/mypy benchmarks/training/*.py
 
@@ -102,6 +103,25 @@ docs: $(VENV)/.steps
 	$(BIN)/python -m gpu_pipelines.component_interface.stubs
 	$(BIN)/python -m gpu_pipelines.component_interface.readme
 	$(BIN)/python -m gpu_pipelines.accelerators.document
+
+# The documentation as pages in build/site. Its tutorials are run first, where they have changed since: minutes each.
+site: $(VENV)/.dev build/mermaid.min.js $(patsubst docs/tutorials/%.ipynb,build/tutorials/%.ipynb,$(wildcard docs/tutorials/*.ipynb))
+	$(BIN)/mkdocs build --strict
+	$(BIN)/python website/check.py
+
+# All of them once more, whatever has changed.
+tutorials: $(VENV)/.dev
+	$(BIN)/python website/tutorials.py
+
+build/tutorials/%.ipynb: docs/tutorials/%.ipynb
+	$(BIN)/python website/tutorials.py $*
+
+# It draws the diagrams in the browser; a copy lies on the site, so that reading it asks nobody else.
+build/mermaid.min.js:
+	mkdir -p build
+	cd build && npm pack --silent mermaid@11.16.0 && tar -xzOf mermaid-11.16.0.tgz package/dist/mermaid.min.js >mermaid.unchecked
+	echo "74d7c46dabca328c2294733910a8aa1ed0c37451776e8d5295da38a2b758fb9b  build/mermaid.unchecked" | sha256sum --check --quiet
+	mv build/mermaid.unchecked $@
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -64,7 +64,11 @@ class UserError(Exception):
 
     @staticmethod
     def of_all(problems: Sequence[str]) -> InvalidRequestError:
-        """One error that lists several problems, so that a second try does not meet the next of them."""
+        """One error that lists several problems, so that a second try does not meet the next of them.
+
+        Args:
+            problems: each with what to do.
+        """
         if len(problems) == 1:
             return InvalidRequestError(problems[0])
         return InvalidRequestError(
@@ -199,14 +203,23 @@ def from_data(data: Any, most_causes: int = _MOST_CAUSES) -> UserError | Interru
 
 
 def leave_error(path: Path, error: UserError | Interrupted) -> None:
-    """Leaves an error in a file, whole or not at all."""
+    """Leaves an error in a file, whole or not at all.
+
+    Args:
+        path: the file, as `ERROR_FILE` names it.
+        error: what happened.
+    """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text(json.dumps(as_data(error)), encoding="utf-8")
     scratch.replace(path)
 
 
 def left_error(path: Path) -> UserError | Interrupted | None:
-    """The error that a process has left in a file; None if there is none."""
+    """The error that a process has left in a file; None if there is none.
+
+    Args:
+        path: the file, as `ERROR_FILE` names it.
+    """
     try:
         return from_data(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):

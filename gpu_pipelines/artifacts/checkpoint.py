@@ -106,7 +106,12 @@ class Checkpoint:
 
 
 def checkpoint_path(directory: Path, step: int) -> Path:
-    """Folder of the checkpoint after `step` steps."""
+    """Folder of the checkpoint after `step` steps.
+
+    Args:
+        directory: of the checkpoints.
+        step: optimizer steps that were taken.
+    """
     return directory / f"step-{step:08d}"
 
 
@@ -126,6 +131,9 @@ def mark_complete(path: Path, files: Mapping[str, str] | None = None, **info: An
 def complete_checkpoints(directory: Path) -> list[Checkpoint]:
     """All checkpoints of a directory that have their marker, by step; one whose marker is damaged is passed over.
 
+    Args:
+        directory: of the checkpoints.
+
     Raises:
         UserError: a marker has a newer format.
     """
@@ -140,7 +148,12 @@ def complete_checkpoints(directory: Path) -> list[Checkpoint]:
 
 
 def write_configuration(directory: Path, configuration: Mapping[str, Any]) -> None:
-    """Writes how the checkpoints of a directory were trained (recipe, model, hyperparameters)."""
+    """Writes how the checkpoints of a directory were trained (recipe, model, hyperparameters).
+
+    Args:
+        directory: of the checkpoints.
+        configuration: what is known of the training, as JSON has it.
+    """
     write_document(directory / CONFIGURATION, dict(configuration))
 
 

@@ -698,6 +698,9 @@ class Dataset:
     def split(self, name: str) -> Split:
         """Opens one split.
 
+        Args:
+            name: train, val or test.
+
         Raises:
             UserError: a shard is missing or damaged.
         """

@@ -98,6 +98,11 @@ class Evaluation:
     texts: dict[str, Any] | None = None
 
     def save(self, directory: Path) -> None:
+        """Writes the document.
+
+        Args:
+            directory: the folder of the model.
+        """
         write_document(directory / EVALUATION, asdict(self))
 
     @classmethod
@@ -115,7 +120,11 @@ class Evaluation:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Evaluation:
-        """From the JSON of the document; raises KeyError where that lacks what an evaluation has."""
+        """From the JSON of the document; raises KeyError where that lacks what an evaluation has.
+
+        Args:
+            content: the document.
+        """
         known = cls.__dataclass_fields__
         required = {
             name: content[name] for name, each in known.items() if each.default is each.default_factory is MISSING

@@ -17,12 +17,10 @@ from gpu_pipelines.errors import InvalidRequestError
 if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
 
-_HERE = "local"
-
 
 def run(
     pipeline: Any,
-    target: str = _HERE,
+    target: str = "local",
     accelerator: str = "",
     cache: bool | None = None,
     resume: bool | str = False,
@@ -71,7 +69,7 @@ def run(
 
 
 def compile(
-    pipeline: Any, target: str = _HERE, path: str | PathLike[str] | None = None, *, task: str = "", **options: Any
+    pipeline: Any, target: str = "local", path: str | PathLike[str] | None = None, *, task: str = "", **options: Any
 ) -> str | Path:
     """Compiles a pipeline for a target.
 

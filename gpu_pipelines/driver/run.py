@@ -61,7 +61,11 @@ class Run:
 
     @classmethod
     def of_record(cls, record: RunRecord) -> Run:
-        """The run that a record on this machine tells of."""
+        """The run that a record on this machine tells of.
+
+        Args:
+            record: what was written of the run.
+        """
         names = ("pipeline", "status", "parameters", "outputs", "artifacts", "metrics", "seconds", "directory")
         return cls(
             id=record.run_id,

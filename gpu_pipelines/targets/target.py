@@ -65,10 +65,15 @@ class Target(ABC):
 
     @property
     def schedules(self) -> Schedules | None:
+        """What starts runs there by the clock; None where nothing does."""
         return None
 
     def can_read(self, uri: str) -> bool:
-        """Whether the steps can read what is there: names of sources, buckets, servers, and what is mounted."""
+        """Whether the steps can read what is there: names of sources, buckets, servers, and what is mounted.
+
+        Args:
+            uri: a path of this machine, or a name such as gs://….
+        """
         from gpu_pipelines.artifacts.mlflow_server import MLFLOW, MLFLOW_FILE
         from gpu_pipelines.data.sources.sources import source_of
 
@@ -77,11 +82,19 @@ class Target(ABC):
         return source_of(uri).is_read_anywhere(uri)
 
     def can_write(self, path: str) -> bool:
-        """Whether what the steps write into a directory outlives them."""
+        """Whether what the steps write into a directory outlives them.
+
+        Args:
+            path: a path of this machine, or a name such as gs://….
+        """
         return False
 
     def unreachable(self, places: Sequence[Place]) -> list[str]:
-        """What is wrong with the places of a run: those that its steps would not find, or that would be lost."""
+        """What is wrong with the places of a run: those that its steps would not find, or that would be lost.
+
+        Args:
+            places: those that the parameters of the run name.
+        """
         from gpu_pipelines.registry import is_local
 
         found = []
@@ -125,7 +138,12 @@ class Target(ABC):
 
     @abstractmethod
     def place(self, component: Any, plan: Any) -> Any:
-        """The component to use in a pipeline instead of `component`; see `gpu_pipelines.dag.placement`."""
+        """The component to use in a pipeline instead of `component`; see `gpu_pipelines.dag.placement`.
+
+        Args:
+            component: KFP's component of the step.
+            plan: the accelerators that it is to have.
+        """
 
     @abstractmethod
     def compile(self, pipeline: str, task: str = "") -> Compiled:
@@ -148,17 +166,31 @@ class Target(ABC):
     def load(self, request: Request) -> Compiled:
         """The pipeline that is to be run or uploaded: compiled, or read from a file or a store.
 
+        Args:
+            request: what the user asked for.
+
         Raises:
             UserError: there is no such pipeline, or what it needs is missing or cannot be had.
         """
 
     def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
-        """The pipeline for a run with these parameters, where they change it."""
+        """The pipeline for a run with these parameters, where they change it.
+
+        Args:
+            compiled: the pipeline as it was loaded.
+            request: what the user asked for.
+            values: of the parameters, by name.
+        """
         return compiled
 
     @abstractmethod
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The run as it will be sent.
+
+        Args:
+            compiled: the pipeline as it was loaded.
+            request: what the user asked for.
+            values: of the parameters, by name.
 
         Raises:
             UserError: there cannot be such a run.

@@ -58,6 +58,9 @@ class Recipe(ABC):
     def for_dataset(cls, dataset: Dataset) -> Self:
         """The recipe for a dataset: its labels, shapes, tokenizer.
 
+        Args:
+            dataset: what prepare_data has left.
+
         Raises:
             UserError: the dataset is not one that the recipe can be trained on.
         """
@@ -94,6 +97,9 @@ class Recipe(ABC):
     def trained_with(self, settings: Mapping[str, Any]) -> None:  # noqa: B027 (most need not know)
         """Is told the parameters of the training, by name, before the model is built.
 
+        Args:
+            settings: values by the names of the parameters.
+
         Raises:
             UserError: they do not fit the data.
         """
@@ -104,7 +110,12 @@ class Recipe(ABC):
         return False
 
     def reference(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """What is kept of each row of train and val before the first step, float32 (rows, columns)."""
+        """What is kept of each row of train and val before the first step, float32 (rows, columns).
+
+        Args:
+            model: as the training begins with it.
+            batch: as `batch` has made it.
+        """
         raise NotImplementedError
 
     @property
@@ -116,15 +127,27 @@ class Recipe(ABC):
         """What is added up over the micro-batches and processes of a step before its first loss, float32 (columns,).
 
         It is called without a gradient, in training and in validation, with the same batches as `loss`.
+
+        Args:
+            model: as it is before the step.
+            batch: as `batch` has made it.
         """
         raise NotImplementedError
 
     def rows_of(self, batch: Batch) -> int:
-        """Rows of a batch."""
+        """Rows of a batch.
+
+        Args:
+            batch: as `batch` has made it.
+        """
         return len(next(iter(batch.values())))
 
     def smoothing_of(self, model: nn.Module) -> float:
-        """The share of a target that is spread over all classes: `label_smoothing`, and 0 where a model is watched."""
+        """The share of a target that is spread over all classes: `label_smoothing`, and 0 where a model is watched.
+
+        Args:
+            model: the one that the loss is computed of.
+        """
         return self.label_smoothing if model.training else 0.0
 
     def loss_tokens(self, columns: Mapping[str, Any]) -> int | None:
@@ -132,6 +155,9 @@ class Recipe(ABC):
 
         Batches are split over processes and micro-batches; with this count the gradient is that of the mean over all
         loss tokens of the global batch, however they are split. A batch without any must have a loss of 0, not NaN.
+
+        Args:
+            columns: rows of the dataset, by column.
         """
         return None
 
@@ -142,11 +168,20 @@ class Recipe(ABC):
         What that is the task's `Scoring` says. For a classifier, class probabilities of shape (rows, classes). For a
         task without a scoring of its own, (rows, 3): sum of the losses of a row in nats, number of its loss tokens, and
         how many of them were predicted right (NaN where that has no meaning).
+
+        Args:
+            model: the one to score, without gradients.
+            batch: as `batch` has made it.
         """
 
     @abstractmethod
     def export(self, model: nn.Module, directory: Path) -> None:
-        """Writes the model in Hugging Face layout: config.json, model.safetensors, tokenizer or preprocessor."""
+        """Writes the model in Hugging Face layout: config.json, model.safetensors, tokenizer or preprocessor.
+
+        Args:
+            model: the trained one, with all its weights.
+            directory: where its files go.
+        """
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[Recipe, nn.Module]:
         """A model that another program trained, and the recipe that predicts rows of this dataset with it.
@@ -165,6 +200,9 @@ class Recipe(ABC):
 
         By default the innermost modules that a Hugging Face model says must not be split (`_no_split_modules`), else
         the members of the `nn.ModuleList` with the most parameters.
+
+        Args:
+            model: what `build_model` has made.
         """
         named = set(getattr(model, "_no_split_modules", None) or ())
         found = [module for module in model.modules() if type(module).__name__ in named]

@@ -99,7 +99,12 @@ class Task:
         self.name = name
 
     def hyperparameters(self, *, is_pretrained: bool, has_adapters: bool) -> Hyperparameters:
-        """What a training takes where the user gives nothing."""
+        """What a training takes where the user gives nothing.
+
+        Args:
+            is_pretrained: whether it begins with the weights of another training.
+            has_adapters: whether adapters are trained in place of all weights.
+        """
         if not is_pretrained:
             return self.from_scratch
         return self.with_adapters if has_adapters else self.fine_tuned
@@ -110,11 +115,19 @@ class Task:
         return self.name.replace("_", " ")
 
     def problems(self, settings: PrepareSettings) -> list[str]:
-        """What is wrong with the parameters of the preparation for this task alone, each with what to do."""
+        """What is wrong with the parameters of the preparation for this task alone, each with what to do.
+
+        Args:
+            settings: all parameters of the preparation.
+        """
         return []
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        """The choices of columns that it reads, the first one first; a table needs all columns of one choice."""
+        """The choices of columns that it reads, the first one first; a table needs all columns of one choice.
+
+        Args:
+            settings: all parameters of the preparation.
+        """
         named = (*(getattr(settings, name) for name in self.column_parameters), settings.slice_by)
         return [tuple(dict.fromkeys(column for column in named if column))]
 
@@ -145,11 +158,22 @@ class Task:
         return f"Name the columns with {' and '.join(f'-p {name}=…' for name in self.column_parameters)}."
 
     def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
-        """Whether a column may hold lists or structures of an Arrow type, such as the messages of a chat."""
+        """Whether a column may hold lists or structures of an Arrow type, such as the messages of a chat.
+
+        Args:
+            settings: all parameters of the preparation.
+            column: its name.
+            kind: the name of the Arrow type.
+        """
         return False
 
     def write_sample(self, name: str, folder: Path) -> Path:
-        """Writes a sample data set, and returns the place of the source."""
+        """Writes a sample data set, and returns the place of the source.
+
+        Args:
+            name: what stands behind `sample:`.
+            folder: an empty folder.
+        """
         return _part(self.samples[name])(folder)
 
     def load_preparation(self) -> Callable[[PrepareSettings, Path], Preparation[Any]]:
@@ -165,11 +189,19 @@ class Task:
         return _part(self.recipe)
 
     def load_scoring(self, dataset: Dataset) -> Scoring:
-        """What scores predictions on a dataset."""
+        """What scores predictions on a dataset.
+
+        Args:
+            dataset: the one that is predicted.
+        """
         return _part(self.scoring)(dataset)
 
     def load_text_task(self, dataset: Dataset) -> TextTask:
-        """The prompts of a dataset, and how text is written behind them; imported with torch."""
+        """The prompts of a dataset, and how text is written behind them; imported with torch.
+
+        Args:
+            dataset: the one whose prompts are continued.
+        """
         return _part(self.text_task)(dataset)
 
     def load_predictor(self) -> type[Predictor]:

@@ -79,29 +79,47 @@ class Source(ABC):
     is_repeatable: ClassVar[bool] = True
 
     def matches(self, uri: str) -> bool:
-        """Whether a name is of this kind, wrong ones included."""
+        """Whether a name is of this kind, wrong ones included.
+
+        Args:
+            uri: the name, as `source` has it.
+        """
         return uri.startswith(self.scheme)
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         """What is wrong with the name `source`, and with parameters beside it, each with what to do; reads nothing.
 
         What is said of a wrong name begins with "source is", in which place a test source is named.
+
+        Args:
+            settings: all parameters of the preparation.
         """
         if self.form is None or self.form[0].fullmatch(settings.source.removeprefix(self.scheme)):
             return []
         return [f"source is {settings.source[:200]!r}; {self.form[1]}"]
 
     def is_read_anywhere(self, uri: str) -> bool:
-        """Whether the name means the same on every machine."""
+        """Whether the name means the same on every machine.
+
+        Args:
+            uri: the name, as `source` has it.
+        """
         return True
 
     def is_seen_from_afar(self, uri: str) -> bool:
-        """Whether whoever sends a run elsewhere can look at the data by `require_readable`, without cost."""
+        """Whether whoever sends a run elsewhere can look at the data by `require_readable`, without cost.
+
+        Args:
+            uri: the name, as `source` has it.
+        """
         return False
 
     @abstractmethod
     def require_readable(self, settings: PrepareSettings) -> None:
         """Checks in seconds, from this machine, what can be known before all rows are read.
+
+        Args:
+            settings: all parameters of the preparation.
 
         Raises:
             UserError: what is wrong, such as a column that is not there.
@@ -124,6 +142,10 @@ class Source(ABC):
         """What tells one version of the data from another, in the terms of JSON; reads no rows.
 
         Where that is not known it is never the same: a training too many is better than one too few.
+
+        Args:
+            uri: the name, as `source` has it.
+            billing_project: the project that pays for the look; empty for that of the environment.
 
         Raises:
             UserError: it cannot be asked.
