@@ -57,7 +57,12 @@ def choices_of(machines: Sequence[tuple[VirtualMachine, AcceleratorPlan]], max_p
             region=plan.region or "",
             per_hour=dollars_per_hour(plan),
             hours=plan.hours,
-            machines={"vm": asdict(vm), "strategy": plan.strategy, "gpu": plan.gpu.name, "gpus": plan.count},
+            machines={
+                "vm": asdict(vm),
+                "strategy": plan.strategy,
+                "gpu": plan.gpu.name if plan.gpu else "",
+                "gpus": plan.count,
+            },
         )
         for vm, plan in machines
     ]

@@ -48,7 +48,7 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
     step_by_name = launchers(job.pipeline_spec)
     step_by_job = {name: step.name for step in run.steps for name in step.jobs}
     tried = {each.region for choices, _ in choices_in(job.pipeline_spec).values() for each in choices}
-    jobs = {}
+    jobs: dict[str, Any] = {}
     for place in sorted({region, *tried} - {""}):
         there = replace(settings, region=place)
         jobs |= {str(each.name): each for each in _labelled(job_service(there).list_custom_jobs, job, there)}

@@ -100,9 +100,10 @@ class LanguageModel(Predictor):
             each = zip(columns["prompt"], columns["prompt_length"], strict=True)
             found = [tokens[:length] for tokens, length in each]
         else:
-            named = (columns[name] for name in ("input_ids", "loss_mask", "position_ids"))
+            tokens, masks, positions = (columns[name] for name in ("input_ids", "loss_mask", "position_ids"))
             end = self._encoder.documents(["a"])[0].tokens[-1]
-            found = [piece for row in zip(*named, strict=True) for piece in _asked(*row, end)]
+            rows = zip(tokens, masks, positions, strict=True)
+            found = [piece for of_row in rows for piece in _asked(*of_row, end)]
         longest = self._recipe.sequence_length
         return [_Row(tokens, 0) for tokens in found if 0 < len(tokens) <= longest]
 
