@@ -35,7 +35,7 @@ class Email(Channel):
 
     def problems(self, address: str, mail: MailServer | None) -> list[str]:
         """That it is no address, or that nothing is known of a server."""
-        found = [] if is_mail_address(address) else [f"notify has {address[:80]!r}, which is no e-mail address."]
+        found = [] if is_mail_address(address) else [f"notify has {address[:80]!r}, which is not an e-mail address."]
         return [*found, *(problems_of_server(mail) if mail else [])]
 
     def send(self, message: Message, address: str, mail: MailServer, seconds: float) -> None:

@@ -77,11 +77,11 @@ class CloudTarget(Target):
         Raises:
             UserError: no accelerator was given, or none of the plans holds.
         """
-        asked = self.options.fallback(region, self.title, self.settings)
-        training = self.possible(asked.of_each(lambda plan: replace(plan, hours=plan.hours or hours)))
+        found = self.possible(self.options.fallback(region, self.title, self.settings))
+        training = found.of_each(lambda plan: replace(plan, hours=plan.hours or hours))
         named = self.options.evaluation(training.plans[0])
         evaluation = replace(
-            training.of_each(lambda plan: self.options.evaluation(plan) or (evaluated_on or self.evaluation_on)(plan)),
+            found.of_each(lambda plan: self.options.evaluation(plan) or (evaluated_on or self.evaluation_on)(plan)),
             # The training's limit counts what else the run has spent.
             left_out=(),
         )

@@ -174,7 +174,7 @@ def test_ray_leaves_signals_to_the_step(cluster: RayCluster) -> None:
 def test_a_cluster_that_is_not_there_is_named() -> None:
     with pytest.raises(NotFoundError, match=r"No Ray cluster can be used at nobody\.invalid:1"):
         executor_for("nobody.invalid:1")
-    with pytest.raises(UserError, match="'nobody' is no address of a Ray cluster"):
+    with pytest.raises(UserError, match="'nobody' is not the address of a Ray cluster"):
         executor_for("nobody")
 
 

@@ -244,7 +244,7 @@ def test_nothing_new_is_told_to_who_asks_for_it(hook: Posts) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("somebody", "which is no e-mail address"),
+        ("somebody", "which is not an e-mail address"),
         ("teams:HOOK", "notify names a channel 'teams'. Valid: email, google-chat, slack, webhook."),
         ("slak:HOOK", "Did you mean 'slack'?"),
         ("slack:https://hooks.slack.com/services/very-secret", "names no secret. Whoever has the address"),

@@ -130,7 +130,10 @@ def test_a_file_of_kfps_own_compiler_is_placed(tmp_path: Path) -> None:
     ("arguments", "messages"),
     [
         (("--target", "vertex"), ["count has no accelerator", 'accelerate(count(…), "l4:1")', "count=l4:1"]),
-        (("--target", "vertex", "--accelerator", "cuont=l4:1"), ["'cuont', which is no step", "Did you mean 'count'"]),
+        (
+            ("--target", "vertex", "--accelerator", "cuont=l4:1"),
+            ["'cuont', which is not a step", "Did you mean 'count'"],
+        ),
         (("--target", "vertex", "--accelerator", "count=l4:3"), ["count: No machine has 3 × l4"]),
         (("--target", "vertex", "--accelerator", "l4:1,t4:1"), ["names l4:1 and t4:1 for all steps"]),
         (

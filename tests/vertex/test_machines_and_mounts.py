@@ -94,7 +94,7 @@ def test_they_are_vertex_ai_s_alone(vertex_api: VertexApi, tmp_path: Path, targe
     for flag in (("--lustre", LUSTRE), ("--dns-peering", DNS), ("--persistent-resource", "pool-1")):
         done = command(vertex_api, tmp_path, "run", "train_evaluate_upload", "--target", target, *flag)
         assert done.status == 2
-        assert f"The target {target} has no {flag[0]}.\n  It is of vertex." in done.err
+        assert f"The target {target} has no {flag[0]}.\n  It belongs to vertex." in done.err
 
 
 def test_a_resource_is_looked_at_before_a_job_is_sent(vertex_api: VertexApi, tmp_path: Path) -> None:
