@@ -141,7 +141,7 @@ def test_a_pipeline_runs_there_as_it_was_built_without_a_file(site: Path, tmp_pa
     ("arguments", "told"),
     [
         (("run", PIPELINE, "--tape", "red"), "The target local has no --tape.\n  It belongs to shelf."),
-        (("run", PIPELINE, "--target", "shelf", "--nodes", "2"), "The target shelf has no --nodes.\n  It is of"),
+        (("run", PIPELINE, "--target", "shelf", "--nodes", "2"), "The target shelf has no --nodes.\n  It belongs to"),
         (("cancel", "run-1", "--target", "shelf"), "The target shelf has no cancel.\n  Targets that have:"),
         (("schedule", "list", "--target", "shelf"), "The target shelf has no schedules."),
         (("run", PIPELINE, "--target", "shelv"), "There is no target 'shelv'.\n  Did you mean 'shelf'?"),

@@ -7,4 +7,4 @@ from gpu_pipelines.tasks.causal_lm import chunked_loss
 
 def use_few_logits(_: str) -> None:
     """Lets no more logits be made at once than those of a few tokens."""
-    chunked_loss.LOGITS_AT_ONCE = 3_000
+    chunked_loss.LOGITS_AT_ONCE = 30_000
