@@ -58,9 +58,16 @@ def test_a_file_is_rehearsed_and_leaves_its_report(tmp_path: Path) -> None:
     assert "The target kubeflow has no --emulate" in wrong.err
 
 
+def test_no_image_is_needed_where_none_is_pulled(tmp_path: Path) -> None:
+    given = ("--accelerator", "l4:1,t4:1", "--dry-run")
+    done = command("run", "train_evaluate_upload", "--target", "vertex", "--emulate", *given, cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert "example-project/gpu-pipelines/steps:" in done.out
+
+
 def test_a_table_is_refused_where_the_emulator_has_none(tmp_path: Path) -> None:
     given = ("-p", "source=bq://example-project.shop.reviews", "-p", "model_name=reviews")
-    machine = ("--accelerator", "l4:1", "--image", "us-docker.pkg.dev/example-project/images/steps:0.1.0")
+    machine = ("--accelerator", "l4:1")
     done = command("run", "batch_prediction", "--target", "vertex", "--emulate", *machine, *given, cwd=tmp_path)
     assert done.status == 2
     assert "is in BigQuery, which is empty on the emulator that --emulate starts" in done.err

@@ -8,6 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import environment_with
@@ -27,7 +28,9 @@ def settings_for(settings: ProjectSettings) -> ProjectSettings:
     from gpu_pipelines.emulator.services import BUCKET, PROJECT, REGION
 
     region = settings.region or REGION
-    return replace(settings, project=PROJECT, region=region, pipeline_root=f"gs://{BUCKET}/runs")
+    # Steps of this project run from its code: the image needs a name alone.
+    image = settings.image or f"{region}-docker.pkg.dev/{PROJECT}/{STEPS_IMAGE}"
+    return replace(settings, project=PROJECT, region=region, pipeline_root=f"gs://{BUCKET}/runs", image=image)
 
 
 def run_emulated(target: Any, submission: Submission, watch: Watch) -> Outcome:
