@@ -61,6 +61,16 @@ def soon(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+def require_the_cost_of_all(run: str, *, tries: int) -> None:
+    """The run costs what its tries with machines did, each on its own machine and in its own region."""
+    told = json.loads(command("runs", "show", run, "--target", "compute_engine", *PLACE, "--json").out)
+    made = [each for each in told["tries"]["vm"]["tries"] if each["began"]]
+    assert len(told["cost"]["machines"]) == len(made) == tries
+    for line, each in zip(told["cost"]["machines"], made, strict=True):
+        assert f"{line['gpu']}:{line['gpus']} {line['strategy']} in {line['region']}" == each["told"]
+        assert line["usd"] == pytest.approx(each["usd"], abs=1e-3)
+
+
 @pytest.mark.slow
 def test_the_next_vm_is_tried_and_a_preempted_one_is_deleted_before_it(compute_api: ComputeApi) -> None:
     compute_api.exhausted = set(US)
@@ -94,6 +104,7 @@ def test_the_next_vm_is_tried_and_a_preempted_one_is_deleted_before_it(compute_a
     assert [each["choice"] for each in made] == [0, 1, 1, 2]
     assert all(each["usd"] > 0 for each in made if each["began"])
     assert document(run)["strategy"] == "standard"
+    require_the_cost_of_all(run, tries=2)
     [instance] = compute_api.instances
     script = next(item.value for item in instance.metadata.items if item.key == "startup-script")
     assert "GPU_PIPELINES_TRIES=" in script
@@ -130,3 +141,4 @@ def test_a_follower_creates_the_vm_that_a_process_that_died_has_only_written_dow
     # The one that was there was found, and no other was created.
     assert [(each.name, each.zone) for each in compute_api.instances] == [(before.name, before.zone)]
     assert [each["state"] for each in tries(run)] == ["succeeded"]
+    require_the_cost_of_all(run, tries=1)
