@@ -430,9 +430,11 @@ def test_a_run_is_followed_to_its_end(vertex_api: VertexApi, tmp_path: Path) -> 
     state = vertex_api.state.pipeline_jobs
 
     def succeed(name: str) -> None:
-        state.set_task(name, "add", "RUNNING")
+        # A job may speak before its task is said to run.
+        state.set_task(name, "add", "PENDING")
         state.say(name, "add", ["[KFP Executor 2026-11-21 INFO]: begin", "two", "three"])
-        time.sleep(0.3)
+        time.sleep(0.8)
+        state.set_task(name, "add", "RUNNING")
         state.set_task(name, "add", "SUCCEEDED")
         state.set_task(name, "add-2", "SKIPPED")
         state.end(name, "SUCCEEDED")

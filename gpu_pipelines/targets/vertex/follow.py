@@ -82,11 +82,13 @@ class _Steps:
         """Tells of each step that it began, of its lines, and that it ended."""
         lines = self._new_lines(run)
         for step in run.steps:
-            if step.state != "waiting" and step.name not in self._records:
+            # The job of a step may speak before the run has the step as running.
+            said = lines.get(step.name, [])
+            if (said or step.state != "waiting") and step.name not in self._records:
                 self._records[step.name] = StepRecord(step.name)
-                if step.state in ("running", "succeeded", "failed"):
+                if said or step.state in ("running", "succeeded", "failed"):
                     self._observer.step_began(step.name)
-            self._say(step.name, lines.get(step.name, []))
+            self._say(step.name, said)
             if step.state not in _UNFINISHED and step.name not in self._ended:
                 self._ended.add(step.name)
                 record = self._records[step.name]
