@@ -200,7 +200,9 @@ def test_a_job_that_fails_ends_the_command_with_1(api: VertexApi) -> None:
 
 def test_a_job_is_followed_and_cancelled_by_its_number(api: VertexApi) -> None:
     name = json.loads(command("job", "submit", *JOB, "--json").out)["name"]
-    timer = threading.Timer(0.5, command, ("job", "cancel", name.rpartition("/")[2]))
+    # A process of its own: two commands in this one would have one stdout.
+    cancel = [str(GPU_PIPELINES), "job", "cancel", name.rpartition("/")[2]]
+    timer = threading.Timer(0.5, subprocess.run, (cancel,), {"check": True})
     timer.start()
     done = command("job", "follow", name, "--interval", "0.1")
     timer.join()
