@@ -31,6 +31,7 @@ def trial(measured_on: str | None = None, **figures: float) -> Trial:
     return Trial({**FIGURES, **figures}, MODEL, 10_000, 640_000, 32, "fp32", measured_on)
 
 
+@pytest.mark.slow
 def test_a_trial_measures_here_and_projects_to_every_accelerator_that_fits(tmp_path: Path) -> None:
     write_photos(tmp_path / "photos")
     given = ("--trial", "--accelerator", "cpu:1", "-p", "source=photos")

@@ -62,6 +62,7 @@ def prepare_on(cluster: RayCluster, settings: PrepareSettings, folder: Path, uni
     return start(settings, folder / "out", str(folder / "work"), unit, ENVIRONMENT)
 
 
+@pytest.mark.slow
 def test_a_cluster_leaves_the_dataset_of_one_machine(
     cluster: RayCluster, texts: Path, fixed: Path, whole: dict[str, str], tmp_path: Path
 ) -> None:
@@ -185,6 +186,7 @@ def test_an_error_of_a_worker_is_told_as_one_of_this_machine(cluster: RayCluster
     assert "Traceback" not in preparing.output
 
 
+@pytest.mark.slow
 def test_a_sample_is_prepared_where_it_is_made(cluster: RayCluster, tmp_path: Path) -> None:
     preparing = prepare_on(cluster, PrepareSettings(ray_address=cluster.address), tmp_path)
     assert preparing.wait() == 0, preparing.output

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 PAGE = Path(__file__).parents[2] / "docs/emulator.md"
 
 
+@pytest.mark.slow
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     (example,) = re.findall(r"```python\n# test_mine.py\n(.*?)```", PAGE.read_text(), re.DOTALL)
     (tmp_path / "test_mine.py").write_text(example)

@@ -146,6 +146,7 @@ def digest(folder: Path) -> str:
     return found.hexdigest()
 
 
+@pytest.mark.slow
 def test_a_training_that_is_preempted_ends_with_the_same_bits(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     numbers, steps = tmp_path / "numbers", 1000
     (tmp_path / "numbers.csv").write_text("a,b,label\n" + "".join(f"{n % 7},{n % 5},{n % 3}\n" for n in range(200)))

@@ -58,6 +58,7 @@ def copied(trained: Path, folder: Path) -> Path:
     return folder / "model"
 
 
+@pytest.mark.slow
 def test_checkpoints_of_another_program_are_ranked_exported_and_compared(
     texts: Dataset, trained: Path, tmp_path: Path
 ) -> None:

@@ -132,6 +132,7 @@ def test_whoever_writes_every_token_of_the_reference_is_right(colors: Path, tmp_
     assert metrics["rouge_l"]["value"] >= metrics["exact_match"]["value"]
 
 
+@pytest.mark.slow
 def test_several_processes_write_what_one_does(colors: Path, tmp_path: Path) -> None:
     from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
 

@@ -48,6 +48,7 @@ def shell(script: str, cwd: Path, environment: Mapping[str, str] | None = None) 
     return said
 
 
+@pytest.mark.slow
 def test_a_project_runs_and_passes_its_tests(tmp_path: Path) -> None:
     project = written("mine", "--task", "regression", "--target", "local", cwd=tmp_path)
     said = shell("make lint run test ARGUMENTS=--dry-run", project)

@@ -180,6 +180,7 @@ def test_a_folder_of_own_images_works_and_is_named_after_it(photos_run: Path) ->
     assert aliases(photos_run, "my-photos")["challenger"] == 1
 
 
+@pytest.mark.slow
 def test_unreadable_files_are_kept_counted_and_shown(photos_run: Path) -> None:
     directory = newest_run(photos_run)["directory"]
     dataset = next(directory.glob("artifacts/*/prepare-data/dataset"))
@@ -204,7 +205,8 @@ def test_models_can_be_listed_shown_and_promoted_by_hand(after_digits: Path) -> 
     assert aliases(after_digits)["production"] == 1
 
 
-@pytest.mark.parametrize("sign", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sign: signal.Signals) -> None:
     with subprocess.Popen(
         [str(GPU_PIPELINES), "run", PIPELINE, "--accelerator=cpu:2", "-p", "task=regression", "-p", "max_steps=20000"],

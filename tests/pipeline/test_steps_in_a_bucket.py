@@ -37,6 +37,7 @@ def here(kind: Any, folder: Path, name: str) -> Any:
     return kind(name=name, uri=str(folder / name))
 
 
+@pytest.mark.slow
 def test_a_run_leaves_its_artifacts_in_the_bucket_and_reads_them_from_there(
     bucket: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

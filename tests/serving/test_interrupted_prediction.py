@@ -63,7 +63,8 @@ def await_pieces(started: Started, base: str, count: int) -> None:
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_prediction_that_was_ended_twice_continues(
     sign: signal.Signals, whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path
 ) -> None:

@@ -309,6 +309,7 @@ def test_large_images_do_not_keep_small_ones_waiting(server: Server, examples: E
     assert counted["requests_total", "predict", "499"] == 2
 
 
+@pytest.mark.slow
 def test_a_request_has_a_deadline(model: Path) -> None:
     with started(model, DEADLINE_SECONDS="0.3", MAX_PIXELS_WAITING="100000000") as server:
         late = server.predict([{"b64": large_png(4900)}] * 4)

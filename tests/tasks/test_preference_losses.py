@@ -128,6 +128,7 @@ def as_read(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("form", "loss"),
     [

@@ -56,6 +56,7 @@ class Runs:
         return {name: self.curve(run, name) for name in run.data.metrics}
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_again_and_again_has_each_step_once(server: str, tmp_path: Path) -> None:
     runs = Runs(server, "killed")
     killed(2, f"mlflow:{server}", tmp_path / "killed", runs.points)

@@ -39,6 +39,7 @@ def runs_of(folder: Path) -> list[Any]:
     return list(client.search_runs([experiment.experiment_id]))
 
 
+@pytest.mark.slow
 def test_one_run_has_what_all_steps_know(folder: Path) -> None:
     (run,) = runs_of(folder)
     assert run.info.run_name == newest_run(folder)["directory"].name

@@ -44,6 +44,7 @@ def context_of(vertex_api: VertexApi, schema: str) -> Any:
     return found
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_has_each_step_once(vertex_api: VertexApi, tmp_path: Path) -> None:
     killed(2, "vertex:digits", tmp_path / "run-1", lambda: losses(vertex_api))
     require_whole(curves(vertex_api), MANY_STEPS)

@@ -36,6 +36,7 @@ def test_a_model_takes_what_was_asked_for(asked: str) -> None:
     assert model.config._attn_implementation == asked
 
 
+@pytest.mark.slow
 def test_trainings_by_other_attention_are_the_same_but_for_rounding(datasets: SmallDatasets, tmp_path: Path) -> None:
     for asked in ("auto", "sdpa", "eager"):
         train_here(replace(SETTINGS, attention=asked), datasets["lm"], str(tmp_path / asked))

@@ -97,7 +97,7 @@ def bytes_of(checkpoint: Path) -> int:
     return sum(path.stat().st_size for path in checkpoint.glob("*.safetensors"))
 
 
-@pytest.mark.slow_but_for("fsdp")
+@pytest.mark.slow
 @pytest.mark.parametrize("parallelism", ["ddp", "hsdp", "fsdp"])
 def test_all_nodes_together_read_a_checkpoint_once(
     trained: Trained, numbers: Path, bucket: str, tmp_path: Path, parallelism: str

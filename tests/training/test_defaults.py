@@ -110,6 +110,7 @@ def test_a_step_takes_no_more_rows_than_there_are(asked: int, rows: int, taken: 
     assert warned is (asked > rows)
 
 
+@pytest.mark.slow
 def test_a_training_says_what_it_took_and_keeps_it_in_its_configuration(
     few_images: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

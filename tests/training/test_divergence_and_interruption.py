@@ -157,6 +157,7 @@ def test_another_model_cannot_go_on(copied: Path, photos: Path) -> None:
     assert "resume_from_step" not in error.value.remedy
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_is_said_at_once(photos: Path, tmp_path: Path) -> None:
     """A limit on the size of files is what a full disk is to who writes; checkpoints here take 200 kB."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

@@ -73,6 +73,7 @@ def test_shards_train_as_the_whole(datasets: SmallDatasets, tmp_path: Path) -> N
     assert losses[1] == pytest.approx(losses[0], rel=5e-3)
 
 
+@pytest.mark.slow
 def test_a_training_continues_to_the_bit_and_is_another_than_one_without(
     datasets: SmallDatasets, tmp_path: Path
 ) -> None:

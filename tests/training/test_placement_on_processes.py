@@ -166,6 +166,7 @@ def whole_weights() -> dict[str, torch.Tensor]:
     return {name: value.full_tensor() for name, value in model.state_dict().items() if isinstance(value, DTensor)}
 
 
+@pytest.mark.slow
 def test_the_weights_do_not_depend_on_the_number_of_processes() -> None:
     torch.manual_seed(3)
     alone = Blocks().state_dict()
@@ -189,6 +190,7 @@ def weight_that_was_looked_at() -> dict[str, torch.Tensor]:
     return {"weight": model[0].weight.full_tensor()}
 
 
+@pytest.mark.slow
 def test_a_model_that_cannot_be_built_without_weights_is_built_with_them() -> None:
     first, second = on_processes(weight_that_was_looked_at, processes=2)
     assert torch.equal(first["weight"], second["weight"])
@@ -208,6 +210,7 @@ def saved_and_read(folder: Path) -> dict[str, torch.Tensor]:
     return {name: value.to_local() for name, value in experts.items()} | {"table": others["table.weight"].full_tensor()}
 
 
+@pytest.mark.slow
 def test_fewer_experts_than_shards_are_cut_in_themselves(tmp_path: Path) -> None:
     torch.manual_seed(3)
     alone = Blocks(tied=False).state_dict()

@@ -23,7 +23,7 @@ SELECTIVE: dict[str, Any] = {"activation_checkpointing": True, "recompute": "sel
 
 
 # bert-micro and gpt2-micro drop out at random, in attention too.
-@pytest.mark.slow_but_for("gpt2-micro-lm")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("model", "data"), [("vit-micro", "images"), ("bert-micro", "texts"), ("gpt2-micro", "lm"), ("mixtral-micro", "lm")]
 )

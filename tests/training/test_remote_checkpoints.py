@@ -55,6 +55,7 @@ def test_all_that_a_local_training_leaves_is_in_the_bucket(trained: str, numbers
     assert all(checkpoint.damaged_file() is None for checkpoint in complete_checkpoints(copy))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "parallelism", ["auto", pytest.param("ddp", marks=pytest.mark.slow), pytest.param("fsdp", marks=pytest.mark.slow)]
 )
@@ -113,6 +114,7 @@ def test_a_folder_without_a_training_is_an_error(bucket: str, tmp_path: Path) ->
         local_copy(f"{bucket}/empty", tmp_path)
 
 
+@pytest.mark.slow
 def test_checkpoints_in_a_bucket_are_evaluated(trained: str, numbers: Path, tmp_path: Path) -> None:
     from kfp.dsl import HTML, Artifact, ClassificationMetrics, Dataset, Metrics, Model
 
@@ -182,6 +184,7 @@ def test_a_script_is_told_the_bucket_and_its_metrics_are_uploaded(bucket: str, n
     assert json.loads(RemoteFolder(uri).read("metrics.jsonl")) == {"step": 1, "loss": 2.5}
 
 
+@pytest.mark.slow
 def test_an_evaluation_fetches_the_weights_alone(trained: str, tmp_path: Path) -> None:
     whole, weights = local_copy(trained, tmp_path / "whole"), local_copy(trained, tmp_path / "part", weights_only=True)
     (everything, some) = (complete_checkpoints(directory)[-1] for directory in (whole, weights))

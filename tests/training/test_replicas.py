@@ -54,6 +54,7 @@ def test_the_first_replica_writes_alone(whole: Path) -> None:
     assert any(name.startswith("optimizer.") for name in sharded)
 
 
+@pytest.mark.slow
 def test_it_continues_to_the_bit(numbers: Path, whole: Path, tmp_path: Path) -> None:
     cut = cut_off(whole, tmp_path / "cut")
     logs = train_on(TWO_BY_TWO, SETTINGS, numbers, str(cut))
@@ -63,7 +64,7 @@ def test_it_continues_to_the_bit(numbers: Path, whole: Path, tmp_path: Path) -> 
     assert entries(cut, "loss") == entries(whole, "loss")
 
 
-@pytest.mark.slow_but_for("replicas")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("shape", "parallelism"), [((1, 2), "fsdp"), ((1, 1), "ddp"), ((4, 1), "hsdp")], ids=["fsdp", "ddp", "replicas"]
 )

@@ -21,6 +21,7 @@ LAST = f"step-{SETTINGS.max_steps:08d}"
 ONE = {"GPU_PIPELINES_ACCELERATOR": "cpu:1"}
 
 
+@pytest.mark.slow
 def test_a_tracker_that_is_away_for_the_whole_training_changes_nothing(numbers: Path, tmp_path: Path) -> None:
     alone = run_training(SETTINGS, numbers, str(tmp_path / "alone"), environment=ONE)
     away = {**ONE, "GPU_PIPELINES_TRACKING": f"mlflow:http://127.0.0.1:{free_port()}"}

@@ -75,6 +75,7 @@ def test_a_small_model_on_cpus_is_trained_by_ddp_like_any_other(photos: Path, tr
     assert weights_digest(last) == weights_digest(same)
 
 
+@pytest.mark.slow
 def test_weights_that_the_loss_does_not_depend_on_are_named(numbers: Path, tmp_path: Path) -> None:
     (tmp_path / "recipes.py").write_text(FORGETFUL, encoding="utf-8")
     settings = replace(OF_NUMBERS, recipe="recipes:Forgotten")

@@ -226,6 +226,7 @@ def test_tf_config_is_made_of_the_cluster() -> None:
         tf_config(Cluster(2, 0, (), "a", 2222))
 
 
+@pytest.mark.slow
 def test_on_two_nodes_tensorflow_is_told_the_cluster_and_only_rank_0_reports(tmp_path: Path) -> None:
     (tmp_path / "run.py").write_text(RUN)
     (tmp_path / "shows.py").write_text("import os\nprint('TF_CONFIG is', os.environ['TF_CONFIG'])\n")

@@ -29,6 +29,7 @@ SPACE = {
 FIXED: dict[str, Any] = {"model": "mlp-small", "max_steps": 18, "global_batch_size": 8}
 
 
+@pytest.mark.slow
 def test_a_study_of_real_trainings(numbers: Path, tmp_path: Path) -> None:
     dataset, folder = numbers, tmp_path / "study"
     result = gpu_pipelines.tune(dataset, folder, SPACE, trials=2, parallel=2, **FIXED)
