@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -74,6 +74,15 @@ class UserError(Exception):
         return InvalidRequestError(
             f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems)
         )
+
+
+def said_by(look: Callable[[], object]) -> list[str]:
+    """What a look at something says is wrong with it: an error in one line, or nothing."""
+    try:
+        look()
+    except UserError as error:
+        return [f"{error.problem} {error.remedy}".strip()]
+    return []
 
 
 class InvalidRequestError(UserError, kind="invalid_request"):

@@ -11,9 +11,8 @@ from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
 from gpu_pipelines.artifacts.documents import read_document, write_document
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.distributed.signals import noted
-from gpu_pipelines.errors import NotFoundError, UserError
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.tuning.budget import Budget
 from gpu_pipelines.tuning.folder import STUDY, StudyFolder, trial_folder
@@ -82,17 +81,9 @@ def search(
 def _known_of(dataset: str) -> tuple[str, int, str]:
     """The task of a dataset, the rows to train on, and its fingerprint."""
     # Here, because it takes numpy, which a program that only imports `tune` does not wait for.
-    from gpu_pipelines.artifacts.dataset import MANIFEST, Dataset
+    from gpu_pipelines.artifacts.dataset_manifest import manifest_at
 
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-dataset-") as scratch:
-        directory = Path(dataset)
-        if is_remote(dataset):
-            directory = Path(scratch)
-            try:
-                (directory / MANIFEST).write_bytes(RemoteFolder(dataset).read(MANIFEST))
-            except FileNotFoundError:
-                raise NotFoundError(f"{dataset} is not a dataset: it has no {MANIFEST}.") from None
-        manifest = Dataset(directory).manifest
+    manifest = manifest_at(dataset)
     return manifest.task, manifest.rows("train"), manifest.fingerprint
 
 
