@@ -139,17 +139,10 @@ def about_emulator(address: str) -> dict[str, Any]:
     Raises:
         UserError: none listens there.
     """
-    import json
-    from urllib.error import URLError
-    from urllib.request import ProxyHandler, build_opener
+    from gpu_pipelines.console.emulator_client import EmulatorClient
 
     try:
-        # Without the proxy that an emulator's own variables name.
-        with build_opener(ProxyHandler({})).open(f"{address}/emulator", timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
-    except (URLError, OSError, ValueError) as error:
-        raise UserError(
-            f"No emulator answers at {address}: {getattr(error, 'reason', error)}.",
-            "Start one: gpu-pipelines emulator start. If it has another port, give --port.",
-        ) from error
-    return found
+        return EmulatorClient(address).about
+    except UserError as error:
+        remedy = "Start one: gpu-pipelines emulator start. If it has another port, give --port."
+        raise UserError(error.problem, remedy) from error
