@@ -62,6 +62,11 @@ class UserError(Exception):
     def __str__(self) -> str:
         return f"{self.problem}\n  {self.remedy}" if self.remedy else self.problem
 
+    @property
+    def in_one_line(self) -> str:
+        """The problem, and what to do."""
+        return f"{self.problem} {self.remedy}".strip()
+
     @staticmethod
     def of_all(problems: Sequence[str]) -> InvalidRequestError:
         """One error that lists several problems, so that a second try does not meet the next of them.
@@ -81,7 +86,7 @@ def said_by(look: Callable[[], object]) -> list[str]:
     try:
         look()
     except UserError as error:
-        return [f"{error.problem} {error.remedy}".strip()]
+        return [error.in_one_line]
     return []
 
 
