@@ -9,7 +9,7 @@ import errno
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -62,6 +62,11 @@ class UserError(Exception):
     def __str__(self) -> str:
         return f"{self.problem}\n  {self.remedy}" if self.remedy else self.problem
 
+    @property
+    def in_one_line(self) -> str:
+        """The problem, and what to do."""
+        return f"{self.problem} {self.remedy}".strip()
+
     @staticmethod
     def of_all(problems: Sequence[str]) -> InvalidRequestError:
         """One error that lists several problems, so that a second try does not meet the next of them.
@@ -74,6 +79,15 @@ class UserError(Exception):
         return InvalidRequestError(
             f"{len(problems)} things are wrong:" + "".join(f"\n  - {problem}" for problem in problems)
         )
+
+
+def said_by(look: Callable[[], object]) -> list[str]:
+    """What a look at something says is wrong with it: an error in one line, or nothing."""
+    try:
+        look()
+    except UserError as error:
+        return [error.in_one_line]
+    return []
 
 
 class InvalidRequestError(UserError, kind="invalid_request"):

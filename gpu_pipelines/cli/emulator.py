@@ -7,13 +7,16 @@ import signal
 import sys
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.errors import UserError
+
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.start import EmulatorSettings
 
 PORT = 8990
 #: Long enough for lists that people read; tests have shorter ones.
@@ -22,6 +25,22 @@ _PAGE_SIZE = 100
 app = Application(name="emulator", help="Vertex AI on this machine.")
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 takes a free one.")]
 Host = Annotated[str, typer.Option(help="Address to listen on.")]
+
+
+Capacity = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="REGION:ACCELERATOR=N",
+        help="Capacity of an accelerator, such as us-central1:NVIDIA_L4=2; others are unlimited. Repeatable.",
+    ),
+]
+Quota = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="REGION:ACCELERATOR=N",
+        help="Quota of the project for an accelerator, in the form of --capacity. Repeatable.",
+    ),
+]
 
 
 @app.command()
@@ -50,20 +69,8 @@ def start(
             help="Preempt Spot machines: 20s after 20 seconds; 0.1 with this probability a minute; 20s:3 three times.",
         ),
     ] = None,
-    capacity: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="REGION:ACCELERATOR=N",
-            help="Capacity of an accelerator, such as us-central1:NVIDIA_L4=2; others are unlimited. Repeatable.",
-        ),
-    ] = None,
-    quota: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="REGION:ACCELERATOR=N",
-            help="Quota of the project for an accelerator, in the form of --capacity. Repeatable.",
-        ),
-    ] = None,
+    capacity: Capacity = None,
+    quota: Quota = None,
     permissions: Annotated[
         Path | None,
         typer.Option(metavar="FILE", help="YAML file of what service accounts may do; by default everything."),
@@ -77,11 +84,8 @@ def start(
 
     What is submitted runs here: the containers of steps as processes, with the Python of this command.
     """
-    from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
+    from gpu_pipelines.emulator.start import EmulatorSettings
 
-    stopped = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stopped.set())
     settings = EmulatorSettings(
         host=host,
         port=port,
@@ -95,6 +99,16 @@ def start(
         seed=seed,
         speed=speed,
     )
+    serve(settings)
+
+
+def serve(settings: EmulatorSettings) -> None:
+    """Runs an emulator until SIGINT or SIGTERM, and says how to reach it."""
+    from gpu_pipelines.emulator.start import running_emulator
+
+    stopped = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stopped.set())
     with running_emulator(settings) as api:
         api.state.page_size = _PAGE_SIZE
         print(f"Vertex AI on this machine listens at {api.url}")
@@ -125,17 +139,10 @@ def about_emulator(address: str) -> dict[str, Any]:
     Raises:
         UserError: none listens there.
     """
-    import json
-    from urllib.error import URLError
-    from urllib.request import ProxyHandler, build_opener
+    from gpu_pipelines.console.emulator_client import EmulatorClient
 
     try:
-        # Without the proxy that an emulator's own variables name.
-        with build_opener(ProxyHandler({})).open(f"{address}/emulator", timeout=10) as answer:
-            found: dict[str, Any] = json.load(answer)
-    except (URLError, OSError, ValueError) as error:
-        raise UserError(
-            f"No emulator answers at {address}: {getattr(error, 'reason', error)}.",
-            "Start one: gpu-pipelines emulator start. If it has another port, give --port.",
-        ) from error
-    return found
+        return EmulatorClient(address).about
+    except UserError as error:
+        remedy = "Start one: gpu-pipelines emulator start. If it has another port, give --port."
+        raise UserError(error.problem, remedy) from error

@@ -19,6 +19,10 @@ Name = Annotated[str, typer.Argument(help="Name of the model.")]
 Registry = Annotated[
     str, typer.Option(metavar="URI", help="A directory, vertex://PROJECT/REGION, or mlflow:https://HOST.")
 ]
+Version = Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion.")]
+VersionOrDirectory = Annotated[
+    str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model.")
+]
 #: Where the commands look by default; it does not exist before the first run.
 DEFAULT_REGISTRY = "./registry"
 #: Where a model has none of these, its first ones are shown.
@@ -102,7 +106,7 @@ def alias(
 
 @app.command()
 def deploy(
-    model: Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion.")],
+    model: Version,
     endpoint: Annotated[str, typer.Option(help="Name of the endpoint; created if it does not exist.")],
     registry: Annotated[str, typer.Option(metavar="URI", help="vertex://PROJECT/REGION.")] = "vertex://",
     traffic: Annotated[int, typer.Option(metavar="PERCENT", help="Share of the requests for this version.")] = 100,
@@ -139,10 +143,7 @@ def deploy(
 
 @app.command()
 def predict(
-    model: Annotated[
-        str,
-        typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model."),
-    ],
+    model: VersionOrDirectory,
     source: Annotated[str, typer.Option(metavar="PLACE", help="Rows to predict: any source that prepare_data reads.")],
     output: Annotated[str, typer.Option(metavar="PLACE", help="A folder, gs://… or bq://PROJECT.DATASET.TABLE.")],
     registry: Registry = DEFAULT_REGISTRY,
@@ -186,7 +187,7 @@ def predict(
 
 @app.command()
 def watch(
-    model: Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion.")],
+    model: Version,
     source: Annotated[
         str,
         typer.Option(metavar="PLACE", help="The rows of now: all that predict takes, or logged requests."),
@@ -248,10 +249,7 @@ def _print_findings(found: Any) -> None:
 
 @app.command()
 def export(
-    model: Annotated[
-        str,
-        typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model."),
-    ],
+    model: VersionOrDirectory,
     format: Annotated[str, typer.Option(metavar="onnx|gguf", help="Format to write; GGUF is for language models.")],
     to: Annotated[str, typer.Option(metavar="PLACE", help="The folder that gets it, a directory or gs://…; made.")],
     registry: Registry = DEFAULT_REGISTRY,

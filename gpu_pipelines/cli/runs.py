@@ -127,9 +127,6 @@ def show_here(run: str, runs: Path, as_json: bool) -> None:
     Raises:
         UserError: there is none, or there are several.
     """
-    from gpu_pipelines.component_interface.parameter import shown_value
-    from gpu_pipelines.numbers import figure
-    from gpu_pipelines.reports.durations import format_seconds
     from gpu_pipelines.targets.fallback.shown import tries_of_run
     from gpu_pipelines.targets.recorded_runs import run_named
 
@@ -146,7 +143,15 @@ def show_here(run: str, runs: Path, as_json: bool) -> None:
         return
     if as_json:
         print_json(record.document)
-        return
+    else:
+        _print_record(record)
+
+
+def _print_record(record: RunRecord) -> None:
+    from gpu_pipelines.component_interface.parameter import shown_value
+    from gpu_pipelines.numbers import figure
+    from gpu_pipelines.reports.durations import format_seconds
+
     print(f"{record.run_id}: {record.status}, {format_seconds(record.seconds)} from {record.started[:16]} UTC")
     if record.resumes:
         print(f"goes on from {record.resumes}")

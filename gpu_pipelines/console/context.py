@@ -7,8 +7,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.console.emulator_link import EmulatorLink
 from gpu_pipelines.console.emulator_runs import EmulatorRuns
@@ -21,8 +19,8 @@ from gpu_pipelines.console.starting import Starter
 from gpu_pipelines.errors import NotFoundError
 from gpu_pipelines.numbers import figure
 from gpu_pipelines.reports.durations import format_seconds
+from gpu_pipelines.reports.page import templates_in
 
-_HERE = Path(__file__).parent
 #: Of the folder of runs, where the console keeps what was dropped on it.
 _OWN = ".console"
 
@@ -62,10 +60,7 @@ class Console:
         self.local_runs = LocalRuns(settings.runs)
         self.local_models = LocalModels(settings.registry)
         self.starter = Starter(settings.runs / _OWN, settings.runs)
-        loader = FileSystemLoader(_HERE / "templates")
-        self._templates = Environment(
-            loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-        )
+        self._templates = templates_in(Path(__file__).with_name("templates"))
         self._templates.filters.update(
             figure=figure, seconds=_took, moment=_moment, value=shown_value, usd=_usd, signed=_signed
         )
@@ -87,11 +82,7 @@ class Console:
         Raises:
             UserError: there is no such place, or no emulator.
         """
-        if place == LOCAL:
-            return self.local_runs
-        if place == EMULATOR:
-            return EmulatorRuns(self.link.require())
-        raise NotFoundError(f"There is no place {place[:40]!r}.", "Look at the list of runs.")
+        return self.local_runs if _is_local(place, "runs") else EmulatorRuns(self.link.require())
 
     def models(self, place: str) -> LocalModels | EmulatorModels:
         """The models of a place.
@@ -99,11 +90,7 @@ class Console:
         Raises:
             UserError: there is no such place, or no emulator.
         """
-        if place == LOCAL:
-            return self.local_models
-        if place == EMULATOR:
-            return EmulatorModels(self.link.require())
-        raise NotFoundError(f"There is no place {place[:40]!r}.", "Look at the list of models.")
+        return self.local_models if _is_local(place, "models") else EmulatorModels(self.link.require())
 
     def page(self, template: str, **values: Any) -> str:
         """A page, or a part of one; what is not `Markup` is escaped."""
@@ -112,6 +99,17 @@ class Console:
     def refusal(self, status: int, text: str) -> bytes:
         """The page that says why a request was refused, to somebody who may see nothing else."""
         return self._templates.get_template("refused.html").render(status=status, text=text).encode()
+
+
+def _is_local(place: str, listed: str) -> bool:
+    """Whether a place is this machine, and not the emulator.
+
+    Raises:
+        UserError: it is neither.
+    """
+    if place not in (LOCAL, EMULATOR):
+        raise NotFoundError(f"There is no place {place[:40]!r}.", f"Look at the list of {listed}.")
+    return place == LOCAL
 
 
 def _took(seconds: float | None) -> str:

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from gpu_pipelines.console.emulator_client import EmulatorClient
+from gpu_pipelines.distributed.processes import end_process
 from gpu_pipelines.errors import UserError
 
 _LISTENS = "listens at "
@@ -113,12 +114,7 @@ def started_for(state: Path) -> Iterator[EmulatorLink]:
     try:
         yield link
     finally:
-        process.terminate()
-        try:
-            process.wait(_SECONDS_TO_END)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        end_process(process, _SECONDS_TO_END)
         follower.join()
 
 

@@ -11,9 +11,9 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from gpu_pipelines.console.context import Console
 from gpu_pipelines.console.cost import DEFAULT
 from gpu_pipelines.console.emulator_runs import EmulatorRuns
-from gpu_pipelines.console.form_body import FormBody
 from gpu_pipelines.console.forms import checked, fields_of, given_in, values_of_run
 from gpu_pipelines.console.pipelines import Pipeline
+from gpu_pipelines.console.request_state import console_of, form_of
 from gpu_pipelines.console.shown import EMULATOR, LOCAL
 from gpu_pipelines.console.starting import start_there
 from gpu_pipelines.errors import UserError
@@ -24,13 +24,13 @@ router = APIRouter()
 @router.get("/pipelines")
 def list_of_pipelines(request: Request) -> HTMLResponse:
     """What can be started, and where a file can be dropped."""
-    return _list(_console(request), "", 200)
+    return _list(console_of(request), "", 200)
 
 
 @router.post("/pipelines", response_model=None)
 def drop_file(request: Request) -> RedirectResponse | HTMLResponse:
     """Keeps a file that was dropped, and leads to its form."""
-    console, file = _console(request), _form(request).files.get("file")
+    console, file = console_of(request), form_of(request).files.get("file")
     if file is None or not file.content:
         return _list(console, "No file was sent. Choose the YAML or JSON that KFP's compiler has written.", 422)
     try:
@@ -43,7 +43,7 @@ def drop_file(request: Request) -> RedirectResponse | HTMLResponse:
 @router.get("/pipelines/{key:path}")
 def form_of_pipeline(request: Request, key: str, like: str = "") -> HTMLResponse:
     """The form of a pipeline's inputs, with the values of the run `like`, if one is named."""
-    console = _console(request)
+    console = console_of(request)
     place, _, run_id = like.partition("/")
     pipeline = console.pipelines.pipeline(key)
     values = values_of_run(pipeline, console.runs(place).run(run_id).parameters) if like else {}
@@ -53,7 +53,7 @@ def form_of_pipeline(request: Request, key: str, like: str = "") -> HTMLResponse
 @router.post("/pipelines/{key:path}", response_model=None)
 def start(request: Request, key: str) -> RedirectResponse | HTMLResponse:
     """Starts a run with what stands in the form."""
-    console, form = _console(request), _form(request)
+    console, form = console_of(request), form_of(request)
     pipeline = console.pipelines.pipeline(key)
     given = given_in(pipeline, form.fields)
     try:
@@ -72,7 +72,7 @@ def start(request: Request, key: str) -> RedirectResponse | HTMLResponse:
 @router.get("/starting/{key}", response_model=None)
 def starting(request: Request, key: str) -> HTMLResponse | RedirectResponse:
     """A run that has been started, until it has a page of its own."""
-    console = _console(request)
+    console = console_of(request)
     values = _starting(console, key)
     return (
         RedirectResponse(values["go"], 303) if values["go"] else HTMLResponse(console.page("starting.html", **values))
@@ -82,19 +82,8 @@ def starting(request: Request, key: str) -> HTMLResponse | RedirectResponse:
 @router.get("/starting/{key}/live")
 def starting_now(request: Request, key: str) -> HTMLResponse:
     """What changes on the same page."""
-    console = _console(request)
+    console = console_of(request)
     return HTMLResponse(console.page("starting_live.html", **_starting(console, key)))
-
-
-def _console(request: Request) -> Console:
-    found: Console = request.app.state.console
-    return found
-
-
-def _form(request: Request) -> FormBody:
-    """The form that was sent; the guard has read it."""
-    found: FormBody = request.state.form
-    return found
 
 
 def _list(console: Console, problem: str, status: int) -> HTMLResponse:

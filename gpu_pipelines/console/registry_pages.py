@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from gpu_pipelines.console.comparison import drawn
 from gpu_pipelines.console.context import Console
-from gpu_pipelines.console.form_body import FormBody
 from gpu_pipelines.console.models import EmulatorModels, Model, ModelRow, Version, require_fit
+from gpu_pipelines.console.request_state import console_of, form_of
 from gpu_pipelines.console.schedules import schedules_of, turn
 from gpu_pipelines.errors import UserError
 
@@ -25,7 +25,7 @@ _MOST_CHARTS = 6
 @router.get("/models")
 def list_of_models(request: Request) -> HTMLResponse:
     """All models of all registries."""
-    console = _console(request)
+    console = console_of(request)
     rows: list[ModelRow] = console.local_models.rows()
     problem = "" if console.link.client or not console.link.is_wanted else console.link.problem
     if console.link.client:
@@ -44,13 +44,13 @@ def model_page(
     v: Annotated[list[int], Query()] = [],  # noqa: B006 (FastAPI copies it)
 ) -> HTMLResponse:
     """A model with its versions, some of them beside each other."""
-    return _model(_console(request), place, name, v, "")
+    return _model(console_of(request), place, name, v, "")
 
 
 @router.post("/models/{place}/{name}/promote", response_model=None)
 def promote(request: Request, place: str, name: str) -> HTMLResponse | RedirectResponse:
     """Makes a version the champion."""
-    console, form = _console(request), _form(request)
+    console, form = console_of(request), form_of(request)
     models = console.models(place)
     try:
         number = int(form.text("version")) if form.text("version").isdecimal() else 0
@@ -64,7 +64,7 @@ def promote(request: Request, place: str, name: str) -> HTMLResponse | RedirectR
 @router.get("/schedules")
 def list_of_schedules(request: Request) -> HTMLResponse:
     """The schedules of the emulator."""
-    console = _console(request)
+    console = console_of(request)
     schedules, problem = [], console.link.problem
     if console.link.client:
         try:
@@ -77,19 +77,8 @@ def list_of_schedules(request: Request) -> HTMLResponse:
 @router.post("/schedules/{schedule}/{action}")
 def turn_schedule(request: Request, schedule: str, action: str) -> RedirectResponse:
     """Pauses or resumes a schedule."""
-    turn(_console(request).link.require(), schedule, action)
+    turn(console_of(request).link.require(), schedule, action)
     return RedirectResponse("/schedules", 303)
-
-
-def _console(request: Request) -> Console:
-    found: Console = request.app.state.console
-    return found
-
-
-def _form(request: Request) -> FormBody:
-    """The form that was sent; the guard has read it."""
-    found: FormBody = request.state.form
-    return found
 
 
 def _model(console: Console, place: str, name: str, numbers: list[int], problem: str) -> HTMLResponse:

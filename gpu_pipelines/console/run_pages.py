@@ -12,6 +12,7 @@ from gpu_pipelines.console.comparison import curve_charts, differing, figures, i
 from gpu_pipelines.console.context import Console
 from gpu_pipelines.console.cost import DEFAULT, Cost, cost_of_jobs, cost_with
 from gpu_pipelines.console.emulator_runs import EmulatorRuns
+from gpu_pipelines.console.request_state import console_of
 from gpu_pipelines.console.shown import EMULATOR, LOCAL, Row, Run
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.reports.dag import draw_dag
@@ -31,19 +32,19 @@ _LOGS = "logs/"
 @router.get("/runs")
 def list_of_runs(request: Request, q: str = "", status: str = "", place: str = "", page: int = 1) -> HTMLResponse:
     """All runs, or those that are looked for."""
-    return HTMLResponse(_console(request).page("runs.html", **_listed(request, q, status, place, page)))
+    return HTMLResponse(console_of(request).page("runs.html", **_listed(request, q, status, place, page)))
 
 
 @router.get("/runs/rows")
 def rows_of_runs(request: Request, q: str = "", status: str = "", place: str = "", page: int = 1) -> HTMLResponse:
     """The table of the same page alone."""
-    return HTMLResponse(_console(request).page("runs_rows.html", **_listed(request, q, status, place, page)))
+    return HTMLResponse(console_of(request).page("runs_rows.html", **_listed(request, q, status, place, page)))
 
 
 @router.get("/runs/{place}/{run_id}")
 def run_page(request: Request, place: str, run_id: str, task: str = "", accelerator: str = "") -> HTMLResponse:
     """A run."""
-    console = _console(request)
+    console = console_of(request)
     run = console.runs(place).run(run_id)
     cost, wrong = None, ""
     try:
@@ -67,7 +68,7 @@ def run_page(request: Request, place: str, run_id: str, task: str = "", accelera
 @router.get("/runs/{place}/{run_id}/live")
 def run_now(request: Request, place: str, run_id: str) -> HTMLResponse:
     """What changes on the page of a run."""
-    console = _console(request)
+    console = console_of(request)
     run = console.runs(place).run(run_id)
     return HTMLResponse(console.page("run_live.html", **_drawn(run), base=_base(run.row)))
 
@@ -75,7 +76,7 @@ def run_now(request: Request, place: str, run_id: str) -> HTMLResponse:
 @router.get("/runs/{place}/{run_id}/left")
 def left_of_run(request: Request, place: str, run_id: str) -> HTMLResponse:
     """What a run has left so far."""
-    console = _console(request)
+    console = console_of(request)
     run = console.runs(place).run(run_id)
     return HTMLResponse(console.page("run_left.html", run=run, base=_base(run.row)))
 
@@ -83,14 +84,14 @@ def left_of_run(request: Request, place: str, run_id: str) -> HTMLResponse:
 @router.get("/runs/{place}/{run_id}/log")
 def log_of_run(request: Request, place: str, run_id: str, task: str, start: int = 0) -> JSONResponse:
     """What has been added to the log of a task."""
-    part = _console(request).runs(place).log(run_id, task, max(0, start))
+    part = console_of(request).runs(place).log(run_id, task, max(0, start))
     return JSONResponse({"text": part.text, "next": part.next, "whole": part.is_whole})
 
 
 @router.get("/runs/{place}/{run_id}/report")
 def report_of_run(request: Request, place: str, run_id: str, key: str) -> HTMLResponse:
     """A page that a run has written, below the way back to the run."""
-    console = _console(request)
+    console = console_of(request)
     run = console.runs(place).run(run_id)
     page = next((each for each in run.pages if each.key == key), None)
     title = " ".join(part for part in (page.task, page.name) if part) if page else key
@@ -100,7 +101,7 @@ def report_of_run(request: Request, place: str, run_id: str, key: str) -> HTMLRe
 @router.get("/runs/{place}/{run_id}/page/{key:path}")
 def raw_page(request: Request, place: str, run_id: str, key: str) -> Response:
     """The HTML of a page that a run has written, or one of the logs that its report leads to."""
-    runs = _console(request).runs(place)
+    runs = console_of(request).runs(place)
     if place == LOCAL and key.startswith(_LOGS):
         task = key.removeprefix(_LOGS).removesuffix(".log")
         steps = {
@@ -113,21 +114,21 @@ def raw_page(request: Request, place: str, run_id: str, key: str) -> Response:
 @router.get("/runs/local/{run_id}/{other}/report.html")
 def report_of_another(request: Request, run_id: str, other: str) -> RedirectResponse:
     """Where a report of a run leads to that of the run whose results it took."""
-    record = _console(request).local_runs.record(other)
+    record = console_of(request).local_runs.record(other)
     return RedirectResponse(f"/runs/{LOCAL}/{quote(record.run_id)}/page/report", 303)
 
 
 @router.post("/runs/{place}/{run_id}/stop")
 def stop_run(request: Request, place: str, run_id: str) -> RedirectResponse:
     """Asks a run to end."""
-    _console(request).runs(place).stop(run_id)
+    console_of(request).runs(place).stop(run_id)
     return RedirectResponse(f"/runs/{place}/{quote(run_id)}", 303)
 
 
 @router.get("/compare")
 def compare(request: Request, run: Annotated[list[str], Query()] = []) -> HTMLResponse:  # noqa: B006 (FastAPI copies it)
     """Two runs beside each other; with one, a choice of the other."""
-    console = _console(request)
+    console = console_of(request)
     if len(run) > 2:
         raise UserError(f"{len(run)} runs are ticked, and two are compared.", "Tick two runs.")
     chosen = [_of(console, each) for each in run]
@@ -150,13 +151,8 @@ def compare(request: Request, run: Annotated[list[str], Query()] = []) -> HTMLRe
     return HTMLResponse(page)
 
 
-def _console(request: Request) -> Console:
-    found: Console = request.app.state.console
-    return found
-
-
 def _steps(request: Request, run_id: str) -> Any:
-    return _console(request).local_runs.record(run_id).steps
+    return console_of(request).local_runs.record(run_id).steps
 
 
 def _rows(console: Console) -> tuple[list[Row], str]:
@@ -173,7 +169,7 @@ def _rows(console: Console) -> tuple[list[Row], str]:
 
 
 def _listed(request: Request, q: str, status: str, place: str, page: int) -> dict[str, Any]:
-    rows, problem = _rows(_console(request))
+    rows, problem = _rows(console_of(request))
     found = [
         row
         for row in rows

@@ -11,7 +11,7 @@ from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag.advanced import ADVANCED, fields_of_advanced, parameter_with
 from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, said_by
 from gpu_pipelines.prediction.settings import PredictSettings
 
 if TYPE_CHECKING:
@@ -74,8 +74,4 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
     from gpu_pipelines.prediction.model import registered_version
 
     settings = fields_from(PredictSettings, arguments)
-    try:
-        registered_version(settings.registry, settings.model_name, settings.model_version)
-    except UserError as error:
-        return [f"{error.problem} {error.remedy}".strip()]
-    return []
+    return said_by(lambda: registered_version(settings.registry, settings.model_name, settings.model_version))

@@ -13,7 +13,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag.places import DATA, DIRECTORY, FILE, REGISTRY, Place, lost_registry
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import said_by
 from gpu_pipelines.evaluation.benchmark_request import places_of_benchmarks
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry import is_local, open_registry
@@ -89,7 +89,7 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
     if uri := arguments.get("checkpoint_uri"):
         task = fields_from(PrepareSettings, arguments).task
         shaping, configured = training.resolved(task).shaping(), training.possible_hashes(task)
-        found += _said_by(lambda: require_same_training(uri, shaping, configured, training.resume_from_step))
+        found += said_by(lambda: require_same_training(uri, shaping, configured, training.resume_from_step))
     return found
 
 
@@ -113,14 +113,5 @@ def problems_of_access_around(
     if near and is_local(registry):
         found.append(lost_registry(registry, "registry=vertex:// for Vertex AI Model Registry"))
     else:
-        found += _said_by(lambda: open_registry(registry, near).require_writable())
+        found += said_by(lambda: open_registry(registry, near).require_writable())
     return found
-
-
-def _said_by(look: Callable[[], None]) -> list[str]:
-    """What a look at something says is wrong with it."""
-    try:
-        look()
-    except UserError as error:
-        return [f"{error.problem} {error.remedy}".strip()]
-    return []

@@ -44,7 +44,7 @@ from gpu_pipelines.data.units.progress import SECONDS_BETWEEN_LINES
 from gpu_pipelines.data.units.source_shards import SourceShard, joined, source_shards_of, unit_bytes
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.data.units.units import Units, UnitWriters, Writing
-from gpu_pipelines.distributed.pieces import Executor
+from gpu_pipelines.distributed.pieces import Executor, WorkOptions
 from gpu_pipelines.distributed.process_executor import ProcessExecutor
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, UserError
@@ -158,9 +158,8 @@ class _Task:
         arguments = (for_workers(self.preparation), self.work.uri, written)
         said = [0] * len(pieces)
         shown = time.monotonic()
-        done = self.host.executor.map(
-            ShardWork, arguments, pieces, check=self.host.check, named=lambda piece: piece.called
-        )
+        options = WorkOptions(check=self.host.check, named=lambda piece: piece.called)
+        done = self.host.executor.map(ShardWork, arguments, pieces, options)
         for so_far, (number, found) in enumerate(done, start=1):
             said[number] = found
             if (now := time.monotonic()) - shown > SECONDS_BETWEEN_LINES:

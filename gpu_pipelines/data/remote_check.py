@@ -63,9 +63,9 @@ def _look(settings: PrepareSettings, look: Look) -> None:
     try:
         source_of(settings.source).require_readable(settings)
     except (AccessDeniedError, NoSuchStorageError, UnavailableError) as error:
-        look.unseen.append(f"{error.problem} {error.remedy}".strip())
+        look.unseen.append(error.in_one_line)
     except UserError as error:
-        look.problems.append(f"{error.problem} {error.remedy}".strip())
+        look.problems.append(error.in_one_line)
     except ImportError as error:  # Whoever only compiles and sends pipelines need not have what reads data.
         look.unseen.append(f"{settings.source} cannot be read here: the package {error.name} is not installed.")
     except Exception as error:  # Credentials and networks of several packages: the first step meets them or does not.

@@ -29,7 +29,7 @@ def problems_here(settings: PrepareSettings) -> list[str]:
         try:
             source_of(each.source).require_readable(each)
         except UserError as error:
-            found.append(f"{error.problem} {error.remedy}".strip())
+            found.append(error.in_one_line)
     return found
 
 

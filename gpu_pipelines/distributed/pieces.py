@@ -110,6 +110,21 @@ def _nothing() -> None:
     pass
 
 
+@dataclass(frozen=True)
+class WorkOptions:
+    """How pieces are worked on.
+
+    Attributes:
+        check: is called again and again; ends the work by raising.
+        needs: what one worker needs.
+        named: the name of a piece, for messages; None for its number.
+    """
+
+    check: Callable[[], None] = _nothing
+    needs: Needs = Needs()
+    named: Callable[[Any], str] | None = None
+
+
 class Executor(ABC):
     """Does work in pieces. A context manager; at its end all workers have ended.
 
@@ -146,10 +161,7 @@ class Executor(ABC):
         maker: Callable[..., Callable[[In], Out]],
         arguments: tuple[Any, ...],
         pieces: Iterable[In],
-        *,
-        check: Callable[[], None] = _nothing,
-        needs: Needs = Needs(),
-        named: Callable[[In], str] | None = None,
+        options: WorkOptions = WorkOptions(),
     ) -> Iterator[tuple[int, Out]]:
         """Does work with each piece and gives the number of the piece, from 0, and its result, as they are done.
 
@@ -158,57 +170,44 @@ class Executor(ABC):
                 machines, like what it is given and returns.
             arguments: of `maker`.
             pieces: taken one by one, in this thread, as workers become free.
-            check: is called again and again; ends the work by raising.
-            needs: what one worker needs.
-            named: the name of a piece, for messages; left out, its number.
+            options: how.
 
         Raises:
             UserError: the work has raised it, in whatever worker, or a piece killed worker after worker.
         """
-        return self._done(Work(maker, arguments), pieces, check, needs, named, window=0)
+        return self._done(Work(maker, arguments), pieces, options, window=0)
 
     def in_order(
         self,
         maker: Callable[..., Callable[[In], Out]],
         arguments: tuple[Any, ...],
         pieces: Iterable[In],
-        *,
-        check: Callable[[], None] = _nothing,
-        needs: Needs = Needs(),
-        named: Callable[[In], str] | None = None,
+        options: WorkOptions = WorkOptions(),
     ) -> Iterator[Out]:
         """As `map`, but the results alone, in the order of the pieces; few wait, however long one of them takes."""
         waiting: dict[int, Out] = {}
         following = 0
-        for number, result in self._done(Work(maker, arguments), pieces, check, needs, named, window=2):
+        for number, result in self._done(Work(maker, arguments), pieces, options, window=2):
             waiting[number] = result
             while following in waiting:
                 yield waiting.pop(following)
                 following += 1
 
-    def _done(
-        self,
-        work: Work,
-        pieces: Iterable[Any],
-        check: Callable[[], None],
-        needs: Needs,
-        named: Callable[[Any], str] | None,
-        window: int,
-    ) -> Iterator[tuple[int, Any]]:
+    def _done(self, work: Work, pieces: Iterable[Any], options: WorkOptions, window: int) -> Iterator[tuple[int, Any]]:
         left = iter(pieces)
         first = list(islice(left, self.few + 1))
         if not first:
             return
-        if len(first) <= self.few or self._is_alone(needs):
+        if len(first) <= self.few or self._is_alone(options.needs):
             do = work.maker(*work.arguments)
             for number, piece in enumerate(chain(first, left)):
-                check()
+                options.check()
                 yield number, do(piece)
             return
-        workers = self._workers(work, needs, check)
+        workers = self._workers(work, options.needs, options.check)
         is_over = False
         try:
-            yield from _Course(workers, chain(first, left), check, named, window).run()
+            yield from _Course(workers, chain(first, left), options, window).run()
             is_over = True
         finally:
             workers.close(is_over=is_over)
@@ -221,16 +220,8 @@ class Executor(ABC):
 class _Course:
     """The course of one `map`: which pieces are with workers, and which were lost how often."""
 
-    def __init__(
-        self,
-        workers: Workers,
-        pieces: Iterator[Any],
-        check: Callable[[], None],
-        named: Callable[[Any], str] | None,
-        window: int,
-    ) -> None:
-        self._workers, self._check, self._window = workers, check, window
-        self._named = named
+    def __init__(self, workers: Workers, pieces: Iterator[Any], options: WorkOptions, window: int) -> None:
+        self._workers, self._options, self._window = workers, options, window
         self._left = enumerate(pieces)
         self._following: tuple[int, Any] | None = None
         self._is_empty = False
@@ -244,7 +235,7 @@ class _Course:
             self._give()
             if self._is_empty and not self._given:
                 return
-            self._check()
+            self._options.check()
             for outcome in self._workers.outcomes(_SECONDS_BETWEEN_LOOKS):
                 if outcome.answer is None:
                     self._note_lost(outcome)
@@ -269,14 +260,14 @@ class _Course:
             self._following = None
             self._given[number] = piece
             self._workers.give(number, piece)
-            self._check()
+            self._options.check()
 
     def _note_lost(self, outcome: Outcome) -> None:
         number = outcome.number
         self._again.append(number)
         if not outcome.lost:
             return
-        name = self._named(self._given[number]) if self._named else f"piece {number}"
+        name = self._options.named(self._given[number]) if self._options.named else f"piece {number}"
         counter, most = (self._nodes_lost, MOST_NODES_LOST) if outcome.is_node else (self._killed, MOST_KILLED)
         counter[number] += 1
         print(f"{outcome.lost} is gone; {name} is done again", flush=True)

@@ -48,6 +48,16 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def end_process(process: subprocess.Popen[Any], seconds: float) -> None:
+    """Tells a process to end, and kills it where it has not after some seconds."""
+    process.terminate()
+    try:
+        process.wait(seconds)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
 def process_pool(processes: int, initializer: Callable[..., None], arguments: tuple[Any, ...]) -> ProcessPoolExecutor:
     """A pool whose processes end with this one, and leave signals to it.
 

@@ -19,7 +19,7 @@ from gpu_pipelines.data.sources.rows import rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.drift.settings import LOGGED_AT, LOGS, PAYLOAD, DriftSettings
-from gpu_pipelines.prediction.source_rows import RowSource, choices_of
+from gpu_pipelines.prediction.source_rows import RowSource, choices_of, read_value
 from gpu_pipelines.serving.predictor import Inputs, Predictor, row_or_why_not
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.tasks.formats import FORMATS
@@ -98,7 +98,7 @@ def usable_rows(live: LiveRows, predictor: Predictor) -> Iterator[list[Any]]:
             for each in some
             if each.is_instance
         ]
-        values = [_read(each.value) for each in some if not each.is_instance]
+        values = [read_value(each.value) for each in some if not each.is_instance]
         usable = [each for each in values if not isinstance(each, Problem)]
         made += [*predictor.rows_of(usable, parameters), *(each for each in values if isinstance(each, Problem))]
         for row in made:
@@ -109,15 +109,6 @@ def usable_rows(live: LiveRows, predictor: Predictor) -> Iterator[list[Any]]:
 
 def _row_of_instance(predictor: Predictor, instance: Any, parameters: Any) -> Any:
     return predictor.read(instance, parameters).row()
-
-
-def _read(value: Any) -> Any:
-    if not isinstance(value, SourceFile):
-        return value
-    try:
-        return value.read()
-    except (OSError, ValueError) as error:
-        return Problem("file cannot be read", getattr(error, "strerror", None) or str(error))
 
 
 def _columns_of_log(files: SourceFiles, rows: Any) -> list[str] | None:

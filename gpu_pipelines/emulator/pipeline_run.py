@@ -13,6 +13,7 @@ from typing import Any
 
 from gpu_pipelines.emulator.conditions import holds, selected
 from gpu_pipelines.emulator.payload import PipelineRun
+from gpu_pipelines.emulator.task_order import in_order, tasks_before
 
 SUCCEEDED, FAILED, SKIPPED, CANCELLED = "SUCCEEDED", "FAILED", "SKIPPED", "CANCELLED"
 NOT_TRIGGERED, PENDING = "NOT_TRIGGERED", "PENDING"
@@ -103,7 +104,7 @@ class JobRun:
         dag = component["dag"]
         tasks = dag["tasks"]
         # All have their names before one begins, so that these are the same each time.
-        left = {name: self._own_name(name, turn, part) for name in _in_order(tasks)}
+        left = {name: self._own_name(name, turn, part) for name in in_order(tasks)}
         before = {name: tasks_before(tasks[name]) & set(tasks) for name in tasks}
         running: dict[Future[Ended], str] = {}
         with ThreadPoolExecutor(len(tasks), thread_name_prefix="task") as pool:
@@ -272,24 +273,6 @@ class JobRun:
 
 def _text(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value)
-
-
-def tasks_before(placed: Mapping[str, Any]) -> set[str]:
-    """The names of the tasks that a task waits for: those that the file says, and those whose outputs it takes."""
-    given = placed.get("inputs", {})
-    outputs = [source.get("taskOutputParameter") for source in given.get("parameters", {}).values()]
-    outputs += [source.get("taskOutputArtifact") for source in given.get("artifacts", {}).values()]
-    return {*placed.get("dependentTasks", []), *(each["producerTask"] for each in outputs if each)}
-
-
-def _in_order(tasks: Mapping[str, Any]) -> Iterator[str]:
-    """The names of tasks, each after those that it depends on."""
-    left, done = list(tasks), set[str]()
-    while left:
-        name = next(each for each in left if tasks_before(tasks[each]) & set(tasks) <= done)
-        left.remove(name)
-        done.add(name)
-        yield name
 
 
 def _turns_of(placed: Mapping[str, Any], values: Values) -> Iterator[Values]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.conditions import check_condition
-from gpu_pipelines.emulator.pipeline_run import tasks_before
+from gpu_pipelines.emulator.task_order import tasks_before
 
 _EXECUTORS = ("container", "importer")
 #: What runs a Python component; with a module's path the code is in the file of the pipeline.

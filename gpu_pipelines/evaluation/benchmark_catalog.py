@@ -197,7 +197,7 @@ def problems_in_catalog(benchmarks: Sequence[str], gates: Mapping[str, Gate | Ch
             return found
         metrics = catalog.metrics()
     except UserError as error:
-        return [f"{error.problem} {error.remedy}".strip()]
+        return [error.in_one_line]
     return [why for text, gate in gates.items() if (why := wrong_gate(text, gate, metrics))]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -42,6 +42,26 @@ class Candidate:
     def name(self) -> str:
         name = f"{self.path.name} (ema)" if self.ema else self.path.name
         return f"{self.training}/{name}" if self.training else name
+
+
+@dataclass(frozen=True)
+class WorkOnModels:
+    """Work to be done with several models, spread over all processes.
+
+    Attributes:
+        function: of a module; takes the runner of a process, a model source and one argument.
+        arguments: the arguments, each with the number of its model.
+        done: is called in this thread with the number of a model and its answers, once it has them all.
+    """
+
+    function: Callable[..., Any]
+    arguments: Sequence[tuple[int, Any]]
+    done: Callable[[int, list[Any]], None]
+
+    def with_models(self, numbers: Sequence[int]) -> WorkOnModels:
+        """The part of the work that is with some of the models, which have other numbers there: 0, 1 and so on."""
+        given = [(numbers.index(number), each) for number, each in self.arguments if number in numbers]
+        return WorkOnModels(self.function, given, lambda number, found: self.done(numbers[number], found))
 
 
 class Scorer(Protocol):

@@ -37,7 +37,7 @@ from gpu_pipelines.evaluation.shift import data_of, shift_gate, shift_json
 from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.evaluation.trainings_scoring import TrainingsScorer
 from gpu_pipelines.profiles.making import keep_profile
-from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry
+from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.tasks.tasks import task_named
 
 #: Of checkpoints that are equal by the metric that chooses, the one with the lowest of these is taken.
@@ -81,6 +81,8 @@ def evaluate_checkpoints(
     texts = TextScoring(settings.texts, dataset, settings.select_by == JUDGE) if settings.generate else None
     with closing(_scorer(settings, dataset, directories, processes, texts)) as scorer:
         found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, texts, stores or {})
+    found.save(export_directory)
+    write_model_card(export_directory, found, dataset.manifest.source, task_named(task).pipeline_tag)
     if not settings.scoring_function:
         keep_profile(export_directory, dataset)
     if benchmarked is not None:
@@ -125,13 +127,11 @@ def _evaluate(
     scores = scorer.on_test(best)
     name = settings.model_name or model_name_for(dataset.manifest.source)
     registered = open_registry(settings.registry).champion(name)
-    champion = beside(registered, scorer, scores, dataset.manifest) if registered else None
+    both = (registered, beside(registered, scorer, scores, dataset.manifest)) if registered else None
+    champion = both[1] if both else None
     theirs = champion.scores if champion else None
-    both = (registered, champion) if registered and champion else None
-    benchmarked = _benchmarked(scorer, settings, ranked, both, stores)
-    test = summary(scores)
-    if values:
-        test["slices"] = slices_of(values, scores, theirs)
+    benchmarked = run_benchmarks(_runs_models(scorer), settings, ranked, both, stores) if settings.benchmarks else None
+    test = summary(scores) | ({"slices": slices_of(values, scores, theirs)} if values else {})
     asked = settings.parsed_gates(task)
     latency = scorer.latency(best) if _asks_for_latency(settings, asked) else None
     figures = _figures(scores, test, latency) | (benchmarked.figures() if benchmarked else {})
@@ -167,22 +167,12 @@ def _evaluate(
     scorer.export(best, export_directory)
     if isinstance(scores, ScoresWithText):
         write_texts(export_directory, scores, theirs)
-    evaluation.save(export_directory)
-    write_model_card(export_directory, evaluation, dataset.manifest.source, task_named(task).pipeline_tag)
     return evaluation, benchmarked
 
 
-def _benchmarked(
-    scorer: Scorer,
-    settings: EvaluationSettings,
-    ranked: Sequence[Candidate],
-    beside_them: tuple[RegisteredVersion, Champion] | None,
-    stores: Mapping[str, str],
-) -> Benchmarked | None:
-    """What came of the benchmarks; None where there are none. A function of the user's is refused beside them."""
-    if not settings.benchmarks:
-        return None
-    return run_benchmarks(cast("RunsModels", scorer), settings, ranked, beside_them, stores)
+def _runs_models(scorer: Scorer) -> RunsModels:
+    """The scorer as benchmarks use it: a function of the user's, which runs no models, is refused beside them."""
+    return cast("RunsModels", scorer)
 
 
 def _trainings(scorer: Scorer) -> list[dict[str, Any]]:

@@ -24,7 +24,7 @@ from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.integrity import digest_of
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.candidates import Candidate
+from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
@@ -135,16 +135,10 @@ class RecipeScorer:
     def champion_on_test(self, champion: RegisteredVersion) -> Scores:
         return self._score_on_test(_champion(champion))
 
-    def each(
-        self,
-        models: Sequence[Candidate | RegisteredVersion],
-        function: Callable[..., Any],
-        arguments: Sequence[tuple[int, Any]],
-        done: Callable[[int, list[Any]], None],
-    ) -> None:
+    def each(self, models: Sequence[Candidate | RegisteredVersion], work: WorkOnModels) -> None:
         """Does work with models, spread over all processes; see `RunsModels` of benchmarks."""
         sources = [self._source(each) if isinstance(each, Candidate) else _champion(each) for each in models]
-        self._sharded.each(sources, function, arguments, done)
+        self._sharded.each(sources, work)
 
     def identity_of(self, candidate: Candidate) -> str:
         """Hex SHA-256 of what the weights of a candidate are made of."""

@@ -22,6 +22,7 @@ import torch
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.processes import cores, killed_is_said, process_pool
 from gpu_pipelines.errors import ProcessFailedError, UserError, first_line
+from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
@@ -157,26 +158,15 @@ class ShardedRunner:
         shards = [Shard(source, number, function, (split, *place)) for number, (source, place) in enumerate(parts)]
         self._work(_Job(sources, shards), lambda source, found: done(source, np.concatenate(found)))
 
-    def each(
-        self,
-        sources: Sequence[ModelSource],
-        function: Callable[..., Any],
-        arguments: Sequence[tuple[int, Any]],
-        done: Callable[[int, list[Any]], None],
-    ) -> None:
+    def each(self, sources: Sequence[ModelSource], work: WorkOnModels) -> None:
         """Does other work with several models than to predict rows.
-
-        Args:
-            sources: the models.
-            function: of a module; takes the runner of a process, the source and one argument.
-            arguments: the arguments, each with the number of its source.
-            done: is called in this thread with the number of a source and its answers, once it has them all.
 
         Raises:
             UserError: a model cannot be loaded, the function raises it, or a process was killed.
         """
-        shards = [Shard(source, number, function, (each,)) for number, (source, each) in enumerate(arguments)]
-        self._work(_Job(sources, shards), done)
+        parts = enumerate(work.arguments)
+        shards = [Shard(source, number, work.function, (each,)) for number, (source, each) in parts]
+        self._work(_Job(sources, shards), work.done)
 
     def _work(self, job: _Job, done: Callable[[int, list[Any]], None]) -> None:
         threads = [self._waiting_thread(number, job) for number in range(len(self._pools))]

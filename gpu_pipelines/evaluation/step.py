@@ -27,7 +27,7 @@ from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.trainings import named_by_settings, names_of
 from gpu_pipelines.notifications import notes
-from gpu_pipelines.tracking.facts import benchmark_figures, facts_of_dataset, facts_of_evaluation
+from gpu_pipelines.tracking.facts import Facts, benchmark_figures, facts_of_dataset, facts_of_evaluation
 from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at, run_of
 
 
@@ -76,27 +76,39 @@ def run(
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
             directories = local_checkpoints(places, Path(scratch), has_own_scores=bool(settings.scoring_function))
             with _tracked(tracking, checkpoints, places, directories) as tracked:
+                stores = _stores(places, directories)
                 with (
                     output_files(best_checkpoint, EVALUATION) as exported,
                     output_files(benchmark_results, BENCHMARKS) as results,
                 ):
-                    found = evaluate_checkpoints(
-                        settings, rows, directories, exported, None, results, _stores(places, directories)
-                    )
+                    found = evaluate_checkpoints(settings, rows, directories, exported, None, results, stores)
                 write_report(found, rows, Path(report.path))
                 if tracked.is_on:
                     best_checkpoint.metadata[RUN_OF_ARTIFACT] = tracked.run.to_json()
-                    facts = facts_of_dataset(Dataset(rows).manifest) + facts_of_evaluation(found)
-                    tracked.add(facts, evaluation_report=report.path)
-        best_checkpoint.metadata.update(task=found.task, checkpoint=found.best, rehearsal=found.rehearsal)
-        if not found.scoring_function:
-            best_checkpoint.metadata["framework"] = "pytorch"
-        log_metrics(evaluation, _figures(found))
-        _write_confusion(confusion, found)
+                    tracked.add(_facts(rows, found), evaluation_report=report.path)
+        _fill(best_checkpoint, evaluation, confusion, found)
         notes.leave(outcome_uri, notes.EVALUATED, _verdict(found))
-        for gate in found.gates:
-            print(f"gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}, {gate['why']}", flush=True)
+        _print_gates(found)
     return (found.passed,)
+
+
+def _facts(rows: Path, found: Evaluation) -> Facts:
+    """What the tracker is told."""
+    return facts_of_dataset(Dataset(rows).manifest) + facts_of_evaluation(found)
+
+
+def _fill(best_checkpoint: Any, evaluation: Any, confusion: Any, found: Evaluation) -> None:
+    """Lets the artifacts say what was found."""
+    best_checkpoint.metadata.update(task=found.task, checkpoint=found.best, rehearsal=found.rehearsal)
+    if not found.scoring_function:
+        best_checkpoint.metadata["framework"] = "pytorch"
+    log_metrics(evaluation, _figures(found))
+    _write_confusion(confusion, found)
+
+
+def _print_gates(found: Evaluation) -> None:
+    for gate in found.gates:
+        print(f"gate {gate['gate']}: {'passed' if gate['passed'] else 'FAILED'}, {gate['why']}", flush=True)
 
 
 def _figures(found: Evaluation) -> dict[str, float]:

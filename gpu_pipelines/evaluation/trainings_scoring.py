@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.evaluation.candidates import Candidate
+from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.scores import Scores
@@ -69,19 +69,12 @@ class TrainingsScorer:
     def champion_on_test(self, champion: RegisteredVersion) -> Scores:
         return self._current.champion_on_test(champion)
 
-    def each(
-        self,
-        models: Sequence[Candidate | RegisteredVersion],
-        function: Callable[..., Any],
-        arguments: Sequence[tuple[int, Any]],
-        done: Callable[[int, list[Any]], None],
-    ) -> None:
+    def each(self, models: Sequence[Candidate | RegisteredVersion], work: WorkOnModels) -> None:
         """Does work with models, those of one training after those of another; the champion's with the best one's."""
         owners = [self._of(each) if isinstance(each, Candidate) else self._current for each in models]
         for scorer in dict.fromkeys(owners):
             mine = [number for number, owner in enumerate(owners) if owner is scorer]
-            given = [(mine.index(number), each) for number, each in arguments if number in mine]
-            scorer.each([models[n] for n in mine], function, given, lambda n, found, mine=mine: done(mine[n], found))  # type: ignore[misc]
+            scorer.each([models[number] for number in mine], work.with_models(mine))
             if scorer is not self._current:
                 scorer.release()
 

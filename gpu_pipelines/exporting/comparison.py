@@ -15,6 +15,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.models import Loaded
 from gpu_pipelines.evaluation.runner import Runner
+from gpu_pipelines.evaluation.settings import Ranking
 from gpu_pipelines.tasks.tasks import task_named
 
 #: Rows whose logits are compared, at most.
@@ -24,14 +25,6 @@ MOST_ROWS_AT_ONCE = 8
 SAME_LOGITS = 1e-3
 #: Of a metric below this, the margin is a share of this.
 _SMALLEST = 1e-3
-
-
-@dataclass(frozen=True)
-class Ranking:
-    """What two models are compared by: a metric, and whether more of it is better."""
-
-    metric: str
-    more_is_better: bool
 
 
 @dataclass(frozen=True)

@@ -25,10 +25,10 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.bootstrap import json_metrics
 from gpu_pipelines.evaluation.models import Loaded, ModelSource, load_champion
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.evaluation.settings import Ranking
 from gpu_pipelines.exporting import gguf_model, onnx_model
 from gpu_pipelines.exporting.comparison import (
     SAME_LOGITS,
-    Ranking,
     agreement,
     is_language_model,
     lost,

@@ -75,7 +75,7 @@ def problems_of_addresses(
         try:
             channel = channel_named(name)
         except UserError as error:
-            found.append(f"{error.problem} {error.remedy}".strip())
+            found.append(error.in_one_line)
             continue
         if channel.takes_secret:
             found += _problems_of_reference(name, address, variables)

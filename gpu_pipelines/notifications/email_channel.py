@@ -43,7 +43,7 @@ class Email(Channel):
         try:
             password = value_of(mail.password) if mail.password else ""
         except UserError as error:
-            raise NotSentError(f"{error.problem} {error.remedy}".strip()) from None
+            raise NotSentError(error.in_one_line) from None
         where = urlsplit(mail.address)
         host = str(where.hostname)
         try:

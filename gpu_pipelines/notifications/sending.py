@@ -86,4 +86,4 @@ def _send(channel: Channel, message: Message, address: str, mail: MailServer, fi
 
 
 def _in_words(error: Exception) -> str:
-    return f"{error.problem} {error.remedy}".strip() if isinstance(error, UserError) else str(error)
+    return error.in_one_line if isinstance(error, UserError) else str(error)

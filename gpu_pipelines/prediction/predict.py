@@ -26,6 +26,7 @@ from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.sources import source_of
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork, kept_work
+from gpu_pipelines.distributed.pieces import WorkOptions
 from gpu_pipelines.distributed.signals import noted
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.prediction.devices import Workers, workers_for
@@ -154,8 +155,8 @@ class _Prediction:
             if first is not None:
                 pieces, told = chain([first], left), self._told(workers, Check(check))
                 with _kept_by_threads(work, self._form.suffix) as keep:
-                    given: Any = {"check": check, "needs": workers.needs, "named": _named}
-                    for _, predicted in workers.executor.map(worker_for, (told,), pieces, **given):
+                    options = WorkOptions(check, workers.needs, _named)
+                    for _, predicted in workers.executor.map(worker_for, (told,), pieces, options):
                         keep(predicted)
                         progress.advance(predicted.rows)
         done = [work.require(piece_name(number)) for number in range(left.pieces)]

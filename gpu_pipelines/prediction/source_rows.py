@@ -54,6 +54,16 @@ class InputRow(NamedTuple):
     instance: Any = None
 
 
+def read_value(value: Any) -> Any:
+    """The value of a row, from the file that it is in; or the `Problem` with that."""
+    if not isinstance(value, SourceFile):
+        return value
+    try:
+        return value.read()
+    except (OSError, ValueError) as error:
+        return Problem(NOT_READ, getattr(error, "strerror", None) or str(error))
+
+
 class Piece(NamedTuple):
     """Rows that follow one another, which one worker predicts; pieces are numbered from 0."""
 

@@ -18,7 +18,7 @@ from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT, Problem
 from gpu_pipelines.data.units.parallel import in_order
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.prediction.source_rows import NOT_READ, InputRow, Piece
+from gpu_pipelines.prediction.source_rows import InputRow, Piece, read_value
 from gpu_pipelines.prediction.written import Form, Prediction
 from gpu_pipelines.serving.batching import Unfinished
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Predictor
@@ -169,7 +169,7 @@ class _Worker:
             yield batch
 
     def _decoded(self, piece: Piece, numbers: Sequence[int]) -> tuple[Sequence[int], list[Any]]:
-        values = [_read(piece.rows[number].value) for number in numbers]
+        values = [read_value(piece.rows[number].value) for number in numbers]
         rows = iter(
             self._predictor.rows_of([each for each in values if not isinstance(each, Problem)], self._parameters)
         )
@@ -234,16 +234,6 @@ class _Failure(NamedTuple):
     def problem(self) -> Problem:
         told = (str(self.error).strip() or "no message").splitlines()[0]
         return Problem(FAILED, f"{type(self.error).__name__}: {told[:300]}")
-
-
-def _read(value: Any) -> Any:
-    """The value of a row, from the file that it is in."""
-    if not isinstance(value, SourceFile):
-        return value
-    try:
-        return value.read()
-    except (OSError, ValueError) as error:
-        return Problem(NOT_READ, getattr(error, "strerror", None) or str(error))
 
 
 def _length(row: InputRow) -> int:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from gpu_pipelines.artifacts.mlflow_server import MLFLOW, MLFLOW_FILE
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, said_by
 from gpu_pipelines.registry.directory import DirectoryRegistry
 from gpu_pipelines.registry.registered import RegisteredVersion, Registry
 
@@ -66,10 +66,7 @@ def registry_problems(uri: str, model_name: str) -> list[str]:
     if not uri:
         found.append("registry is empty. Give a directory, such as ./registry.")
     else:
-        try:
-            open_registry(uri)
-        except UserError as error:
-            found.append(f"{error.problem} {error.remedy}")
+        found += said_by(lambda: open_registry(uri))
     if model_name and not _MODEL_NAME.fullmatch(model_name):
         found.append(
             f"model_name is {model_name[:80]!r}; give 1 to 63 lower-case letters, digits, dots, dashes or underscores, "

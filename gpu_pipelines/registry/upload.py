@@ -99,14 +99,7 @@ def upload_model(
     name = settings.model_name or (evaluation.model_name if evaluation else "")
     if not name:
         raise UserError(f"The model in {model_directory} has no {EVALUATION}, so nothing names it.", "Give model_name.")
-    near = place if is_remote(place) else ""
-    if near and is_local(settings.registry):
-        kind = "file" if settings.registry.startswith(MLFLOW_FILE) else "directory"
-        raise UserError(
-            f"The registry {settings.registry} would be a {kind} of this container, lost with it.",
-            "Give registry=vertex:// for Vertex AI Model Registry.",
-        )
-    registry = open_registry(settings.registry, near, settings.serving_image, settings.encryption_key)
+    registry = _registry(settings, near=place if is_remote(place) else "")
     version = registry.add(
         name,
         model_directory,
@@ -131,6 +124,25 @@ def upload_model(
             flush=True,
         )
     return version
+
+
+def _registry(settings: UploadSettings, near: str) -> Registry:
+    """The registry that the settings name.
+
+    Args:
+        settings: those of the step.
+        near: where in a bucket the step leaves its artifacts; empty where that is in no bucket.
+
+    Raises:
+        UserError: it would be in the container of a step, or cannot be opened.
+    """
+    if near and is_local(settings.registry):
+        kind = "file" if settings.registry.startswith(MLFLOW_FILE) else "directory"
+        raise UserError(
+            f"The registry {settings.registry} would be a {kind} of this container, lost with it.",
+            "Give registry=vertex:// for Vertex AI Model Registry.",
+        )
+    return open_registry(settings.registry, near, settings.serving_image, settings.encryption_key)
 
 
 def _evaluation_in(directory: Path) -> Evaluation | None:

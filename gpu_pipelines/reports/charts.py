@@ -61,12 +61,7 @@ def line_chart(
             axes.plot(line.x, line.y, color=color, linewidth=1.8, label=line.name, marker=marker, markersize=4)
         if mark is not None:
             axes.axvline(mark, color=_INK, alpha=0.5, linewidth=1, linestyle=":")
-        _plain_ticks(axes.xaxis)
-        _plain_ticks(axes.yaxis)
-        if logarithmic:
-            _set_logarithmic(axes, [value for line in lines for value in line.y])
-        axes.set_xlabel(x_label, color=_INK)
-        axes.grid(color=_INK, alpha=0.12)
+        _set_axes(axes, x_label, lines, logarithmic)
         if len(lines) > 1:
             axes.legend(frameon=False, labelcolor=_INK)
     return svg[0]
@@ -93,13 +88,17 @@ def many_lines_chart(
             color, width, alpha = (_COLORS[0], 2.2, 1.0) if stands_out else (_INK, 1.0, 0.35)
             marker = "o" if len(line.x) == 1 else None
             axes.plot(line.x, line.y, color=color, linewidth=width, alpha=alpha, marker=marker, markersize=3)
-        _plain_ticks(axes.xaxis)
-        _plain_ticks(axes.yaxis)
-        if logarithmic:
-            _set_logarithmic(axes, [value for line in lines for value in line.y])
-        axes.set_xlabel(x_label, color=_INK)
-        axes.grid(color=_INK, alpha=0.12)
+        _set_axes(axes, x_label, lines, logarithmic)
     return svg[0]
+
+
+def _set_axes(axes: Any, x_label: str, lines: Sequence[Line], logarithmic: bool) -> None:
+    _plain_ticks(axes.xaxis)
+    _plain_ticks(axes.yaxis)
+    if logarithmic:
+        _set_logarithmic(axes, [value for line in lines for value in line.y])
+    axes.set_xlabel(x_label, color=_INK)
+    axes.grid(color=_INK, alpha=0.12)
 
 
 @dataclass(frozen=True)

@@ -24,13 +24,15 @@ _MOST_COLUMNS = 9
 _TAG = re.compile(r"<[^>]*>")
 
 
+def templates_in(folder: Path) -> Environment:
+    """The Jinja templates of a folder, which may include those of this one; what is not `Markup` is escaped."""
+    loader = FileSystemLoader([folder, _HERE])
+    return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+
+
 def render(template: Path, **values: Any) -> Markup:
-    """Fills in a Jinja template, which may include those of this folder; what is not `Markup` is escaped."""
-    loader = FileSystemLoader([template.parent, _HERE])
-    environment = Environment(
-        loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    text = environment.get_template(template.name).render(**values)
+    """Fills in a Jinja template; see `templates_in`."""
+    text = templates_in(template.parent).get_template(template.name).render(**values)
     return Markup(_STACKED.sub(_with_labels, text))  # noqa: S704 (escaped by the template)
 
 

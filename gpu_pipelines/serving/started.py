@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
+from gpu_pipelines.distributed.processes import end_process
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.listener import listen
 from gpu_pipelines.serving.settings import PREFIX, Contract
@@ -77,7 +78,7 @@ def started_server(place: str) -> Iterator[StartedServer]:
             _wait(server, address, log)
             yield StartedServer(address)
         finally:
-            _stop(server)
+            end_process(server, _STOP_SECONDS)
 
 
 def _wait(server: subprocess.Popen[bytes], address: str, log: BinaryIO) -> None:
@@ -96,12 +97,3 @@ def _wait(server: subprocess.Popen[bytes], address: str, log: BinaryIO) -> None:
             pass
         time.sleep(0.1)
     raise UserError(f"The prediction server has not loaded the model within {_LOAD_SECONDS:g} s.")
-
-
-def _stop(server: subprocess.Popen[bytes]) -> None:
-    server.terminate()
-    try:
-        server.wait(_STOP_SECONDS)
-    except subprocess.TimeoutExpired:
-        server.kill()
-        server.wait()

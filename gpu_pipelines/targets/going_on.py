@@ -17,6 +17,7 @@ from typing import Any
 
 from gpu_pipelines.dag.placement import LOOKING_STEPS, TRAINING_STEPS
 from gpu_pipelines.emulator.conditions import holds
+from gpu_pipelines.emulator.task_order import in_order, tasks_before
 from gpu_pipelines.errors import InvalidRequestError, some_of
 from gpu_pipelines.targets.earlier import NOT_TRIGGERED, RESUMES, SUCCEEDED, EarlierRun, Made
 from gpu_pipelines.targets.own.placed import drop_unused
@@ -93,6 +94,23 @@ def gone_on(
     return GoneOn(made, taken, left, rewriting.needed, rewriting.trainings, tuple(rewriting.importers))
 
 
+@dataclass(frozen=True)
+class _Inside:
+    """What is found in a part of a pipeline.
+
+    Attributes:
+        definitions: the components of its tasks.
+        made: what those of its tasks have made that are done.
+        known: of each of its tasks the outputs whose values are known.
+        importers: the tasks that stand for artifacts of those that are done.
+    """
+
+    definitions: Mapping[str, Any]
+    made: dict[str, Made] = field(default_factory=dict)
+    known: dict[str, dict[str, Any]] = field(default_factory=dict)
+    importers: dict[str, Any] = field(default_factory=dict)
+
+
 class _Rewriting:
     """Takes what is done out of a pipeline, part by part."""
 
@@ -111,29 +129,27 @@ class _Rewriting:
         dag = component["dag"]
         tasks: dict[str, Any] = dag["tasks"]
         definitions = {name: self._spec["components"][task["componentRef"]["name"]] for name, task in tasks.items()}
-        made: dict[str, Made] = {}
-        known: dict[str, dict[str, Any]] = {}
+        inside = _Inside(definitions)
         settled: set[str] = set()
         for name in in_order(tasks):
             task, is_next = tasks[name], tasks_before(tasks[name]) & tasks.keys() <= settled
             found = self._task(name, task, is_next)
             if found.is_done:
-                made[name] = found.made
+                inside.made[name] = found.made
             if found.is_done or (is_next and self._is_passed_over(name, task)):
                 settled.add(name)
-            known[name] = {**found.known, **(found.made.parameters if found.is_done else {})}
+            inside.known[name] = {**found.known, **(found.made.parameters if found.is_done else {})}
         is_done = settled == tasks.keys()
-        outputs = self._outputs_of(dag, made, known)
+        outputs = self._outputs_of(dag, inside)
         if is_done:
             return _Part(True, outputs)
-        importers: dict[str, Any] = {}
-        for name in made:
+        for name in inside.made:
             del tasks[name]
         for name, task in list(tasks.items()):
-            self._rewire(task, made, known, definitions, importers)
+            self._rewire(task, inside)
             self._decide(name, task)
-        self._rewire_outputs(component, made, known, definitions, importers)
-        tasks.update(importers)
+        self._rewire_outputs(component, inside)
+        tasks.update(inside.importers)
         return _Part(False, Made(), dict(outputs.parameters))
 
     def _task(self, name: str, task: dict[str, Any], is_next: bool) -> _Part:
@@ -185,22 +201,15 @@ class _Rewriting:
         label = self._spec["components"][task["componentRef"]["name"]].get("executorLabel", "")
         return "importer" in self._spec["deploymentSpec"]["executors"].get(label, {})
 
-    def _rewire(
-        self,
-        task: dict[str, Any],
-        made: Mapping[str, Made],
-        known: Mapping[str, Mapping[str, Any]],
-        definitions: Mapping[str, Any],
-        importers: dict[str, Any],
-    ) -> None:
+    def _rewire(self, task: dict[str, Any], inside: _Inside) -> None:
         """Gives a task that stays values in the place of outputs of those that do not."""
         inputs = task.get("inputs", {})
         for key, source in list(inputs.get("parameters", {}).items()):
             output = source.get("taskOutputParameter")
-            if output is None or not (output["producerTask"] in made or _knows(known, output)):
+            if output is None or not (output["producerTask"] in inside.made or _knows(inside.known, output)):
                 continue
             del source["taskOutputParameter"]
-            values = known[output["producerTask"]]
+            values = inside.known[output["producerTask"]]
             if output["outputParameterKey"] in values:
                 source["runtimeValue"] = {"constant": self._constant(values[output["outputParameterKey"]], output)}
             else:
@@ -209,16 +218,16 @@ class _Rewriting:
         used = set()
         for key, source in list(inputs.get("artifacts", {}).items()):
             output = source.get("taskOutputArtifact")
-            if output is None or output["producerTask"] not in made:
+            if output is None or output["producerTask"] not in inside.made:
                 continue
-            importer = self._importer(output["producerTask"], output["outputArtifactKey"], made, definitions, importers)
+            importer = self._importer(output["producerTask"], output["outputArtifactKey"], inside)
             if importer:
                 source["taskOutputArtifact"] = {"outputArtifactKey": "artifact", "producerTask": importer}
                 used.add(importer)
             else:
                 del inputs["artifacts"][key]
         if "dependentTasks" in task or used:
-            kept = [each for each in task.get("dependentTasks", []) if each not in made]
+            kept = [each for each in task.get("dependentTasks", []) if each not in inside.made]
             task["dependentTasks"] = [*kept, *sorted(used)]
 
     def _require_optional(self, task: Mapping[str, Any], key: str, output: Mapping[str, Any]) -> None:
@@ -241,16 +250,9 @@ class _Rewriting:
             )
         return value
 
-    def _importer(
-        self,
-        producer: str,
-        output: str,
-        made: Mapping[str, Made],
-        definitions: Mapping[str, Any],
-        importers: dict[str, Any],
-    ) -> str:
+    def _importer(self, producer: str, output: str, inside: _Inside) -> str:
         """The name of the task that stands for an artifact of a step that is done; empty if it has made none."""
-        held = made[producer].artifacts.get(output, [])
+        held = inside.made[producer].artifacts.get(output, [])
         if not held:
             return ""
         if len(held) > 1:
@@ -259,9 +261,9 @@ class _Rewriting:
                 "Run it anew with --cache.",
             )
         name = f"{producer}-{output}".replace("_", "-").lower()
-        if name in importers:
+        if name in inside.importers:
             return name
-        kind = definitions[producer]["outputDefinitions"]["artifacts"][output]["artifactType"]
+        kind = inside.definitions[producer]["outputDefinitions"]["artifacts"][output]["artifactType"]
         uri, label = str(held[0]["uri"]), self._free_name(f"exec-{name}", "executors")
         key = self._free_name(f"comp-{name}")
         self.importers.append(name)
@@ -275,7 +277,7 @@ class _Rewriting:
         if held[0].get("metadata"):
             importer["metadata"] = dict(held[0]["metadata"])
         self._spec["deploymentSpec"]["executors"][label] = {"importer": importer}
-        importers[name] = {
+        inside.importers[name] = {
             "cachingOptions": {},
             "componentRef": {"name": key},
             "inputs": {"parameters": {"uri": {"runtimeValue": {"constant": uri}}}},
@@ -314,51 +316,44 @@ class _Rewriting:
                 "Go on with it on the target where it ran.",
             )
 
-    def _outputs_of(
-        self, dag: Mapping[str, Any], made: Mapping[str, Made], known: Mapping[str, Mapping[str, Any]]
-    ) -> Made:
+    def _outputs_of(self, dag: Mapping[str, Any], inside: _Inside) -> Made:
         """What is known of the outputs of a part."""
         parameters: dict[str, Any] = {}
         artifacts: dict[str, Sequence[Mapping[str, Any]]] = {}
         outputs = dag.get("outputs", {})
         for key, source in outputs.get("parameters", {}).items():
             for each in _selectors(source):
-                held = known.get(each["producerSubtask"], {})
+                held = inside.known.get(each["producerSubtask"], {})
                 if each["outputParameterKey"] in held:
                     parameters.setdefault(key, held[each["outputParameterKey"]])
         for key, source in outputs.get("artifacts", {}).items():
             for each in source.get("artifactSelectors", []):
-                held_artifacts = made.get(each["producerSubtask"], Made()).artifacts.get(each["outputArtifactKey"])
+                made = inside.made.get(each["producerSubtask"], Made())
+                held_artifacts = made.artifacts.get(each["outputArtifactKey"])
                 if held_artifacts:
                     artifacts.setdefault(key, held_artifacts)
         return Made(parameters, artifacts)
 
-    def _rewire_outputs(
-        self,
-        component: dict[str, Any],
-        made: Mapping[str, Made],
-        known: Mapping[str, Mapping[str, Any]],
-        definitions: Mapping[str, Any],
-        importers: dict[str, Any],
-    ) -> None:
+    def _rewire_outputs(self, component: dict[str, Any], inside: _Inside) -> None:
         """Lets the outputs of a part come from importers; one that is a value goes, as whoever takes it has it."""
         outputs = component["dag"].get("outputs", {})
         defined = component.get("outputDefinitions", {})
         for key, source in list(outputs.get("parameters", {}).items()):
-            if any(each["producerSubtask"] in made or _knows_sub(known, each) for each in _selectors(source)):
+            selectors = _selectors(source)
+            if any(each["producerSubtask"] in inside.made or _knows_sub(inside.known, each) for each in selectors):
                 del outputs["parameters"][key]
                 defined.get("parameters", {}).pop(key, None)
         for key, source in list(outputs.get("artifacts", {}).items()):
             kept = []
             for each in source.get("artifactSelectors", []):
                 producer, output = each["producerSubtask"], each["outputArtifactKey"]
-                held = made[producer].artifacts.get(output, []) if producer in made else []
-                if producer not in made:
+                held = inside.made[producer].artifacts.get(output, []) if producer in inside.made else []
+                if producer not in inside.made:
                     kept.append(each)
                 elif component is self._spec["root"] and not all(self._can_read(str(one["uri"])) for one in held):
                     # Nobody takes it but people, who find it where it is.
                     continue
-                elif name := self._importer(producer, output, made, definitions, importers):
+                elif name := self._importer(producer, output, inside):
                     kept.append({"outputArtifactKey": "artifact", "producerSubtask": name})
             if kept:
                 source["artifactSelectors"] = kept
@@ -372,24 +367,6 @@ class _Rewriting:
             del component["dag"]["outputs"]
         if "outputDefinitions" in component and not defined:
             del component["outputDefinitions"]
-
-
-def tasks_before(task: Mapping[str, Any]) -> set[str]:
-    """The names of the tasks that a task waits for."""
-    given = task.get("inputs", {})
-    outputs = [source.get("taskOutputParameter") for source in given.get("parameters", {}).values()]
-    outputs += [source.get("taskOutputArtifact") for source in given.get("artifacts", {}).values()]
-    return {*task.get("dependentTasks", []), *(each["producerTask"] for each in outputs if each)}
-
-
-def in_order(tasks: Mapping[str, Any]) -> Iterator[str]:
-    """The names of tasks, each after those that it waits for."""
-    left, done = list(tasks), set[str]()
-    while left:
-        name = next(each for each in left if tasks_before(tasks[each]) & tasks.keys() <= done)
-        left.remove(name)
-        done.add(name)
-        yield name
 
 
 def _containers(spec: Mapping[str, Any], component: Mapping[str, Any]) -> Iterator[str]:

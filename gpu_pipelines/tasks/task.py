@@ -44,6 +44,7 @@ class Task:
         formats: formats of files that it reads; `images` is a folder of images by class.
         column_parameters: the parameters that name the columns of a table.
         parameters: those that not every task has, of the ones that this task has.
+        takes_lists: whether its columns may hold lists, such as the tokens of a text.
         has_classes: whether each row is of one class, which `label_column` or a folder names.
         samples: for each sample data set the function that writes it: of a folder, returns the place of the source.
         defaults: values of a pipeline's parameters that only make sense for this task; `source` and `model`.
@@ -72,6 +73,7 @@ class Task:
     formats: ClassVar[tuple[str, ...]] = TABLES
     column_parameters: ClassVar[tuple[str, ...]] = ("label_column",)
     parameters: ClassVar[tuple[str, ...]] = ()
+    takes_lists: ClassVar[bool] = False
     has_classes: ClassVar[bool] = False
     samples: ClassVar[Mapping[str, str]] = {}
     defaults: ClassVar[Mapping[str, Any]] = {}
@@ -122,6 +124,15 @@ class Task:
         """
         return []
 
+    def problems_without_classes(self, settings: PrepareSettings) -> list[str]:
+        """What is wrong with parameters that are of classes, for a task whose rows have none."""
+        found = []
+        if settings.stratify:
+            found.append(f"stratify needs a class for each row, which {self.name} has not. Leave it out.")
+        if settings.label_conflicts != "keep":
+            found.append(f"label_conflicts are of classes, which {self.name} has not. Leave it out.")
+        return found
+
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
         """The choices of columns that it reads, the first one first; a table needs all columns of one choice.
 
@@ -165,7 +176,7 @@ class Task:
             column: its name.
             kind: the name of the Arrow type.
         """
-        return False
+        return self.takes_lists and "list" in kind.partition("<")[0]
 
     def write_sample(self, name: str, folder: Path) -> Path:
         """Writes a sample data set, and returns the place of the source.

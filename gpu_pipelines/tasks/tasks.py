@@ -91,7 +91,7 @@ def task_problems(name: str) -> list[str]:
     try:
         task = task_named(name)
     except UserError as error:
-        return [f"{error.problem} {error.remedy}".strip()]
+        return [error.in_one_line]
     if task.preparation:
         return []
     if ":" in name:

@@ -67,7 +67,7 @@ def problems_of_tracking(tracking: str, place: str, *, is_here: bool) -> list[st
     try:
         tracker = _class_of(name)
     except UserError as error:
-        return [f"{error.problem} {error.remedy}".strip()]
+        return [error.in_one_line]
     found = tracker.problems(address, place, is_here=is_here)
     if not found and is_here and tracker.package and find_spec(tracker.package) is None:
         install = f"pip install 'gpu-pipelines[{tracker.extra}]'" if tracker.extra else f"pip install {tracker.package}"

@@ -13,7 +13,7 @@ from typing import Any
 from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES
 from gpu_pipelines.artifacts.remote_files import is_remote, listed, problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter, parameters_in
-from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.errors import UserError, nearest, said_by
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.tasks.model_places import is_path, is_pretrained, may_be_pretrained
 from gpu_pipelines.tasks.tasks import task_named
@@ -312,10 +312,8 @@ class TrainingSettings:
         if self.recipe:
             from gpu_pipelines.tasks.building import load_recipe
 
-            try:
-                load_recipe(self.recipe, task)
-            except UserError as error:
-                return [f"{error.problem} {error.remedy}".strip()]
+            if wrong := said_by(lambda: load_recipe(self.recipe, task)):
+                return wrong
         return _missing_model(self.model)
 
     def problems_on(self, processes: int) -> list[str]:

@@ -151,12 +151,8 @@ def _train_on(
     until: int,
 ) -> TrainingSummary | None:
     manifest = data.dataset().manifest
-    processes = devices.processes * cluster.nodes
     task, rows = manifest.task, manifest.rows("train")
-    settings = replace(asked.resolved(task, rows), streaming=data.streaming)
-    shares = asked.problems_on(processes) or settings.problems_on(processes)
-    if problems := [*asked.problems(task), *shares]:
-        raise UserError.of_all(problems)
+    settings = _fitting(asked, manifest, data.streaming, devices.processes * cluster.nodes)
     settings.end_of(until, settings.total_steps(rows))
     if cluster.is_rank_0:
         print("".join(f"{line}\n" for line in [*asked.told(settings, task, rows), *data.told()]), end="", flush=True)
@@ -173,10 +169,7 @@ def _train_on(
             "until": until,
         }
         write_document(job, document)
-        if devices.kind == "cpu":
-            _keep_memory()
-        else:
-            _set_up_gpus()
+        _set_up(devices)
         with (
             _followed(tracked, manifest, CheckpointStore(checkpoint_uri, staging).directory, cluster),
             output_may_break(),
@@ -208,6 +201,25 @@ def _train_on(
         )
 
 
+def _fitting(asked: TrainingSettings, manifest: Manifest, streaming: str, processes: int) -> TrainingSettings:
+    """The settings of a training on a dataset, with what was left to the task.
+
+    Args:
+        asked: those of the user.
+        manifest: that of the dataset.
+        streaming: `on` or `off`.
+        processes: those of all nodes.
+
+    Raises:
+        UserError: they do not fit the task or the processes.
+    """
+    settings = replace(asked.resolved(manifest.task, manifest.rows("train")), streaming=streaming)
+    shares = asked.problems_on(processes) or settings.problems_on(processes)
+    if problems := [*asked.problems(manifest.task), *shares]:
+        raise UserError.of_all(problems)
+    return settings
+
+
 @contextmanager
 def _followed(tracked: Follower | None, manifest: Manifest, directory: Path, cluster: Cluster) -> Iterator[None]:
     """Lets the tracker follow what rank 0 writes into a directory, and Kubeflow Trainer where that runs it."""
@@ -236,6 +248,13 @@ def _interruption_says_what_is_kept(checkpoint_uri: str, staging: Path, cluster:
         if isinstance(end, IdleError):
             raise IdleError(f"{end.problem} {kept[0].upper()}{kept[1:]}.", end.remedy) from None
         raise Interrupted(f"{end.message}; {kept}") from None
+
+
+def _set_up(devices: Devices) -> None:
+    if devices.kind == "cpu":
+        _keep_memory()
+    else:
+        _set_up_gpus()
 
 
 def _keep_memory() -> None:

@@ -5,17 +5,15 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
 from gpu_pipelines.artifacts.documents import read_document, write_document
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.distributed.signals import noted
-from gpu_pipelines.errors import NotFoundError, UserError
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import RUN
-from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.budget import Budget
 from gpu_pipelines.tuning.folder import STUDY, StudyFolder, trial_folder
 from gpu_pipelines.tuning.journal import Journal
@@ -23,41 +21,25 @@ from gpu_pipelines.tuning.processes import Processes
 from gpu_pipelines.tuning.result import RESULT, TuningResult, best_of, trials_of
 from gpu_pipelines.tuning.sampler import require_optuna
 from gpu_pipelines.tuning.shares import shares_of_this_machine
-from gpu_pipelines.tuning.space import Dimension, SearchSpace
-from gpu_pipelines.tuning.study import BudgetSpentError, Study, StudyRequest
+from gpu_pipelines.tuning.space import Dimension
+from gpu_pipelines.tuning.study import BudgetSpentError, SearchPlan, Study, StudyRequest
 
 REPORT = "report.html"
 
 
 @dataclass(frozen=True)
-class Search:
-    """What is searched, and how; see `gpu_pipelines.tune`.
+class Search(SearchPlan):
+    """A search on this machine; see `gpu_pipelines.tune`.
 
     Attributes:
-        base: the parameters that all trials have.
-        space: those that are searched for.
-        trials: how many are begun.
-        parallel: how many are trained at the same time.
-        seed: of the choice of values.
-        sampler: how values are chosen.
-        reduction: one trial in so many goes on from each rung.
-        first_rung: share of its steps before which no trial ends early.
         longer: the best parameters are trained with anew, for so many times the steps.
         budget: US dollars; 0 for no limit.
         dollars_per_hour: price of this machine.
     """
 
-    base: TrainingSettings
-    space: SearchSpace
-    trials: int
-    parallel: int
-    seed: int
-    sampler: str
-    reduction: int
-    first_rung: float
-    longer: float
-    budget: float
-    dollars_per_hour: float
+    longer: float = field(kw_only=True)
+    budget: float = field(kw_only=True)
+    dollars_per_hour: float = field(kw_only=True)
 
 
 def search(
@@ -83,10 +65,7 @@ def search(
     wrong = [*asked.base.problems(task), *asked.base.problems_here(task)]
     if problems := [*wrong, *asked.space.problems(asked.base, task, shares[0].processes)]:
         raise UserError.of_all(problems)
-    request = StudyRequest(
-        dataset, task, rows, asked.base, asked.space, asked.trials, asked.parallel, asked.seed, asked.sampler,
-        asked.reduction, asked.first_rung,
-    )  # fmt: skip
+    request = StudyRequest.of(asked, dataset, task, rows)
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-study-") as scratch:
         folder = StudyFolder(place, Path(scratch))
         with CheckpointLock(folder.place, os.environ.get(RUN, "")):
@@ -102,17 +81,9 @@ def search(
 def _known_of(dataset: str) -> tuple[str, int, str]:
     """The task of a dataset, the rows to train on, and its fingerprint."""
     # Here, because it takes numpy, which a program that only imports `tune` does not wait for.
-    from gpu_pipelines.artifacts.dataset import MANIFEST, Dataset
+    from gpu_pipelines.artifacts.dataset_manifest import manifest_at
 
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-dataset-") as scratch:
-        directory = Path(dataset)
-        if is_remote(dataset):
-            directory = Path(scratch)
-            try:
-                (directory / MANIFEST).write_bytes(RemoteFolder(dataset).read(MANIFEST))
-            except FileNotFoundError:
-                raise NotFoundError(f"{dataset} is not a dataset: it has no {MANIFEST}.") from None
-        manifest = Dataset(directory).manifest
+    manifest = manifest_at(dataset)
     return manifest.task, manifest.rows("train"), manifest.fingerprint
 
 

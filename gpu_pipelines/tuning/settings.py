@@ -129,7 +129,7 @@ class TuningSettings(TrainingSettings):
         try:
             space, wrong = space_and_problems(*self._entries())
         except UserError as error:
-            return [f"{error.problem} {error.remedy}".strip()]
+            return [error.in_one_line]
         declared = parameters_in(TrainingSettings)
         found = wrong + [
             f"{name} is searched for, and given as well. Leave one of the two out."

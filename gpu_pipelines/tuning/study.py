@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import heapq
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +31,11 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 
 
 @dataclass(frozen=True)
-class StudyRequest:
-    """What a study is asked for.
+class SearchPlan:
+    """What is searched for, and how.
 
     Attributes:
-        dataset: where the dataset is: a directory, or `gs://…`.
-        task: of the dataset.
-        rows: of its training split.
-        base: the parameters that are not searched for.
+        base: the parameters that are not searched for, which all trials have.
         space: those that are.
         trials: how many are begun.
         parallel: how many are trained at the same time.
@@ -48,9 +45,6 @@ class StudyRequest:
         first_rung: share of its steps before which no trial ends early.
     """
 
-    dataset: str
-    task: str
-    rows: int
     base: TrainingSettings
     space: SearchSpace
     trials: int
@@ -59,6 +53,27 @@ class StudyRequest:
     sampler: str
     reduction: int
     first_rung: float = FIRST_RUNG
+
+
+@dataclass(frozen=True)
+class StudyRequest(SearchPlan):
+    """What a study is asked for: a search on a dataset.
+
+    Attributes:
+        dataset: where the dataset is: a directory, or `gs://…`.
+        task: of the dataset.
+        rows: of its training split.
+    """
+
+    dataset: str = field(kw_only=True)
+    task: str = field(kw_only=True)
+    rows: int = field(kw_only=True)
+
+    @classmethod
+    def of(cls, plan: SearchPlan, dataset: str, task: str, rows: int) -> StudyRequest:
+        """What a study of a dataset is asked for by a plan."""
+        planned = {each.name: getattr(plan, each.name) for each in fields(SearchPlan)}
+        return cls(**planned, dataset=dataset, task=task, rows=rows)
 
     @property
     def rungs(self) -> int:

@@ -70,7 +70,10 @@ def tune(
     read = space_of(space) if isinstance(space, Mapping) else read_space(Path(space))
     twice = [name for name in read.names if name in parameters]
     problems += [f"{name} is searched for, and given as well. Leave one of the two out." for name in twice]
-    asked = Search(base, read, trials, parallel, seed, sampler, reduction, first_rung, longer, budget, dollars_per_hour)
+    asked = Search(
+        base, read, trials, parallel, seed, sampler, reduction, first_rung,
+        longer=longer, budget=budget, dollars_per_hour=dollars_per_hour,
+    )  # fmt: skip
     problems += problems_of_search(vars(asked))
     if problems:
         raise UserError.of_all(problems)

@@ -15,7 +15,7 @@ from ray_cluster import RayCluster, ray_cluster
 from works import Fails, FailsUnexplained, KillsItself, SlowFirst, Square, made_nowhere
 
 from gpu_pipelines.distributed.executor import executor_for
-from gpu_pipelines.distributed.pieces import Executor, Needs
+from gpu_pipelines.distributed.pieces import Executor, Needs, WorkOptions
 from gpu_pipelines.distributed.process_executor import ProcessExecutor
 from gpu_pipelines.distributed.ray_executor import RayExecutor
 from gpu_pipelines.errors import Interrupted, NotFoundError, ProcessKilledError, UserError
@@ -64,7 +64,7 @@ def test_a_slow_piece_does_not_let_the_others_pile_up(executor: Executor, tmp_pa
         if (looks >= 20 and len(taken) > 2) or len(taken) > 100:
             (tmp_path / "go").touch()
 
-    results = executor.in_order(SlowFirst, (str(tmp_path / "go"),), pieces(), check=check)
+    results = executor.in_order(SlowFirst, (str(tmp_path / "go"),), pieces(), WorkOptions(check=check))
     assert next(results) == 0
     assert 2 < len(taken) <= 12
     assert list(results) == list(range(1, 1000))
@@ -86,14 +86,16 @@ def test_an_error_comes_out_of_a_worker_as_it_was_raised(executor: Executor) -> 
 def test_a_piece_whose_worker_is_killed_is_done_again(
     executor: Executor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    done = executor.map(KillsItself, (str(tmp_path), 2), range(20), named=lambda piece: f"file {piece}")
+    done = executor.map(KillsItself, (str(tmp_path), 2), range(20), WorkOptions(named=lambda piece: f"file {piece}"))
     assert sorted(done) == [(number, number) for number in range(20)]
     assert capsys.readouterr().out.count("; file 7 is done again") == 2
 
 
 def test_a_piece_that_kills_worker_after_worker_is_named(executor: Executor, tmp_path: Path) -> None:
     with pytest.raises(ProcessKilledError, match=r"^3 processes ended .* while they did file 7, "):
-        list(executor.map(KillsItself, (str(tmp_path), 99), range(20), named=lambda piece: f"file {piece}"))
+        list(
+            executor.map(KillsItself, (str(tmp_path), 99), range(20), WorkOptions(named=lambda piece: f"file {piece}"))
+        )
 
 
 def test_work_is_cancelled_by_whoever_checks(executor: Executor, tmp_path: Path) -> None:
@@ -102,7 +104,7 @@ def test_work_is_cancelled_by_whoever_checks(executor: Executor, tmp_path: Path)
             raise Interrupted("stopped")
 
     with pytest.raises(Interrupted):
-        list(executor.map(Square, (str(tmp_path), 60), range(20), check=check))
+        list(executor.map(Square, (str(tmp_path), 60), range(20), WorkOptions(check=check)))
     made = {int(path.name.split("-")[0]) for path in tmp_path.iterdir()}
     _await(lambda: not any(map(psutil.pid_exists, made)))
 
@@ -134,7 +136,7 @@ def test_processes_are_kept_and_end_with_their_executor() -> None:
 
 def test_gpus_that_are_not_there_are_missed() -> None:
     with ProcessExecutor(2) as executor, pytest.raises(UserError, match="needs GPUs, 1 for each worker"):
-        list(executor.map(Square, (), range(9), needs=Needs(gpus=1)))
+        list(executor.map(Square, (), range(9), WorkOptions(needs=Needs(gpus=1))))
 
 
 def test_a_node_that_is_killed_costs_its_pieces_alone_and_one_that_joins_gets_some(

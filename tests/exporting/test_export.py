@@ -17,8 +17,9 @@ from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.settings import Ranking
 from gpu_pipelines.exporting import gguf_model, onnx_model
-from gpu_pipelines.exporting.comparison import Ranking, lost
+from gpu_pipelines.exporting.comparison import lost
 from gpu_pipelines.exporting.export import EXPORT, require_free
 from gpu_pipelines.exporting.settings import ExportSettings
 from gpu_pipelines.tasks.adapters import ADAPTER

@@ -19,7 +19,7 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.kubeflow.pods import pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec, runtime_for
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec, runtime_for
 
 #: The names of the resources of CRDs: Trainer's (manifests/base/crds of https://github.com/kubeflow/trainer), KubeRay's
 #: and Katib's.
@@ -101,7 +101,7 @@ def test_the_pods_of_a_train_job_have_the_network_of_its_runtime(accelerator: st
         "gpu-pipelines",
         "/mnt/gpu-pipelines",
     )
-    manifest = manifest_of("x", spec, ["true"], runtime_kind="ClusterTrainingRuntime", labels={}, owner=None)
+    manifest = manifest_of(JobRequest("x", spec, ["true"], {}), "ClusterTrainingRuntime")
     pod = TrainJob(manifest, tmp_path, {}, {**runtimes(), "torch-distributed": RUNTIME}[chosen], {}).pod
     assert problems_of_pod(pod) == []
     interfaces = json.loads(pod["metadata"].get("annotations", {}).get("networking.gke.io/interfaces", "[]"))

@@ -21,7 +21,7 @@ from gpu_pipelines.targets.kubeflow.kubeflow import Kubeflow
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec, runtime_for
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.published import file_of
 
 ROOT = Path(__file__).parents[2]
@@ -317,9 +317,7 @@ def test_data_is_prepared_on_so_many_nodes_which_may_be_spot_and_else_nothing_ch
     assert spec.environment == {"A": "b", "GPU_PIPELINES_UNFINISHED_WORK": work}
     assert spec.restarts == 10
     assert target.for_check == {"place": "kubeflow", "data_nodes": 4}
-    manifest = manifest_of(
-        "prepare-data-1", spec, ["true"], runtime_kind="ClusterTrainingRuntime", labels={}, owner=None
-    )
+    manifest = manifest_of(JobRequest("prepare-data-1", spec, ["true"], {}), "ClusterTrainingRuntime")
     assert "nvidia.com/gpu" not in manifest["spec"]["trainer"]["resourcesPerNode"]["limits"]
     assert main_of(file.pod("prepare-data"))["resources"]["requests"] == {"cpu": "1", "memory": "2Gi"}, "it waits"
     others = [label for label in file.executors if label not in ("exec-prepare-data", "exec-check-request")]

@@ -19,7 +19,7 @@ from step_on_nodes import WORKFLOW, command_of, limited_api, output_of, run, spe
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.ray_job_manifest import COMMAND, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job import jobs_for
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 
 #: Where the client of Kubernetes, once imported, looks for the cluster.
 KUBECONFIG = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
@@ -196,7 +196,7 @@ def test_a_cluster_with_neither_is_told(
 
 
 def test_the_server_refuses_what_kuberay_does(spec: TrainJobSpec) -> None:
-    fine = manifest_of("prepare-1", spec, ["true"], ray_version="2.60.0", labels={}, owner=None)
+    fine = manifest_of(JobRequest("prepare-1", spec, ["true"], {}), ray_version="2.60.0")
     assert problems_of_ray_job(fine) == []
     for place, name, value, said in (
         (("spec",), "entryPoint", "true", "unknown field"),

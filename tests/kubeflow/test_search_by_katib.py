@@ -22,9 +22,9 @@ from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.kubeflow.experiment_manifest import experiment_of
+from gpu_pipelines.targets.kubeflow.experiment_manifest import command_of_trial, experiment_of
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.service.begin import begin
 from gpu_pipelines.tuning.service.documents import StudyDocuments
@@ -33,7 +33,7 @@ from gpu_pipelines.tuning.service.records import RUNNING, Records
 from gpu_pipelines.tuning.service.study import ServiceStudy
 from gpu_pipelines.tuning.settings import TuningSettings
 from gpu_pipelines.tuning.space import space_in
-from gpu_pipelines.tuning.study import StudyRequest
+from gpu_pipelines.tuning.study import SearchPlan, StudyRequest
 
 PIPELINE = "tune_train_evaluate_upload"
 SPACE = """
@@ -47,12 +47,14 @@ warmup_steps: {type: int, low: 0, high: 4, step: 2}
 
 def study_of(reduction: int = 3) -> ServiceStudy:
     base = TrainingSettings(model="mlp-small")
-    return ServiceStudy(StudyRequest("d", "regression", 90, base, space_in(SPACE), 6, 2, 7, "tpe", reduction))
+    plan = SearchPlan(base, space_in(SPACE), 6, 2, 7, "tpe", reduction)
+    return ServiceStudy(StudyRequest.of(plan, "d", "regression", 90))
 
 
 def experiment(spec: TrainJobSpec, reduction: int = 3) -> dict[str, Any]:
-    names = {"name": "study-1", "place": "/mnt/study", "runtime_kind": "ClusterTrainingRuntime"}
-    return experiment_of(spec=spec, study=study_of(reduction), labels={}, owner=WORKFLOW, **names)
+    study = study_of(reduction)
+    job = JobRequest("study-1", spec, command_of_trial(study, "/mnt/study"), {}, WORKFLOW)
+    return experiment_of(job, study, "ClusterTrainingRuntime")
 
 
 def test_an_experiment_is_what_its_study_says(tmp_path: Path) -> None:

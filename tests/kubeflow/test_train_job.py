@@ -18,7 +18,7 @@ from step_on_nodes import NEEDS, WORKFLOW, command_of, limited_api, output_of, r
 from gpu_pipelines.targets.kubeflow.exchange import with_executor_input
 from gpu_pipelines.targets.kubeflow.train_job import Attempts
 from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, JobRequest, TrainJobSpec
 
 
 @pytest.fixture
@@ -195,8 +195,8 @@ def test_a_train_job_whose_creation_was_not_answered_is_not_doubled(spec: TrainJ
         def find(self, labels: dict[str, str]) -> list[str]:
             return [name for name in self.names if not name.endswith("-1")]
 
-        def create(self, name: str, *others: Any) -> bool:
-            self.names.append(name)
+        def create(self, job: JobRequest) -> bool:
+            self.names.append(job.name)
             return False
 
     jobs: Any = Lossy()
@@ -232,9 +232,7 @@ def test_a_deadline_ends_the_step(
 
 
 def test_without_hours_a_train_job_ends_after_a_week(spec: TrainJobSpec) -> None:
-    made = manifest_of(
-        "x", replace(spec, hours=DEFAULT_HOURS), [], runtime_kind="TrainingRuntime", labels={}, owner=None
-    )
+    made = manifest_of(JobRequest("x", replace(spec, hours=DEFAULT_HOURS), [], {}), "TrainingRuntime")
     assert made["spec"]["activeDeadlineSeconds"] == 7 * 24 * 3600
 
 

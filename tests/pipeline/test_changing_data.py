@@ -22,7 +22,7 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import INPUT_STATE, REHEARSE
 from gpu_pipelines.targets.compiled import compiled, documents_of
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget
-from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, run_locally
+from gpu_pipelines.targets.local.target import LocalTarget, RunPlace, compiled_for_here, run_locally
 
 PIPELINE, TASK = "train_evaluate_upload", "image_classification"
 
@@ -60,7 +60,7 @@ def test_data_that_has_changed_is_prepared_again_and_other_data_is_not(
 
     def run(number: int) -> dict[str, str]:
         pipeline, folder = components.load_component_from_text(text), tmp_path / f"run-{number}"
-        ended = run_locally(pipeline, given, folder, tmp_path / "cache", Unheard(), reuse=True)
+        ended = run_locally(pipeline, given, RunPlace(folder, tmp_path / "cache", reuse=True), Unheard())
         return {step.name: step.status for step in ended.steps}
 
     first, unchanged = run(0), run(1)

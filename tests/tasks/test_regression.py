@@ -237,5 +237,5 @@ def test_rows_without_a_number_are_rejected_with_the_reason_and_wrong_requests_r
     wrong = PrepareSettings(task="regression", source="sample:diabetes", label_column=" ,", stratify=True).problems()
     assert [problem.partition(". ")[0] for problem in wrong] == [
         "label_column is empty",
-        "stratify needs classes, which regression has not",
+        "stratify needs a class for each row, which regression has not",
     ]

@@ -21,7 +21,7 @@ from gpu_pipelines.tuning.processes import Processes
 from gpu_pipelines.tuning.result import best_of, trials_of
 from gpu_pipelines.tuning.shares import Share
 from gpu_pipelines.tuning.space import space_of
-from gpu_pipelines.tuning.study import Study, StudyRequest
+from gpu_pipelines.tuning.study import SearchPlan, Study, StudyRequest
 
 SPACE = space_of(
     {
@@ -33,7 +33,8 @@ SPACE = space_of(
 
 def request(parallel: int = 3, trials: int = 12, reduction: int = 3) -> StudyRequest:
     base = TrainingSettings(model="mlp-small", max_steps=90)
-    return StudyRequest("", "regression", 1_000, base, SPACE, trials, parallel, 0, "tpe", reduction, 1 / 9)
+    plan = SearchPlan(base, SPACE, trials, parallel, 0, "tpe", reduction, 1 / 9)
+    return StudyRequest.of(plan, "", "regression", 1_000)
 
 
 class Formulas(Processes):

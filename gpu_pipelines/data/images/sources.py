@@ -41,10 +41,7 @@ class Record:
 
 
 def image_records(
-    source: SourceFiles,
-    settings: PrepareSettings,
-    meter: Meter,
-    label_of: LabelOf = class_of_row,
+    source: SourceFiles, settings: PrepareSettings, meter: Meter, label_of: LabelOf = class_of_row
 ) -> Iterator[Record]:
     """The records of a source in order.
 

@@ -25,7 +25,7 @@ from gpu_pipelines.data.splits.record_index import RecordIndex, index_name
 from gpu_pipelines.data.splits.split_assignments import CODES, CONFLICTS, NEAR, UNKNOWN, judged_name
 from gpu_pipelines.data.units.exchange import Exchange
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
-from gpu_pipelines.distributed.pieces import Executor
+from gpu_pipelines.distributed.pieces import Executor, WorkOptions
 
 #: Similarities are exchanged as whole numbers of these.
 _THOUSANDTHS = 1000
@@ -42,9 +42,10 @@ def judge(plan: Plan, work: UnfinishedWork, executor: Executor, check: Callable[
     """
     if all(work.has(judged_name(shard)) for shard in range(plan.shards)):
         return
+    options = WorkOptions(check=check, named=lambda piece: f"{piece[0]} {piece[1]}")
 
     def each(pieces: Iterable[tuple[str, int, Any]]) -> Iterator[tuple[int, Any]]:
-        return executor.map(Judge, (plan,), pieces, check=check, named=lambda piece: f"{piece[0]} {piece[1]}")
+        return executor.map(Judge, (plan,), pieces, options)
 
     def all_of(kind: str, number: int, known: Any = None) -> list[Any]:
         found = dict(each((kind, piece, known) for piece in range(number)))

@@ -30,6 +30,7 @@ from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.source_shards import SourceShard
 from gpu_pipelines.data.units.units import Group, Sizes, UnitWriters, Writing, candidates, leave_out
 from gpu_pipelines.data.usable import require_rows
+from gpu_pipelines.distributed.pieces import WorkOptions
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.text_encoding import Chat, Composed, TextEncoder, texts_of
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
@@ -161,8 +162,9 @@ class TextPreparation(Preparation[Survey]):
         form = RowForm(plan["length"], TextTokenizer.read(tokenizer).padding, several=self.settings.packing)
         sorter = _Sorter(self.target_of(plan), self.settings.split_seed, writing.assignments)
         progress = Progress("preparing", writing.units.meter)
+        options = WorkOptions(check=writing.host.check)
         done = writing.host.executor.in_order(
-            self.work, (tokenizer, form), sorter.texts(writing.units.groups()), check=writing.host.check
+            self.work, (tokenizer, form), sorter.texts(writing.units.groups()), options
         )
         rows, cut = _UnitRows(form), 0
         for made in done:

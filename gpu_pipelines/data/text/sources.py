@@ -61,10 +61,7 @@ class TextRecord:
 
 
 def labelled_texts(
-    source: SourceFiles,
-    settings: PrepareSettings,
-    meter: Meter,
-    label_of: LabelOf = class_of_row,
+    source: SourceFiles, settings: PrepareSettings, meter: Meter, label_of: LabelOf = class_of_row
 ) -> Iterator[TextRecord]:
     """The records of a table with a text and a label in each row, in order, each with what is wrong with it.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -18,7 +18,7 @@ from gpu_pipelines.evaluation.benchmarks.harness import Asked, Measured, measure
 from gpu_pipelines.evaluation.benchmarks.scores import BenchmarkScores, scores_of
 from gpu_pipelines.evaluation.benchmarks.store import ResultStore
 from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval
-from gpu_pipelines.evaluation.candidates import Candidate, NoComparisonError
+from gpu_pipelines.evaluation.candidates import Candidate, NoComparisonError, WorkOnModels
 from gpu_pipelines.evaluation.champion import Champion
 from gpu_pipelines.evaluation.comparison import Comparison, Incomparable
 from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
@@ -30,21 +30,8 @@ class RunsModels(Protocol):
 
     candidates: list[Candidate]
 
-    def each(
-        self,
-        models: Sequence[Candidate | RegisteredVersion],
-        function: Callable[..., Any],
-        arguments: Sequence[tuple[int, Any]],
-        done: Callable[[int, list[Any]], None],
-    ) -> None:
-        """Does work with models, spread over all processes.
-
-        Args:
-            models: checkpoints, or the champion alone.
-            function: of a module; takes a runner, a model source and one argument.
-            arguments: the arguments, each with the number of its model.
-            done: is called with the number of a model and its answers, once it has them all.
-        """
+    def each(self, models: Sequence[Candidate | RegisteredVersion], work: WorkOnModels) -> None:
+        """Does work with models, which are checkpoints or the champion alone, spread over all processes."""
 
     def identity_of(self, candidate: Candidate) -> str:
         """Hex SHA-256 of what its weights are made of."""
@@ -217,7 +204,7 @@ def _of_candidates(
             told = [identity, each.name, each.definition, asdict(options), version("lm-eval"), version("transformers")]
             key = hashlib.sha256(json.dumps(told).encode()).hexdigest()
             asked.append((number, Asked(each, options, store, key)))
-    models.each(chosen, measure, asked, done)
+    models.each(chosen, WorkOnModels(measure, asked, done))
     again = [
         (number, Asked(request.benchmark, options, None))
         for number, request in asked
@@ -245,7 +232,7 @@ def _again(
         names = [request.benchmark.name for of, request in asked if of == number]
         found[number] |= dict(zip(names, answers, strict=True))
 
-    models.each(chosen, measure, asked, done)
+    models.each(chosen, WorkOnModels(measure, asked, done))
 
 
 def _of_champion(
@@ -267,7 +254,7 @@ def _of_champion(
         def done(number: int, answers: list[Measured]) -> None:
             theirs.update({each.name: answer.result for each, answer in zip(missing, answers, strict=True)})
 
-        models.each([registered], measure, asked, done)
+        models.each([registered], WorkOnModels(measure, asked, done))
     return {name: theirs[name] for name in ours}, not missing
 
 

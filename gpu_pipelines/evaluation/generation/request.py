@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import is_remote, problems_of_place, read_remote
-from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.errors import UserError, nearest, said_by
 from gpu_pipelines.evaluation.generation.judge_settings import HIGHEST_SCORE, JudgeSettings
 from gpu_pipelines.evaluation.generation.text_metrics import TEXT_METRICS
 from gpu_pipelines.evaluation.user_function import file_of, names_function, why_not_there
@@ -106,7 +106,7 @@ class TextRequest:
         if self.generate_with == VLLM and find_spec(VLLM) is None:
             found.append("generate_with is vllm, which is not installed. Install it, or leave generate_with out.")
         if self.json_schema:
-            found += _said_by(self.schema)
+            found += said_by(self.schema)
         return found + self.judge.problems_here() if JUDGE in self.generate else found
 
     def schema(self) -> Mapping[str, Any]:
@@ -126,7 +126,7 @@ class TextRequest:
         if self.json_schema and JSON_SCHEMA not in self.generate:
             return ["json_schema is given, and generate does not name it. Add json_schema to generate."]
         if _is_text(self.json_schema):
-            return _said_by(self.schema)
+            return said_by(self.schema)
         return problems_of_place(JSON_SCHEMA, self.json_schema)
 
 
@@ -170,14 +170,6 @@ def _problems_of_name(given: str) -> list[str]:
     return [
         f"generate names {given[:80]!r}, which is not a metric of written text. {nearest(given, NAMES)} {functions}"
     ]
-
-
-def _said_by(look: Callable[[], Any]) -> list[str]:
-    try:
-        look()
-    except UserError as error:
-        return [f"{error.problem} {error.remedy}".strip()]
-    return []
 
 
 def _is_text(schema: str) -> bool:

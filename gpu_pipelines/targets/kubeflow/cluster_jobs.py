@@ -18,7 +18,7 @@ from typing import Any, Protocol
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UserError
 from gpu_pipelines.network_errors import error_of_status
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 #: Set by Kubeflow Pipelines in the pods of its steps.
 _POD_NAME = "KFP_POD_NAME"
@@ -46,25 +46,8 @@ class Jobs(Protocol):
         """As Kubernetes calls it."""
         ...
 
-    def create(
-        self,
-        name: str,
-        spec: TrainJobSpec,
-        command: Sequence[str],
-        labels: Mapping[str, str],
-        owner: Mapping[str, Any] | None,
-    ) -> bool:
-        """Creates a job.
-
-        Args:
-            name: its name.
-            spec: what it is made of.
-            command: what its nodes run.
-            labels: by which it is found again.
-            owner: what it is deleted with; None for nothing.
-
-        Returns:
-            Whether it was created; False if there is one of that name.
+    def create(self, job: JobRequest) -> bool:
+        """Creates a job; False if there is one of its name.
 
         Raises:
             UserError: the cluster refuses it, or lacks what it needs.

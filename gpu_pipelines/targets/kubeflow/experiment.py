@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +28,10 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     owner_of,
     service_errors,
 )
-from gpu_pipelines.targets.kubeflow.experiment_manifest import experiment_of
+from gpu_pipelines.targets.kubeflow.experiment_manifest import command_of_trial, experiment_of
 from gpu_pipelines.targets.kubeflow.train_job import INTERVAL
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
-from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.records import RUNNING, Price, Records
 from gpu_pipelines.tuning.service.study import ServiceStudy
@@ -62,21 +63,20 @@ class Experiments:
         self._api = self._backend.custom_api
         self._place = (*KATIB_API, self._backend.namespace, "experiments")
 
-    def create(self, name: str, spec: TrainJobSpec, study: ServiceStudy, place: str, labels: dict[str, str]) -> bool:
-        """Creates an Experiment; whether there was none of its name.
+    def create(self, job: JobRequest, study: ServiceStudy) -> bool:
+        """Creates an Experiment, owned by what this pod belongs to; whether there was none of its name.
 
         Raises:
             UserError: the cluster refuses it, or lacks what it needs.
         """
         with service_errors(
-            f"Creating the Experiment {name}",
-            f"Look whether Katib may create TrainJobs, Kubeflow Trainer has the runtime {spec.runtime}, and the step's "
-            "service account may create Experiments: docs/kubeflow.md.",
+            f"Creating the Experiment {job.name}",
+            f"Look whether Katib may create TrainJobs, Kubeflow Trainer has the runtime {job.spec.runtime}, and the "
+            "step's service account may create Experiments: docs/kubeflow.md.",
         ):
-            kind = self._client.get_runtime(spec.runtime).kind.value
-            owner = owner_of(self._backend, _KIND)
-            manifest = experiment_of(name, spec, study, place, runtime_kind=kind, labels=labels, owner=owner)
-            return create_job(self._api, self._place, manifest)
+            kind = self._client.get_runtime(job.spec.runtime).kind.value
+            owned = replace(job, owner=owner_of(self._backend, _KIND))
+            return create_job(self._api, self._place, experiment_of(owned, study, kind))
 
     def status(self, name: str) -> dict[str, Any]:
         """What Katib says of an Experiment.
@@ -114,7 +114,7 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
     run_name = os.environ.get(RUN, "")
     name = f"study-{hashlib.sha256(f'{run_name} {place}'.encode()).hexdigest()[:10]}"
     labels = {STEP_LABEL: name, **({RUN_LABEL: run_name} if run_name else {})}
-    is_new = experiments.create(name, spec, study, place, labels)
+    is_new = experiments.create(JobRequest(name, spec, command_of_trial(study, place), labels), study)
     told = f"{study.request.trials} trials, {study.request.parallel} at a time" if is_new else "is there, and goes on"
     print(f"Experiment {name}: {told}", flush=True)
     try:

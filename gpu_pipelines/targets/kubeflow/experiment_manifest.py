@@ -5,11 +5,11 @@ Types: Experiment of kubeflow.org/v1beta1 (`kubeflow-katib-api`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.targets.kubeflow.train_job_manifest import NODE, manifest_of, metadata_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 from gpu_pipelines.tuning.service.katib_study import search_of
 from gpu_pipelines.tuning.service.study import ServiceStudy
 
@@ -23,31 +23,21 @@ _ENDED = 'status.conditions.#(type=="{}")#|#(status=="True")#'
 _RANK_0 = {"batch.kubernetes.io/job-completion-index": "0", "jobset.sigs.k8s.io/replicatedjob-name": NODE}
 
 
-def experiment_of(
-    name: str,
-    spec: TrainJobSpec,
-    study: ServiceStudy,
-    place: str,
-    *,
-    runtime_kind: str,
-    labels: Mapping[str, str],
-    owner: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+def command_of_trial(study: ServiceStudy, place: str) -> list[str]:
+    """What each trial of a study runs, whose folder is at a place; Katib fills in the values."""
+    values = [f"--{each}=${{trialParameters.{each}}}" for each in study.request.space.names]
+    return [*_TRIAL, "--study", place, "--trial", f"${{trialParameters.{_NAME}}}", *values]
+
+
+def experiment_of(job: JobRequest, study: ServiceStudy, runtime_kind: str) -> dict[str, Any]:
     """An Experiment.
 
     Args:
-        name: its name.
-        spec: what the TrainJob of a trial is made of.
+        job: the Experiment as it is asked for, with what the TrainJob of a trial is made of and runs.
         study: the request.
-        place: folder of the study.
         runtime_kind: ClusterTrainingRuntime or TrainingRuntime.
-        labels: by which it is found again.
-        owner: reference to the object with which Kubernetes deletes it; None for none.
     """
-    names = study.request.space.names
-    values = [f"--{each}=${{trialParameters.{each}}}" for each in names]
-    command = [*_TRIAL, "--study", place, "--trial", f"${{trialParameters.{_NAME}}}", *values]
-    trial = manifest_of(name, spec, command, runtime_kind=runtime_kind, labels=labels, owner=None)
+    trial = manifest_of(replace(job, owner=None), runtime_kind)
     # Katib names it.
     del trial["metadata"]["name"]
     template = {
@@ -57,13 +47,13 @@ def experiment_of(
         "failureCondition": _ENDED.format("Failed"),
         "trialParameters": [
             {"name": _NAME, "reference": _FROM},
-            *({"name": each, "reference": each} for each in names),
+            *({"name": each, "reference": each} for each in study.request.space.names),
         ],
         "trialSpec": trial,
     }
     return {
         "apiVersion": "kubeflow.org/v1beta1",
         "kind": "Experiment",
-        "metadata": metadata_of(name, spec, labels, owner),
+        "metadata": metadata_of(job),
         "spec": {**search_of(study), "trialTemplate": template},
     }

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from gpu_pipelines.targets.kubeflow.train_job_manifest import metadata_of, pod_of, resources_of, variables_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 
 #: Name of the container of a node, and of the one that hands the job to the cluster and prints its log.
 NODE, SUBMITTER = "ray", "ray-job-submitter"
@@ -22,26 +22,16 @@ _PROGRAM = "gpu_pipelines.targets.kubeflow.ray_job_command"
 _WORKERS = "workers"
 
 
-def manifest_of(
-    name: str,
-    spec: TrainJobSpec,
-    command: Sequence[str],
-    *,
-    ray_version: str,
-    labels: Mapping[str, str],
-    owner: Mapping[str, Any] | None,
-) -> dict[str, Any]:
+def manifest_of(job: JobRequest, ray_version: str) -> dict[str, Any]:
     """A RayJob.
 
     Args:
-        name: its name.
-        spec: what it is made of. One of its nodes is the head, which runs the command and works as well.
-        command: what the head runs, on the cluster `auto`.
+        job: what is asked for. One of its nodes is the head, which runs the command, on the cluster `auto`, and works
+            as well.
         ray_version: of the image.
-        labels: by which it and its pods are found again.
-        owner: reference to the object with which Kubernetes deletes it; None for none.
     """
-    encoded = {"name": COMMAND, "value": base64.b64encode(json.dumps(list(command)).encode()).decode()}
+    spec, labels = job.spec, job.labels
+    encoded = {"name": COMMAND, "value": base64.b64encode(json.dumps(list(job.command)).encode()).decode()}
     workers = {
         "groupName": _WORKERS,
         "replicas": spec.nodes - 1,
@@ -53,7 +43,7 @@ def manifest_of(
     return {
         "apiVersion": "ray.io/v1",
         "kind": "RayJob",
-        "metadata": metadata_of(name, spec, labels, owner),
+        "metadata": metadata_of(job),
         "spec": {
             "entrypoint": f"python3 -m {_PROGRAM}",
             "submissionMode": "K8sJobMode",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
@@ -26,7 +27,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
 )
 from gpu_pipelines.targets.kubeflow.exchange import executor_input_of, with_executor_input
 from gpu_pipelines.targets.kubeflow.ray_job_manifest import SUBMITTER, manifest_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 #: Group and version of its API.
 RAY_API = ("ray.io", "v1")
@@ -56,22 +57,15 @@ class RayJobs:
         self._backend, self._api = client.backend, client.backend.custom_api
         self._ray_jobs = (*RAY_API, self._backend.namespace, "rayjobs")
 
-    def create(
-        self,
-        name: str,
-        spec: TrainJobSpec,
-        command: Sequence[str],
-        labels: Mapping[str, str],
-        owner: Mapping[str, Any] | None,
-    ) -> bool:
+    def create(self, job: JobRequest) -> bool:
         """See `Jobs`; the command gets the cluster as its parameter `ray_address`."""
-        document = executor_input_of(command)
+        document = executor_input_of(job.command)
         document.setdefault("inputs", {}).setdefault("parameterValues", {})[_ADDRESS] = _OF_THE_HEAD
-        on_head = with_executor_input(command, document)
+        on_head = with_executor_input(job.command, document)
         # The step's pod runs the image that the nodes run.
-        manifest = manifest_of(name, spec, on_head, ray_version=version("ray"), labels=labels, owner=owner)
+        manifest = manifest_of(replace(job, command=on_head), ray_version=version("ray"))
         with service_errors(
-            f"Creating the RayJob {name}",
+            f"Creating the RayJob {job.name}",
             "Look whether KubeRay is 1.5 or newer, older ones know no tokens, and whether the step's service account "
             "may create RayJobs: docs/kubeflow.md.",
         ):

@@ -149,9 +149,7 @@ class KubeflowTarget:
     def study(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """A search as an Experiment of Katib, each of whose trials is a TrainJob; or as one step.
 
-        Args:
-            component: `tune_model`.
-            plan: the accelerators of a trial; None for a search on a node without any.
+        Arguments as those of `StudyPlacement.study`; without a plan it is on a node without accelerators.
 
         Raises:
             UserError: GKE has no such nodes, or one step would have several.

@@ -32,7 +32,7 @@ from gpu_pipelines.targets.kubeflow.node_choices import PlacedJobs, run_on_choic
 from gpu_pipelines.targets.kubeflow.ray_jobs import RAY_API, RayJobs
 from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
-from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
 from gpu_pipelines.targets.kubeflow.trainer import TRAINER_API, TrainJobs
 
 #: Seconds between two looks at a TrainJob, and seconds without a sign of this process after which its nodes end, for
@@ -78,7 +78,7 @@ class Attempts:
         for _ in range(_MOST_NAMES):
             self._number += 1
             name = f"{self.name}-{self._number}"
-            created = self._jobs.create(name, self.spec, command, self._labels, owner)
+            created = self._jobs.create(JobRequest(name, self.spec, command, self._labels, owner))
             # It may be this step's, where the answer to its creation was lost.
             if created or name in self._jobs.find(self._labels):
                 return name

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 
 #: Name of the container of a node, and of the job that makes the nodes, in Trainer's runtimes.
 NODE = "node"
@@ -22,49 +22,31 @@ _MANAGER = "gpu-pipelines/kubeflow"
 IMAGE_USER = 10001
 
 
-def manifest_of(
-    name: str,
-    spec: TrainJobSpec,
-    command: Sequence[str],
-    *,
-    runtime_kind: str,
-    labels: Mapping[str, str],
-    owner: Mapping[str, Any] | None,
-) -> dict[str, Any]:
-    """A TrainJob.
-
-    Args:
-        name: its name.
-        spec: what it is made of.
-        command: what each node runs.
-        runtime_kind: ClusterTrainingRuntime or TrainingRuntime.
-        labels: by which it is found again.
-        owner: reference to the object with which Kubernetes deletes it; None for none.
-    """
+def manifest_of(job: JobRequest, runtime_kind: str) -> dict[str, Any]:
+    """A TrainJob, by a runtime that is a ClusterTrainingRuntime or a TrainingRuntime."""
+    spec = job.spec
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
         "kind": "TrainJob",
-        "metadata": metadata_of(name, spec, labels, owner),
+        "metadata": metadata_of(job),
         "spec": {
             "runtimeRef": {"apiGroup": "trainer.kubeflow.org", "kind": runtime_kind, "name": spec.runtime},
             "activeDeadlineSeconds": round(spec.hours * 3600),
-            "trainer": _trainer(spec, command),
-            "runtimePatches": [{"manager": _MANAGER, "trainingRuntimeSpec": _runtime_patch(spec, labels)}],
+            "trainer": _trainer(spec, job.command),
+            "runtimePatches": [{"manager": _MANAGER, "trainingRuntimeSpec": _runtime_patch(spec, job.labels)}],
         },
     }
 
 
-def metadata_of(
-    name: str, spec: TrainJobSpec, labels: Mapping[str, str], owner: Mapping[str, Any] | None
-) -> dict[str, Any]:
-    """Name, labels and owner of a job; the arguments as of `manifest_of`."""
+def metadata_of(job: JobRequest) -> dict[str, Any]:
+    """Name, labels and owner of a job."""
     all_labels = {
         "app.kubernetes.io/managed-by": "gpu-pipelines",
-        "app.kubernetes.io/component": spec.step,
-        **labels,
-        **({QUEUE_LABEL: spec.queue} if spec.queue else {}),
+        "app.kubernetes.io/component": job.spec.step,
+        **job.labels,
+        **({QUEUE_LABEL: job.spec.queue} if job.spec.queue else {}),
     }
-    return {"name": name, "labels": all_labels, **({"ownerReferences": [dict(owner)]} if owner else {})}
+    return {"name": job.name, "labels": all_labels, **({"ownerReferences": [dict(job.owner)]} if job.owner else {})}
 
 
 def resources_of(spec: TrainJobSpec) -> dict[str, Any]:

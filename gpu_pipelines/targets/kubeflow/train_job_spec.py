@@ -10,7 +10,7 @@ Without them NCCL would take the ordinary network, and say so nowhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -98,6 +98,25 @@ class TrainJobSpec:
         needs = dict(content.pop("needs"))
         tolerations = tuple(Toleration(**each) for each in needs.pop("tolerations"))
         return cls(needs=PodNeeds(**needs, tolerations=tolerations), **content)
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """A job that is to be created: a TrainJob, a RayJob, or an Experiment of TrainJobs.
+
+    Attributes:
+        name: its name.
+        spec: what it is made of.
+        command: what its nodes run; of a RayJob the head alone.
+        labels: by which it, and its pods, are found again.
+        owner: reference to the object with which Kubernetes deletes it; None for none.
+    """
+
+    name: str
+    spec: TrainJobSpec
+    command: Sequence[str]
+    labels: Mapping[str, str]
+    owner: Mapping[str, Any] | None = None
 
 
 def runtime_for(plan: AcceleratorPlan, chosen: str | None) -> str:

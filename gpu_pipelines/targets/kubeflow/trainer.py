@@ -25,7 +25,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
 )
 from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
 from gpu_pipelines.targets.kubeflow.train_job_manifest import NODE, manifest_of
-from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
+from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 #: Label of the pods of a TrainJob.
 _JOB_LABEL = "jobset.sigs.k8s.io/jobset-name"
@@ -52,23 +52,15 @@ class TrainJobs:
         self._api = self._backend.custom_api
         self._train_jobs = (*TRAINER_API, self._backend.namespace, "trainjobs")
 
-    def create(
-        self,
-        name: str,
-        spec: TrainJobSpec,
-        command: Sequence[str],
-        labels: Mapping[str, str],
-        owner: Mapping[str, Any] | None,
-    ) -> bool:
+    def create(self, job: JobRequest) -> bool:
         """See `Jobs`; the cluster needs the runtime."""
         with service_errors(
-            f"Creating the TrainJob {name}",
-            f"Look whether Kubeflow Trainer with the runtime {spec.runtime} is installed, and the step's service "
+            f"Creating the TrainJob {job.name}",
+            f"Look whether Kubeflow Trainer with the runtime {job.spec.runtime} is installed, and the step's service "
             "account may create TrainJobs: docs/kubeflow.md.",
         ):
-            kind = self._client.get_runtime(spec.runtime).kind.value
-            manifest = manifest_of(name, spec, command, runtime_kind=kind, labels=labels, owner=owner)
-            return create_job(self._api, self._train_jobs, manifest)
+            kind = self._client.get_runtime(job.spec.runtime).kind.value
+            return create_job(self._api, self._train_jobs, manifest_of(job, runtime_kind=kind))
 
     def find(self, labels: Mapping[str, str]) -> list[str]:
         """See `Jobs`."""

@@ -137,9 +137,9 @@ def run_and_record(
     """
     from gpu_pipelines.targets.local.brought import brought_for_report
     from gpu_pipelines.targets.local.processes import end_left_behind
-    from gpu_pipelines.targets.local.target import adopt_results, run_locally
+    from gpu_pipelines.targets.local.target import RunPlace, adopt_results, run_locally
     from gpu_pipelines.targets.recorded_runs import CACHE
-    from gpu_pipelines.targets.run_record import RunRecord, new_run_directory, write_outcome
+    from gpu_pipelines.targets.run_record import new_run_directory, write_outcome
 
     if request.resumed:
         # Below artifacts/checkpoints of the run.
@@ -147,23 +147,7 @@ def run_and_record(
     if reuse:
         adopt_results(runs, runs / CACHE)
     run_id, directory = new_run_directory(runs, request.name)
-    record = RunRecord(
-        run_id=run_id,
-        pipeline=request.name,
-        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        parameters=dict(request.values.arguments),
-        accelerator=request.accelerator,
-        dependencies=request.dependencies,
-        directory=directory,
-        checkpoints=request.resumed or str(directory.absolute() / "artifacts" / "checkpoints"),
-        cost=cost,
-    )
-    record.resumes = request.resumed_run
-    importers: tuple[str, ...] = ()
-    if request.goes_on is not None:
-        found, importers = request.goes_on.found, request.goes_on.found.importers
-        record.resumes, record.trainings = request.goes_on.name, dict(found.trainings)
-        record.steps += [StepRecord(name, status="reused") for name in found.taken_over]
+    record = _begun(request, run_id, directory, cost)
     watched = _Recorder(record, request, runs, observer)
     watched.write()
     try:
@@ -171,14 +155,11 @@ def run_and_record(
             outcome = run_locally(
                 request.pipeline,
                 request.values.taken,
-                directory,
-                runs / CACHE,
+                RunPlace(directory, runs / CACHE, reuse=reuse, checkpoints=request.resumed),
                 watched,
-                reuse=reuse,
-                checkpoints=request.resumed,
                 tracking=request.tracking,
                 steps=record.steps,
-                unshown=importers,
+                unshown=request.goes_on.found.importers if request.goes_on else (),
                 stopping=_say_stopping,
             )
     except BaseException as error:
@@ -196,6 +177,29 @@ def run_and_record(
     _note_what_is_left(record, watched.artifacts())
     watched.write(is_end=True)
     write_outcome(runs, record)
+    return record
+
+
+def _begun(request: LocalRequest, run_id: str, directory: Path, cost: str) -> RunRecord:
+    """The record of a run that begins, with the steps that it takes over."""
+    from gpu_pipelines.targets.run_record import RunRecord
+
+    record = RunRecord(
+        run_id=run_id,
+        pipeline=request.name,
+        started=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        parameters=dict(request.values.arguments),
+        accelerator=request.accelerator,
+        dependencies=request.dependencies,
+        directory=directory,
+        checkpoints=request.resumed or str(directory.absolute() / "artifacts" / "checkpoints"),
+        cost=cost,
+        resumes=request.resumed_run,
+    )
+    if request.goes_on is not None:
+        found = request.goes_on.found
+        record.resumes, record.trainings = request.goes_on.name, dict(found.trainings)
+        record.steps += [StepRecord(name, status="reused") for name in found.taken_over]
     return record
 
 

@@ -176,15 +176,52 @@ def require_step_packages() -> None:
         )
 
 
+@dataclass(frozen=True)
+class RunPlace:
+    """Where a run on this machine keeps what it makes, and what it takes of earlier runs.
+
+    Attributes:
+        directory: the run; gets `artifacts/` and `logs/`.
+        cache: where results of steps are kept over runs.
+        reuse: whether it takes results of earlier runs for steps whose inputs have not changed.
+        checkpoints: below which the trainings of a pipeline of one's own have their checkpoints; empty for a place of
+            this run.
+    """
+
+    directory: Path
+    cache: Path
+    reuse: bool
+    checkpoints: str = ""
+
+    @property
+    def results(self) -> Path:
+        """Where its steps look for results, and keep theirs: a run that takes none fills a cache of its own."""
+        return self.cache if self.reuse else self.directory / _OWN_CACHE
+
+    @property
+    def error(self) -> Path:
+        """Where a step leaves what it failed with."""
+        return self.directory / ".error.json"
+
+    def variables(self, tracking: str) -> dict[str, str]:
+        """What the steps are told by their environment, with the tracker that they tell; empty for none."""
+        run, own = self.directory.absolute(), f"artifacts/checkpoints/{self.directory.name}"
+        return {
+            ERROR_FILE: str(self.error.absolute()),
+            RUN_DIRECTORY: str(run),
+            # Below artifacts/checkpoints of the run that is continued.
+            TRACKED_RUN: str(Path(self.checkpoints).parents[2] if self.checkpoints else run),
+            TRACKING: tracking,
+            RUN_CHECKPOINTS: self.checkpoints or str(run / own),
+        }
+
+
 def run_locally(
     pipeline: Any,
     arguments: Mapping[str, Any],
-    directory: Path,
-    cache: Path,
+    place: RunPlace,
     observer: Observer,
     *,
-    reuse: bool,
-    checkpoints: str = "",
     tracking: str = "",
     steps: list[StepRecord] | None = None,
     unshown: Collection[str] = (),
@@ -195,12 +232,8 @@ def run_locally(
     Args:
         pipeline: a KFP pipeline, built for `LocalTarget`.
         arguments: its parameters; those left out have their defaults.
-        directory: the run; gets `artifacts/` and `logs/`.
-        cache: where results of steps are kept over runs.
+        place: where it keeps what it makes.
         observer: is told how it goes.
-        reuse: take results of earlier runs for steps whose inputs have not changed.
-        checkpoints: below which the trainings of a pipeline of one's own have their checkpoints; empty for a place of
-            this run.
         tracking: the tracker that the steps tell; empty for none.
         steps: gets the steps as they begin.
         unshown: names of tasks that are no steps.
@@ -209,33 +242,21 @@ def run_locally(
     """
     from kfp import local
 
-    # A run that does not reuse still leaves its results for one that does: it fills a cache of its own, merged below.
-    own_cache = cache if reuse else directory / _OWN_CACHE
     local.init(
         local.SubprocessRunner(use_venv=False),
-        pipeline_root=str(directory / "artifacts"),
-        workspace_root=str(directory / ".workspace"),
+        pipeline_root=str(place.directory / "artifacts"),
+        workspace_root=str(place.directory / ".workspace"),
         enable_caching=True,
-        cache_root=str(own_cache),
+        cache_root=str(place.results),
     )
-    error = directory / ".error.json"
-    log = LocalLog(directory, error, observer, steps, unshown)
+    log = LocalLog(place.directory, place.error, observer, steps, unshown)
     # Not variables of the tasks: they would be part of the key under which their results are kept.
-    told = environment_with(
-        {
-            ERROR_FILE: str(error.absolute()),
-            RUN_DIRECTORY: str(directory.absolute()),
-            # Below artifacts/checkpoints of the run that is continued.
-            TRACKED_RUN: str(Path(checkpoints).parents[2] if checkpoints else directory.absolute()),
-            TRACKING: tracking,
-            RUN_CHECKPOINTS: checkpoints or str(directory.absolute() / "artifacts" / "checkpoints" / directory.name),
-        }
-    )
+    told = environment_with(place.variables(tracking))
     try:
         with told, redirect_stdout(log), _logging_to(log), _printing_to(log), _no_process_left(log, stopping):
             outputs = pipeline(**arguments).outputs
         log.end_running("succeeded")
-        return _succeeded(log.steps, directory, outputs)
+        return _succeeded(log.steps, place.directory, outputs)
     except KeyboardInterrupt:
         log.end_running("interrupted")
         return LocalRun("interrupted", log.steps)
@@ -245,9 +266,10 @@ def run_locally(
             raise
         return LocalRun("failed", log.steps)
     finally:
-        error.unlink(missing_ok=True)
-        if not reuse:
-            _merge(own_cache, cache)
+        place.error.unlink(missing_ok=True)
+        if not place.reuse:
+            # It still leaves its results for a run that takes them.
+            _merge(place.results, place.cache)
 
 
 def adopt_results(runs: Path, cache: Path) -> None:

@@ -145,9 +145,7 @@ class VertexTarget:
     def study(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """A search as a tuning job, each of whose trials is a CustomJob on the plan's machines.
 
-        Args:
-            component: `tune_model`.
-            plan: the accelerators of a trial; None for a search on a machine without any.
+        Arguments as those of `StudyPlacement.study`; without a plan it is on a machine without accelerators.
 
         Raises:
             UserError: plan and settings do not go together.

@@ -25,6 +25,7 @@ OF_WRITERS = (
 class CausalLanguageModelTask(Task):
     """Texts whose every token is predicted from those before it."""
 
+    takes_lists = True
     formats = (*TABLES, "text")
     column_parameters = ("text_column",)
     parameters = (
@@ -70,6 +71,3 @@ class CausalLanguageModelTask(Task):
             f"'completion', and no column 'messages' or 'conversations'; it has {', '.join(has)}.",
             self.remedy_for_columns,
         )
-
-    def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
-        return "list" in kind.partition("<")[0]

@@ -25,6 +25,7 @@ _TOOLS = "tools"
 class PreferenceTask(Task):
     """Completions of which one was preferred to another, or each of which was judged good or bad."""
 
+    takes_lists = True
     column_parameters = ()
     parameters = (
         *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates", "slice_by"),
@@ -54,12 +55,7 @@ class PreferenceTask(Task):
     )
 
     def problems(self, settings: PrepareSettings) -> list[str]:
-        found = []
-        if settings.stratify:
-            found.append("stratify needs a class for each row, which preference has not. Leave it out.")
-        if settings.label_conflicts != "keep":
-            found.append("label_conflicts are of classes, which preference has not. Leave it out.")
-        return found
+        return self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
         slices = (settings.slice_by,) if settings.slice_by else ()
@@ -74,6 +70,3 @@ class PreferenceTask(Task):
             f"{', '.join(has) or 'none at all'}.",
             self.remedy_for_columns,
         )
-
-    def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
-        return "list" in kind.partition("<")[0]

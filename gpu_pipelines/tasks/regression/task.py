@@ -49,11 +49,7 @@ class RegressionTask(Task):
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         found = [] if targets_of(settings) else ["label_column is empty. Name the columns of the numbers to learn."]
-        if settings.stratify:
-            found.append("stratify needs classes, which regression has not. Leave it out.")
-        if settings.label_conflicts != "keep":
-            found.append("label_conflicts are of classes, which regression has not. Leave it out.")
-        return found
+        return found + self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
         named = (*targets_of(settings), *([settings.slice_by] if settings.slice_by else []))

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 class TokenClassificationTask(Task):
     """Words with tags as in IOB2: `B-TYPE` begins an entity, `I-TYPE` goes on with it, `O` is of none."""
 
+    takes_lists = True
     column_parameters = ("text_column", "label_column")
     parameters = (
         *("label_column", "text_column", "tokenizer", "vocabulary_size", "sequence_length"),
@@ -40,12 +41,4 @@ class TokenClassificationTask(Task):
     pipeline_tag = "token-classification"
 
     def problems(self, settings: PrepareSettings) -> list[str]:
-        found = []
-        if settings.stratify:
-            found.append("stratify needs a class for each row, which token_classification has not. Leave it out.")
-        if settings.label_conflicts != "keep":
-            found.append("label_conflicts are of classes, which token_classification has not. Leave it out.")
-        return found
-
-    def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
-        return "list" in kind.partition("<")[0]
+        return self.problems_without_classes(settings)

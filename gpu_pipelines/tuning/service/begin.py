@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import tempfile
-from pathlib import Path
-
-from gpu_pipelines.artifacts.dataset import MANIFEST, Dataset, Manifest
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.artifacts.dataset_manifest import manifest_at
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.records import Records
@@ -27,7 +23,7 @@ def begin(settings: TuningSettings, dataset: str, study: str, processes: int) ->
     Raises:
         UserError: lists everything that is wrong; or the folder has the trials of a study.
     """
-    manifest = _manifest_of(dataset)
+    manifest = manifest_at(dataset)
     task = manifest.task
     # Each trial has all processes of its machines.
     if problems := settings.problems(task, processes * settings.parallel_trials):
@@ -53,12 +49,3 @@ def begin(settings: TuningSettings, dataset: str, study: str, processes: int) ->
         )
     asked.save(documents)
     return asked
-
-
-def _manifest_of(dataset: str) -> Manifest:
-    """What a dataset says of itself; of one in object storage nothing else is read."""
-    if not is_remote(dataset):
-        return Dataset(Path(dataset)).manifest
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-dataset-") as scratch:
-        RemoteFolder(dataset).download([MANIFEST], Path(scratch))
-        return Dataset(Path(scratch)).manifest
