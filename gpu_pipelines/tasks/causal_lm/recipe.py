@@ -58,7 +58,11 @@ class CausalLanguageModel(TextRecipe):
 
     @classmethod
     def for_exported(cls, directory: Path) -> CausalLanguageModel:
-        """The recipe that an exported model was trained with; rows may be as long as the model takes."""
+        """The recipe that an exported model was trained with; rows may be as long as the model takes.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
