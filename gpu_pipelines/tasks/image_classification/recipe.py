@@ -89,7 +89,7 @@ class ImageClassification(Recipe):
         said = exported_preprocessor(directory)
         mode, geometry = mode_of(said), geometry_in(said, mode_of(said))
         if geometry is None:
-            raise UserError(f"{directory}/{PREPROCESSOR} does not make squares of one size of images.")
+            raise UserError(f"{directory}/{PREPROCESSOR} does not turn images into squares of one size.")
         channels = said.get(LEARNED_CHANNELS) or config.get("num_channels") or geometry.channels
         return cls(pretrained.labels_of(config), said, (channels, geometry.size, geometry.size), mode == "L")
 

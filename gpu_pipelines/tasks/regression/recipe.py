@@ -152,9 +152,9 @@ class Regression(Recipe):
         if theirs is None or (theirs.inputs, theirs.targets) != (self.form.inputs, self.form.targets):
             found = f"{', '.join(theirs.inputs)} → {', '.join(theirs.targets)}" if theirs else "not of regression"
             raise UserError(
-                f"The model in {directory} cannot go on with this dataset: it is {found}, and the data is "
+                f"The model in {directory} does not fit this dataset: it is {found}, and the data is "
                 f"{', '.join(self.form.inputs)} → {', '.join(self.form.targets)}.",
-                "Begin with linear or mlp-small.",
+                "Start with linear or mlp-small.",
             )
         if torch.get_default_device().type == "meta":  # another process has the weights
             return self.build_model(config["architecture"])
