@@ -1,27 +1,23 @@
 """Checks what the pages say: `python website/check.py`. It prints what is wrong, and exits with 1 if anything is.
 
-It looks at links, commands, the English, what the navigation names, and the docstrings of what the reference shows.
+It looks at links, commands, the English, what the navigation names, and whether the Python reference is complete.
 It needs neither MkDocs nor the built site. Links to the web are not followed.
 """
 
 from __future__ import annotations
 
-import ast
 import re
 import shlex
 import sys
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import prose
+import reference
 from commands import root, shown_commands, whole
-from pages import ROOT, links, navigation, pages, text_of
+from pages import BLOCK, ROOT, links, navigation, pages, text_of
 from pages import prose as without_code
 
-_BLOCK = re.compile(
-    r"^ *(?P<fence>`{3,})(?P<language>\w*)[^\n]*\n(?P<code>.*?)^ *(?P=fence) *$", re.MULTILINE | re.DOTALL
-)
 _COMMAND = re.compile(r"^(?:\$ )?(?:!)?(?:nohup )?(?:\.venv/bin/)?(gpu-pipelines .+|make [a-z].*)$")
 #: Languages whose blocks may hold commands.
 _SHELLS = ("", "sh", "bash", "console", "text")
@@ -35,7 +31,7 @@ def problems() -> Iterator[str]:
     yield from link_problems()
     yield from command_problems()
     yield from prose.problems()
-    yield from docstring_problems()
+    yield from reference.problems()
 
 
 def navigation_problems() -> Iterator[str]:
@@ -94,12 +90,12 @@ def command_problems() -> Iterator[str]:
 
 def commands_of(text: str) -> Iterator[str]:
     """The lines of a page that begin with `gpu-pipelines` or `make`: of its blocks of code, and of code within text."""
-    for match in _BLOCK.finditer(text):
+    for match in BLOCK.finditer(text):
         if match["language"] in _SHELLS:
             for line in match["code"].replace("\\\n", " ").split("\n"):
                 if found := _COMMAND.match(line.strip()):
                     yield " ".join(found[1].split())
-    for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", _BLOCK.sub("", text)):
+    for code in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", BLOCK.sub("", text)):
         if (found := _COMMAND.match(code)) and " " in code:
             yield found[1]
 
@@ -136,48 +132,6 @@ def problems_of_command(command: Any, words: Iterable[str]) -> Iterator[str]:
         name = word.partition("=")[0]
         if re.fullmatch(r"--[a-z][a-z-]*|-[a-z]", name) and name not in known:
             yield f"there is no option {name}"
-
-
-def docstring_problems() -> Iterator[str]:
-    """Functions that the Python reference shows and that lack types, a docstring, or the arguments in it."""
-    for name in re.findall(r"^::: (\S+)$", text_of("docs/reference/python.md"), re.MULTILINE):
-        found = _defined(name)
-        if found is None:
-            yield f"docs/reference/python.md: there is no {name}"
-        for path, node in found or []:
-            yield from (f"{path}: {problem}" for problem in _lacking(node))
-
-
-def _defined(name: str) -> list[tuple[str, ast.FunctionDef]] | None:
-    """The function, or the public methods of the class, behind a name of the reference; None if there is none."""
-    module, _, attribute = name.rpartition(".")
-    file = _file_of(module)
-    tree = ast.parse(file.read_text(encoding="utf-8")) if file else ast.Module(body=[], type_ignores=[])
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef) and node.name == attribute:
-            return [(name, node)]
-        if isinstance(node, ast.ClassDef) and node.name == attribute:
-            methods = [each for each in node.body if isinstance(each, ast.FunctionDef)]
-            return [(f"{name}.{each.name}", each) for each in methods if not each.name.startswith("_")]
-    return None
-
-
-def _file_of(module: str) -> Path | None:
-    stem = ROOT / module.replace(".", "/")
-    return next((path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()), None)
-
-
-def _lacking(node: ast.FunctionDef) -> Iterator[str]:
-    given = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
-    arguments = [each for each in given if each.arg not in ("self", "cls")]
-    text = ast.get_docstring(node) or ""
-    if not text:
-        yield "has no docstring"
-    if node.returns is None or any(each.annotation is None for each in arguments):
-        yield "lacks types"
-    described = re.findall(r"^ *\**(\w+)(?: \(.*?\))?:", text.partition("Args:")[2], re.MULTILINE)
-    if text and (missing := [each.arg for each in arguments if each.arg not in described]):
-        yield f"does not say what {', '.join(missing)} is (Args:)"
 
 
 def main() -> int:

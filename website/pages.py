@@ -22,6 +22,10 @@ ELSEWHERE = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}
 #: Where a file that is no page is shown.
 FILES = "files/"
 
+#: Code of a page.
+BLOCK = re.compile(
+    r"^ *(?P<fence>`{3,})(?P<language>\w*)[^\n]*\n(?P<code>.*?)^ *(?P=fence) *$", re.MULTILINE | re.DOTALL
+)
 _FENCE = re.compile(r"^ {0,9}(`{3,}|~{3,})")
 _LINK = re.compile(r"(?P<before>!?\[(?:[^\[\]]|\[[^\[\]]*\])*\]\()(?P<target>[^()\s]+)(?P<after>\))", re.DOTALL)
 _IN_CODE = re.compile(r"(`+)(?:(?!\1).)+?\1", re.DOTALL)

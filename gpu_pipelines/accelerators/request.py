@@ -90,7 +90,9 @@ def require_gpu(spec: str, where: str) -> None:
     """
     parts = split_spec(spec)
     if parts is not None and canonical(parts[0]) == CPU:
-        raise UserError(f"{spec.strip()} is for this machine; {where} has no such machine.", "Take a GPU, e.g. l4:1.")
+        raise UserError(
+            f"{spec.strip()} is for this machine; {where} has no such machine.", "Choose a GPU, such as l4:1."
+        )
 
 
 def canonical(text: str) -> str:

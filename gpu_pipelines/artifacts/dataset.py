@@ -64,6 +64,7 @@ class Feature:
 
     @property
     def arrow_type(self) -> pa.DataType:
+        """The type of its column in the shards."""
         if self.encoded:
             return pa.binary()
         element = pa.from_numpy_dtype(np.dtype(self.dtype))

@@ -133,25 +133,46 @@ class Preparation(ABC, Generic[Found]):
 
     @abstractmethod
     def survey(self, share: SourceFiles, host: Host) -> Found:
-        """Reads some files once."""
+        """Reads some files once.
+
+        Args:
+            share: the files to read.
+            host: where this runs; its `check` ends the survey by raising.
+
+        Returns:
+            What the files hold: for a task with classes their names.
+        """
 
     @abstractmethod
     def survey_of_test(self, share: SourceFiles, host: Host) -> Found:
-        """Reads some files of the test source once; what rows become does not depend on them."""
+        """Reads some files of the test source once; what rows become does not depend on them.
+
+        Args:
+            share: the files to read.
+            host: where this runs; its `check` ends the survey by raising.
+        """
 
     @abstractmethod
     def empty_survey(self) -> Found:
         """What has been found before anything is read."""
 
     def join_surveys(self, saved: Sequence[tuple[Path, Mapping[str, Any]]]) -> Found:
-        """What several have found together, from what each has written, in the order of the source."""
+        """Joins what several processes have found.
+
+        Args:
+            saved: the folder and the returned value of each `Survey.save`, in the order of the source.
+        """
         whole = self.empty_survey()
         for folder, said in saved:
             whole.add(folder, said)
         return whole
 
     def labels(self, found: Found, of_test: Found | None) -> list[str]:
-        """The classes in the order of people; none where the task has none.
+        """The classes in the order in which people sort them; none where the task has none.
+
+        Args:
+            found: the survey of the source.
+            of_test: the survey of the test source; None without one.
 
         Raises:
             UserError: there are fewer than two, or the test source has others.
@@ -165,14 +186,33 @@ class Preparation(ABC, Generic[Found]):
 
     @abstractmethod
     def plan(self, found: Found, of_test: Found | None, folder: Path) -> dict[str, Any]:
-        """Decides what the rows become; what is returned and written is all that the next steps know of it."""
+        """Decides what the rows become; what is returned and written is all that the next steps know of it.
+
+        Args:
+            found: the survey of the source.
+            of_test: the survey of the test source; None without one.
+            folder: gets what is large, such as a tokenizer.
+
+        Returns:
+            The plan as a JSON object; `labels` holds the classes.
+        """
 
     def entries(self, shard: SourceShard, host: Host) -> Iterator[Entry]:
-        """What is known of the usable records of a shard before they are prepared."""
+        """What is known of the usable records of a shard before they are prepared.
+
+        Args:
+            shard: a part of the source.
+            host: where this runs; its `check` ends the reading by raising.
+        """
         return (entry for _, entry in self.indexed(shard, host))
 
     def indexed(self, shard: SourceShard, host: Host) -> Iterator[tuple[Any, Entry]]:
-        """The usable records of a shard, where each has its `content`, and what is known of them."""
+        """The usable records of a shard, each with what is known of it.
+
+        Args:
+            shard: a part of the source, whose records have a `content`.
+            host: where this runs; its `check` ends the reading by raising.
+        """
         meter = Meter(shard.source)
         progress = Progress("looking for duplicates", meter)
         for position, record in enumerate(self.records(shard.source, meter)):
@@ -184,18 +224,39 @@ class Preparation(ABC, Generic[Found]):
 
     @abstractmethod
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[Any]:
-        """The records of some files, the unusable ones too."""
+        """The records of some files, the unusable ones too.
+
+        Args:
+            source: the files to read.
+            meter: follows how much of them has been read.
+        """
 
     @abstractmethod
     def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Any]:
-        """How records are grouped."""
+        """How records are grouped.
+
+        Args:
+            plan: what `plan` returned.
+            unit_weight: bytes of the records of a unit of work.
+        """
 
     @abstractmethod
     def row_form(self, plan: Mapping[str, Any]) -> tuple[dict[str, Feature], dict[str, Any]]:
-        """The features of a row, and what whoever serves the model has to know of how rows are made."""
+        """The features of a row, and what a server has to know of how rows are made.
+
+        Args:
+            plan: what `plan` returned.
+
+        Returns:
+            The features by name, and `preprocessing` of dataset.json.
+        """
 
     def form(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        """What `DatasetWriter` is told besides the directory."""
+        """The arguments of `DatasetWriter` besides the directory.
+
+        Args:
+            plan: what `plan` returned.
+        """
         features, preprocessing = self.row_form(plan)
         return {
             "task": self.settings.task,
@@ -219,5 +280,9 @@ class Preparation(ABC, Generic[Found]):
         """
 
     def tokenizer(self, folder: Path) -> Path | None:
-        """The tokenizer in the folder of the plan, where the task has one."""
+        """The tokenizer in the folder of the plan; None where the task has none.
+
+        Args:
+            folder: what `plan` wrote to.
+        """
         return None

@@ -69,7 +69,7 @@ def require_labels_of_test(found: Iterable[str], labels: list[str], settings: Pr
         raise UserError(f"The test_source {settings.test_source} has no labelled rows.")
     if unknown := tested - set(labels):
         raise UserError(
-            f"The test_source {settings.test_source} has classes that {settings.source} has not: "
+            f"The test_source {settings.test_source} has classes that {settings.source} does not have: "
             f"{some_of(map(repr, unknown), most=10)}.",
             "Both need the same classes.",
         )

@@ -112,7 +112,7 @@ def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[],
     profile, place = _profile(model, dataset)
     task = task_named(task_of(model.directory))
     if profile.task != task.name:
-        raise UserError(f"The profile of {model.title} is of the task {profile.task}, and the model of {task.name}.")
+        raise UserError(f"The profile of {model.title} is for the task {profile.task}, and the model for {task.name}.")
     limits = replace(ServerSettings(), max_pixels=_MOST_PIXELS, max_characters=LARGEST_TEXT)
     predictor = load_predictor(model.directory, limits)
     inputs = predictor.inputs_of(model.directory)
@@ -154,7 +154,7 @@ def _profile(model: Model, dataset: Callable[[], Dataset] | None) -> tuple[Profi
         return Profile.load(path), "registry"
     if dataset is None:
         raise UserError(
-            f"{model.title} has no {PROFILE}: it was evaluated before there were any, or there could be none.",
+            f"{model.title} has no {PROFILE}: it was evaluated before profiles existed, or none could be made.",
             "Give the dataset that it was trained on.",
         )
     found = dataset()

@@ -52,7 +52,7 @@ class GivenScores(Scores):
         return self.values
 
     def subset(self, rows: np.ndarray) -> GivenScores:
-        raise NotImplementedError("of the rows only the number is known")
+        raise NotImplementedError("only the number of rows is known")
 
 
 class FunctionScorer:
@@ -127,7 +127,7 @@ class FunctionScorer:
             raise UserError(
                 f"The checkpoint {candidate.path} has files of the name {some_of(taken, most=3)}, which this step "
                 "writes itself.",
-                "Let the training name them otherwise.",
+                "Let the training give them other names.",
             )
         if candidate.path.is_dir():
             shutil.copytree(candidate.path, directory, dirs_exist_ok=True)

@@ -44,8 +44,8 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
         if not any(path.glob("*.safetensors")):
             raise UserError(
                 f"The model in {path} has no safetensors files.",
-                "Pickled weights (*.bin, *.pt) can run any code when they are read, so they are not. Save the model "
-                "with safe_serialization=True.",
+                "Pickled weights (*.bin, *.pt) can run any code when they are read, so they are not read. Save the "
+                "model with safe_serialization=True.",
             )
     return sorted(found, key=lambda entry: (entry[1], entry[0].name))
 

@@ -112,9 +112,9 @@ class Models:
         model = build_model(self.recipe, self._settings)
         if self._frozen_sha256 and self._frozen_sha256 != frozen_weights_sha256(model):
             raise UserError(
-                f"The checkpoints hold adapters for the model {self._settings['model']!r}, whose weights are not what "
-                "they were in training.",
-                "Put the same weights in that place again.",
+                f"The checkpoints hold adapters for the model {self._settings['model']!r}, whose weights have "
+                "changed since the training.",
+                "Put the same weights back.",
             )
         if self._settings.get("quantize_base"):
             round_weights(model)

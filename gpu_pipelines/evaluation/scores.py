@@ -43,7 +43,11 @@ class Scores(ABC):
 
     @abstractmethod
     def subset(self, rows: np.ndarray) -> Self:
-        """The scores of some of the rows; not of scores whose `resampled` is None."""
+        """The scores of some of the rows; not of scores whose `resampled` is None.
+
+        Args:
+            rows: indices of the rows, int, or a mask of them, bool (rows,).
+        """
 
     def intervals(self) -> dict[str, Interval]:
         """Each metric as `{"value", "low", "high"}`: a 95% percentile interval over 1,000 resamples of the rows."""
@@ -66,19 +70,38 @@ class Scores(ABC):
         return None
 
     def why_unknown(self, metric: str) -> str:
-        """Why a metric is no number though the model gave one for each row; empty where that is not so."""
+        """Why a metric is no number though the model gave one for each row; empty where that is not so.
+
+        Args:
+            metric: its name.
+        """
         return ""
 
     def rows_of(self, metric: str) -> int:
-        """Number of rows that a metric is of."""
+        """Number of rows that a metric is computed from.
+
+        Args:
+            metric: its name.
+        """
         return self.rows
 
     def right_by(self, metric: str) -> np.ndarray | None:
-        """Bool (rows,): which rows are right, of a metric that is the share of those; None of others."""
+        """Which rows are right, for a metric that is the share of right rows; None for any other.
+
+        Args:
+            metric: its name.
+
+        Returns:
+            Bool (rows,), or None.
+        """
         return self.right if metric == "accuracy" else None
 
     def paired_with(self, other: Scores) -> tuple[Scores, Scores]:
-        """These scores and those of another model on the same rows, as they are to be compared."""
+        """These scores and those of another model, as they are to be compared.
+
+        Args:
+            other: the scores of the other model on the same rows.
+        """
         return self, other
 
     def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
@@ -107,7 +130,14 @@ class SummedScores(Scores):
 
     @abstractmethod
     def of_totals(self, totals: np.ndarray) -> Resampled:
-        """Metrics of totals (sets of rows, columns): arrays (sets of rows,) by name."""
+        """Metrics of sums over sets of rows.
+
+        Args:
+            totals: the sums of `columns` over each set of rows, float64 (sets of rows, columns).
+
+        Returns:
+            For each metric its values, float64 (sets of rows,).
+        """
 
     @property
     def rows(self) -> int:

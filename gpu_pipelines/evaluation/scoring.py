@@ -33,23 +33,36 @@ class Scoring(ABC):
 
     @abstractmethod
     def width(self, labels: list[str]) -> int | None:
-        """The number of columns that `predict` gives for a row, of a model of these classes; None if it varies."""
+        """The number of columns that `predict` gives for a row; None if it varies.
+
+        Args:
+            labels: the classes of the model; empty where there are none.
+        """
 
     @abstractmethod
     def shape(self, rows: int, labels: list[str]) -> str:
-        """What `predict` is to give for so many rows, for people."""
+        """The shape that `predict` has to give, for people.
+
+        Args:
+            rows: number of rows.
+            labels: the classes of the model; empty where there are none.
+        """
 
     @abstractmethod
     def scores(self, predicted: np.ndarray, split: str) -> Scores:
         """The scores of a model.
 
         Args:
-            predicted: of all rows of the split (rows, columns), float32.
+            predicted: what `predict` gave for all rows of the split, float32 (rows, columns).
             split: `val` or `test`.
         """
 
     def trained_with(self, settings: Mapping[str, Any]) -> None:  # noqa: B027 (most need not know)
-        """Is told the parameters of the training whose checkpoints are scored, by name; none where there is none."""
+        """Takes the parameters of the training whose checkpoints are scored.
+
+        Args:
+            settings: values by the names of the parameters; empty where the training is not known.
+        """
 
     @property
     def has_reference(self) -> bool:
@@ -57,27 +70,63 @@ class Scoring(ABC):
         return False
 
     def refer(self, predicted: np.ndarray, split: str) -> None:
-        """Is told what the model that the training began with predicts for all rows of a split, before any scores."""
+        """Takes the predictions of the model that the training began with; called before `scores`.
+
+        Args:
+            predicted: for all rows of the split, float32 (rows, columns).
+            split: `val` or `test`.
+        """
         raise NotImplementedError
 
     def prepared(self, columns: Columns) -> Columns:
-        """Rows of the dataset as they are scored; there may be more of them, or fewer."""
+        """Rows of the dataset as they are scored; there may be more of them, or fewer.
+
+        Args:
+            columns: arrays of shape (rows, *feature shape) by feature.
+        """
         return columns
 
     def groups(self, columns: Columns, rows: int) -> list[np.ndarray]:
-        """Numbers of the rows that are predicted together, such as those of similar length."""
+        """Chooses the rows that are predicted together, such as those of similar length.
+
+        Args:
+            columns: arrays of shape (rows, *feature shape) by feature, as `prepared` returned them.
+            rows: number of rows.
+
+        Returns:
+            The indices of the rows of each group, int arrays.
+        """
         return [np.arange(rows)]
 
     def aligned(self, predicted: np.ndarray, labels: list[str], recipe: Any) -> np.ndarray:
-        """Predictions of a model, by its classes and its recipe, in the terms and the order of the dataset's."""
+        """Puts the predictions of a model into the terms of the dataset, such as the order of its classes.
+
+        Args:
+            predicted: what `predict` gave, float32 (rows, columns of the model).
+            labels: the classes of the model, in its order.
+            recipe: the recipe of the model.
+
+        Returns:
+            Float32 (rows, columns of the dataset).
+        """
         return predicted
 
     def worst(self, scores: Any) -> list[dict[str, Any]]:
-        """The rows of `test` that a model does worst on, for people: `row`, `source`, and what is to be shown of it."""
+        """The rows of `test` that a model does worst on, for people.
+
+        Args:
+            scores: what `scores` returned for `test`.
+
+        Returns:
+            For each row an object with `row`, `source`, and what is to be shown of it.
+        """
         return []
 
     def slice_values(self, column: str) -> list[str]:
         """The value of a column for each row of `test`, in the order of the scores.
+
+        Args:
+            column: what the data was prepared with as `slice_by`.
 
         Raises:
             UserError: the dataset does not hold it.
@@ -93,5 +142,11 @@ class Scoring(ABC):
         return None
 
     def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
-        """A row of what `predict` gives, (columns,), as the server answers an instance."""
+        """The server's answer to an instance.
+
+        Args:
+            predicted: what `predict` gives for the row, float32 (columns,).
+            labels: the classes of the model; empty where there are none.
+            instance: the instance, one of those that `examples` returned.
+        """
         return {}

@@ -137,7 +137,7 @@ def _module_of(file: Path) -> ModuleType:
     # A name of its own, so that a file called like an installed package hides nothing.
     spec = spec_from_file_location(f"scoring_function_in_{file.stem}", file.resolve())
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
+        raise ImportError(f"{file} is not a Python file")
     module = module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses and pickle look a class's module up there
     spec.loader.exec_module(module)

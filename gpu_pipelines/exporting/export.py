@@ -128,8 +128,8 @@ def _opened(directory: Path, title: str, dataset: Dataset) -> tuple[Runner, Load
         training = Evaluation.load(directory).configuration["settings"]
     if training.get("recipe") or not task_named(dataset.manifest.task).recipe:
         raise UserError(
-            f"{title} was trained by a recipe of its own, {training.get('recipe') or dataset.manifest.task}; what its "
-            "model takes is not known here.",
+            f"{title} was trained by a recipe of its own, {training.get('recipe') or dataset.manifest.task}, so the "
+            "inputs of its model are not known here.",
             "Export it with torch.onnx.export.",
         )
     runner = Runner(RunnerSettings(dataset.directory, training, "", rows_at_once(dataset)), "cpu")
@@ -174,7 +174,7 @@ def _compared(
         raise UserError(
             f"{title} was not exported: its logits on {close.rows} test rows would be off by {close.off:.2g}; the "
             f"largest is {close.largest:.3g}.",
-            f"In f32 they may be off by {SAME_LOGITS:g} of that. Give another format.",
+            f"In f32 the tolerance is {SAME_LOGITS:g} of that. Give another format.",
         )
     rows = dataset.manifest.rows("test")
     before = metrics_of(runner, loaded, rows)

@@ -103,7 +103,7 @@ def parse_command(words: Sequence[str], user_args: Sequence[str] | None) -> Gclo
         UserError: lists what gcloud would have refused.
     """
     if broken := [word for word in (*words, *(user_args or ())) if not is_utf8(word)]:
-        raise UserError(f"{broken[0][:80]!a} is not UTF-8, which a config has to be.")
+        raise UserError(f"{broken[0][:80]!a} is not UTF-8; a config has to be UTF-8.")
     rest = list(words)
     match = _COMMAND.match(" ".join(rest))
     if match:

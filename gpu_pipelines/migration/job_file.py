@@ -52,7 +52,7 @@ def read_job(text: str, origin: str) -> dict[str, Any]:
     """
     root = node_of(text, origin)
     if root is None:
-        raise UserError(f"{origin} is empty.", "Leave it out if the flags say all of the job.")
+        raise UserError(f"{origin} is empty.", "Leave it out if the flags describe the whole job.")
     document = text_of(root)
     if not isinstance(document, dict):
         raise UserError(f"{origin} is not a job: it is not a mapping.", "It begins with trainingInput:.")

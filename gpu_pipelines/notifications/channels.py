@@ -49,7 +49,7 @@ def channel_named(name: str) -> Channel:
     """
     if name not in (found := _places()):
         # What is behind the name is not repeated: it may be a secret.
-        raise UserError(f"notify names a channel {name[:40]!r}.", nearest(name, found))
+        raise UserError(f"notify names an unknown channel {name[:40]!r}.", nearest(name, found))
     module, _, called = found[name].partition(":")
     try:
         channel: Channel = getattr(import_module(module), called)()

@@ -104,7 +104,7 @@ def _connected(scheme: str, host: str, port: int, seconds: float) -> smtplib.SMT
             server.starttls(context=trusted)
             server.ehlo()
         elif host not in LOOPBACK:
-            raise NotSentError(f"{host} offers no TLS (STARTTLS), and what is sent has to be encrypted")
+            raise NotSentError(f"{host} offers no TLS (STARTTLS), and a message has to be encrypted")
     except BaseException:
         server.close()
         raise

@@ -35,9 +35,9 @@ def post(url: str, body: Any, seconds: float) -> None:
     except ValueError:
         host = ""
     if where.scheme not in ("http", "https") or not host:
-        raise NotSentError("the secret is no address, https://HOST/…")
+        raise NotSentError("the secret is not an address such as https://HOST/…")
     if where.scheme == "http" and host not in LOOPBACK:
-        raise NotSentError(f"the address of {host} begins with http://, and what is sent has to be encrypted")
+        raise NotSentError(f"the address of {host} begins with http://, and a message has to be encrypted")
     try:
         # Followed, a post would go where nobody has said.
         answer = requests.post(url, json=body, timeout=seconds, allow_redirects=False)

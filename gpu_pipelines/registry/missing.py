@@ -42,6 +42,6 @@ def missing_model(registry: Registry, name: str, where: str) -> UserError:
     names = registry.names()
     problem = f"There is no model {name!r} in {where}."
     if not names:
-        return NotFoundError(problem, "No model is there. Is it the right registry?")
+        return NotFoundError(problem, "The registry holds no models. Is it the right one?")
     guess = nearest(name, names, otherwise="")
     return NotFoundError(problem, f"{guess} It has {some_of(names, MOST_NAMED)}.".strip())

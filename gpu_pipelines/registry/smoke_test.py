@@ -48,10 +48,10 @@ class SmokeTest:
         if found:
             more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
             raise UserError(
-                "The smoke test of the uploaded model failed: served predictions are not the evaluated ones. "
+                "The smoke test of the uploaded model failed: served predictions differ from the evaluated ones. "
                 f"{'; '.join(found[:_MOST_SHOWN])}{more}.",
-                f"Off by more than {TOLERANCE:g} they are another model's. Compare preprocessor and tokenizer of the "
-                "exported model with those of the dataset.",
+                f"Off by more than {TOLERANCE:g} they are those of another model. Compare preprocessor and tokenizer "
+                "of the exported model with those of the dataset.",
             )
         took = time.monotonic() - started
         print(f"smoke test: {len(examples.instances)} examples served as evaluated, in {took:.1f} s", flush=True)

@@ -98,7 +98,7 @@ def upload_model(
     evaluation = _evaluation_in(model_directory)
     name = settings.model_name or (evaluation.model_name if evaluation else "")
     if not name:
-        raise UserError(f"The model in {model_directory} has no {EVALUATION}, so nothing names it.", "Give model_name.")
+        raise UserError(f"The model in {model_directory} has no {EVALUATION}, so it has no name.", "Give model_name.")
     registry = _registry(settings, near=place if is_remote(place) else "")
     version = registry.add(
         name,
@@ -139,7 +139,7 @@ def _registry(settings: UploadSettings, near: str) -> Registry:
     if near and is_local(settings.registry):
         kind = "file" if settings.registry.startswith(MLFLOW_FILE) else "directory"
         raise UserError(
-            f"The registry {settings.registry} would be a {kind} of this container, lost with it.",
+            f"The registry {settings.registry} would be a {kind} of this container, and would be lost with it.",
             "Give registry=vertex:// for Vertex AI Model Registry.",
         )
     return open_registry(settings.registry, near, settings.serving_image, settings.encryption_key)

@@ -262,7 +262,7 @@ class Serving:
         return self._refused(error)
 
     async def _on_error(self, request: Request, error: Exception) -> Response:
-        return self._refused(RefusedError(500, "The server failed; its log says how."))
+        return self._refused(RefusedError(500, "The server failed; its log says why."))
 
     def _refused(self, error: RefusedError, headers: dict[str, str] | None = None) -> Response:
         headers = dict(headers or {})

@@ -78,17 +78,39 @@ class Predictor(ABC):
 
     @classmethod
     def inputs_of(cls, directory: Path) -> Inputs:
-        """What an exported model predicts from, without loading it."""
+        """What an exported model predicts from, without loading it.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         return Inputs(IMAGES if cls.field == "b64" else TEXTS, cls.field)
 
     def checked(self, parameters: Mapping[str, Any]) -> Any:
-        """The parameters of a request. Raises `WrongRequest`."""
+        """Checks the parameters of a request.
+
+        Args:
+            parameters: as the client sent them, by name.
+
+        Returns:
+            What `read` takes as its `parameters`.
+
+        Raises:
+            WrongRequest: one is unknown or wrong.
+        """
         require_keys(parameters, tuple(self.parameters), "parameters")
         return None
 
     @abstractmethod
     def read(self, instance: Any, parameters: Any) -> Pending:
-        """An instance, to be decoded, and what `checked` gave; called from several threads. Raises `WrongRequest`."""
+        """Reads an instance without decoding it; called from several threads.
+
+        Args:
+            instance: an entry of `instances`, as JSON.
+            parameters: what `checked` returned.
+
+        Raises:
+            WrongRequest: the instance is wrong.
+        """
 
     def rows_of(self, values: Sequence[Any], parameters: Any) -> list[Any]:
         """Rows of many values at once, for whoever has no requests; called from several threads.
@@ -106,22 +128,47 @@ class Predictor(ABC):
         return self.pending_of(value, parameters).row()
 
     def pending_of(self, value: Any, parameters: Any) -> Pending:
-        """As `read`, of a value that is in no request: of images their bytes. Raises `WrongRequest`."""
+        """Reads a value that is in no request, as `read` reads an instance.
+
+        Args:
+            value: the bytes of an image, a text, or numbers by column.
+            parameters: what `checked` returned.
+
+        Raises:
+            WrongRequest: the value is wrong.
+        """
         return self.read({self.field: value}, parameters)
 
     @abstractmethod
     def predict(self, rows: Sequence[Any]) -> list[Any]:
-        """A prediction for each row, in the terms of JSON, or an `Unfinished`; called from one thread."""
+        """Predicts a batch of rows; called from one thread.
+
+        Args:
+            rows: what `Pending.row` gave, one for each instance.
+
+        Returns:
+            For each row a prediction, a JSON value, or an `Unfinished`.
+        """
 
     def columns(self, rows: Sequence[Any]) -> dict[str, np.ndarray]:
-        """Rows as those of a dataset, by feature, so that what is asked now is compared with what was learned.
+        """Rows as those of a dataset, so that drift can be measured between requests and training data.
 
-        A task that does not say it is watched by its predictions alone.
+        Drift of a task that does not override this is measured on predictions alone.
+
+        Args:
+            rows: what `Pending.row` gave.
+
+        Returns:
+            Arrays of shape (rows, *feature shape) by feature.
         """
         return {}
 
     def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
-        """The other way round: rows of a dataset of the task as `predict` takes them; none where that cannot be."""
+        """Rows of a dataset of the task as `predict` takes them; empty where that cannot be.
+
+        Args:
+            columns: arrays of shape (rows, *feature shape) by feature.
+        """
         return []
 
     @property
@@ -130,7 +177,11 @@ class Predictor(ABC):
         return getattr(self, "_model", None)
 
     def tensors(self, predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Predictions as tensors; each is one text of JSON, unless a task has a better form."""
+        """Predictions as tensors of the Open Inference Protocol; each is one text of JSON unless a task overrides this.
+
+        Args:
+            predictions: what `predict` returned.
+        """
         return [tensor("prediction", "BYTES", [len(predictions)], [json.dumps(each) for each in predictions])]
 
 

@@ -124,6 +124,11 @@ def field_of(instance: Any, name: str, example: str) -> str:
 def text_of(instance: Any, name: str, longest: int) -> str:
     """The text of an instance, which must be one that can be encoded.
 
+    Args:
+        instance: an entry of `instances`.
+        name: its field.
+        longest: characters that the text may have.
+
     Raises:
         WrongRequest: it is missing, empty, too long, or not Unicode.
     """

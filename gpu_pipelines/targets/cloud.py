@@ -124,7 +124,7 @@ class CloudTarget(Target):
     ) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan]]:
         if self.options.notify:
             raise UserError(
-                f"--notify is for the pipelines of this project; {place} says itself who is told.",
+                f"--notify is for the pipelines of this project; {place} has to send its own messages.",
                 "Put its steps into dsl.ExitHandler(send_message(notify=[…])): docs/notifications.md.",
             )
         if not is_python(place) and not any(step.uses_accelerators and not step.has_accelerators for step in own.steps):

@@ -77,7 +77,7 @@ def with_image(text: str, settings: ProjectSettings, origin: str) -> str:
         return text.replace(STEPS_IMAGE, str(settings.image))
     if settings.origins.get("image") == "--image":
         raise UserError(
-            f"{origin} was compiled with an image of its own.", "Leave --image out, or compile it again with it."
+            f"{origin} was compiled with an image of its own.", "Leave out --image, or compile it again with --image."
         )
     return text
 

@@ -67,7 +67,7 @@ def parse_cron(text: str, zone: str | None = None) -> Cron:
     match = _PREFIX.fullmatch(text.strip())
     named = match["zone"] if match else None
     if zone and named and zone != named:
-        raise UserError(f"The expression {text!r} has the time zone {named}, and {zone} was given.", "Give one.")
+        raise UserError(f"The expression {text!r} has the time zone {named}, and {zone} was given.", "Give only one.")
     words = (match["fields"] if match else text).split()
     if len(words) != len(_FIELDS):
         raise UserError(
@@ -85,7 +85,7 @@ def parse_cron(text: str, zone: str | None = None) -> Cron:
         croniter(found.fields)
         next(found.times(datetime.now(timezone.utc)))
     except CroniterError as error:
-        raise UserError(f"The cron expression {found.fields!r} cannot fall due: {error}.", ", ".join(_FIELDS)) from None
+        raise UserError(f"The cron expression {found.fields!r} never comes due: {error}.", ", ".join(_FIELDS)) from None
     return found
 
 

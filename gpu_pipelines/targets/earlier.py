@@ -82,10 +82,10 @@ class EarlierRun:
             UserError: it runs, or has succeeded.
         """
         if self.state == SUCCEEDED:
-            raise InvalidRequestError(f"{self.name} has succeeded: there is nothing to go on with.", "Run it anew.")
+            raise InvalidRequestError(f"{self.name} has succeeded, so there is nothing to resume.", "Run it again.")
         if self.state not in RESUMABLE:
             remedy = "Wait for its end, or cancel it first."
-            raise InvalidRequestError(f"{self.name} is not over: it is {self.state}.", remedy)
+            raise InvalidRequestError(f"{self.name} has not ended: it is {self.state}.", remedy)
 
     def after(self, before: EarlierRun) -> EarlierRun:
         """What there is of two runs together of which this one went on from the other.

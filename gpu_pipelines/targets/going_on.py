@@ -187,9 +187,8 @@ class _Rewriting:
         begun = {_TURN.sub("", each) for each in self._earlier.states if self._earlier.has_begun(each)}
         if self._earlier.has_begun(name) or inside & begun:
             raise InvalidRequestError(
-                f"{self._earlier.name} has ended within the loop {name}, of whose turns some may be done: nobody says "
-                "which.",
-                "Run it anew with --cache, which takes the results of steps whose inputs are the same.",
+                f"{self._earlier.name} ended inside the loop {name}, and it is not known which of its turns are done.",
+                "Run it again with --cache, which reuses the results of steps with the same inputs.",
             )
         return _Part(False, Made())
 
@@ -237,16 +236,16 @@ class _Rewriting:
         if not (wanted.get("isOptional") or "defaultValue" in wanted):
             raise InvalidRequestError(
                 f"{output['outputParameterKey']} of {output['producerTask']} is needed, and {self._earlier.name} "
-                "does not tell it.",
-                "Run it anew with --cache.",
+                "does not report it.",
+                "Run it again with --cache.",
             )
 
     def _constant(self, value: Any, output: Mapping[str, Any]) -> Any:
         if "{{$" in str(value):
             raise InvalidRequestError(
-                f"{output['outputParameterKey']} of {output['producerTask']} has {{{{$ in it, which the service would "
+                f"{output['outputParameterKey']} of {output['producerTask']} contains {{{{$, which the service would "
                 "take for a placeholder.",
-                "Run it anew.",
+                "Run it again.",
             )
         return value
 
@@ -257,8 +256,8 @@ class _Rewriting:
             return ""
         if len(held) > 1:
             raise InvalidRequestError(
-                f"{output} of {producer} is a list of {len(held)} artifacts, and an importer gives a single one.",
-                "Run it anew with --cache.",
+                f"{output} of {producer} is a list of {len(held)} artifacts; an importer gives only one.",
+                "Run it again with --cache.",
             )
         name = f"{producer}-{output}".replace("_", "-").lower()
         if name in inside.importers:
@@ -313,7 +312,7 @@ class _Rewriting:
             raise InvalidRequestError(
                 f"{name} is a branch whose condition needs outputs of steps that are done; KFP's local runner does not "
                 "know them.",
-                "Go on with it on the target where it ran.",
+                "Resume it on the target where it ran.",
             )
 
     def _outputs_of(self, dag: Mapping[str, Any], inside: _Inside) -> Made:
@@ -385,9 +384,9 @@ def _require_names(spec: Mapping[str, Any], earlier: EarlierRun) -> None:
     names = list(_containers(spec, spec["root"]))
     if several := {name for name in names if names.count(name) > 1 and earlier.has_begun(name)}:
         raise InvalidRequestError(
-            f"The pipeline has several steps that are called {some_of(several, _NAMED)}: which of them is done cannot "
-            "be told.",
-            "Give them names of their own (set_display_name does not), or run it anew with --cache.",
+            f"Several steps of the pipeline are called {some_of(several, _NAMED)}, so it is not known which of them is "
+            "done.",
+            "Give them names of their own (set_display_name does not), or run it again with --cache.",
         )
 
 

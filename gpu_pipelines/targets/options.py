@@ -292,7 +292,7 @@ class CloudOptions(AcceleratorOptions):
         if several:
             flags = ", ".join(flag_of(name) for name in several)
             raise UserError(
-                f"{what} takes one choice of machines and no limit of price; given: {flags}.",
+                f"{what} takes one choice of machines and no price limit; given: {flags}.",
                 "Give one accelerator, one strategy and --region; docs/fallback.md says what takes lists.",
             )
 
@@ -336,8 +336,8 @@ def listed(value: str | Sequence[str] | None) -> list[str]:
 def no_accelerator(title: str) -> str:
     """That no accelerator was given, and how to give one; `title` begins the sentence."""
     return (
-        f"{title} needs to know what to train on. Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows "
-        "them all."
+        f"{title} needs to know what to train on. Give --accelerator, such as l4:1; gpu-pipelines accelerators list "
+        "shows them all."
     )
 
 

@@ -124,7 +124,7 @@ def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
     for record in records:
         if takers := [each.run_id for each in left if _has_results_of(each, record, runs / CACHE)]:
             raise InvalidRequestError(
-                f"{', '.join(takers)} took results of {record.run_id}, which are only there.",
+                f"{', '.join(takers)} use results of {record.run_id}, which exist only there.",
                 "Keep it, or name those runs as well.",
             )
     for record in records:

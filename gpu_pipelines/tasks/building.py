@@ -31,7 +31,7 @@ def load_recipe(path: str, task: str) -> type[Recipe]:
     found = own_class(path, Recipe, f"The recipe {path}")
     # Else it would train, by the gradient of another mean.
     if hasattr(found, "loss_terms"):
-        raise UserError(f"The recipe {path} defines loss_terms, which is named loss_tokens.", "Rename the method.")
+        raise UserError(f"The recipe {path} defines loss_terms, which is now named loss_tokens.", "Rename the method.")
     missing: frozenset[str] = getattr(found, "__abstractmethods__", frozenset())
     if missing:
         raise UserError(f"The recipe {path} does not define {some_of(missing, most=6)}.", "See docs/recipes.md.")

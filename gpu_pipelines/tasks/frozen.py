@@ -28,7 +28,7 @@ def freeze(model: nn.Module, patterns: str) -> None:
         matched = [weight for name, weight in weights if _is_named(name, name.removeprefix(backbone), pattern)]
         if not matched:
             raise UserError(
-                f"freeze names {pattern!r}, and no weight of the model has such a name.",
+                f"freeze names {pattern!r}, but no weight of the model has such a name.",
                 f"Its weights are named like {some_of(_spread([name for name, _ in weights]), most=8)}.",
             )
         for weight in matched:

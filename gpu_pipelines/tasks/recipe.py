@@ -27,7 +27,15 @@ SUMS = "sums_of_step"
 
 
 def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
-    """An array as a tensor on a device: for a GPU through pinned memory, from which it is copied in the background."""
+    """An array as a tensor on a device: for a GPU through pinned memory, from which it is copied in the background.
+
+    Args:
+        array: of any shape and a type that torch has.
+        device: where the tensor goes.
+
+    Returns:
+        A tensor of the same shape and type.
+    """
     tensor = torch.from_numpy(array)
     # PyTorch keeps the pinned memory until the copy is done, and for the next one.
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor.to(device)

@@ -55,7 +55,11 @@ class TextRecipe(Recipe):
 
     @abstractmethod
     def untrained(self, name: str) -> nn.Module:
-        """Builds one of `models`."""
+        """Builds one of `models`, untrained.
+
+        Args:
+            name: one of `models`.
+        """
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
@@ -63,11 +67,16 @@ class TextRecipe(Recipe):
 
     @abstractmethod
     def changes(self) -> dict[str, Any]:
-        """The same of a pretrained model."""
+        """Entries of the configuration of a pretrained model that the data replaces."""
 
     @staticmethod
     def may_be_new(model: nn.Module, key: str) -> bool:
-        """Whether a weight need not be in a pretrained model; see `from_pretrained`."""
+        """Whether a weight need not be in a pretrained model, such as that of a new head.
+
+        Args:
+            model: the model that is built.
+            key: the name of the weight in its state dict.
+        """
         return pretrained.is_outside_backbone(model, key)
 
     def build_model(self, name: str) -> nn.Module:
@@ -91,7 +100,11 @@ class TextRecipe(Recipe):
         return model
 
     def load_exported(self, directory: Path) -> nn.Module:
-        """Loads an exported model; every weight must be in the file and in the model."""
+        """Loads an exported model; every weight must be in the file and in the model.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         return pretrained.load_exported(self._auto_class, directory)
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[Self, nn.Module]:

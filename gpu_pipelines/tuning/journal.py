@@ -67,7 +67,9 @@ class Journal:
             try:
                 self._take(json.loads(line), line + b"\n")
             except (ValueError, KeyError, TypeError):
-                raise DamagedError(f"{self._path} is damaged in line {number}.", "Begin a study elsewhere.") from None
+                raise DamagedError(
+                    f"{self._path} is damaged in line {number}.", "Start a new study in another folder."
+                ) from None
 
     def begin(self, trial: int, parameters: Mapping[str, Any]) -> None:
         """Writes that a trial is begun."""

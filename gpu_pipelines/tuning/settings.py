@@ -85,7 +85,7 @@ class TuningSettings(TrainingSettings):
     def _entries(self) -> tuple[dict[str, Any], str]:
         """What the search space says, and what it is called in messages."""
         if not self.space:
-            raise UserError("No search space is given.", "Give --space FILE; docs/tuning.md says what is in it.")
+            raise UserError("No search space is given.", "Give --space FILE; docs/tuning.md describes the file.")
         if not is_address(self.space):
             return entries_in(self.space), "The search space"
         what = f"The search space {self.space}"
@@ -94,7 +94,7 @@ class TuningSettings(TrainingSettings):
         try:
             content = read_remote(self.space, LARGEST_BYTES)
         except FileNotFoundError:
-            raise UserError(f"{what} is not there.", "Give the address of such a file, or its text.") from None
+            raise UserError(f"{what} does not exist.", "Give the address of such a file, or its text.") from None
         return entries_in(content.decode("utf-8", "replace"), what), what
 
     def problems(self, task: str = "image_classification", processes: int = 0) -> list[str]:

@@ -136,7 +136,7 @@ def entries_in(text: str, what: str = "The search space") -> dict[str, Any]:
     root = node_of(text, what)
     entries = text_of(root) if root is not None else None
     if not isinstance(entries, dict) or not entries:
-        raise UserError(f"{what} is not a mapping of parameters to what is searched.", _EXAMPLE)
+        raise UserError(f"{what} is not a mapping of parameters to their ranges or choices.", _EXAMPLE)
     return entries
 
 

@@ -186,7 +186,7 @@ def test_a_vm_that_somebody_stops_or_deletes_is_told_with_the_way_to_go_on(compu
 def test_a_run_that_failed_goes_on_on_its_vm(compute_api: ComputeApi) -> None:
     run = submitted()["run"]
     resume = ("run", "--resume", run, "--target", "compute_engine", *PLACE)
-    assert "is not over: it is starting" in command(*resume).err
+    assert "has not ended: it is starting" in command(*resume).err
     become(run, status="failed", error=as_data(ProcessFailedError("upload-model failed: the registry is away")))
     compute_api.stop(run)
     assert f"instances start {run}" in command(*resume, "--dry-run").out
@@ -198,7 +198,7 @@ def test_a_run_that_failed_goes_on_on_its_vm(compute_api: ComputeApi) -> None:
     assert compute_api.started == [run]
     assert (state(run)["status"], state(run)["error"]) == ("starting", None)
     become(run, status="succeeded")
-    assert "has succeeded: there is nothing to go on with" in command(*resume).err
+    assert "has succeeded, so there is nothing to resume" in command(*resume).err
     become(run, status="failed")
     compute_api.instances.clear()
     gone = command(*resume)

@@ -122,7 +122,7 @@ def test_a_test_source_of_other_classes_is_refused(tmp_path: Path, capsys: pytes
     prepare_data(settings, tmp_path / "out")
     assert "warning: test_source has no rows of 'green'" in capsys.readouterr().out
     (fixed / "red").rename(fixed / "violet")
-    with pytest.raises(UserError, match=r"test_source .*fixed has classes that .*photos has not: 'violet'"):
+    with pytest.raises(UserError, match=r"test_source .*fixed has classes that .*photos does not have: 'violet'"):
         prepare_data(settings, tmp_path / "out")
     shutil.rmtree(fixed)
     assert "fixed does not exist" in problems_here(settings)[0]

@@ -173,7 +173,7 @@ def test_runs_that_cannot_be_gone_on_from_are_refused(vertex_emulator: VertexApi
     good = run(vertex_emulator, tmp_path, "four.py", "-p", "mode=good")
     jobs = vertex_emulator.state.pipeline_jobs
     for name, why in (
-        (good.name, "has succeeded: there is nothing to go on with"),
+        (good.name, "has succeeded, so there is nothing to resume"),
         ("four-20260101-000000-0000", "four-20260101-000000-0000"),
         ("latest", "has to be named"),
         (f"{good.name}/x", "is not the id of a run"),
@@ -183,7 +183,7 @@ def test_runs_that_cannot_be_gone_on_from_are_refused(vertex_emulator: VertexApi
     good.state = type(good.state).PIPELINE_STATE_RUNNING
     jobs.keep(good)
     done = command(vertex_emulator, tmp_path, "run", "--resume", good.name, "--target", "vertex")
-    assert "is not over: it is running" in done.err
+    assert "has not ended: it is running" in done.err
     good.state = type(good.state).PIPELINE_STATE_FAILED
     jobs.keep(good)
     bucket = vertex_emulator.folder / "gcs/example-bucket/runs" / good.name.rpartition("/")[2]
@@ -352,5 +352,5 @@ def test_a_loop_that_was_broken_off_is_refused(vertex_emulator: VertexApi, tmp_p
     failed = run(vertex_emulator, tmp_path, "loop.py")
     done = command(vertex_emulator, tmp_path, "run", "--resume", failed.name, "--target", "vertex")
     assert done.status == 2
-    assert "has ended within the loop" in done.err
+    assert "ended inside the loop" in done.err
     assert "--cache" in done.err

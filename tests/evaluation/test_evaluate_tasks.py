@@ -199,7 +199,7 @@ def test_adapters_on_a_base_that_has_changed_are_refused(counting: Dataset, tmp_
     content = json.loads(file.read_text())
     content["settings"]["seed"] = 4
     file.write_text(json.dumps(content))
-    with pytest.raises(UserError, match="whose weights are not what they were in training"):
+    with pytest.raises(UserError, match="whose weights have changed since the training"):
         evaluate_checkpoints(settings_in(tmp_path), counting.directory, tmp_path / "checkpoints", tmp_path / "best")
 
 

@@ -132,7 +132,7 @@ def test_nodes_with_a_network_for_gpus_use_it_or_are_refused(accelerator: str, r
     assert runtime_for(several, "mine") == "mine"
     assert runtime_for(plan(accelerator), None) == "torch-distributed", "one node has nobody to talk to"
     if runtime != "torch-distributed":
-        with pytest.raises(UserError, match="would talk over the ordinary network") as refused:
+        with pytest.raises(UserError, match="would use the ordinary network") as refused:
             runtime_for(several, "torch-distributed")
         assert f"take {runtime} by leaving kubeflow_runtime out" in refused.value.remedy
         file = CompiledFile(KubeflowTarget().text_of(PIPELINE, several))
@@ -141,7 +141,7 @@ def test_nodes_with_a_network_for_gpus_use_it_or_are_refused(accelerator: str, r
 
 def test_several_nodes_of_gb200_need_a_runtime_of_ones_own() -> None:
     reserved = plan("gb200:4", nodes=2, reservation="projects/p/zones/us-central1-a/reservations/r")
-    with pytest.raises(UserError, match="for which there is no runtime here"):
+    with pytest.raises(UserError, match="and there is no runtime for it here"):
         KubeflowTarget(ProjectSettings(node_pool="grace")).text_of(PIPELINE, reserved)
     settings = ProjectSettings(node_pool="grace", kubeflow_runtime="mine")
     assert train_job_of(CompiledFile(KubeflowTarget(settings).text_of(PIPELINE, reserved)), "train-model")

@@ -145,7 +145,7 @@ def test_a_deadline_ends_the_step(kuberay: KubernetesApi, spec: TrainJobSpec, cl
     until(lambda: (claim / "c" / "0").exists())
     kuberay.ray_jobs[0].exceed_deadline()
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, "ran for longer than it may (--hours)" in err) == (1, True), err
+    assert (process.returncode, "ran for longer than its limit (--hours)" in err) == (1, True), err
     assert len(kuberay.ray_jobs) == 1
 
 

@@ -547,13 +547,13 @@ def test_a_failed_run_goes_on_with_what_its_steps_have_made(folder: Path, kfp_ap
     assert f"goes on: {run_id}" in out
     assert kfp_api.state.requests.count(f"POST runs/{run_id}:retry") == 1
     assert list(kfp_api.state.runs) == [run_id]
-    assert "has succeeded: there is nothing to go on with" in command(folder, *resume).err
+    assert "has succeeded, so there is nothing to resume" in command(folder, *resume).err
 
 
 def test_a_run_that_cannot_go_on_is_refused_before_anything_is_sent(folder: Path, kfp_api: KfpApi) -> None:
     run_id = re.findall("submitted (.+)", on_kubeflow(folder, PIPELINE, "--accelerator", "l4:1").out)[0]
     running = command(folder, "run", "--resume", run_id, "--target", "kubeflow")
-    assert (running.status, "is not over: it is" in running.err) == (2, True)
+    assert (running.status, "has not ended: it is" in running.err) == (2, True)
     done(folder, "cancel", run_id, "--target", "kubeflow")
     changed = command(folder, "run", "--resume", run_id, "--target", "kubeflow", "-p", "epochs=2")
     assert (changed.status, "takes neither another pipeline nor parameters" in changed.err) == (2, True)

@@ -227,7 +227,7 @@ def test_a_deadline_ends_the_step(
     kubernetes_api.created[0].exceed_deadline()
     out, err = process.communicate(timeout=60)
     assert process.returncode == 1, out + err
-    assert "ran for longer than it may (--hours)" in err
+    assert "ran for longer than its limit (--hours)" in err
     assert len(kubernetes_api.created) == 1, "it would only do so again"
 
 

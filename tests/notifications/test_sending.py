@@ -245,7 +245,7 @@ def test_nothing_new_is_told_to_who_asks_for_it(hook: Posts) -> None:
     ("given", "said"),
     [
         ("somebody", "which is not an e-mail address"),
-        ("teams:HOOK", "notify names a channel 'teams'. Valid: email, google-chat, slack, webhook."),
+        ("teams:HOOK", "notify names an unknown channel 'teams'. Valid: email, google-chat, slack, webhook."),
         ("slak:HOOK", "Did you mean 'slack'?"),
         ("slack:https://hooks.slack.com/services/very-secret", "names no secret. Whoever has the address"),
         ("webhook:", "names no secret"),

@@ -51,6 +51,6 @@ def test_a_run_here_goes_on_with_its_parameters(tmp_path: Path) -> None:
     shown = command("runs", "show", record["run_id"], cwd=tmp_path).out
     assert f"goes on from {failed['run_id']}" in shown
     again = command(*run, "--resume", record["run_id"], cwd=tmp_path)
-    assert (again.status, "has succeeded: there is nothing to go on with" in again.err) == (2, True)
+    assert (again.status, "has succeeded, so there is nothing to resume" in again.err) == (2, True)
     unknown = command(*run, "--resume", "three-2020", cwd=tmp_path)
     assert (unknown.status, "There is no run 'three-2020'" in unknown.err) == (2, True)

@@ -254,7 +254,7 @@ def test_a_run_whose_results_another_has_taken_is_not_removed_alone(digits_run: 
     (second / "run.json").write_text(text.replace(f'"run_id": "{first}"', f'"run_id": "{second.name}"'))
     refused = command("runs", "rm", first, "--yes", cwd=tmp_path)
     assert refused.status == 2
-    assert f"{second.name} took results of {first}" in refused.err
+    assert f"{second.name} use results of {first}" in refused.err
     assert source.is_dir()
     assert command("runs", "rm", first, second.name, "--yes", cwd=tmp_path).status == 0
     assert not source.exists()

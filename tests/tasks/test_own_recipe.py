@@ -86,7 +86,7 @@ def test_the_example_of_the_document_is_trained_and_exported(importable: Path, r
         ("flawed:Plain", "not a subclass"),
         ("flawed:number", "not a subclass"),
         ("flawed:Half", "does not define batch, build_model, export"),
-        ("flawed:Old", "defines loss_terms, which is named loss_tokens"),
+        ("flawed:Old", "defines loss_terms, which is now named loss_tokens"),
     ],
 )
 def test_what_is_no_recipe_is_refused(importable: Path, path: str, message: str) -> None:

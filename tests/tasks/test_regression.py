@@ -213,9 +213,7 @@ def test_a_model_of_numbers_goes_on_with_other_rows_and_with_no_other_columns(tm
     with torch.no_grad():
         before, after = first.predict(built, first.batch(rows, CPU)), second.predict(continued, second.batch(rows, CPU))
     torch.testing.assert_close(after, before, rtol=1e-4, atol=1e-3)
-    with pytest.raises(
-        UserError, match="cannot go on with this dataset: it is a, b → label, weight, and the data is a, c"
-    ):
+    with pytest.raises(UserError, match="does not fit this dataset: it is a, b → label, weight, and the data is a, c"):
         other.build_model(str(directory))
     with torch.device("meta"):
         assert [p.shape for p in second.build_model(str(directory)).parameters()] == [

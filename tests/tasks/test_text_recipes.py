@@ -228,5 +228,5 @@ def test_a_configuration_alone_is_trained_from_scratch_with_the_datas_vocabulary
 def test_a_model_that_looks_across_documents_is_refused(tokenizer: TextTokenizer, tmp_path: Path) -> None:
     shape = {"model_type": "bloom", "hidden_size": 32, "n_layer": 1, "n_head": 2}
     (tmp_path / "config.json").write_text(json.dumps(shape))
-    with pytest.raises(UserError, match="from one document of a row"):
+    with pytest.raises(UserError, match="would cross the documents of a row"):
         CausalLanguageModel(tokenizer, LENGTH).build_model(str(tmp_path))

@@ -207,7 +207,7 @@ def test_a_pattern_freezes_the_weights_that_it_names_with_or_without_the_backbon
     freeze(model, "embeddings.*, vit.layers.[0-1].*")
     frozen = {name for name, weight in model.named_parameters() if not weight.requires_grad}
     assert frozen == {name for name, _ in model.named_parameters() if "embeddings" in name or _number(name) in (0, 1)}
-    with pytest.raises(UserError, match=r"freeze names 'encodr\.\*', and no weight of the model has such a name"):
+    with pytest.raises(UserError, match=r"freeze names 'encodr\.\*', but no weight of the model has such a name"):
         freeze(recipe.build_model("vit-micro"), "encodr.*")
     with pytest.raises(UserError, match="which are all weights of the model"):
         freeze(recipe.build_model("vit-micro"), "classifier.*,*")

@@ -99,9 +99,9 @@ def test_a_trial_reads_its_values_as_services_write_them() -> None:
     ("arguments", "said"),
     [
         ([*GIVEN, "--optimizer=adam"], "optimizer cannot be 'adam'"),
-        ([*GIVEN, "--optimizer=sgd"], "gives this trial no momentum"),
-        ([*GIVEN, "--optimizer=muon", "--rate=3"], "gets '--rate=3'"),
-        ([*GIVEN, "--optimizer=muon", "more"], "gets 'more'"),
+        ([*GIVEN, "--optimizer=sgd"], "gave this trial no value for momentum"),
+        ([*GIVEN, "--optimizer=muon", "--rate=3"], "got the unknown argument '--rate=3'"),
+        ([*GIVEN, "--optimizer=muon", "more"], "got the unknown argument 'more'"),
     ],
 )
 def test_a_trial_says_what_is_wrong_with_its_values(arguments: list[str], said: str) -> None:

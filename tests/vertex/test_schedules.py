@@ -207,9 +207,9 @@ def test_what_the_service_made_of_it_is_compared_field_by_field() -> None:
     ("arguments", "message"),
     [
         (["--cron", "0 3 * *"], "has 4 fields; a cron expression has five"),
-        (["--cron", "0 24 * * *"], "cannot fall due: [0 24 * * *] is not acceptable, out of range"),
+        (["--cron", "0 24 * * *"], "never comes due: [0 24 * * *] is not acceptable, out of range"),
         (["--cron", "@daily"], "has 1 fields"),
-        (["--cron", "0 0 31 2 *"], "cannot fall due"),
+        (["--cron", "0 0 31 2 *"], "never comes due"),
         (["--cron", "0 0 L * *"], "'L' is not valid for the day of the month"),
         (["--cron", "0 5-1 * * *"], "'5-1' is not valid for the hour"),
         (["--cron", "*/0 * * * *"], "'*/0' is not valid for the minute"),

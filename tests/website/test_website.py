@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "website"))
 import check  # noqa: E402
 import pages  # noqa: E402
 import prose  # noqa: E402
+import reference  # noqa: E402
 import tutorials  # noqa: E402
 
 TUTORIALS = sorted(path.stem for path in (ROOT / "docs" / "tutorials").glob("*.ipynb"))
@@ -71,12 +72,41 @@ def test_the_english_of_the_pages_keeps_to_the_word_list() -> None:
 
 
 def test_what_the_reference_shows_has_types_and_says_what_its_arguments_are() -> None:
-    assert list(check.docstring_problems()) == []
+    assert list(reference.problems()) == []
     (function,) = ast.parse(
         'def told(name, other: str) -> None:\n    """Says.\n\n    Args:\n        name: it.\n    """'
     ).body
     assert isinstance(function, ast.FunctionDef)
-    assert list(check._lacking(function)) == ["lacks types", "does not say what other is (Args:)"]
+    assert list(reference.lacking(function)) == ["lacks types", "does not say what other is (Args:)"]
+
+
+def test_the_reference_shows_every_name_that_users_are_told_to_import(monkeypatch: pytest.MonkeyPatch) -> None:
+    text_of = pages.text_of
+    told = "```python\nfrom gpu_pipelines.errors import (\n    UserError,\n    nearest,\n)\n```\n"
+    removed = "::: gpu_pipelines.tasks.metric.ERROR\n"
+    changed = {
+        "docs/start.md": told,
+        "docs/reference/python.md": text_of("docs/reference/python.md").replace(removed, ""),
+    }
+    monkeypatch.setattr(reference, "text_of", lambda page: changed.get(page) or text_of(page))
+    assert [line.partition("; ")[0] for line in reference.problems()] == [
+        "docs/reference/python.md: gpu_pipelines.errors.nearest is missing",
+        "docs/reference/python.md: gpu_pipelines.tasks.metric.ERROR is missing",
+    ]
+
+
+def test_an_import_is_followed_to_the_module_that_defines_the_name() -> None:
+    code = (
+        "import gpu_pipelines\nfrom gpu_pipelines.artifacts import checkpoint as saved\n"
+        "from gpu_pipelines.components import accelerate, train_model\nfrom gpu_pipelines.errors import Nothing\n"
+        "gpu_pipelines.run(1)\nsaved.mark_complete(2)\n"
+    )
+    assert reference.imported(code) == {
+        "gpu_pipelines.driver.programs.run",
+        "gpu_pipelines.artifacts.checkpoint.mark_complete",
+        "gpu_pipelines.component_interface.accelerate.accelerate",
+        "gpu_pipelines.errors.Nothing",
+    }
 
 
 def messages() -> Iterator[str]:

@@ -106,7 +106,7 @@ class Judge:
             raise UserError(
                 f"The judge {self._settings.judge} gave no score for any of {len(found):,} answers. The first: "
                 f"{found[0].failure}.",
-                "Ask its model by hand; what it is asked is judge_prompt and the form of its answer.",
+                "Ask its model by hand, with judge_prompt and the form of the answer.",
             )
         return found
 

@@ -157,7 +157,7 @@ def checked_schema(text: str, what: str) -> Mapping[str, Any]:
     except ValueError as error:
         raise UserError(f"{what} is not JSON: {error}.", "Give a JSON Schema, such as {'type': 'object'}.") from None
     if not isinstance(schema, dict):
-        raise UserError(f"{what} is {text[:60]!r}, no object.", 'Give a JSON Schema, such as {"type": "object"}.')
+        raise UserError(f"{what} is {text[:60]!r}, not an object.", 'Give a JSON Schema, such as {"type": "object"}.')
     return schema
 
 

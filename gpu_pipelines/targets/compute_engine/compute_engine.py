@@ -159,7 +159,7 @@ class VmFlags(MachineOptions):
 
         if not self.accelerator:
             raise UserError(
-                "A VM needs GPUs.", "Give --accelerator, l4:1 say; gpu-pipelines accelerators list shows them."
+                "A VM needs GPUs.", "Give --accelerator, such as l4:1; gpu-pipelines accelerators list shows them."
             )
         settings = self.project_settings()
         settings.require("project", "image")
@@ -207,7 +207,7 @@ class ComputeEngine(LocalTarget, Target):
     def compile(self, pipeline: str, task: str = "") -> Compiled:
         """Refuses: a VM gets the name of a pipeline and its parameters, and builds it."""
         raise UserError(
-            "A VM runs a pipeline by its name, so that there is no file of it.",
+            "A VM runs a pipeline by its name, so there is no file to make.",
             f"Run it: gpu-pipelines run {pipeline} --target {self.name} --accelerator l4:1",
         )
 

@@ -59,7 +59,7 @@ def create_vm(vm: VirtualMachine, tell: Callable[[str], None]) -> CreatedVm:
         if any(sign in done.stderr for sign in _UNKNOWN_FLAGS):
             raise UserError(
                 "This gcloud does not know Flex-start VMs.",
-                "Bring it up to date (gcloud components update), or take --strategy spot.",
+                "Update it (gcloud components update), or use --strategy spot.",
             )
         if not any(sign in done.stderr for sign in STOCKOUT):
             raise CreationError(f"gcloud did not create {vm.name} in {zone}:\n{done.stderr.strip()}")
@@ -89,7 +89,7 @@ def run_gcloud(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
     if shutil.which("gcloud") is None:
         raise UserError(
             "There is no gcloud on this machine.",
-            "Install it (https://cloud.google.com/sdk/docs/install), or take vm config --format terraform.",
+            "Install it (https://cloud.google.com/sdk/docs/install), or use vm config --format terraform.",
         )
     return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, check=False)
 

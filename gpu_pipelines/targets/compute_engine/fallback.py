@@ -250,6 +250,6 @@ def _delete(instance: Instance) -> None:
     refused = instance.delete()
     if refused or instance.look():
         raise UserError(
-            f"The VM {instance.name} was not deleted, so that no other is created: {refused or 'it is still there'}",
-            "It is billed until it is: delete it, then follow the run again.",
+            f"The VM {instance.name} was not deleted, so no other is created: {refused or 'it is still there'}",
+            "It is billed until it is deleted. Delete it, then follow the run again.",
         )

@@ -77,9 +77,11 @@ class Instance:
         try:
             answer = self._rest.get("compute", path, parameters)
         except UnreachableError as error:
-            raise UnavailableError(f"{self.name} cannot be looked at: {error}.", "Check your network.") from error
+            raise UnavailableError(
+                f"The state of {self.name} cannot be read: {error}.", "Check your network."
+            ) from error
         if answer.status == 404:
             return {}
         if not answer.ok:
-            raise error_of_status(answer.status, f"{self.name} cannot be looked at: {answer.message}", "")
+            raise error_of_status(answer.status, f"The state of {self.name} cannot be read: {answer.message}", "")
         return dict(answer.content)

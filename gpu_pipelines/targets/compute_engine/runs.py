@@ -250,7 +250,9 @@ def cancel(run: VmRun) -> str:
         # First, so that nobody who follows it starts the VM again.
         run.write(STATE, {**state, "status": "cancelled", "error": None, "ended": _now()})
     if refused := Instance(state["vm"]).delete():
-        raise UserError(f"The VM {run.name} was not deleted: {refused}", "It is billed until it is: cancel it again.")
+        raise UserError(
+            f"The VM {run.name} was not deleted: {refused}", "It is billed until it is deleted. Cancel the run again."
+        )
     told = f"it had {state['status']} before" if state["status"] in ENDED else "cancelled"
     return f"{run.name}: {told}; its VM is deleted\nfolder: {run.uri}"
 
@@ -263,17 +265,17 @@ def require_restartable(run: VmRun) -> dict[str, str]:
     """
     state = run.read(STATE)
     if state["status"] == "succeeded":
-        raise InvalidRequestError(f"{run.name} has succeeded: there is nothing to go on with.", "Run it anew.")
+        raise InvalidRequestError(f"{run.name} has succeeded, so there is nothing to resume.", "Run it again.")
     if state["status"] not in ENDED:
-        problem = f"{run.name} is not over: it is {state['status']}."
+        problem = f"{run.name} has not ended: it is {state['status']}."
         raise InvalidRequestError(problem, "Wait for its end, or cancel it first.")
     vm: dict[str, str] = state["vm"]
     anew = f"A new run with -p checkpoint_uri={run.uri}/{CHECKPOINTS} goes on from its checkpoints."
     if tries_of(run, run.read(REQUEST)):
         # Its VM would be one that no try has asked for, beyond the limit of price.
-        raise InvalidRequestError(f"{run.name} has a list of machines, which was worked through.", anew)
+        raise InvalidRequestError(f"{run.name} used a list of machines, so it cannot be resumed.", anew)
     if not Instance(vm).look():
-        raise NotFoundError(f"The VM of {run.name} is deleted, and what its steps had made with it.", anew)
+        raise NotFoundError(f"The VM of {run.name} is deleted, and the results of its steps with it.", anew)
     return vm
 
 

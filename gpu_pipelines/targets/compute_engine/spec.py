@@ -228,7 +228,7 @@ def _startup(name: str, zone: str, gpus: int, container: Container, options: VmO
 
 def _problems(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
     if plan.is_local:
-        return [f"{plan.spec} is for this machine; Compute Engine has no such machine. Take a GPU, e.g. l4:1."]
+        return [f"{plan.spec} is for this machine; Compute Engine has no such machine. Choose a GPU, such as l4:1."]
     problems = []
     if plan.partition:
         problems.append(f"{plan.spec} is a partition of a GPU, which jobs of Vertex AI can have. A VM has whole GPUs.")
@@ -323,7 +323,7 @@ def boot_image(plan: AcceleratorPlan, family: str | None = None, project: str | 
         UserError: no image is known for it.
     """
     if project and not family:
-        raise UserError(f"--image-project {project} says nothing without --image-family.", "Give both.")
+        raise UserError(f"--image-project {project} has no effect without --image-family.", "Give both.")
     if family:
         return BootImage(project or DEEP_LEARNING_VM_PROJECT, family)
     if plan.machine is not None and plan.machine.host_architecture != "amd64":
@@ -384,7 +384,7 @@ def zones_to_try(plan: AcceleratorPlan, zone: str | None) -> tuple[str, ...]:
         raise UserError(how_to_give("region").removesuffix(".") + ", or give --zone.")
     if zone is None and not plan.zones:
         raise UserError(
-            f"Which zones of {plan.region} have {plan.spec.partition(':')[0]} is not known.",
+            f"It is not known which zones of {plan.region} have {plan.spec.partition(':')[0]}.",
             f"Give --zone; gcloud compute accelerator-types list --filter='zone~{plan.region}' shows them.",
         )
     if zone is None:

@@ -69,7 +69,7 @@ def startup_script(settings: StartupSettings) -> str:
     try:
         size = len(script.encode("utf-8"))
     except UnicodeEncodeError:
-        raise UserError("An argument or a variable is not UTF-8, which the metadata of a VM takes alone.") from None
+        raise UserError("An argument or a variable is not UTF-8; the metadata of a VM takes nothing else.") from None
     if size > MAX_SCRIPT_BYTES:
         raise UserError(
             f"The start-up script has {size:,} bytes with these arguments; Compute Engine takes {MAX_SCRIPT_BYTES:,}.",

@@ -248,7 +248,7 @@ def read_tries(content: bytes) -> dict[str, Any]:
         tries = [{name: each[name] for name in each if name in known} for each in document["tries"]]
         return {**document, "tries": tries}
     except (ValueError, KeyError, TypeError) as error:
-        raise DamagedError(f"What was tried cannot be read: {type(error).__name__}: {error}.") from None
+        raise DamagedError(f"The record of tries cannot be read: {type(error).__name__}: {error}.") from None
 
 
 def documents_in(folder: str) -> dict[str, dict[str, Any]]:

@@ -221,7 +221,9 @@ def _followed(tries: Tries, jobs: Jobs, made: Try, stopped: Signalled, say: Call
             jobs.cancel(choice, made.job)
             until = time.monotonic() + _LONGEST_END
         elif ending and time.monotonic() > until:
-            raise UserError(f"{made.job} was cancelled and has not ended.", "Look at it: it may go on, and cost.")
+            raise UserError(
+                f"{made.job} was cancelled and has not ended.", "Check it: it may still run, and cost money."
+            )
         if ending:
             time.sleep(min(1.0, _interval()))
         else:

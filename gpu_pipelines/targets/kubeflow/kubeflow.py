@@ -123,7 +123,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
             )
         if self.settings.node_pool and len(asked.plans) > 1:
             raise UserError(
-                f"node_pool is {self.settings.node_pool}, which is one choice.",
+                f"node_pool is {self.settings.node_pool}, which allows only one choice.",
                 "Leave it out: GKE finds the pools by their GPUs and by how they are bought.",
             )
         return asked

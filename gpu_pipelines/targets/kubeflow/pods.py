@@ -89,7 +89,7 @@ def pod_needs(plan: AcceleratorPlan, settings: ProjectSettings) -> PodNeeds:
     """
     gpu, machine = plan.gpu, plan.machine
     if gpu is None or machine is None:
-        raise UserError(f"{plan.spec} is for this machine; Kubeflow has no such node.", "Take a GPU, e.g. l4:1.")
+        raise UserError(f"{plan.spec} is for this machine; Kubeflow has no such node.", "Choose a GPU, such as l4:1.")
     problems = []
     if plan.partition:
         problems.append(f"{plan.spec} is a partition of a GPU, which jobs of Vertex AI can have, and pods here cannot.")

@@ -108,7 +108,7 @@ class RayJobs:
         said = str(status.get("message", ""))
         ended = _EXIT_STATUS.search(said)
         if status.get("reason") == _TOO_LONG:
-            return Failure(UserError(f"The RayJob {name} ran for longer than it may (--hours)."), resumable=False)
+            return Failure(UserError(f"The RayJob {name} ran for longer than its limit (--hours)."), resumable=False)
         if causes := [error for error in errors if not isinstance(root_of(error), NodeLostError)]:
             return Failure(min(causes, key=distance_from_cause), resumable=False)
         if _REFUSED in (status.get("reason"), status.get("jobDeploymentStatus")):

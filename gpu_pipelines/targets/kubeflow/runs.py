@@ -364,9 +364,11 @@ def retry_request(run_id: str, settings: ProjectSettings) -> RetryRequest:
     """
     run = look(connect(settings), run_id)
     if run.state == "succeeded":
-        raise InvalidRequestError(f"{run_id} has succeeded: there is nothing to go on with.", "Run it anew.")
+        raise InvalidRequestError(f"{run_id} has succeeded, so there is nothing to resume.", "Run it again.")
     if not run.ended:
-        raise InvalidRequestError(f"{run_id} is not over: it is {run.state}.", "Wait for its end, or cancel it first.")
+        raise InvalidRequestError(
+            f"{run_id} has not ended: it is {run.state}.", "Wait for its end, or cancel it first."
+        )
     return RetryRequest(run_id)
 
 

@@ -156,7 +156,7 @@ class KubeflowTarget:
         """
         if fallback_of(self.fallbacks, plan):
             raise UserError(
-                "A search for parameters has one kind of node, and no limit of price here.",
+                "A search for parameters takes one kind of node and no price limit here.",
                 "Give one accelerator and one strategy; -p budget=… limits what a search costs.",
             )
         if plan is None or not self._katib:

@@ -135,13 +135,13 @@ def runtime_for(plan: AcceleratorPlan, chosen: str | None) -> str:
     runtime = RUNTIMES.get(network, "")
     if not (chosen or runtime):
         raise UserError(
-            f"{plan.nodes} nodes of {plan.machine_type} talk by {network}, for which there is no runtime here.",
-            "Make one after GKE's guide and give it as kubeflow_runtime, or take other GPUs: docs/kubeflow.md.",
+            f"{plan.nodes} nodes of {plan.machine_type} use {network}, and there is no runtime for it here.",
+            "Make one after GKE's guide and give it as kubeflow_runtime, or use other GPUs: docs/kubeflow.md.",
         )
     if chosen == DEFAULT_RUNTIME:
         instead = f"take {runtime} by leaving kubeflow_runtime out, or " if runtime else ""
         raise UserError(
-            f"The runtime {chosen} has no {network}: {plan.nodes} nodes of {plan.machine_type} would talk over "
+            f"The runtime {chosen} has no {network}: {plan.nodes} nodes of {plan.machine_type} would use "
             "the ordinary network.",
             f"Instead {instead}give a runtime of your own that has it: docs/kubeflow.md.",
         )

@@ -85,7 +85,9 @@ class TrainJobs:
         with service_errors(f"Looking at the pods of {name}"):
             status = self._api.get_namespaced_custom_object(*self._train_jobs, name).get("status", {})
             if any(each.get("reason") == _TOO_LONG for each in status.get("conditions", [])):
-                return Failure(UserError(f"The TrainJob {name} ran for longer than it may (--hours)."), resumable=False)
+                return Failure(
+                    UserError(f"The TrainJob {name} ran for longer than its limit (--hours)."), resumable=False
+                )
             pods = self._pods(name)
         newest = _newest_by_node(pods)
         statuses = {pod.metadata.name: _exit_status(pod) for pod in newest}

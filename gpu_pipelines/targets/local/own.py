@@ -114,8 +114,9 @@ def require_no_container(steps: Sequence[Step]) -> None:
     """
     if found := [step.name for step in steps if _is_container(step.container)]:
         raise UserError(
-            f"{', '.join(found)}: a container component, where the whole pipeline runs in one container.",
-            "Take another target, or write the step in Python.",
+            "The whole pipeline runs in one container here, which cannot start container components: "
+            f"{', '.join(found)}.",
+            "Use another target, or write the steps in Python.",
         )
 
 

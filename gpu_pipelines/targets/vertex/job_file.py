@@ -344,7 +344,7 @@ def _require_text(flags: JobFlags) -> None:
     variables = [part for pair in flags.environment.items() for part in pair]
     for text in (*flags.words, *flags.arguments, *variables):
         if not is_utf8(text):
-            raise UserError(f"{text[:80]!a} is not UTF-8, which the request has to be.")
+            raise UserError(f"{text[:80]!a} is not UTF-8; the request has to be UTF-8.")
 
 
 def _require_output(directory: str | None) -> None:

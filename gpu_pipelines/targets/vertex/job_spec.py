@@ -80,7 +80,9 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
         UserError: lists all that is wrong.
     """
     if plan.is_local:
-        raise UserError(f"{plan.spec} is for this machine; Vertex AI has no such machine.", "Take a GPU, e.g. l4:1.")
+        raise UserError(
+            f"{plan.spec} is for this machine; Vertex AI has no such machine.", "Choose a GPU, such as l4:1."
+        )
     problems = []
     low, high = DISK_GB
     if not low <= options.boot_disk_gb <= high:

@@ -38,7 +38,7 @@ def read_job_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     if len(pools) > _MOST_POOLS:
         raise UserError(f"{path} has {len(pools)} pools; a job has at most {_MOST_POOLS}.")
     if pools[0].get("replica_count", 1) != 1:
-        raise UserError(f"The first pool of {path} has {pools[0]['replica_count']} replicas; the chief is alone there.")
+        raise UserError(f"The first pool of {path} has {pools[0]['replica_count']} replicas; it holds rank 0 alone.")
     return spec, hints
 
 

@@ -53,7 +53,7 @@ def parsed_spec(text: str, origin: str) -> dict[str, Any]:
     if len(documents) > 1:
         raise UserError(
             f"{origin} has {len(documents)} YAML documents; Vertex AI takes one.",
-            "It was compiled with what is for Kubernetes. Compile it with --target vertex.",
+            "It was compiled with settings for Kubernetes. Compile it with --target vertex.",
         )
     spec = documents[0] if documents else None
     if isinstance(spec, dict) and isinstance(spec.get("pipelineSpec"), dict):

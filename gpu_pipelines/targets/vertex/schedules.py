@@ -171,7 +171,7 @@ def find(what: str, settings: ProjectSettings) -> dict[str, Any]:
         ids = ", ".join(id_of(schedule) for schedule in found)
         raise UserError(f"{len(found)} schedules are called {what!r}: {ids}.", "Give the id of one.")
     raise UserError(
-        f"There is no schedule {what[:80]!r} in {settings.region}.", "gpu-pipelines schedule list shows those that are."
+        f"There is no schedule {what[:80]!r} in {settings.region}.", "gpu-pipelines schedule list shows the schedules."
     )
 
 

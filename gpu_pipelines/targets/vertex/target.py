@@ -154,7 +154,7 @@ class VertexTarget:
             return self.place(component, plan)
         if fallback_of(self.fallbacks, plan):
             raise UserError(
-                "A search for parameters is a tuning job, which has one kind of machine, and no limit of price here.",
+                "A search for parameters is a tuning job, which takes one kind of machine and no price limit here.",
                 "Give one accelerator, one strategy and one region; -p budget=… limits what a search costs.",
             )
         from gpu_pipelines.components.study_begin.component import begin_study
@@ -415,13 +415,13 @@ def require_runnable(text: str) -> None:
     if len(documents) != 1:
         raise UserError(
             f"The compiled pipeline has {len(documents)} YAML documents; Vertex AI takes one.",
-            "Leave out what is for Kubernetes, such as secrets, volumes and node selectors.",
+            "Leave out settings for Kubernetes, such as secrets, volumes and node selectors.",
         )
     for label, executor in documents[0]["deploymentSpec"]["executors"].items():
         container = executor.get("container", {})
         if {_LAUNCHER, LAUNCHER} & set(container.get("command", [])) and container.get("resources"):
             raise UserError(
                 f"The step {label.removeprefix('exec-')} sets CPUs, memory or GPUs, but is a CustomJob: they would be "
-                "those of the small container that starts the job.",
+                "set for the small container that starts the job.",
                 "Leave it out; the machine is chosen by the accelerator and --machine-type.",
             )

@@ -33,8 +33,8 @@ class Answering(TextTask):
         super().__init__(dataset)
         if dataset.manifest.tokenizer is None or not self._has_references():
             raise UserError(
-                f"The rows of the dataset from {dataset.manifest.source} have no references: they are plain texts, and "
-                "generate compares what is written behind a prompt with what the row has there.",
+                f"The rows of the dataset from {dataset.manifest.source} have no references: they are plain texts. "
+                "generate compares the text that a model writes after a prompt with a reference.",
                 "Prepare columns prompt and completion, or messages; or leave generate out.",
             )
         self._directory = dataset.directory / dataset.manifest.tokenizer

@@ -58,7 +58,11 @@ class CausalLanguageModel(TextRecipe):
 
     @classmethod
     def for_exported(cls, directory: Path) -> CausalLanguageModel:
-        """The recipe that an exported model was trained with; rows may be as long as the model takes."""
+        """The recipe that an exported model was trained with; rows may be as long as the model takes.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
@@ -176,6 +180,6 @@ def _require_documents_apart(name: str, model: nn.Module) -> None:
         packed = bool((logits[0] - logits[1]).abs().max() <= near * logits.abs().max().clamp(min=1.0))
     if not packed:
         raise UserError(
-            f"The model {name!r} would look from one document of a row at the others.",
+            f"The attention of the model {name!r} would cross the documents of a row.",
             "Choose an architecture with position_ids, such as those of GPT-2, Llama, Qwen or Mixtral.",
         )

@@ -11,7 +11,14 @@ LONGEST_SECTION = 2000
 
 
 def write_documentation(folder: Path) -> Path:
-    """Writes Python's own reference manual, which ships with Python, into `documentation.jsonl`."""
+    """Writes Python's own reference manual, which ships with Python, into `documentation.jsonl`.
+
+    Args:
+        folder: gets the file.
+
+    Returns:
+        The path to give as the source.
+    """
     return write_rows(folder / "documentation.jsonl", _documentation())
 
 

@@ -171,7 +171,14 @@ def holds_completions(dataset: Dataset) -> bool:
 
 
 def documents_of(columns: Columns) -> Iterator[tuple[int, slice]]:
-    """Row and place of each document that has tokens to score, in order."""
+    """Finds the documents that have tokens to score, in order.
+
+    Args:
+        columns: `position_ids` and `loss_mask` of the rows, int (rows, tokens).
+
+    Yields:
+        The index of the row, and the place of the document in it.
+    """
     for row, (positions, mask) in enumerate(zip(columns["position_ids"], columns["loss_mask"], strict=True)):
         ends = [*np.flatnonzero(positions == 0).tolist(), len(positions)]
         for start, stop in pairwise(ends):

@@ -80,12 +80,16 @@ class ImageClassification(Recipe):
 
     @classmethod
     def for_exported(cls, directory: Path) -> ImageClassification:
-        """The recipe that an exported model was trained with."""
+        """The recipe that an exported model was trained with.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         said = exported_preprocessor(directory)
         mode, geometry = mode_of(said), geometry_in(said, mode_of(said))
         if geometry is None:
-            raise UserError(f"{directory}/{PREPROCESSOR} does not make squares of one size of images.")
+            raise UserError(f"{directory}/{PREPROCESSOR} does not turn images into squares of one size.")
         channels = said.get(LEARNED_CHANNELS) or config.get("num_channels") or geometry.channels
         return cls(pretrained.labels_of(config), said, (channels, geometry.size, geometry.size), mode == "L")
 
@@ -126,7 +130,11 @@ class ImageClassification(Recipe):
         return model
 
     def load_exported(self, directory: Path) -> nn.Module:
-        """Loads an exported model; every weight must be in the file and in the model."""
+        """Loads an exported model; every weight must be in the file and in the model.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         from transformers import AutoModelForImageClassification
 
         model = pretrained.load_exported(AutoModelForImageClassification, directory)

@@ -10,6 +10,12 @@ def write_digits(folder: Path) -> Path:
     """Writes the UCI handwritten digits (8 × 8 pixels, grey), which ship with scikit-learn, as PNG files by class.
 
     Source: https://archive.ics.uci.edu/dataset/80/optical+recognition+of+handwritten+digits (test set, 1,797 images).
+
+    Args:
+        folder: gets a folder for each class.
+
+    Returns:
+        The path to give as the source.
     """
     import numpy as np
     from PIL import Image

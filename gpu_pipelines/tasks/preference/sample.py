@@ -15,6 +15,12 @@ def write_explanations(folder: Path) -> Path:
     """Writes questions about functions of the standard library into `explanations.jsonl`.
 
     The chosen answer is the first line of the function's docstring, the rejected one the first statement of its code.
+
+    Args:
+        folder: gets the file.
+
+    Returns:
+        The path to give as the source.
     """
     return write_rows(folder / "explanations.jsonl", _explanations())
 

@@ -88,7 +88,11 @@ class Regression(Recipe):
 
     @classmethod
     def for_exported(cls, directory: Path) -> Regression:
-        """The recipe that an exported model was trained with."""
+        """The recipe that an exported model was trained with.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
         form = Form(**config["regression"])
         inner: Any = {"image": ImageClassification, "text": TextClassification}.get(form.kind)
@@ -129,7 +133,11 @@ class Regression(Recipe):
         )
 
     def load_exported(self, directory: Path) -> nn.Module:
-        """Loads an exported model; every weight must be in the file and in the model."""
+        """Loads an exported model; every weight must be in the file and in the model.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         if self.inner is not None:
             return self.inner.load_exported(directory)
         config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
@@ -144,9 +152,9 @@ class Regression(Recipe):
         if theirs is None or (theirs.inputs, theirs.targets) != (self.form.inputs, self.form.targets):
             found = f"{', '.join(theirs.inputs)} → {', '.join(theirs.targets)}" if theirs else "not of regression"
             raise UserError(
-                f"The model in {directory} cannot go on with this dataset: it is {found}, and the data is "
+                f"The model in {directory} does not fit this dataset: it is {found}, and the data is "
                 f"{', '.join(self.form.inputs)} → {', '.join(self.form.targets)}.",
-                "Begin with linear or mlp-small.",
+                "Start with linear or mlp-small.",
             )
         if torch.get_default_device().type == "meta":  # another process has the weights
             return self.build_model(config["architecture"])

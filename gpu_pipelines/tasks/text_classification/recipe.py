@@ -50,7 +50,11 @@ class TextClassification(TextRecipe):
 
     @classmethod
     def for_exported(cls, directory: Path) -> TextClassification:
-        """The recipe that an exported model was trained with."""
+        """The recipe that an exported model was trained with.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         return cls(*read_exported(directory))
 
     def untrained(self, name: str) -> nn.Module:

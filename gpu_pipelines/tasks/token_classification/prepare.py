@@ -84,7 +84,7 @@ class TaggedTexts(TextPreparation):
             )
         if of_test and (unknown := {tag[2:] for tag in of_test.labels} - kinds - {""}):
             raise UserError(
-                f"The test_source {self.settings.test_source} has entities that {self.settings.source} has not: "
+                f"The test_source {self.settings.test_source} has entities that {self.settings.source} does not have: "
                 f"{some_of(map(repr, unknown), most=10)}.",
                 "Both need the same types.",
             )

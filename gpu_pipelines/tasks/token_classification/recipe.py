@@ -53,7 +53,11 @@ class TokenClassification(TextRecipe):
 
     @classmethod
     def for_exported(cls, directory: Path) -> TokenClassification:
-        """The recipe that an exported model was trained with."""
+        """The recipe that an exported model was trained with.
+
+        Args:
+            directory: the model, in Hugging Face layout.
+        """
         return cls(*read_exported(directory))
 
     def untrained(self, name: str) -> nn.Module:

@@ -44,7 +44,7 @@ def begin(settings: TuningSettings, dataset: str, study: str, processes: int) ->
     documents = StudyDocuments(study)
     if trials := Records(documents).all():
         raise UserError(
-            f"{study} has {len(trials)} trials already, and a service begins each study anew.",
+            f"{study} has {len(trials)} trials already; a service starts each study from the beginning.",
             "Leave checkpoint_uri out, or give an empty folder.",
         )
     asked.save(documents)

@@ -67,7 +67,7 @@ def run_begin(
         settings = with_advanced(settings, advanced, "checkpoint_uri")
         uri = of_this_training(str(advanced.get("checkpoint_uri", checkpoint_uri)), settings, dataset)
         if not uri:
-            raise UserError("The study has no folder.", "Give one as checkpoint_uri, the same over restarts.")
+            raise UserError("The study has no folder.", "Give one as checkpoint_uri, the same for every restart.")
         parameters = parameters_of(settings.search_space())
         study = in_this_run(uri)
         begin(settings, _shared(dataset, study), study, processes)

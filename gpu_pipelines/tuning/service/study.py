@@ -81,14 +81,16 @@ def values_of(space: SearchSpace, arguments: Sequence[str]) -> dict[str, Any]:
     for argument in arguments:
         name, separator, value = argument.removeprefix("--").partition("=")
         if not (separator and argument.startswith("--") and name in space.names):
-            raise UserError(f"A trial gets {argument[:100]!r}.", nearest(name, space.names))
+            raise UserError(f"A trial got the unknown argument {argument[:100]!r}.", nearest(name, space.names))
         given[name] = value
     values: dict[str, Any] = {}
     for dimension in space.dimensions:
         if not dimension.counts(values):
             continue
         if dimension.name not in given:
-            raise UserError(f"The service gives this trial no {dimension.name}.", "Look at the study's parameters.")
+            raise UserError(
+                f"The service gave this trial no value for {dimension.name}.", "Look at the study's parameters."
+            )
         values[dimension.name] = _value(dimension, given[dimension.name])
     return values
 

@@ -75,7 +75,7 @@ def _record_of(records: Records, trial: str, values: Mapping[str, Any]) -> Recor
         return Record(trial, values)
     if dict(before.parameters) != dict(values):
         raise UserError(
-            f"Trial {trial} has {dict(values)} here, and {dict(before.parameters)} in {records.place}.",
+            f"Trial {trial} has the parameters {dict(values)} here, but {dict(before.parameters)} in {records.place}.",
             "Give each study a folder of its own.",
         )
     return before
