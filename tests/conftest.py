@@ -74,6 +74,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.parent.name not in LONGEST)
 
 
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown() -> None:
+    """Lets PyTorch compute with one thread again, where a prediction in this process took all cores."""
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)
+
+
 @dataclass(frozen=True)
 class Finished:
     """What a command printed, and its exit status."""

@@ -80,7 +80,7 @@ def resumed_submission(
         if pipeline or assignments or file:
             raise InvalidRequestError(
                 f"On {origin.title} a run goes on as it was sent: it takes neither another pipeline nor parameters.",
-                "Leave them out; or run it anew.",
+                "Leave them out; or run it again.",
             )
         submission: Submission = origin.retried(resume)
         return submission
@@ -103,10 +103,10 @@ def resumed_submission(
 def _require_able(origin: Any, target: Target, resume: str) -> None:
     """Raises UserError if a place does not tell of its runs, or another cannot go on with one."""
     if not hasattr(origin, "earlier"):
-        there = f"Go on with it there (--target {origin.name}), or run it anew."
+        there = f"Go on with it there (--target {origin.name}), or run it again."
         raise InvalidRequestError(
             f"{resume} is on {origin.title}, which does not tell what the steps of a run have made.",
-            there if hasattr(origin, "retried") else "Run it anew.",
+            there if hasattr(origin, "retried") else "Run it again.",
         )
     if not hasattr(target, "going_on"):
         raise InvalidRequestError(
@@ -157,7 +157,7 @@ def _with_those_before(origin: Any, earlier: EarlierRun) -> EarlierRun:
             other = at.earlier(before)  # type: ignore[attr-defined]
         except NotFoundError:
             raise NotFoundError(
-                f"{earlier.name} has taken over steps of {before}, which is not there any more.", "Run it anew."
+                f"{earlier.name} has taken over steps of {before}, which is not there any more.", "Run it again."
             ) from None
         found, before = found.after(other), other.resumes
     return found
@@ -272,7 +272,7 @@ def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[
         raise InvalidRequestError(
             f"{earlier.name} is a run of another version of {earlier.pipeline}: {some_of(found, _NAMED)} of it "
             f"{'is' if len(found) == 1 else 'are'} done and not as in this one.",
-            "Leave the pipeline out to go on with that version, or run this one anew.",
+            "Leave the pipeline out to go on with that version, or run this one again.",
         )
 
 
@@ -285,7 +285,7 @@ def _require_of_steps_left(
     done: Sequence[str],
     spec: Mapping[str, Any] | None = None,
 ) -> None:
-    """Checks that the parameters which were given anew are of steps that are not done.
+    """Checks that the parameters which were given again are of steps that are not done.
 
     Raises:
         UserError: names those that are not, with the steps.
@@ -306,7 +306,7 @@ def _require_of_steps_left(
         if found := sorted(takers & set(done)):
             problems.append(
                 f"{name} is of {', '.join(found)}, which {'is' if len(found) == 1 else 'are'} done in {earlier.name}. "
-                "Leave it out, or run it anew."
+                "Leave it out, or run it again."
             )
     if problems:
         raise UserError.of_all(problems)
@@ -344,6 +344,6 @@ def _require_reachable(target: Target, found: GoneOn) -> None:
         if not target.can_read(uri):
             problems.append(f"{what} is in {uri}, which {target.readers or target.title} cannot read.")
         elif uri in found.needed and not (listed(uri) if is_remote(uri) else Path(uri).exists()):
-            problems.append(f"{what} was in {uri}, where nothing is any more. Run it anew.")
+            problems.append(f"{what} was in {uri}, where nothing is any more. Run it again.")
     if problems:
         raise UserError.of_all(problems)

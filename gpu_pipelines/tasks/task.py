@@ -125,7 +125,11 @@ class Task:
         return []
 
     def problems_without_classes(self, settings: PrepareSettings) -> list[str]:
-        """What is wrong with parameters that are of classes, for a task whose rows have none."""
+        """What is wrong with parameters about classes, for a task whose rows have none.
+
+        Args:
+            settings: those of the preparation; `stratify` and `label_conflicts` are looked at.
+        """
         found = []
         if settings.stratify:
             found.append(f"stratify needs a class for each row, which {self.name} has not. Leave it out.")

@@ -10,6 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 def test_the_last_line_of_the_benchmark_is_its_result() -> None:
     command = [sys.executable, "benchmarks/accelerators_cli.py", "--runs", "1"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

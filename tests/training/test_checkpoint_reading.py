@@ -132,7 +132,7 @@ def test_another_number_of_processes_reads_ranges_of_the_files(trained: Trained,
     assert one_file < 1.2 * (trained["fsdp"] / HALF / "shard-00004-model-00002-of-00002.safetensors").stat().st_size
 
 
-@pytest.mark.slow_but_for("weight")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("file", "place"),
     [("shard-00004-model-00001", -1), ("shard-00003-model-00002", -1), ("shard-00002-model-00002", 20)],

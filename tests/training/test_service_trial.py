@@ -78,7 +78,7 @@ def test_a_trial_leaves_its_record_and_tells_its_losses(tmp_path: Path, numbers:
     assert (found.step, found.rows) == (18, 18 * 64)
     assert found.loss == min(loss for _, loss in found.curve)
     assert 0 < found.seconds < 60
-    with pytest.raises(UserError, match=r"Trial 1 has .* here, and .*0\.01"):
+    with pytest.raises(UserError, match=r"Trial 1 has .* here, but .*0\.01"):
         run(place, "1", ["--learning_rate=0.02"], Cluster())
 
 
@@ -138,6 +138,7 @@ def test_a_trial_that_is_preempted_goes_on_to_the_same_bits(
     assert after.began == before.began
 
 
+@pytest.mark.slow
 def test_the_budget_ends_a_trial_with_a_checkpoint_and_the_study(tmp_path: Path, numbers: Path) -> None:
     # A dollar a second.
     asked = {"budget": 4.0, "dollars_per_hour": 3600.0, "max_steps": 1_000_000, "checkpoint_every_steps": 100}
