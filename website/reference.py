@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -86,7 +86,7 @@ def _names_of(node: ast.AST) -> list[str]:
     return [each.id for each in targets if isinstance(each, ast.Name)]
 
 
-def defined(name: str, shown: Iterable[str] = ()) -> list[tuple[str, ast.FunctionDef]] | None:
+def defined(name: str, shown: Sequence[str] = ()) -> list[tuple[str, ast.FunctionDef]] | None:
     """The function, or the public methods of the class, behind a name of the reference; None if there is none.
 
     A method that overrides one of a shown class is left out: the reference explains its arguments there.
@@ -108,7 +108,7 @@ def defined(name: str, shown: Iterable[str] = ()) -> list[tuple[str, ast.Functio
     return None
 
 
-def _told_by(base: str | None, shown: Iterable[str]) -> set[str]:
+def _told_by(base: str | None, shown: Sequence[str]) -> set[str]:
     """The methods of a class and of its bases that the reference explains."""
     module, _, attribute = (base or "").rpartition(".")
     found: set[str] = set()
