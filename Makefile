@@ -14,14 +14,18 @@ SERVING_IMAGE ?= $(subst /steps:,/serving:,$(IMAGE))
 BUILD_ARGUMENTS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg TORCH_INDEX_URL=$(TORCH_INDEX_URL) \
 	--build-arg VERSION=$(VERSION) --build-arg REVISION=$(shell git rev-parse HEAD)
 
-.PHONY: run test test-slow test-pages test-images test-terraform image serving-image lint bench bench-training bench-data bench-gpu compile docs site tutorials clean \
+.PHONY: run test tests test-slow test-pages test-images test-terraform image serving-image lint bench bench-training bench-data bench-gpu compile docs site tutorials clean \
 	check-tag check-workflows dist sbom release-compiled release-files test-wheel
 
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
 
+# Lint has what the tests leave of two cores, which now and then wait for each other.
+test: $(VENV)/.dev
+	$(MAKE) --no-print-directory --jobs 2 lint tests
+
 # Hundreds of processes of the tests import the packages; where PYTHONDONTWRITEBYTECODE is set, each would compile them.
-test: $(VENV)/.dev lint
+tests: $(VENV)/.dev
 	$(BIN)/python -m compileall -q gpu_pipelines components pipelines
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 

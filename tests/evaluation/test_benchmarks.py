@@ -291,6 +291,7 @@ def test_the_tasks_of_lm_eval_are_known_by_name() -> None:
 # The champion
 
 
+@pytest.mark.slow
 def test_the_champion_is_run_on_the_same_documents_and_its_own_results_are_taken_where_they_are_of_these(
     dataset: Dataset, trained: Path, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -202,6 +202,7 @@ def test_the_blocks_that_hold_bytes(start: int, end: int, numbers: list[int]) ->
     assert all(blocks.span(n)[0] < end and start < blocks.span(n)[1] for n in numbers)
 
 
+@pytest.mark.slow
 def test_a_marker_whose_blocks_do_not_fit_its_file_is_damaged(trained: Trained, tmp_path: Path) -> None:
     directory = tmp_path / "run"
     shutil.copytree(trained["fsdp"], directory)

@@ -60,6 +60,7 @@ def of_cpus(minutes: float, processes: int) -> Idleness:
     return Idleness(minutes, [f"rank {each}" for each in range(processes)], CpuShares())
 
 
+@pytest.mark.slow
 def test_a_rank_that_hangs_while_the_other_computes_is_named_and_all_save(hangs: str, tmp_path: Path) -> None:
     idleness = of_cpus(0.05, 2)
     with pytest.raises(IdleError, match=r"because rank 1 did nothing for \d s\. Utilization now: rank 0 \d\d+ %, "):

@@ -141,6 +141,7 @@ def test_two_nodes_train_together_and_rank_0_is_on_the_first(network: Network) -
         assert "launch returned" in node.output
 
 
+@pytest.mark.slow
 def test_an_error_on_one_node_ends_both_with_its_reason(network: Network) -> None:
     nodes = start(network, 10_000, FAIL_AT="1:5")
     assert [node.wait(60) for node in nodes] == [1, 1], nodes[0].output + nodes[1].output

@@ -149,6 +149,7 @@ def test_a_training_goes_on_in_the_middle_of_an_epoch(stored: str, mapped: Path,
     assert weights_digest(tmp_path / "cut" / LAST) == weights_digest(mapped / LAST)
 
 
+@pytest.mark.slow
 def test_what_an_earlier_training_left_in_the_cache_is_used_and_what_was_cut_off_is_not(
     stored: str, numbers: Path, mapped: Path, tmp_path: Path, own_disk: Path
 ) -> None:
@@ -256,6 +257,7 @@ def test_what_is_evaluated_of_a_large_dataset_is_copied_without_train(
         copied.split("train")
 
 
+@pytest.mark.slow
 def test_a_cache_too_small_for_what_is_read_at_once_says_what_is_needed(
     stored: str, numbers: Path, mapped: Path, tmp_path: Path
 ) -> None:
