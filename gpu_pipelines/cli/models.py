@@ -23,7 +23,7 @@ Version = Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME a
 VersionOrDirectory = Annotated[
     str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model.")
 ]
-#: Where the commands look by default; it does not exist before the first run.
+#: Where the commands look by default.
 DEFAULT_REGISTRY = "./registry"
 #: Where a model has none of these, its first ones are shown.
 SHOWN_METRICS = ("accuracy", "log_loss", "loss", "token_accuracy")
@@ -33,7 +33,7 @@ MOST_METRICS_SHOWN = 2
 @app.command("list")
 def list_models(registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
     """List models with their newest version and their champion."""
-    opened = existing_registry(registry)
+    opened = _registry(registry)
     models: list[dict[str, Any]] = [
         {"name": name, "versions": len(opened.versions(name)), "aliases": opened.aliases(name)}
         for name in opened.names()
@@ -59,7 +59,7 @@ def show(name: Name, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = Fa
     from gpu_pipelines.numbers import figure
     from gpu_pipelines.registry.missing import missing_model
 
-    opened = existing_registry(registry)
+    opened = _registry(registry)
     versions = opened.versions(name)
     if not versions:
         raise missing_model(opened, name, registry)
@@ -100,7 +100,7 @@ def alias(
     registry: Registry = DEFAULT_REGISTRY,
 ) -> None:
     """Point an alias at a version, such as champion after you have read the reports."""
-    existing_registry(registry).set_alias(name, alias, version)
+    _registry(registry).set_alias(name, alias, version)
     print(f"{alias} of {name} is now version {version}")
 
 
@@ -289,24 +289,10 @@ def _say(text: str) -> None:
     print(wrapped(text, then="  "), flush=True)
 
 
-def existing_registry(uri: str) -> Any:
-    """Opens a registry that is to be read.
+def _registry(uri: str) -> Any:
+    from gpu_pipelines.registry.named import existing_registry
 
-    Raises:
-        UserError: there is no such kind of registry, or no such directory or file.
-    """
-    from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
-    from gpu_pipelines.errors import UserError
-    from gpu_pipelines.registry import DirectoryRegistry, open_registry
-
-    opened = open_registry(uri)
-    if isinstance(opened, DirectoryRegistry) and uri != DEFAULT_REGISTRY and not opened.root.is_dir():
-        there = "is not a directory" if opened.root.exists() else "does not exist"
-        raise UserError(f"The registry {uri} {there}.", "Give the directory that the runs used as registry.")
-    # MLflow's client would make it.
-    if uri.startswith(MLFLOW_FILE) and not Path(uri.removeprefix(MLFLOW_FILE)).expanduser().is_file():
-        raise UserError(f"The registry {uri} does not exist.", "Give the file that the runs used as registry.")
-    return opened
+    return existing_registry(uri)
 
 
 def _print_table(table: Table, rows: list[list[Any]]) -> None:

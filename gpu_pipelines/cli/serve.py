@@ -70,14 +70,16 @@ def place_of_model(model: str, registry: str) -> str:
     Raises:
         UserError: there is no such model.
     """
-    if "://" in model or Path(model).expanduser().is_dir():
-        return model if "://" in model else str(Path(model).expanduser())
+    from gpu_pipelines.registry.missing import missing_model
+    from gpu_pipelines.registry.named import directory_named, existing_registry
+
+    if "://" in model:
+        return model
+    if directory := directory_named(model, registry):
+        return str(directory)
     name, _, reference = model.partition("@")
     if not name or "/" in name:
         raise UserError(f"There is no directory {model}.", "Give an exported model, NAME@champion, or gs://….")
-    from gpu_pipelines.cli.models import existing_registry
-    from gpu_pipelines.registry.missing import missing_model
-
     opened = existing_registry(registry)
     if name not in opened.names():
         missing = missing_model(opened, name, registry)

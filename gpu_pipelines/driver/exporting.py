@@ -62,9 +62,9 @@ def export(
 def named_model(model: str, registry: str) -> Model:
     """The model that `NAME@REFERENCE`, or a directory, is; errors as those of `registered_model`."""
     from gpu_pipelines.prediction.model import model_in, registered_model
+    from gpu_pipelines.registry.named import directory_named
 
-    directory = Path(model).expanduser()
-    if directory.is_dir():
+    if directory := directory_named(model, registry):
         return model_in(directory, str(directory))
     name, _, reference = model.partition("@")
     return registered_model(registry, name, reference or "champion")

@@ -39,19 +39,20 @@ def predict(model: str, source: str, output: str, **parameters: Any) -> Predicti
     from gpu_pipelines.prediction.model import model_in, registered_model
     from gpu_pipelines.prediction.predict import predict_batch
     from gpu_pipelines.prediction.settings import BIGQUERY, PredictSettings
+    from gpu_pipelines.registry.named import directory_named
 
     if not output:
         raise UserError("output is empty.", "Give a folder, gs://…, or bq://PROJECT.DATASET.TABLE.")
     name, _, reference = model.partition("@")
     settings = PredictSettings(source=source, output=output, **parameters)
-    directory = Path(model).expanduser()
-    if not directory.is_dir():
+    directory = directory_named(model, settings.registry)
+    if directory is None:
         settings = PredictSettings(
             source=source, output=output, **{**parameters, "model_name": name, "model_version": reference or "champion"}
         )
     if problems := settings.problems():
         raise UserError.of_all(problems)
-    if directory.is_dir():
+    if directory is not None:
         found = model_in(directory, str(directory))
     else:
         found = registered_model(settings.registry, settings.model_name, settings.model_version)

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpu_pipelines.cli.models import existing_registry
 from gpu_pipelines.cli.serve import place_of_model
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry
+from gpu_pipelines.registry.named import directory_named, existing_registry
 
 
 @pytest.fixture
@@ -55,3 +55,16 @@ def test_a_registry_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
             existing_registry(given)
     # Before the first run the default is not there, which is no mistake.
     assert existing_registry("./registry").names() == []
+
+
+def test_a_folder_of_data_beside_the_registry_does_not_hide_the_model_that_is_called_after_it(
+    registry: DirectoryRegistry, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = str(registry.root)
+    monkeypatch.chdir(registry.root)  # in which digits and flowers are folders without a config.json
+    assert directory_named("flowers", uri) is None
+    assert directory_named("flowers", "no registry") == Path("flowers")
+    assert directory_named("flowers/versions", uri) == Path("flowers/versions")
+    assert directory_named("digits@champion", uri) is None
+    Path("flowers/config.json").touch()
+    assert directory_named("flowers", uri) == Path("flowers")

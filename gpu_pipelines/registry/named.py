@@ -1,0 +1,54 @@
+"""What the name of a model means where it was given: a version of a registry, or a directory."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gpu_pipelines.artifacts.exported_model import CONFIG, DOCUMENTS
+from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
+from gpu_pipelines.errors import UserError, said_by
+from gpu_pipelines.registry import DirectoryRegistry, Registry, open_registry
+
+#: It does not exist before the first run, and then has no models.
+_DEFAULT = "./registry"
+
+
+def existing_registry(uri: str) -> Registry:
+    """Opens a registry that is to be read.
+
+    Args:
+        uri: as `open_registry` takes it.
+
+    Raises:
+        UserError: there is no such kind of registry, or no such directory or file.
+    """
+    opened = open_registry(uri)
+    if isinstance(opened, DirectoryRegistry) and uri != _DEFAULT and not opened.root.is_dir():
+        there = "is not a directory" if opened.root.exists() else "does not exist"
+        raise UserError(f"The registry {uri} {there}.", "Give the directory that the runs used as registry.")
+    # MLflow's client would make it.
+    if uri.startswith(MLFLOW_FILE) and not Path(uri.removeprefix(MLFLOW_FILE)).expanduser().is_file():
+        raise UserError(f"The registry {uri} does not exist.", "Give the file that the runs used as registry.")
+    return opened
+
+
+def directory_named(model: str, registry: str) -> Path | None:
+    """The directory that is meant by the name of a model; None where that is a version of the registry.
+
+    A model is called after the folder of its data, which often lies where the registry does. A folder without a model
+    is therefore meant only if the registry has no model of that name.
+
+    Args:
+        model: `NAME@REFERENCE`, NAME, or a directory.
+        registry: URI of the registry in which names are looked for.
+    """
+    directory = Path(model).expanduser()
+    if not directory.is_dir():
+        return None
+    holds_model = any((directory / name).is_file() for name in (CONFIG, *DOCUMENTS))
+    return None if not holds_model and not said_by(lambda: _require(model, registry)) else directory
+
+
+def _require(model: str, registry: str) -> None:
+    if model not in existing_registry(registry).names():
+        raise UserError(f"{registry} has no model {model}.")
