@@ -20,14 +20,14 @@ BUILD_ARGUMENTS = --build-arg BASE_IMAGE=$(BASE_IMAGE) --build-arg TORCH_INDEX_U
 run: $(VENV)/.steps
 	$(BIN)/gpu-pipelines run train_evaluate_upload
 
-# Lint has what the tests leave of two cores, which now and then wait for each other.
+# Lint has what the tests leave of two cores.
 test: $(VENV)/.dev
 	$(MAKE) --no-print-directory --jobs 2 lint tests
 
 # Hundreds of processes of the tests import the packages; where PYTHONDONTWRITEBYTECODE is set, each would compile them.
 tests: $(VENV)/.dev
 	$(BIN)/python -m compileall -q gpu_pipelines components pipelines
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not images and not terraform and not browser"

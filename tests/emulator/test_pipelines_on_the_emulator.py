@@ -89,6 +89,7 @@ def test_nothing_is_left(vertex_emulator):
 """
 
 
+@pytest.mark.slow
 def test_the_fixture_is_there_in_tests_of_a_user(tmp_path: Path) -> None:
     (tmp_path / "test_mine.py").write_text(OF_USER)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_mine.py"]

@@ -389,6 +389,7 @@ def test_a_metric_that_only_the_run_shows_to_be_missing_ends_it(
         evaluate(dataset, trained, tmp_path, benchmarks=[str(tasks / "group.yaml")], gates=["both__rather.f1>=0.5"])
 
 
+@pytest.mark.slow
 def test_equally_good_models_are_hardly_promoted_and_a_better_one_mostly() -> None:
     """The promise of benchmarks/benchmark_gates.py, which prints what happens at lower correlations."""
     assert promoted(GATES[0], 200, MANY, PROMISED, 0.0) <= 0.05

@@ -16,6 +16,7 @@ from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
 MINE = Path(__file__).with_name("mine.py")
 
 
+@pytest.mark.slow
 def test_steps_of_ones_own_run_among_those_of_this_project(tmp_path: Path) -> None:
     given = ("task=regression", "model=mlp-small", "source=sample:diabetes", "gates=r2>=-100", "steps=2")
     request = ("run", f"{MINE}:mine", "--accelerator", "cpu:1", *(part for each in given for part in ("-p", each)))

@@ -115,6 +115,7 @@ def test_a_worse_model_is_added_but_the_champion_stays(after_digits: Path) -> No
     assert "the champion stays" in done.out
 
 
+@pytest.mark.slow
 def test_the_same_model_again_is_no_version_and_unchanged_steps_are_not_run_again(after_digits: Path) -> None:
     done = run_pipeline(after_digits, "--cache")
     assert done.status == 0, done.err

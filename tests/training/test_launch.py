@@ -131,6 +131,7 @@ def test_one_machine_trains_though_its_name_does_not_resolve(programs: Path) -> 
     assert sorted((entry["rank"], entry["of"], entry["total"]) for entry in said) == [(0, 2, 1.0), (1, 2, 1.0)]
 
 
+@pytest.mark.slow
 def test_two_nodes_train_together_and_rank_0_is_on_the_first(network: Network) -> None:
     nodes = start(network, 3, PROCESSES="2")
     assert [node.wait(60) for node in nodes] == [0, 0], nodes[0].output + nodes[1].output
