@@ -75,6 +75,14 @@ def test_a_small_model_on_cpus_is_trained_by_ddp_like_any_other(photos: Path, tr
     assert weights_digest(last) == weights_digest(same)
 
 
+def test_a_step_is_as_large_whatever_the_number_of_processes(numbers: Path, tmp_path: Path) -> None:
+    # By plain descent: AdamW would hide it if all gradients were half of what they are.
+    plain = replace(OF_NUMBERS, optimizer="sgd", momentum=0.0, gradient_clip=0.0)
+    for processes in (1, 2):
+        train_on((1, processes), plain, numbers, str(tmp_path / str(processes)))
+    assert entries(tmp_path / "2", "loss") == pytest.approx(entries(tmp_path / "1", "loss"), rel=1e-4)
+
+
 @pytest.mark.slow
 def test_weights_that_the_loss_does_not_depend_on_are_named(numbers: Path, tmp_path: Path) -> None:
     (tmp_path / "recipes.py").write_text(FORGETFUL, encoding="utf-8")
