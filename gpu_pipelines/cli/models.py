@@ -10,6 +10,7 @@ import typer
 
 from gpu_pipelines.cli.application import INTERRUPTED, Application, print_json
 from gpu_pipelines.cli.target_options import AsJson
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.errors import INTERRUPTED_PREFIX
 from gpu_pipelines.terminal import Column, Table, wrapped
 
@@ -23,8 +24,6 @@ Version = Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME a
 VersionOrDirectory = Annotated[
     str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model.")
 ]
-#: Where the commands look by default.
-DEFAULT_REGISTRY = "./registry"
 #: Where a model has none of these, its first ones are shown.
 SHOWN_METRICS = ("accuracy", "log_loss", "loss", "token_accuracy")
 MOST_METRICS_SHOWN = 2

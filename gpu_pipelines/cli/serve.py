@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.errors import UserError
 
 #: Of the extra `serving`, what nothing else of this project brings.
@@ -22,7 +23,7 @@ def serve(
         str, typer.Option(help="Address to listen on; 0.0.0.0 means all addresses of this machine.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 8080,
-    registry: Annotated[str, typer.Option(metavar="URI", help="Registry that has NAME@….")] = "./registry",
+    registry: Annotated[str, typer.Option(metavar="URI", help="Registry that has NAME@….")] = DEFAULT_REGISTRY,
     max_batch: Annotated[int | None, typer.Option(help="Most instances in one batch; default 32.")] = None,
     max_wait_ms: Annotated[
         float | None, typer.Option(help="Longest time that a batch waits for more requests; default 5.")

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
@@ -40,7 +41,7 @@ class WatchSettings:
     )
     model: str = parameter("convnext-micro", "As for train_model.")
     registry: str = parameter(
-        "./registry",
+        DEFAULT_REGISTRY,
         "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
         "that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
     )

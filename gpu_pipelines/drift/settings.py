@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.sources.sources import problems_of_source
 from gpu_pipelines.prediction.settings import RowsToPredict
@@ -30,7 +31,7 @@ class DriftSettings:
         "bq://PROJECT.DATASET.TABLE, or the folder or gs://… that gpu-pipelines serve --log-requests writes to.",
     )
     registry: str = parameter(
-        "./registry",
+        DEFAULT_REGISTRY,
         "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
         "that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.exporting.settings import DEFAULT_MARGIN, DEFAULT_OPSET, ExportSettings
 from gpu_pipelines.targets.trial_record import RUNS
@@ -23,7 +24,7 @@ def export(
     format: str,
     to: str,
     *,
-    registry: str = "./registry",
+    registry: str = DEFAULT_REGISTRY,
     dataset: str = "",
     dtype: str = "",
     margin: float = DEFAULT_MARGIN,

@@ -7,6 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.evaluation.benchmark_request import (
@@ -96,7 +97,7 @@ class EvaluationSettings:
         "Documents of a benchmark at once; 0 for as many as lm-eval finds to fit on a GPU, and for 8 on CPUs.",
     )
     registry: str = parameter(
-        "./registry",
+        DEFAULT_REGISTRY,
         "Model registry whose champion is compared with: a directory, vertex://PROJECT/REGION for Vertex AI Model "
         "Registry, vertex:// alone for that of the job's own project and region, or mlflow:https://HOST for that of an "
         "MLflow server.",

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from gpu_pipelines.artifacts.remote_files import problems_of_place
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.settings import PrepareSettings, limit_of
 from gpu_pipelines.data.sources.sources import problems_of_source
@@ -92,7 +93,7 @@ class PredictSettings:
         common=True,
     )
     registry: str = parameter(
-        "./registry",
+        DEFAULT_REGISTRY,
         "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
         "that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
         common=True,

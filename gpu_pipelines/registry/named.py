@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from gpu_pipelines.artifacts.exported_model import CONFIG, DOCUMENTS
 from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
-from gpu_pipelines.errors import UserError, said_by
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry, Registry, open_registry
-
-#: It does not exist before the first run, and then has no models.
-_DEFAULT = "./registry"
 
 
 def existing_registry(uri: str) -> Registry:
@@ -23,7 +22,7 @@ def existing_registry(uri: str) -> Registry:
         UserError: there is no such kind of registry, or no such directory or file.
     """
     opened = open_registry(uri)
-    if isinstance(opened, DirectoryRegistry) and uri != _DEFAULT and not opened.root.is_dir():
+    if isinstance(opened, DirectoryRegistry) and uri != DEFAULT_REGISTRY and not opened.root.is_dir():
         there = "is not a directory" if opened.root.exists() else "does not exist"
         raise UserError(f"The registry {uri} {there}.", "Give the directory that the runs used as registry.")
     # MLflow's client would make it.
@@ -45,10 +44,8 @@ def directory_named(model: str, registry: str) -> Path | None:
     directory = Path(model).expanduser()
     if not directory.is_dir():
         return None
-    holds_model = any((directory / name).is_file() for name in (CONFIG, *DOCUMENTS))
-    return None if not holds_model and not said_by(lambda: _require(model, registry)) else directory
-
-
-def _require(model: str, registry: str) -> None:
-    if model not in existing_registry(registry).names():
-        raise UserError(f"{registry} has no model {model}.")
+    if not any((directory / name).is_file() for name in (CONFIG, *DOCUMENTS)):
+        with suppress(UserError):
+            if model in existing_registry(registry).names():
+                return None
+    return directory

@@ -11,6 +11,7 @@ from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
 from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, is_local, open_registry, registry_problems
@@ -30,7 +31,7 @@ class UploadSettings:
     """The parameters of `upload_model`."""
 
     registry: str = parameter(
-        "./registry",
+        DEFAULT_REGISTRY,
         "Directory of the model registry, made if it does not exist; vertex://PROJECT/REGION for Vertex AI Model "
         "Registry, vertex:// alone for that of the job's own project and region; or mlflow:https://HOST for that of an "
         "MLflow server.",

@@ -15,6 +15,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TELLS
 from gpu_pipelines.errors import ERROR_FILE, UserError
 from gpu_pipelines.step_environment import (
@@ -77,7 +78,7 @@ class LocalTarget:
         for_check: that it is here.
     """
 
-    registry = "./registry"
+    registry = DEFAULT_REGISTRY
     pipeline_job = "{{$.pipeline_job_name}}"
     encryption_key = ""
     recipients: Recipients | None = None
