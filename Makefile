@@ -27,7 +27,7 @@ test: $(VENV)/.dev
 # Hundreds of processes of the tests import the packages; where PYTHONDONTWRITEBYTECODE is set, each would compile them.
 tests: $(VENV)/.dev
 	$(BIN)/python -m compileall -q gpu_pipelines components pipelines
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not images and not terraform and not browser"
@@ -54,7 +54,6 @@ test-terraform: $(VENV)/.dev
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/vermin --quiet --no-tips --target=3.10- --violations setup.py components gpu_pipelines pipelines
 	$(BIN)/mypy gpu_pipelines components pipelines
 	rm -rf build/layers && mkdir -p build/layers && $(BIN)/python setup.py -q egg_info -e build/layers build -b build/layers --build-lib build/layers/lib && cd build/layers/lib && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 	MYPYPATH=tests/fallback $(BIN)/mypy benchmarks/*.py

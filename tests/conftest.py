@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import inspect
+import gc
 import json
 import logging
 import os
 import socketserver
 import subprocess
 import sys
-import traceback
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
+from gpu_pipelines.dag.callers import name_callers_without_source
 from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.garbage import collect_rarely
 
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.emulator.certificates import Certificates
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
-#: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 4).
+#: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 3).
 LONGEST = ("pipeline", "training")
 TRAINED_ALONE = ("evaluation", "own_pipelines", "pipeline", "registry", "serving", "targets", "tasks", "training")
 
@@ -43,12 +42,6 @@ os.unsetenv("COLUMNS")
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Google's and KFP's libraries and PyTorch make millions of objects.
 collect_rarely()
-# KFP asks for the name of its caller at each setting of a task, by way of all callers with their lines of source. For
-# those inspect goes through all modules, as it does for callers that are of no file: seconds for a pipeline.
-inspect.stack = functools.partial(inspect.stack, context=0)
-for _frame, _ in traceback.walk_stack(None):
-    if _frame.f_code.co_filename.startswith("<"):
-        inspect.modulesbyfile[_frame.f_code.co_filename] = "__main__"  # type: ignore[attr-defined]
 # Each object of the clients of Kubernetes and KFP sets the levels of two loggers, which have these levels already, and
 # logging forgets what it knows of all loggers: milliseconds, among the thousands that the imports of tests make.
 _set_level = logging.Logger.setLevel
@@ -66,12 +59,25 @@ PIPELINE = "train_evaluate_upload"
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Variants that `slow_but_for` does not name are slow. The longest tests come first; otherwise the order stays."""
+    """Variants that `slow_but_for` does not name are slow.
+
+    The longest tests come first, but of those that wait for `digits_run` one file alone, which makes it; otherwise the
+    order stays.
+    """
     for item in items:
         quick = item.get_closest_marker("slow_but_for")
         if isinstance(item, pytest.Function) and quick and item.callspec.id not in quick.args:
             item.add_marker(pytest.mark.slow)
-    items.sort(key=lambda item: item.path.parent.name not in LONGEST)
+    waiting = dict.fromkeys(item.path for item in items if "digits_run" in getattr(item, "fixturenames", ()))
+    first = next(iter(waiting), None)
+    turns = dict.fromkeys(waiting, 2) | {first: 0}
+    items.sort(key=lambda item: turns.get(item.path, 1 if item.path.parent.name in LONGEST else 3))
+
+
+def pytest_collection_finish() -> None:
+    """What the imports of all tests have made is no garbage, and is not looked at again, nor at the end by pytest."""
+    gc.freeze()
+    name_callers_without_source()
 
 
 @pytest.hookimpl(trylast=True)

@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter
+from gpu_pipelines.dag.callers import name_callers_without_source
 
 #: The defaults that pipelines built now get in place of their own, by the names of their parameters.
 _DEFAULTS: ContextVar[Mapping[str, Any]] = ContextVar("defaults", default={})  # noqa: B039 (nothing changes it)
@@ -52,6 +53,7 @@ def with_parameters(
             returned = function(dict(zip(ordered, values, strict=True)))
             return returned if has_outputs else None
 
+        name_callers_without_source()
         # In a signature, parameters without a default come first.
         own = {
             name: replace(parameters[name], default=value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ _MOST_COLUMNS = 9
 _TAG = re.compile(r"<[^>]*>")
 
 
+@lru_cache
 def templates_in(folder: Path) -> Environment:
     """The Jinja templates of a folder, which may include those of this one; what is not `Markup` is escaped."""
     loader = FileSystemLoader([folder, _HERE])

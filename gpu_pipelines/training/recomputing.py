@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-import torch.nn.attention.varlen  # registers its operation
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
@@ -21,8 +20,9 @@ _ATTENTION = {
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    torch.ops.torch_attn._varlen_attn.default,
 }
+#: Not the operation itself: who imports its module imports torch.compile as well, which takes half a second.
+_ATTENTION_OF_PACKED_ROWS = "torch_attn::_varlen_attn"
 
 
 def recompute_activations(model: nn.Module, blocks: list[nn.Module], *, selective: bool = False) -> list[nn.Module]:
@@ -62,7 +62,7 @@ class _Kept:
         if operation in _MATRIX_MULTIPLICATIONS:
             self._multiplications += 1
             keeps = self._multiplications % 2 == 1
-        elif operation in _ATTENTION:
+        elif operation in _ATTENTION or operation.name() == _ATTENTION_OF_PACKED_ROWS:
             keeps = not _drops(operation, values, named)
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 

@@ -55,7 +55,8 @@ def broken(valid: Sent) -> st.SearchStrategy[Sent]:
         ways += [_no_object(valid)]
         if valid.message is not None:
             places = list(_places(valid.message.pb().DESCRIPTOR, valid.body, ()))
-            ways += [st.sampled_from(places).flatmap(lambda place: _wrong_value(valid, *place)), _unknown_field(valid)]
+            values = [_wrong_value(valid, *place) for place in places]
+            ways += [st.sampled_from(values).flatmap(lambda wrong: wrong), _unknown_field(valid)]
     return st.one_of(ways)
 
 

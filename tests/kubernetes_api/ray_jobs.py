@@ -18,7 +18,6 @@ import threading
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import yaml
 from processes import kill_tree
 from ray_cluster import ENVIRONMENT, RayCluster
@@ -49,6 +48,8 @@ def _unknown(schema: dict[str, Any], document: Any, path: str) -> list[str]:
 
 def problems_of_ray_job(manifest: dict[str, Any]) -> list[str]:
     """What the API server says of a RayJob, and what KubeRay says of it later."""
+    import jsonschema  # a second, which not all tests need
+
     found = unknown_fields(manifest)
     found += [
         f"{error.json_path}: {error.message}"

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from peft import PeftModel
 
 from gpu_pipelines.tasks.adapters import ADAPTER, add_adapters, merge_adapters, save_adapters
 from gpu_pipelines.tasks.building import build_model
@@ -72,6 +71,8 @@ def test_peft_puts_them_onto_the_base_and_they_give_what_the_merged_model_gives(
     merged = logits(merge_adapters(given), inputs)
     base = getattr(transformers, auto_class or "AutoModelForImageClassification").from_pretrained(tmp_path / "base")
     untouched = logits(base, inputs)
+    from peft import PeftModel  # seconds, which not all tests need
+
     alone = PeftModel.from_pretrained(base, str(tmp_path / "merged" / ADAPTER))
     torch.testing.assert_close(logits(alone, inputs), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(merged, wanted, rtol=1e-5, atol=1e-5)

@@ -65,3 +65,13 @@ def test_attention_that_drops_out_is_not_kept() -> None:
         assert _Kept()(None, attention, *before, 0.0) == CheckpointPolicy.MUST_SAVE
         assert _Kept()(None, attention, *3 * (rows,), dropout_p=0.1) == CheckpointPolicy.PREFER_RECOMPUTE
         assert _Kept()(None, attention, *before) == CheckpointPolicy.MUST_SAVE
+
+
+def test_attention_of_packed_rows_is_kept_whose_module_the_engine_does_not_import() -> None:
+    from torch.nn.attention.varlen import varlen_attn
+
+    assert varlen_attn is not None  # registers its operation
+    rows, ends = torch.zeros(4, 1, 8), torch.tensor([0, 4])
+    operation = torch.ops.torch_attn._varlen_attn.default
+    assert _Kept()(None, operation, rows, rows, rows, ends, ends, 4, 4) == CheckpointPolicy.MUST_SAVE
+    assert _Kept()(None, torch.ops.aten.relu.default, rows) == CheckpointPolicy.PREFER_RECOMPUTE

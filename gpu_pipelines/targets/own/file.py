@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from gpu_pipelines.dag.callers import name_callers_without_source
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.messages import PYTHON
 from gpu_pipelines.targets.own.annotations import LoaderWithTypes
@@ -82,6 +83,7 @@ def _imported(path: Path) -> ModuleType:
     spec = importlib.util.spec_from_file_location(name, path.resolve(), loader=loader)
     assert spec
     assert spec.loader
+    name_callers_without_source()
     module = importlib.util.module_from_spec(spec)
     with _beside(path, name, module), warnings.catch_warnings():
         # KFP says it of each component that names no image; whoever runs this file has not written KFP.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import sysconfig
+from functools import cache
 from pathlib import Path
 
 from gpu_pipelines.tasks.sample_rows import write_rows
@@ -18,6 +19,7 @@ def write_docstrings(folder: Path) -> Path:
     return write_rows(folder / "docstrings.jsonl", _docstrings())
 
 
+@cache
 def _docstrings() -> list[dict[str, str]]:
     rows = []
     library = Path(sysconfig.get_path("stdlib"))
