@@ -66,16 +66,16 @@ class Idleness:
         self._ready_at = self._looked_at = self._clock()
         self._worked_at: dict[int, float] = {}
 
-    def look(self, processes: Sequence[Any]) -> IdleError | None:
+    def look(self, running: Callable[[], Sequence[Any]]) -> IdleError | None:
         """What is wrong, if a device is idle by now; to be called often.
 
         Args:
-            processes: as of `Utilization`.
+            running: gives the processes, as of `Utilization`; asked only when it is time to, because that takes long.
         """
         now = self._clock()
         if now - self._looked_at < self._between:
             return None
-        self._looked_at = now
+        self._looked_at, processes = now, running()
         shares = self._utilization(processes)
         if shares is None:
             return None

@@ -222,7 +222,7 @@ class _Supervision:
         alive = time.monotonic()
         while self._workers.running:
             self._look()
-            if self._workers.processes() or not (self._stopped_by or self._given_up):
+            if not (self._stopped_by or self._given_up) or self._workers.processes():
                 alive = time.monotonic()
             elif time.monotonic() - alive > _SECONDS_WITHOUT_PROCESSES:
                 return  # torchrun's launcher itself waits for other nodes
@@ -256,7 +256,7 @@ class _Supervision:
         return ""
 
     def _what_is_idle(self) -> str:
-        self._idle = self._idleness.look(self._workers.processes()) if self._idleness else None
+        self._idle = self._idleness.look(self._workers.processes) if self._idleness else None
         return self._idle.problem.rstrip(".") if self._idle else ""
 
     def _has_failed_elsewhere(self) -> bool:

@@ -123,9 +123,18 @@ class MetricsLog:
             return
         kept = read_metrics(self._path, up_to_step=step)
         self._path.write_text("".join(json.dumps(entry) + "\n" for entry in kept), encoding="utf-8")
-        from torch.utils.tensorboard.writer import SummaryWriter
+        from torch.utils.tensorboard.writer import FileWriter
 
-        self._events = SummaryWriter(str(events), purge_step=step + 1 if step else None)
+        self._events = FileWriter(str(events))
+        if step:
+            self._leave_out_from(step + 1)
+
+    def _leave_out_from(self, step: int) -> None:
+        """Tells TensorBoard that what it has of this step and those after it was written before an interruption."""
+        from tensorboard.compat.proto.event_pb2 import Event, SessionLog
+
+        self._events.add_event(Event(step=step, file_version="brain.Event:2"))
+        self._events.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
 
     def training(self, step: int, epoch: float, loss: float, rate: float, speed: dict[str, float]) -> None:
         """Writes an entry of the training."""
@@ -157,9 +166,12 @@ class MetricsLog:
             return
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps({**entry, "time": round(time.time(), 3)}) + "\n")
-        for name, value in entry.items():
-            if name != "step" and value is not None:
-                self._events.add_scalar(_TAGS.get(name, name), value, entry["step"])
+        from tensorboard.compat.proto.summary_pb2 import Summary
+
+        shown = {_TAGS.get(name, name): value for name, value in entry.items() if name != "step" and value is not None}
+        # One event of all: SummaryWriter would write one of each, which takes as many times as long.
+        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in shown.items()]
+        self._events.add_summary(Summary(value=values), entry["step"])
 
 
 def _told_streaming(speed: dict[str, float]) -> str:

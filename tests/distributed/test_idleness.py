@@ -37,7 +37,7 @@ def minutes_until_idle(
     idleness = Idleness(minutes, list(names), lambda _: of_now(shares), readiness, clock)
     while clock.now < 60 * 40:
         clock.now += 1
-        if error := idleness.look([]):
+        if error := idleness.look(list):
             return round(clock.now / 60, 1), str(error)
     return None, ""
 
@@ -73,12 +73,12 @@ def test_processes_that_are_started_again_have_all_their_time() -> None:
     clock = Clock()
     idleness = Idleness(1, ["rank 0"], lambda _: [0.0], None, clock)
     clock.now = 59
-    assert idleness.look([]) is None
+    assert idleness.look(list) is None
     idleness.begin()
     clock.now = 118
-    assert idleness.look([]) is None
+    assert idleness.look(list) is None
     clock.now = 124
-    assert idleness.look([]) is not None
+    assert idleness.look(list) is not None
 
 
 @pytest.fixture

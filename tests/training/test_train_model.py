@@ -21,6 +21,7 @@ from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.checkpointing import superseded
 from gpu_pipelines.training.engine import schedule
+from gpu_pipelines.training.metrics import MetricsLog
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
@@ -111,6 +112,20 @@ def test_the_same_figures_are_in_tensorboard(trained: Path) -> None:
     assert [event.step for event in events.Scalars("loss/train")] == list(range(1, 10))
     assert [event.value for event in events.Scalars("loss/val")] == pytest.approx(entries(trained, "val_loss"))
     assert {"learning_rate", "samples_per_second", "memory_gb"} <= set(events.Tags()["scalars"])
+
+
+def test_tensorboard_leaves_out_what_was_written_after_the_checkpoint_that_is_continued_from(tmp_path: Path) -> None:
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    for begins, steps, loss in ((0, range(1, 5), 1.0), (2, range(3, 6), 2.0)):
+        log = MetricsLog(tmp_path, tmp_path / "events", 9, begins, is_rank_0=True)
+        for step in steps:
+            log.training(step, 0.1, loss, 0.1, {"samples_per_second": 3.0, "memory_gb": 0.1})
+        log.close()
+    events = EventAccumulator(str(tmp_path / "events"))
+    events.Reload()
+    found = [(event.step, event.value) for event in events.Scalars("loss/train")]
+    assert found == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0)]
 
 
 def test_the_loss_on_val_is_that_of_the_checkpoint(photos: Path, trained: Path) -> None:
