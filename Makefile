@@ -94,6 +94,7 @@ bench-data: $(VENV)/.bench
 	$(BIN)/python benchmarks/data_prep/memory.py
 	$(BIN)/python benchmarks/data_prep/reading.py
 	$(BIN)/python benchmarks/data_prep/compressed_images.py
+	$(BIN)/python benchmarks/data_prep/streamed_images.py
 	$(BIN)/python benchmarks/data_prep/duplicates.py
 	$(BIN)/python benchmarks/data_prep/clusters.py
 

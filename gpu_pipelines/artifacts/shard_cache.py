@@ -84,6 +84,11 @@ class ShardCache:
         self._expected = list(paths)
         self._changed.set()
 
+    def ask(self, paths: Sequence[str]) -> None:
+        """Says which shards this thread reads next, in place of those that it has asked for before."""
+        self._asked_by[threading.get_ident()] = list(paths)
+        self._changed.set()
+
     def hold(self, path: str, then: Sequence[str] = ()) -> HeldShard:
         """Waits until a shard is there, and keeps it there.
 
@@ -94,9 +99,7 @@ class ShardCache:
         Raises:
             UserError: it cannot be fetched, or is damaged, or the disk is full.
         """
-        thread = threading.get_ident()  # rows of val may be read while another thread reads ahead
-        self._asked_by[thread] = [path, *then]
-        self._changed.set()
+        self.ask([path, *then])  # of this thread: rows of val may be read while another thread reads ahead
         began = time.monotonic()
         while (held := self._held(path)) is None:
             error, was_asked = self._failures.get(path, (None, False))
@@ -106,7 +109,7 @@ class ShardCache:
                 raise RuntimeError("The cache is closed.")
             self._arrived.wait(_READER_LOOKS)
             self._arrived.clear()
-        self._asked_by[thread] = list(then)
+        self.ask(then)
         self._stalled += time.monotonic() - began
         return held
 

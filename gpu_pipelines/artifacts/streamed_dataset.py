@@ -75,6 +75,7 @@ class StreamedSplit(Split):
             now: those whose rows are read in every step for now: they stay mapped between the steps.
         """
         self._stay, self._is_expected = frozenset(now), True
+        self.cache.ask([])
         self.cache.expect([self._paths[shard] for shard in shards])
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
@@ -87,7 +88,15 @@ class StreamedSplit(Split):
             try:
                 return super().take(rows)
             finally:
+                if not self._is_expected:
+                    self._ask_for_what_is_behind(int(rows[-1]))
                 self._let_go(self._stay)
+
+    def _ask_for_what_is_behind(self, row: int) -> None:
+        """Keeps the shard of the next row, which else went as soon as it is let go of, and has others fetched."""
+        following = int(np.searchsorted(self._starts, row + 1, side="right")) - 1
+        coming = range(following, min(following + 1 + _AHEAD, len(self._paths)))
+        self.cache.ask([self._paths[shard] for shard in coming])
 
     def columns(self, start: int, stop: int, names: Sequence[str] = ()) -> Iterable[dict[str, np.ndarray]]:
         """As `Split.columns`; the arrays of a shard are not to be used when the next one is asked for."""

@@ -101,12 +101,14 @@ class StreamedOrder:
     def shards_from(self, step: int, total: int) -> list[int]:
         """The shards that are to come from a step on, each once, in order; those that no step to `total` needs are not.
 
+        Of the window before, in which this process's part of the step may begin, none is among them. It is nearly done
+        with, and another process that is done with it would delete it each time that this one had it fetched.
+
         Args:
-            step: the step; those of the whole window that it begins in are there.
+            step: the step; the shards of the whole window in which this process's part of it ends are there.
             total: steps of the training.
         """
-        epoch, place = divmod(step * self._batch, self._rows)
-        window = self._window_at(epoch, place)[0]
+        epoch, window = self.window_of_step(step)
         end, found = total * self._batch, []
         for each in (epoch, epoch + 1):
             shards, window_starts = self._epoch(each)

@@ -61,20 +61,34 @@ def test_rows_are_mixed_over_the_shards_of_a_window_and_over_no_others() -> None
         start = end
 
 
-def test_shards_are_announced_in_the_order_in_which_rows_of_them_come() -> None:
+def shards_of(rows: np.ndarray) -> list[int]:
+    return list(dict.fromkeys((np.searchsorted(STARTS, rows, side="right") - 1).tolist()))
+
+
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_shards_are_announced_in_the_order_in_which_rows_of_them_come(world_size: int) -> None:
     for step in range(25):
-        announced = order().shards_from(step, 30)
-        coming = order()
-        needed: list[int] = []
-        for later in range(step, 30):
-            for row in coming.rows_of_step(later):
-                shard = int(np.searchsorted(STARTS, row, side="right")) - 1
-                if shard not in needed:
-                    needed.append(shard)
-        assert set(needed) <= set(announced)
-        if step == 0:  # those of a window come all at once
-            assert all(abs(announced.index(shard) - place) < 3 for place, shard in enumerate(needed))
+        for rank in range(world_size):
+            announced = order(rank, world_size).shards_from(step, 30)
+            coming = order(rank, world_size)
+            here = shards_of(coming.rows_of_step(step))
+            needed = shards_of(np.concatenate([coming.rows_of_step(later) for later in range(step, 30)]))
+            # Those of the window before are read once more, and asked for by that.
+            assert set(needed) - set(here) <= set(announced)
+            if step == 0:  # those of a window come all at once
+                assert all(abs(announced.index(shard) - place) < 3 for place, shard in enumerate(needed))
     assert len(order().shards_from(24, 25)) <= 6, "what no step needs is not fetched"
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3])
+def test_no_process_announces_a_window_that_it_is_done_with(world_size: int) -> None:
+    """Those that are done with it would delete it, and this one fetch it, again and again."""
+    for step in range(25):
+        for rank in range(world_size):
+            walked = order(rank, world_size)
+            epoch, window = walked.window_of_step(step)
+            own = walked.shards_of_window(epoch, window)
+            assert walked.shards_from(step, 40)[: len(own)] == own
 
 
 @pytest.mark.parametrize(("window", "rows"), [(1, 3), (1, 24), (3, 24), (3, 60), (0, 24)])

@@ -231,6 +231,28 @@ def test_a_step_has_the_rows_of_the_order_whatever_step_was_read_before(
         dist.destroy_process_group()
 
 
+def test_a_shard_that_is_read_in_several_batches_is_fetched_once_though_the_cache_is_full(
+    stored: str, numbers: Path, tmp_path: Path
+) -> None:
+    with given_data(replace(SETTINGS, cache_gb=bytes_of(numbers) / 1e10), stored, str(tmp_path)) as data:
+        dataset = data.dataset()
+        train, val = dataset.split("train"), dataset.split("val")
+        train.expect(range(20), [0])
+        train.take(np.arange(1))
+        largest = max(path.stat().st_size for path in numbers.rglob("*/*.arrow"))
+        while train.cache.used() <= train.cache.bound - largest:
+            time.sleep(0.01)
+        train.cache.taken()
+        for start in range(0, 64, 8):
+            assert len(val.take(np.arange(start, start + 8))["target"]) == 8
+            time.sleep(0.15)  # a step of a batch, in which the threads that fetch look for what they could do
+        fetched, _ = train.cache.taken()
+        train.cache.close()
+        train.let_go()
+    # The shard and those behind it, and of train what had to go for them.
+    assert fetched <= 10 * largest
+
+
 class Rows:
     """A recipe whose batches are the rows as they are, on the CPU whatever the device."""
 
