@@ -49,7 +49,8 @@ def test_an_alias_is_given_to_no_version_that_is_not_there(registry: DirectoryRe
         registry.set_alias("digits", "production", 3)
 
 
-def test_a_registry_that_does_not_exist_is_an_error(tmp_path: Path) -> None:
+def test_a_registry_that_does_not_exist_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)  # where nothing was run yet
     for given, message in ((str(tmp_path / "nosuch"), "does not exist"), (__file__, "is not a directory")):
         with pytest.raises(UserError, match=message):
             existing_registry(given)
