@@ -20,7 +20,6 @@ import pytest
 from filelock import FileLock
 from PIL import Image
 
-from gpu_pipelines.dag.callers import name_callers_without_source
 from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.garbage import collect_rarely
 
@@ -77,7 +76,6 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def pytest_collection_finish() -> None:
     """What the imports of all tests have made is no garbage, and is not looked at again, nor at the end by pytest."""
     gc.freeze()
-    name_callers_without_source()
 
 
 @pytest.hookimpl(trylast=True)

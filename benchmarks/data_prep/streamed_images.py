@@ -106,8 +106,9 @@ def _photo(generator: np.random.Generator, label: int) -> bytes:
 @contextmanager
 def _bucket(folder: Path) -> Iterator[Path]:
     """Where the files of a bucket lie, which Google's clients find from now on."""
-    given, ended = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_emulate, args=(folder / "emulator", ended))
+    processes = multiprocessing.get_context("spawn")
+    given, ended = processes.Pipe()
+    process = processes.Process(target=_emulate, args=(folder / "emulator", ended))
     process.start()
     found = given.recv()
     os.environ.update(found["environment"])
