@@ -193,20 +193,20 @@ def test_flags_win_over_the_file_and_the_file_over_the_settings(tmp_path: Path) 
         *("--image", "of-flag", "--env", "B=2", "--env", "C=3", "--service-account", "flag@p.iam.gserviceaccount.com"),
         *("--command", "python -m t", "--", "--new", "x y"),
     )
-    chief, others = changed["workerPoolSpecs"]
-    assert chief["machineSpec"] == {
+    rank_0, others = changed["workerPoolSpecs"]
+    assert rank_0["machineSpec"] == {
         "machineType": "a3-ultragpu-8g",
         "acceleratorType": "NVIDIA_H200_141GB",
         "acceleratorCount": 8,
     }
-    assert chief["diskSpec"] == {"bootDiskType": "hyperdisk-balanced", "bootDiskSizeGb": 100}
-    assert chief["containerSpec"] == {
+    assert rank_0["diskSpec"] == {"bootDiskType": "hyperdisk-balanced", "bootDiskSizeGb": 100}
+    assert rank_0["containerSpec"] == {
         "imageUri": "of-flag",
         "command": ["python", "-m", "t"],
         "args": ["--new", "x y"],
         "env": [{"name": "A", "value": "1"}, {"name": "B", "value": "2"}, {"name": "C", "value": "3"}],
     }
-    assert others == {**chief, "replicaCount": 2}
+    assert others == {**rank_0, "replicaCount": 2}
     assert changed["scheduling"] == {"strategy": "SPOT", "timeout": "7200s"}
     assert changed["serviceAccount"] == "flag@p.iam.gserviceaccount.com"
 
@@ -365,12 +365,12 @@ def test_a_pool_left_out_between_two_others_goes_by_job_submit(tmp_path: Path) -
 
 
 def test_a_chief_without_a_gpu_is_taken_and_a_job_without_any_is_said_not_to_be_checked(tmp_path: Path) -> None:
-    chief = pool({"machineType": "n1-standard-8"})
-    done = command("job", "config", "--config", written(tmp_path / "job.yaml", chief, pool(replicas=3)))
+    rank_0 = pool({"machineType": "n1-standard-8"})
+    done = command("job", "config", "--config", written(tmp_path / "job.yaml", rank_0, pool(replicas=3)))
     assert done.status == 0, done.err
     assert "# l4:2 on 3 × g2-standard-24" in done.out
     assert [each["replicaCount"] for each in yaml.safe_load(done.out)["workerPoolSpecs"]] == [1, 3]
-    file = written(tmp_path / "cpu.yaml", chief)
+    file = written(tmp_path / "cpu.yaml", rank_0)
     done = command("job", "config", "--config", file)
     assert "No pool of" in done.err
     assert yaml.safe_load(done.out) == yaml.safe_load(Path(file).read_text())

@@ -41,10 +41,10 @@ def test_one_machine_is_one_pool() -> None:
 
 
 @pytest.mark.parametrize("nodes", [2, 5, 64])
-def test_several_machines_are_the_chief_and_a_pool_of_the_others(nodes: int) -> None:
-    chief, others = spec_of(plan("h100:8", nodes=nodes))["worker_pool_specs"]
-    assert (chief["replica_count"], others["replica_count"]) == (1, nodes - 1)
-    assert {**chief, "replica_count": 0} == {**others, "replica_count": 0}
+def test_several_machines_are_rank_0_and_a_pool_of_the_others(nodes: int) -> None:
+    rank_0, others = spec_of(plan("h100:8", nodes=nodes))["worker_pool_specs"]
+    assert (rank_0["replica_count"], others["replica_count"]) == (1, nodes - 1)
+    assert {**rank_0, "replica_count": 0} == {**others, "replica_count": 0}
 
 
 @pytest.mark.parametrize(

@@ -86,7 +86,7 @@ def test_a_dry_run_prints_the_request_and_sends_nothing(api: VertexApi) -> None:
 
 
 def test_an_unused_pool_between_two_others_reaches_the_service_empty(api: VertexApi, tmp_path: Path) -> None:
-    """gcloud refuses such a file, and the chief of this one has no GPU."""
+    """gcloud refuses such a file, and rank 0 of this one has no GPU."""
     container = {"imageUri": "us-docker.pkg.dev/p/r/trainer:1", "args": ["1e-4", "y"]}
     used = {"machineSpec": {"machineType": "n1-standard-8"}, "replicaCount": 1, "containerSpec": container}
     (tmp_path / "job.yaml").write_text(yaml.safe_dump({"workerPoolSpecs": [used, {}, {}, {**used, "replicaCount": 2}]}))

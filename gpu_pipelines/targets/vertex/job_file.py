@@ -38,7 +38,7 @@ from gpu_pipelines.yaml_output import is_utf8
 
 #: ON_DEMAND and LOW_COST are the deprecated names of STANDARD and SPOT.
 _STRATEGIES = {"SPOT": "spot", "LOW_COST": "spot", "FLEX_START": "flex-start"}
-#: Pools of a CustomJob by their place: the chief, the other machines, servers, evaluators.
+#: Pools of a CustomJob by their place: rank 0, the other machines, servers, evaluators.
 _TRAINING, _SERVERS = (0, 1), 2
 _CONTAINERS = ("container_spec", "python_package_spec")
 _REDUCTION_SERVER = "/training/reductionserver"
@@ -139,7 +139,7 @@ def _for_gpus_alone(flags: JobFlags) -> list[str]:
 
 def _incomplete(pools: list[Pool]) -> list[str]:
     """What the service needs of a pool that is used."""
-    problems = [] if pools[0] else ["The first pool is empty; the chief is there."]
+    problems = [] if pools[0] else ["The first pool is empty; rank 0 is there."]
     for index, pool in enumerate(pools):
         if not pool:
             continue

@@ -21,7 +21,7 @@ class PreparedJob:
 
     Attributes:
         job: the `CustomJob` with the names of the API's protobuf fields.
-        plans: what its pools run on, the chief's first; pools without GPUs are left out.
+        plans: what its pools run on, that of rank 0 first; pools without GPUs are left out.
         project: id of the project; None if it is not known.
         region: its region; None if it is open.
         hints: what is to be known of its file.

@@ -239,7 +239,7 @@ def job_of(name: str, spec: dict[str, Any], settings: ProjectSettings) -> dict[s
 
 
 def worker_pool_specs(plan: AcceleratorPlan, container: Container, options: JobOptions) -> list[dict[str, Any]]:
-    """The pools: the chief alone, then the other machines, then reduction servers where they are asked for."""
+    """The pools: rank 0 alone, then the other machines, then reduction servers where they are asked for."""
     pools = worker_pools(machine_spec(plan), plan.nodes, plan.boot_disk_type, container, options)
     return [*pools, reduction_pool(plan, container.image)] if options.reduction_server else pools
 
@@ -247,7 +247,7 @@ def worker_pool_specs(plan: AcceleratorPlan, container: Container, options: JobO
 def worker_pools(
     machine: dict[str, Any], nodes: int, boot_disk_type: str | None, container: Container, options: JobOptions
 ) -> list[dict[str, Any]]:
-    """The pools of machines that run the same: the chief alone, then the others.
+    """The pools of machines that run the same: rank 0 alone, then the others.
 
     Args:
         machine: `MachineSpec` of each.

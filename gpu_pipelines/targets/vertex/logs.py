@@ -14,7 +14,7 @@ from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, logging_sessi
 _LATE = timedelta(seconds=30)
 _PAGE = 1000
 #: The machine whose lines are shown without its name: the one that speaks for the job.
-_CHIEF = "workerpool0-0"
+_RANK_0 = "workerpool0-0"
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class LogLine:
 
     @property
     def shown(self) -> str:
-        """The line, after the name of the machine where that is not the chief."""
-        return self.text if self.machine == _CHIEF else f"[{self.machine}] {self.text}"
+        """The line, after the name of the machine where that is not rank 0's."""
+        return self.text if self.machine == _RANK_0 else f"[{self.machine}] {self.text}"
 
 
 class JobLogs:
@@ -113,5 +113,5 @@ class JobLogs:
 def _lines(job: str, entry: dict[str, Any]) -> list[LogLine]:
     payload = entry.get("jsonPayload") or {}
     text = str(payload.get("message", "") if payload else entry.get("textPayload", ""))
-    machine = str(entry.get("resource", {}).get("labels", {}).get("task_name", _CHIEF))
+    machine = str(entry.get("resource", {}).get("labels", {}).get("task_name", _RANK_0))
     return [LogLine(job, machine, line) for line in text.splitlines() if line.strip()]
