@@ -161,13 +161,15 @@ dist: $(VENV)/.dev
 test-wheel: $(VENV)/.dev
 	$(BIN)/python -m pytest tests/release -m slow
 
-# What an installation of the wheel with [steps] consists of, as CycloneDX.
-sbom: $(VENV)/.dev
-	rm -rf build/sbom && $(PYTHON) -m venv build/sbom
+# What an installation of the wheel with [steps] consists of, as CycloneDX. Its program lies apart: a package that comes
+# with it makes whatever imports jsonschema, as each process of Ray does, start a second later.
+sbom:
+	rm -rf build/sbom build/cyclonedx && $(PYTHON) -m venv build/sbom && $(PYTHON) -m venv build/cyclonedx
+	build/cyclonedx/bin/python -m pip install --quiet --constraint constraints.txt cyclonedx-bom
 	build/sbom/bin/python -m pip install --quiet --constraint constraints.txt "$$(echo dist/*.whl)[steps]"
 	build/sbom/bin/python -m pip uninstall --quiet --yes pip setuptools
 	mkdir -p build/release
-	$(BIN)/cyclonedx-py environment build/sbom/bin/python --mc-type application --output-reproducible \
+	build/cyclonedx/bin/cyclonedx-py environment build/sbom/bin/python --mc-type application --output-reproducible \
 		--output-format JSON --output-file build/release/gpu-pipelines-$(VERSION).cdx.json
 
 # compiled/ for the images of the release; GPUs from B200 on need cu130, P4 to V100 cu126.

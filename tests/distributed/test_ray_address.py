@@ -5,7 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.distributed.executor import executor_for
 from gpu_pipelines.distributed.ray_address import problems_of_ray_address, ray_endpoint
+from gpu_pipelines.errors import NotFoundError, UserError
 
 VERTEX = "vertex_ray://projects/12/locations/us-central1/persistentResources/big-one"
 
@@ -62,3 +64,10 @@ def test_a_cluster_and_machines_of_the_step_are_not_both_taken() -> None:
     assert settings.problems_on_nodes(1) == []
     (problem,) = PrepareSettings(source="bq://p.d.t", ray_address="head:6379").problems_on_nodes(1)
     assert "is read by one machine" in problem
+
+
+def test_a_cluster_that_is_not_there_is_named() -> None:
+    with pytest.raises(NotFoundError, match=r"No Ray cluster can be used at nobody\.invalid:1"):
+        executor_for("nobody.invalid:1")
+    with pytest.raises(UserError, match="'nobody' is not the address of a Ray cluster"):
+        executor_for("nobody")
