@@ -30,10 +30,8 @@ def sdk(vertex_emulator: VertexApi) -> Any:
     """google-cloud-aiplatform at Google's own addresses, over gRPC, with the credentials of the variables."""
     from google.cloud import aiplatform
 
-    aiplatform.initializer.global_config.__init__()
     aiplatform.init(project="example-project", location="us-central1", staging_bucket="gs://example-bucket")
-    yield aiplatform
-    aiplatform.initializer.global_config.__init__()
+    return aiplatform
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 from command_line import command
 from conftest import PIPELINE
 from kubernetes_api.server import KubernetesApi
-from step_on_nodes import command_of, limited_api, run, spec_on
+from step_on_nodes import command_of, limited_api, run, spec_on, until
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings
@@ -73,7 +73,7 @@ def test_the_next_nodes_are_tried_where_there_are_none(
     ]
     assert [each["GPU_PIPELINES_ACCELERATOR"] for each in environments] == ["l4:1", "l4:1", "t4:1"]
     assert "no quota: Node scale up" in environments[2]["GPU_PIPELINES_TRIES"]
-    assert kubernetes_api.jobs == {}
+    until(lambda: not kubernetes_api.jobs)
 
 
 def test_a_step_for_which_there_are_no_nodes_is_refused_with_what_was_tried(
@@ -83,7 +83,7 @@ def test_a_step_for_which_there_are_no_nodes_is_refused_with_what_was_tried(
     finished = run(kubernetes_api, listed(claim), command_of(tmp_path, f"{claim}/checkpoints/x"))
     assert finished.status == 1
     assert "error: None of the 3 choices could be had. Tried: l4:1 spot in us-central1: no capacity" in finished.err
-    assert kubernetes_api.jobs == {}
+    until(lambda: not kubernetes_api.jobs)
 
 
 def test_a_file_for_kubeflow_has_its_choices_and_a_cluster_is_in_one_region(

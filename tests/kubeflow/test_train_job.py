@@ -82,7 +82,7 @@ def test_a_step_runs_on_its_nodes_and_its_outputs_are_those_of_rank_0(
     (checkpoints,) = output_of(tmp_path)["artifacts"]["checkpoints"]["artifacts"]
     assert checkpoints["uri"] == str(tmp_path / "pod" / "out" / "checkpoints"), "where KFP looks for it"
     assert checkpoints["metadata"] == {"checkpoints": 3, "place": f"{claim}/checkpoints/run-1"}
-    assert kubernetes_api.jobs == {}, "it is cleaned up"
+    until(lambda: not kubernetes_api.jobs)  # it is cleaned up
     assert list((claim / "train-jobs" / "run-1").iterdir()) == []
     require_manifest(job, spec)
 
@@ -94,7 +94,7 @@ def test_the_message_of_the_node_that_failed_is_the_steps(
     assert finished.status == 1
     assert finished.err.endswith("error: The data is wrong.\n  Mend it.\n")
     assert len(kubernetes_api.created) == 1, "a mistake is not tried again"
-    assert kubernetes_api.jobs == {}
+    until(lambda: not kubernetes_api.jobs)
 
 
 @pytest.mark.slow_but_for("lost-2")
@@ -153,7 +153,8 @@ def test_an_elastic_step_is_done_when_rank_0_is_whatever_the_others_do(
     finished = run(kubernetes_api, TrainJobSpec.loads(elastic.dumps()), command_of(tmp_path, f"{claim}/c", "late"))
     assert finished.status == 0, finished.out + finished.err
     assert output_of(tmp_path)["artifacts"]["checkpoints"]["artifacts"][0]["metadata"]["checkpoints"] == 3
-    assert not kubernetes_api.jobs, "the node that has not ended is deleted with the TrainJob"
+    # The node that has not ended is deleted with the TrainJob.
+    until(lambda: not kubernetes_api.jobs)
     assert "is_elastic" not in spec.dumps(), "files of trainings are what they were"
 
 
@@ -165,7 +166,7 @@ def test_an_error_of_rank_0_ends_an_elastic_step_before_kubernetes_has_tried_it_
     assert finished.status == 1, finished.out + finished.err
     assert "error: The data is wrong.\n  Mend it." in finished.err
     assert len(kubernetes_api.created) == 1
-    assert not kubernetes_api.jobs
+    until(lambda: not kubernetes_api.jobs)
 
 
 def test_other_runs_and_other_iterations_of_a_loop_have_train_jobs_of_their_own(spec: TrainJobSpec) -> None:
@@ -245,7 +246,7 @@ def test_a_step_that_is_told_to_stop_deletes_its_train_job(
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, out + err
     assert kubernetes_api.created[0].deleted
-    until(lambda: kubernetes_api.jobs == {})
+    until(lambda: not kubernetes_api.jobs)
 
 
 def test_a_cluster_without_the_runtime_or_that_refuses_is_one_line(

@@ -403,10 +403,6 @@ def test_credentials_that_are_not_taken_are_told_with_the_login(
 def test_a_certificate_that_is_not_trusted_is_told_at_once(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from google.cloud import aiplatform
-
-    # The SDK keeps the address that another test in this process gave it.
-    aiplatform.initializer.global_config.__init__()
     # Google's own addresses, through a proxy whose authority nobody has given.
     trusting = {"REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "GRPC_DEFAULT_SSL_ROOTS_FILE_PATH"}
     for name, value in vertex_api.proxy_environment().items():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,12 +45,10 @@ def gcloud(api: VertexApi, *arguments: str) -> Any:
 
 
 @pytest.fixture
-def sdk(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+def sdk(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Any:
     """google-cloud-aiplatform, connected to the server."""
     set_variables(monkeypatch, vertex_api.environment())
-    aiplatform = connected_sdk(vertex_api)
-    yield aiplatform
-    aiplatform.initializer.global_config.__init__()
+    return connected_sdk(vertex_api)
 
 
 def test_gcloud_creates_follows_and_cancels_a_custom_job(vertex_api: VertexApi, tmp_path: Path) -> None:
