@@ -26,6 +26,9 @@ from gpu_pipelines.garbage import collect_rarely
 
 if TYPE_CHECKING:
     from bigquery_api.server import BigQueryApi
+    from compute_api import ComputeApi
+    from kfp_api.server import KfpApi
+    from kubernetes_api.server import KubernetesApi
 
     from gpu_pipelines.emulator.certificates import Certificates
     from gpu_pipelines.emulator.vertex_api import VertexApi
@@ -168,6 +171,50 @@ def storage_emulator(bucket: str) -> Iterator[str]:
             yield f"gs://{bucket}"
         finally:
             server.stop()
+
+
+@pytest.fixture(scope="module")
+def bucket() -> Iterator[str]:
+    """The URI of a bucket of the module's own, which Google's clients talk to meanwhile."""
+    with storage_emulator("bucket") as uri:
+        yield uri
+
+
+@pytest.fixture
+def compute_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ComputeApi]:
+    """A server that stands in for Compute Engine, which gcloud talks to meanwhile."""
+    from compute_api import serving
+
+    with serving() as api:
+        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{api.address}/compute/v1/")
+        monkeypatch.setenv("CLOUDSDK_AUTH_DISABLE_CREDENTIALS", "true")
+        yield api
+
+
+@pytest.fixture
+def kubernetes_api(tmp_path: Path) -> Iterator[KubernetesApi]:
+    """A server that stands in for a cluster, with the rights that the documents give a run."""
+    from step_on_nodes import limited_api
+
+    with limited_api(tmp_path / "cluster") as api:
+        yield api
+
+
+@pytest.fixture
+def claim(tmp_path: Path) -> Path:
+    """What is mounted in all pods."""
+    folder = tmp_path / "claim"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def kfp_api() -> Iterator[KfpApi]:
+    """A server that stands in for Kubeflow Pipelines."""
+    from kfp_api.server import serving
+
+    with serving() as api:
+        yield api
 
 
 @pytest.fixture

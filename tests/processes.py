@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -53,6 +55,23 @@ def kill_tree(pid: int) -> None:
         for process in (*own.children(recursive=True), own):
             with suppress(psutil.NoSuchProcess):
                 process.kill()
+
+
+def killing_before(calls: int) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """What wraps functions, so that this process kills itself before the given one of all calls of them."""
+    count = 0
+
+    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **named: Any) -> Any:
+            nonlocal count
+            count += 1
+            if count == calls:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **named)
+
+        return call
+
+    return counted
 
 
 def start_python(

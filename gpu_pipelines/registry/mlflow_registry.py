@@ -310,8 +310,16 @@ class MlflowRegistry(Registry):
         return {_PARENT: str(found[0].info.run_id)} if found else {}
 
     def _move_alias(self, name: str, alias: str, number: int) -> None:
+        from mlflow.exceptions import MlflowException
+
         with self._errors(f"Moving the alias {alias} of {name!r}"):
-            self._client.set_registered_model_alias(name, alias, str(number))
+            try:
+                self._client.set_registered_model_alias(name, alias, str(number))
+            except MlflowException:
+                # Of two that make an alias at the same time the server refuses one, which moves what is there now.
+                if alias not in self._all_aliases(name):
+                    raise
+                self._client.set_registered_model_alias(name, alias, str(number))
 
     def _delete_abandoned(self, name: str) -> None:
         """Deletes what uploads of a model that were killed have left; one that may go on yet is let be.

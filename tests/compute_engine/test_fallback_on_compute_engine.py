@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import command
-from compute_api import ComputeApi, serving
-from conftest import PIPELINE, storage_emulator
+from compute_api import ComputeApi
+from conftest import PIPELINE
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 ROOT = "gs://bucket/root"
 PLACE = ("--project", "my-project", "--pipeline-root", ROOT)
@@ -26,21 +26,7 @@ ON_VMS = (
 )
 US = {f"us-central1-{zone}" for zone in "abcf"}
 
-pytestmark = pytest.mark.usefixtures("no_project_settings")
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("bucket") as uri:
-        yield uri
-
-
-@pytest.fixture
-def compute_api(monkeypatch: pytest.MonkeyPatch, bucket: str) -> Iterator[ComputeApi]:
-    with serving() as api:
-        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{api.address}/compute/v1/")
-        monkeypatch.setenv("CLOUDSDK_AUTH_DISABLE_CREDENTIALS", "true")
-        yield api
+pytestmark = pytest.mark.usefixtures("no_project_settings", "bucket")
 
 
 def document(run: str, name: str = "run.json") -> dict[str, Any]:

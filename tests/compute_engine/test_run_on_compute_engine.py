@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import command
-from compute_api import ComputeApi, serving
-from conftest import PIPELINE, Finished, storage_emulator
+from compute_api import ComputeApi
+from conftest import PIPELINE, Finished
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import ProcessFailedError, as_data
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
 ROOT = "gs://bucket/root"
 FROM = "Nov 22 09:00:00 vm google_metadata_script_runner[900]: startup-script: "
@@ -27,21 +27,7 @@ ON_A_VM = (
     *("-p", "source=sample:digits", "-p", "epochs=2"),
 )
 
-pytestmark = pytest.mark.usefixtures("no_project_settings")
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("bucket") as uri:
-        yield uri
-
-
-@pytest.fixture
-def compute_api(monkeypatch: pytest.MonkeyPatch, bucket: str) -> Iterator[ComputeApi]:
-    with serving() as api:
-        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{api.address}/compute/v1/")
-        monkeypatch.setenv("CLOUDSDK_AUTH_DISABLE_CREDENTIALS", "true")
-        yield api
+pytestmark = pytest.mark.usefixtures("no_project_settings", "bucket")
 
 
 def submitted(*arguments: str) -> dict[str, Any]:

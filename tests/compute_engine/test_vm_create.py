@@ -9,27 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import command
-from compute_api import ComputeApi, serving
+from compute_api import ComputeApi
 from google.cloud import compute_v1
 from google.protobuf import json_format
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 HERE = ("--project", "my-project", "--image", "us-docker.pkg.dev/p/r/t:1")
 
 
 pytestmark = pytest.mark.usefixtures("no_project_settings")
-
-
-@pytest.fixture
-def compute_api(monkeypatch: pytest.MonkeyPatch) -> Iterator[ComputeApi]:
-    """A server of the test's own, which gcloud talks to meanwhile."""
-    with serving() as api:
-        monkeypatch.setenv("CLOUDSDK_API_ENDPOINT_OVERRIDES_COMPUTE", f"{api.address}/compute/v1/")
-        monkeypatch.setenv("CLOUDSDK_AUTH_DISABLE_CREDENTIALS", "true")
-        yield api
 
 
 def as_json(instance: compute_v1.Instance) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,11 @@ from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RunRecord
 
+#: What begins a console as a process of its own.
+CONSOLE = (
+    sys.executable,
+    *["-m", "gpu_pipelines.cli.main", "console", "--port", "0", "--no-open", "--emulator", "none"],
+)
 PORT = 8991
 ADDRESS = f"http://127.0.0.1:{PORT}"
 STEPS = {"prepare-data": [], "train-model": ["prepare-data"], "evaluate-checkpoints": ["prepare-data", "train-model"]}

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from accessibility import wrong_in
-from console_of_tests import evaluated, made_run, registered
+from console_of_tests import CONSOLE, evaluated, made_run, registered
 
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
@@ -61,18 +61,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(folder: Path) -> Iterator[str]:
     """The address of a console, with its token."""
-    command = [
-        sys.executable,
-        "-m",
-        "gpu_pipelines.cli.main",
-        "console",
-        "--port",
-        "0",
-        "--no-open",
-        "--emulator",
-        "none",
-    ]
-    with subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(CONSOLE, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
         yield re.findall(r"http://\S+", process.stdout.readline())[0]
         process.send_signal(signal.SIGTERM)

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from conftest import gpu_pipelines
-from console_of_tests import Page, evaluated, made_run, now, registered
+from console_of_tests import CONSOLE, Page, evaluated, made_run, now, registered
 
 from gpu_pipelines.console.forms import checked, given_in
 from gpu_pipelines.console.local_runs import LocalRuns
@@ -337,18 +337,7 @@ def test_a_damaged_version_does_not_become_the_champion(tmp_path: Path) -> None:
 
 
 def test_the_command_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        "-m",
-        "gpu_pipelines.cli.main",
-        "console",
-        "--port",
-        "0",
-        "--no-open",
-        "--emulator",
-        "none",
-    ]
-    with subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(CONSOLE, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout
         address = re.findall(r"http://\S+", process.stdout.readline())[0]
         port = address.split(":")[2].split("/")[0]

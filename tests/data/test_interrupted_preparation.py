@@ -5,12 +5,11 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import storage_emulator, write_photos
+from conftest import write_photos
 from preparing import await_units, prepare_alone, start, units_done, write_texts
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
@@ -19,12 +18,6 @@ from gpu_pipelines.data.units.unfinished_work import unfinished_work
 from gpu_pipelines.errors import INTERRUPTED
 
 UNIT = 20_000
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("work") as uri:
-        yield uri
 
 
 @pytest.fixture(scope="module")

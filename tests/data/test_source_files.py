@@ -6,14 +6,14 @@ import gzip
 import io
 import json
 import tarfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import storage_emulator, write_photos
+from conftest import write_photos
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.dag.train_evaluate_upload import places
@@ -30,12 +30,6 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.vertex.vertex import Vertex
 
 ROWS = [{"text": f"text {number} ünï", "label": "ab"[number % 2]} for number in range(50)]
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("sources") as uri:
-        yield uri
 
 
 def upload(folder: Path, uri: str) -> str:

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import command_line
 import pytest
 import yaml
-from kfp_api.server import KfpApi, serving
+from kfp_api.server import KfpApi
 
 from gpu_pipelines.accelerators import load_catalog, plan
 from gpu_pipelines.targets.kubeflow.machine_times import nodes_of
 
 COMPILED = Path(__file__).parents[2] / "compiled/train_evaluate_upload/kubeflow/image_classification"
-
-
-@pytest.fixture
-def kfp_api() -> Iterator[KfpApi]:
-    with serving() as api:
-        yield api
 
 
 @pytest.fixture

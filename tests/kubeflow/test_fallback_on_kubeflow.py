@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,7 @@ import pytest
 from command_line import command
 from conftest import PIPELINE
 from kubernetes_api.server import KubernetesApi
-from step_on_nodes import command_of, limited_api, run, spec_on, until
+from step_on_nodes import command_of, run, spec_on, until
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings
@@ -22,19 +21,6 @@ from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
 OUT = "Node scale up in zones us-central1-a associated with this pod failed: GCE out of resources. Pod is at risk."
 QUOTA = "Node scale up in zones us-central1-a associated with this pod failed: GCE quota exceeded. Pod is at risk."
-
-
-@pytest.fixture
-def kubernetes_api(tmp_path: Path) -> Iterator[KubernetesApi]:
-    with limited_api(tmp_path / "cluster") as api:
-        yield api
-
-
-@pytest.fixture
-def claim(tmp_path: Path) -> Path:
-    folder = tmp_path / "claim"
-    folder.mkdir()
-    return folder
 
 
 def listed(claim: Path) -> TrainJobSpec:

@@ -33,14 +33,6 @@ def kuberay(tmp_path: Path) -> Iterator[KubernetesApi]:
 
 
 @pytest.fixture
-def claim(tmp_path: Path) -> Path:
-    """What is mounted in all pods."""
-    folder = tmp_path / "claim"
-    folder.mkdir()
-    return folder
-
-
-@pytest.fixture
 def spec(claim: Path) -> TrainJobSpec:
     return replace(spec_on(claim), is_elastic=True)
 

@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ import command_line
 import pytest
 import yaml
 from conftest import GPU_PIPELINES, Finished, storage_emulator
-from kfp_api.server import KfpApi, serving
+from kfp_api.server import KfpApi
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -29,12 +28,6 @@ SETTINGS = """\
 kubeflow_host: {url}
 image: us-docker.pkg.dev/example-project/images/steps:0.1.0
 """
-
-
-@pytest.fixture
-def kfp_api() -> Iterator[KfpApi]:
-    with serving() as api:
-        yield api
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,26 +12,12 @@ import pytest
 from conftest import storage_emulator, write_photos
 from kubernetes_api.server import KubernetesApi
 from kubernetes_api.train_jobs import TrainJob
-from step_on_nodes import NEEDS, WORKFLOW, command_of, limited_api, output_of, run, spec_on, start, until
+from step_on_nodes import NEEDS, WORKFLOW, command_of, output_of, run, spec_on, start, until
 
 from gpu_pipelines.targets.kubeflow.exchange import with_executor_input
 from gpu_pipelines.targets.kubeflow.train_job import Attempts
 from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, JobRequest, TrainJobSpec
-
-
-@pytest.fixture
-def kubernetes_api(tmp_path: Path) -> Iterator[KubernetesApi]:
-    with limited_api(tmp_path / "cluster") as api:
-        yield api
-
-
-@pytest.fixture
-def claim(tmp_path: Path) -> Path:
-    """What is mounted in all pods."""
-    folder = tmp_path / "claim"
-    folder.mkdir()
-    return folder
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from command_line import command
 from mlflow_server import mlflow_server
+from processes import killing_before
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.mlflow_server import mlflow_client, mlflow_uri
@@ -84,24 +85,23 @@ def test_different_models_uploaded_at_a_time_are_all_there(mlflow: str, tmp_path
         version.require_undamaged()
 
 
+@pytest.mark.slow
+def test_an_alias_that_several_make_at_a_time_is_there(mlflow: str, tmp_path: Path) -> None:
+    number, registry = add(mlflow, "named", write_model(tmp_path)), open_registry(mlflow)
+    wanted = [f"alias-{each}" for each in range(12)]
+    with ThreadPoolExecutor(4) as pool:
+        for alias in wanted:
+            list(pool.map(lambda _, alias=alias: registry.set_alias("named", alias, number), range(4)))
+    assert {*wanted} <= {*registry.aliases("named")}
+
+
 def _add_and_die(uri: str, model: Path, calls: int) -> None:
     """Adds a version and kills itself before the given one of the requests that change the server."""
     from mlflow.tracking import MlflowClient
 
     from gpu_pipelines.artifacts.mlflow_files import MlflowFiles
 
-    count = 0
-
-    def counted(function: Any) -> Any:
-        def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == calls:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*arguments, **named)
-
-        return call
-
+    counted = killing_before(calls)
     changes = ("create_run", "log_metric", "set_terminated", "create_registered_model", "create_model_version")
     for name in (*changes, "set_registered_model_alias"):
         setattr(MlflowClient, name, counted(getattr(MlflowClient, name)))

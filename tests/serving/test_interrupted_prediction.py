@@ -5,12 +5,10 @@ from __future__ import annotations
 import random
 import signal
 import time
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import storage_emulator
 from exported_models import export
 from predicting import exported, predicted, start, write_lines, written
 from processes import Started
@@ -22,12 +20,6 @@ from gpu_pipelines.prediction.settings import PredictSettings
 
 ROWS, PIECE = 3000, 40
 WORDS = ["the", "bee", "sees", "a", "cat", "and", "an", "ant"]
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("predictions") as uri:
-        yield uri
 
 
 @pytest.fixture(scope="module")

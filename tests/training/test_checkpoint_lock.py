@@ -8,12 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import storage_emulator
 from trainings import train_here
 
 from gpu_pipelines.artifacts.checkpoint_lock import LOCK, CheckpointLock
@@ -26,12 +24,6 @@ from gpu_pipelines.training.settings import TrainingSettings
 #: A lease short enough for a test; renewed every quarter of it.
 LEASE = 1.2
 SETTINGS = TrainingSettings(model="mlp-small", max_steps=4, checkpoint_every_steps=2, global_batch_size=16)
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("locks") as uri:
-        yield uri
 
 
 @pytest.fixture(params=["directory", "bucket"])

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import storage_emulator
 from slow_storage import counted_storage
 from started_training import weights_digest
 from trainings import train_here, train_on
@@ -36,12 +35,6 @@ def small_blocks() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(checkpoint_blocks, "BLOCK_BYTES", 512)
         yield
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("checkpoints") as uri:
-        yield uri
 
 
 class Trained(dict[str, Path]):

@@ -11,7 +11,7 @@ import torch
 from conftest import SmallDatasets
 from started_training import weights_digest
 from torch import nn
-from trainings import entries, train_here, train_on
+from trainings import entries, losses_by_placement, train_here
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
@@ -66,11 +66,8 @@ def test_a_model_without_such_layers_is_refused() -> None:
 
 @pytest.mark.slow
 def test_shards_train_as_the_whole(datasets: SmallDatasets, tmp_path: Path) -> None:
-    for parallelism in ("ddp", "fsdp"):
-        settings = replace(SETTINGS, precision="bf16", parallelism=parallelism)
-        train_on((1, 2), settings, datasets["lm"], str(tmp_path / parallelism))
-    losses = [entries(tmp_path / parallelism, "loss") for parallelism in ("ddp", "fsdp")]
-    assert losses[1] == pytest.approx(losses[0], rel=5e-3)
+    whole, sharded = losses_by_placement(replace(SETTINGS, precision="bf16"), datasets["lm"], tmp_path)
+    assert sharded == pytest.approx(whole, rel=5e-3)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ import pytest
 import torch
 from conftest import SmallDatasets
 from started_training import run_training, tensors, weights_digest
-from trainings import entries, train_here, train_on
+from trainings import losses_by_placement, train_here
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.evaluation.models import Models, ModelSource
@@ -70,11 +70,8 @@ def test_what_is_evaluated_and_exported_is_what_was_trained(datasets: SmallDatas
 
 @pytest.mark.slow
 def test_shards_train_as_the_whole(datasets: SmallDatasets, tmp_path: Path) -> None:
-    for parallelism in ("ddp", "fsdp"):
-        settings = replace(SETTINGS, precision="bf16", parallelism=parallelism)
-        train_on((1, 2), settings, datasets["lm"], str(tmp_path / parallelism))
-    losses = [entries(tmp_path / parallelism, "loss") for parallelism in ("ddp", "fsdp")]
-    assert losses[1] == pytest.approx(losses[0], rel=2e-3)
+    whole, sharded = losses_by_placement(replace(SETTINGS, precision="bf16"), datasets["lm"], tmp_path)
+    assert sharded == pytest.approx(whole, rel=2e-3)
 
 
 def test_it_wants_weights_that_are_frozen() -> None:

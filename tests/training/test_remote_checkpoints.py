@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from conftest import storage_emulator
 from slow_storage import slow_storage
 from started_training import run_training, tensors, weights_digest
 from trainings import photos_dataset, train_here
@@ -27,12 +25,6 @@ SETTINGS = TrainingSettings(model="mlp-small", max_steps=9, checkpoint_every_ste
 @pytest.fixture(autouse=True, scope="module")
 def one_process() -> None:
     """The trainings here are of two processes, each of which writes its part of a checkpoint."""
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("checkpoints") as uri:
-        yield uri
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,6 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import storage_emulator
 from kfp.dsl import Dataset as DatasetArtifact
 from started_training import run_training, weights_digest
 from trainings import entries, numbers_dataset, train_here
@@ -40,12 +39,6 @@ SETTINGS = TrainingSettings(
     model="mlp-small", max_steps=240, checkpoint_every_steps=80, global_batch_size=16, streaming="on"
 ).resolved("regression")
 LAST = "step-00000240"
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("datasets") as uri:
-        yield uri
 
 
 @pytest.fixture(scope="module")

@@ -9,12 +9,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import storage_emulator
 from kfp import dsl
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
@@ -115,12 +113,6 @@ def step(dataset: str, place: str, folder: Path, settings: dict[str, Any]) -> su
         stderr=subprocess.STDOUT,
         env=environment,
     )
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("tuned") as uri:
-        yield uri
 
 
 def journal(place: str, scratch: Path) -> Journal:

@@ -50,6 +50,13 @@ def entries(directory: Path, name: str) -> list[Any]:
     return [entry[name] for entry in map(json.loads, lines) if name in entry]
 
 
+def losses_by_placement(settings: TrainingSettings, dataset: Path, folder: Path) -> list[list[float]]:
+    """Those of every step of a training by two processes, with a whole model in each and with shards of it."""
+    for parallelism in ("ddp", "fsdp"):
+        train_on((1, 2), replace(settings, parallelism=parallelism), dataset, str(folder / parallelism))
+    return [entries(folder / parallelism, "loss") for parallelism in ("ddp", "fsdp")]
+
+
 def train_here(settings: TrainingSettings, dataset: Path | str, uri: str, until: int = 0) -> bool:
     """Trains in this process alone, without the launcher: in a tenth of the time.
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
-from conftest import storage_emulator
 from test_study import Formulas, request
 
 from gpu_pipelines.artifacts.documents import read_document
@@ -21,12 +20,6 @@ from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.journal import Journal
 from gpu_pipelines.tuning.result import trials_of
 from gpu_pipelines.tuning.study import Study, StudyRequest
-
-
-@pytest.fixture(scope="module")
-def bucket() -> Iterator[str]:
-    with storage_emulator("studies") as uri:
-        yield uri
 
 
 class AfarFormulas(Formulas):

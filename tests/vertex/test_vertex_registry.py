@@ -7,13 +7,14 @@ import json
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import set_variables
+from processes import killing_before
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -268,18 +269,7 @@ def _add_and_die(environment: dict[str, str], name: str, model: Path, calls: int
     from google.cloud.aiplatform_v1 import ModelServiceClient
     from google.cloud.aiplatform_v1.services.model_service.transports.rest import ModelServiceRestTransport
 
-    count = 0
-
-    def counted(function: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*arguments: Any, **named: Any) -> Any:
-            nonlocal count
-            count += 1
-            if count == calls:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*arguments, **named)
-
-        return call
-
+    counted = killing_before(calls)
     upload = ModelServiceRestTransport.upload_model.fget  # type: ignore[attr-defined]
     ModelServiceRestTransport.upload_model = property(lambda self: counted(upload(self)))
     for owner, method in (
