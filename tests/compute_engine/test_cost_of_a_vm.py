@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from command_line import command
-from test_run_on_compute_engine import ON_A_VM, PLACE, ROOT, bucket, compute_api, followed
+from test_run_on_compute_engine import ON_A_VM, PLACE, ROOT, followed
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -18,8 +18,7 @@ from gpu_pipelines.targets.compute_engine.machine_times import times_of_vm
 if TYPE_CHECKING:
     from compute_api import ComputeApi
 
-__all__ = ["bucket", "compute_api"]  # fixtures
-pytestmark = pytest.mark.usefixtures("no_project_settings")
+pytestmark = pytest.mark.usefixtures("no_project_settings", "bucket")
 MACHINE = {"machine": "g2-standard-24", "gpu": "l4", "gpus": 2, "strategy": "spot"}
 BEGAN = datetime(2026, 11, 20, 8, tzinfo=timezone.utc)
 
