@@ -43,9 +43,10 @@ class Machines:
         }
         return self.network.start(rank, [str(self.folder / "program.py"), json.dumps(given)], environment)
 
-    def await_pieces(self, number: int, seconds: float = 90) -> None:
+    def await_pieces(self, number: int, seconds: float = 90, nodes: int = 1) -> None:
+        """Waits until so many are done, by so many machines."""
         deadline = time.monotonic() + seconds
-        while len(done_in(self.pieces)) < number:
+        while len(done_in(self.pieces)) < number or len(set(self.nodes_of_pieces())) < nodes:
             assert time.monotonic() < deadline, f"{len(done_in(self.pieces))} of {number} pieces"
             time.sleep(0.1)
 
@@ -114,7 +115,7 @@ def test_whoever_has_another_token_or_none_is_refused(machines: Machines) -> Non
 def test_a_machine_that_is_killed_costs_its_pieces_and_joins_again(machines: Machines) -> None:
     head = machines.start(0, pieces=60, seconds=0.6, nodes=2)
     member = machines.start(1)
-    machines.await_pieces(6)
+    machines.await_pieces(6, nodes=2)
     member.kill_tree()
     at = time.time()
     again = machines.start(1)
