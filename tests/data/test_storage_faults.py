@@ -6,9 +6,8 @@ import asyncio
 import http.client
 import json
 import os
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -24,6 +23,7 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_source import find_files
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
+from gpu_pipelines.emulator.json_server import answering, server_of
 from gpu_pipelines.errors import UserError
 
 ROWS = [{"text": f"text {number} " + "x" * 500, "label": "ab"[number % 2]} for number in range(2000)]
@@ -82,16 +82,9 @@ def faulty() -> Iterator[tuple[str, type[_Faults]]]:
     with storage_emulator("faults") as uri, pytest.MonkeyPatch.context() as patch:
         emulator = urlsplit(os.environ["STORAGE_EMULATOR_HOST"]).netloc
         handler = type("Handler", (_Faults,), {"emulator": emulator, "orders": [], "done": []})
-        server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
-        thread.start()
-        try:
+        with answering(server_of(handler)) as address:
+            patch.setenv("STORAGE_EMULATOR_HOST", address)
             yield uri, handler
-        finally:
-            server.shutdown()
-            server.server_close()
-            thread.join()
 
 
 @pytest.mark.parametrize(("name", "orders"), [("t.jsonl", ["503", "cut"]), ("t.parquet", ["cut"])])

@@ -5,28 +5,35 @@ from __future__ import annotations
 import http.client
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
+from gpu_pipelines.emulator.json_server import answering, server_of
 
-def slow_storage(slow: bytes, seconds: float) -> AbstractContextManager[None]:
+
+@contextmanager
+def slow_storage(slow: bytes, seconds: float) -> Iterator[None]:
     """Delays uploads to the storage of STORAGE_EMULATOR_HOST.
 
     Args:
         slow: what the request of a slow upload has in it, such as the name of the file.
-        seconds: how long one takes.
+        seconds: how long one takes, at most until the block ends.
     """
+    over = threading.Event()
 
     def delay(command: str, body: bytes) -> None:
         if command == "POST" and slow in body:
-            time.sleep(seconds)
+            over.wait(seconds)
 
-    return _forwarded(delay, lambda path, size: None)
+    with _forwarded(delay, lambda path, size: None):
+        try:
+            yield
+        finally:
+            over.set()
 
 
 @contextmanager
@@ -76,14 +83,7 @@ def _forwarded(before: Callable[[str, bytes], None], after: Callable[[str, int],
         def log_message(self, *_: object) -> None:
             """Says nothing."""
 
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Forwarding)
-    server.daemon_threads = True
-    server.block_on_close = False
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{server.server_port}")
-            yield
-    finally:
-        server.shutdown()
-        server.server_close()
+    # A client that was killed while its upload was delayed is no error, of which another test would read.
+    with answering(server_of(Forwarding)) as address, pytest.MonkeyPatch.context() as patch:
+        patch.setenv("STORAGE_EMULATOR_HOST", address)
+        yield
