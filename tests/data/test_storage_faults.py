@@ -7,9 +7,7 @@ import http.client
 import json
 import os
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -23,13 +21,13 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_source import find_files
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
-from gpu_pipelines.emulator.json_server import answering, server_of
+from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from gpu_pipelines.errors import UserError
 
 ROWS = [{"text": f"text {number} " + "x" * 500, "label": "ab"[number % 2]} for number in range(2000)]
 
 
-class _Faults(BaseHTTPRequestHandler):
+class _Faults(JsonHandler):
     """Hands requests on to the emulator and, as ordered, answers 503 or cuts the connection half-way."""
 
     protocol_version = "HTTP/1.1"
@@ -38,7 +36,7 @@ class _Faults(BaseHTTPRequestHandler):
     done: list[str]
 
     def _handle(self) -> None:
-        content = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        content = self.body()
         # Lists and descriptions of files are JSON; a file's content is asked for with alt=media.
         order = self.orders[0] if self.orders and self.command == "GET" else ""
         if order == "503" or (order == "cut" and self._is_content()):
@@ -71,9 +69,6 @@ class _Faults(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(body[:sent])
         self.close_connection = sent < len(body)
-
-    def log_message(self, *_: Any) -> None:
-        pass
 
 
 @pytest.fixture(scope="module")

@@ -150,19 +150,11 @@ def test_a_study_that_cannot_be_run_is_refused(
 
 def test_the_sdk_runs_one_and_reads_its_trials(vertex_emulator: VertexApi, monkeypatch: pytest.MonkeyPatch) -> None:
     set_variables(monkeypatch, vertex_emulator.environment())
-    from google.auth.credentials import AnonymousCredentials
     from google.cloud import aiplatform
     from google.cloud.aiplatform import hyperparameter_tuning as values
 
     monkeypatch.setattr("google.cloud.aiplatform.jobs._JOB_WAIT_TIME", 0.2, raising=False)
-    aiplatform.init(
-        project="example-project",
-        location="us-central1",
-        staging_bucket="gs://example-bucket/root",
-        api_endpoint=vertex_emulator.url,
-        api_transport="rest",
-        credentials=AnonymousCredentials(),
-    )
+    aiplatform.init(project="example-project", location="us-central1", staging_bucket="gs://example-bucket/root")
     machine = {"machine_type": "n1-standard-4"}
     replica = {"image_uri": "i", "command": ["python", "-c", REPORTS]}
     trial = aiplatform.CustomJob("trial", [{"machine_spec": machine, "replica_count": 1, "container_spec": replica}])

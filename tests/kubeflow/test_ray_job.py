@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import signal
-from collections.abc import Iterator
 from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from conftest import write_photos
 from kubernetes_api.ray_jobs import SCHEMA, RayJob, problems_of_ray_job
 from kubernetes_api.server import KUBERAY, TRAINER, KubernetesApi
-from step_on_nodes import WORKFLOW, command_of, limited_api, output_of, run, spec_on, start, until
+from step_on_nodes import WORKFLOW, command_of, output_of, run, spec_on, start, until
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.ray_job_manifest import COMMAND, manifest_of
@@ -26,10 +25,9 @@ KUBECONFIG = "kubernetes.config.kube_config.KUBE_CONFIG_DEFAULT_LOCATION"
 
 
 @pytest.fixture
-def kuberay(tmp_path: Path) -> Iterator[KubernetesApi]:
-    with limited_api(tmp_path / "cluster") as api:
-        api.apis = {KUBERAY}
-        yield api
+def kuberay(kubernetes_api: KubernetesApi) -> KubernetesApi:
+    kubernetes_api.apis = {KUBERAY}
+    return kubernetes_api
 
 
 @pytest.fixture

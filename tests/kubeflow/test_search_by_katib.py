@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pytest
 from driver import CompiledFile
 from kubernetes_api.experiments import problems_of_experiment
 from kubernetes_api.server import KATIB, TRAINER, KubernetesApi
-from step_on_nodes import WORKFLOW, limited_api, spec_on, until
+from step_on_nodes import WORKFLOW, spec_on, until
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.members import Cluster
@@ -113,11 +112,10 @@ def test_without_katib_a_search_is_one_step_on_one_node() -> None:
 
 
 @pytest.fixture
-def katib(tmp_path: Path) -> Iterator[KubernetesApi]:
-    with limited_api(tmp_path / "cluster") as api:
-        api.apis = {TRAINER, KATIB}
-        api.environment = {"GPU_PIPELINES_ACCELERATOR": "cpu:1", "OMP_NUM_THREADS": "1"}
-        yield api
+def katib(kubernetes_api: KubernetesApi) -> KubernetesApi:
+    kubernetes_api.apis = {TRAINER, KATIB}
+    kubernetes_api.environment = {"GPU_PIPELINES_ACCELERATOR": "cpu:1", "OMP_NUM_THREADS": "1"}
+    return kubernetes_api
 
 
 def launcher(api: KubernetesApi, spec: TrainJobSpec, study: Path, job: Path) -> subprocess.Popen[str]:

@@ -7,12 +7,11 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler
 from urllib.parse import unquote, urlsplit
 
 import pytest
 
-from gpu_pipelines.emulator.json_server import answering, server_of
+from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 
 
 @contextmanager
@@ -56,11 +55,11 @@ def counted_storage() -> Iterator[dict[str, int]]:
 def _forwarded(before: Callable[[str, bytes], None], after: Callable[[str, int], None]) -> Iterator[None]:
     behind = urlsplit(os.environ["STORAGE_EMULATOR_HOST"]).netloc
 
-    class Forwarding(BaseHTTPRequestHandler):
+    class Forwarding(JsonHandler):
         protocol_version = "HTTP/1.1"
 
         def _forward(self) -> None:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = self.body()
             before(self.command, body)
             connection = http.client.HTTPConnection(behind)
             headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
@@ -79,9 +78,6 @@ def _forwarded(before: Callable[[str, bytes], None], after: Callable[[str, int],
                 self.wfile.write(content)
 
         do_GET = do_POST = do_PUT = do_DELETE = do_PATCH = do_HEAD = _forward
-
-        def log_message(self, *_: object) -> None:
-            """Says nothing."""
 
     # A client that was killed while its upload was delayed is no error, of which another test would read.
     with answering(server_of(Forwarding)) as address, pytest.MonkeyPatch.context() as patch:

@@ -134,8 +134,8 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
         lines
     )
     assert sum(line.startswith("Ray: node 0 (127.0.0.1) is the head of 2 machines") for line in lines) == 1
-    assert sum(line.startswith("reading ") for line in lines) == 1, "the chief has the work, the other lends its cores"
-    assert sum(line.startswith("kept 80 of 80 rows") for line in lines) == 1, "only the chief writes"
+    assert sum(line.startswith("reading ") for line in lines) == 1, "rank 0 has the work, the other lends its cores"
+    assert sum(line.startswith("kept 80 of 80 rows") for line in lines) == 1, "only rank 0 writes"
     from gpu_pipelines.artifacts.remote_files import RemoteFolder
 
     names = RemoteFolder("gs://example-bucket/root").names()

@@ -84,10 +84,10 @@ def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: 
     assert resources["resources"][0]["resourceUri"] == f"https://us-central1-aiplatform.googleapis.com/v1/{job.name}"
 
     number = job.name.rpartition("/")[2]
-    chief, worker = (state.logs.messages(job_id=number, task_name=f"workerpool{pool}-0") for pool in (0, 1))
-    assert any("with 1 × cpu on each of 2 nodes" in line for line in chief)
+    rank_0, worker = (state.logs.messages(job_id=number, task_name=f"workerpool{pool}-0") for pool in (0, 1))
+    assert any("with 1 × cpu on each of 2 nodes" in line for line in rank_0)
     for line in ("step 6/6", "Wrote executor output file"):
-        assert any(line in said for said in chief), chief
+        assert any(line in said for said in rank_0), rank_0
         assert not any(line in said for said in worker), worker
     checkpoints = tmp_path / "root" / "checkpoints" / run.placeholders("")["{{$.pipeline_job_uuid}}"]
     assert [path.parent.name for path in sorted(checkpoints.glob("*/checkpoint.json"))] == [

@@ -364,7 +364,7 @@ def test_a_pool_left_out_between_two_others_goes_by_job_submit(tmp_path: Path) -
     assert "Exactly one of fields" in read_by_gcloud([("custom", done.out)])[0]["refused"]
 
 
-def test_a_chief_without_a_gpu_is_taken_and_a_job_without_any_is_said_not_to_be_checked(tmp_path: Path) -> None:
+def test_rank_0_without_a_gpu_is_taken_and_a_job_without_any_is_said_not_to_be_checked(tmp_path: Path) -> None:
     rank_0 = pool({"machineType": "n1-standard-8"})
     done = command("job", "config", "--config", written(tmp_path / "job.yaml", rank_0, pool(replicas=3)))
     assert done.status == 0, done.err
