@@ -124,7 +124,10 @@ class Catalog:
             raise UserError(f"{benchmark} (benchmarks) holds no task for lm-eval.", "A task file has a task: NAME.")
         others = [known for each in beside if (known := _known(_read_yaml(each, strict=False), each))]
         self.known |= {known.name: known for known in (*others, *read.values())}
-        self._definitions[benchmark] = digest_of(sha256_of_tree(path if path.is_dir() else path.parent))
+        hashes = sha256_of_tree(path if path.is_dir() else path.parent)
+        # Python compiles a task's functions into a folder beside them when they are first run.
+        own = {name: digest for name, digest in hashes.items() if "__pycache__" not in Path(name).parts}
+        self._definitions[benchmark] = digest_of(own)
         grouped = {child for known in read.values() for child in self._children(known)}
         return [known.name for known in read.values() if known.name not in grouped]
 

@@ -80,8 +80,15 @@ def values(evaluation: Evaluation, checkpoint: int = 0) -> dict[str, float]:
 
 
 def test_every_checkpoint_is_run_and_each_document_is_kept(
-    dataset: Dataset, trained: Path, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    dataset: Dataset,
+    trained: Path,
+    tasks: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
+    # What Python compiles beside a task file is no part of the task.
+    monkeypatch.setattr(sys, "dont_write_bytecode", False)
     checkpoints = shutil.copytree(trained, tmp_path / "run")
     given = {"benchmarks": [str(tasks)], "benchmark_best": 0, "gates": ["written_on.exact_match>=0.5"]}
     evaluation = evaluate(dataset, checkpoints, tmp_path, **given)
