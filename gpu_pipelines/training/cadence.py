@@ -1,4 +1,4 @@
-"""After which steps a training writes a line, and saves its state though no checkpoint is due."""
+"""After which steps a training notes its loss, tells it, and saves its state though no checkpoint is due."""
 
 from __future__ import annotations
 
@@ -8,9 +8,11 @@ from collections.abc import Mapping
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import PREEMPTION_HOURS
 
-#: Lines of a short training; a longer one writes one in so many seconds.
-LINES = 100
-SECONDS_BETWEEN_LINES = 10.0
+#: Entries in the log of a short training; a longer one has one in so many seconds.
+ENTRIES = 100
+SECONDS_BETWEEN_ENTRIES = 10.0
+#: Entries of so many seconds are summed over the processes and written together.
+SECONDS_BETWEEN_LINES = 1.0
 #: The time between saves where the user has not said it: the first comes soon, because it is measured.
 FIRST_SAVE = LEAST_BETWEEN_SAVES = 60.0
 #: Longer only where saves would take more than this share of the time. An assumption.
@@ -35,28 +37,35 @@ class Cadence:
     def __init__(self, total: int, step: int, between_interruptions: float | None) -> None:
         self._total, self._from, self._between = total, step, between_interruptions
         self._between_saves = FIRST_SAVE
-        self._every = max(1, math.ceil(total / LINES))
+        self._every = max(1, math.ceil(total / ENTRIES))
+        self._told, self._together = step, 1
         self._paced = self._every <= _FIRST_LINES[-1]
         self._unsaved = 0.0
 
-    def line_is_due(self, step: int) -> bool:
-        """Whether a line is written after this step."""
+    def entry_is_due(self, step: int) -> bool:
+        """Whether an entry ends with this step."""
         first = not self._paced and step - self._from in _FIRST_LINES
         return first or step % self._every == 0 or step == self._total
 
-    def line_written(self, step: int, steps: int, seconds: float) -> None:
+    def line_is_due(self, step: int) -> bool:
+        """Whether entries are written after this step, which ends one."""
+        return self.entry_is_due(step) and (step - self._told >= self._together or step == self._total)
+
+    def line_written(self, step: int, seconds: float) -> None:
         """Takes note of a line.
 
         Args:
             step: after which it was written.
-            steps: since the one before.
-            seconds: the same number on all processes.
+            seconds: since the one before; the same number on all processes.
         """
+        steps, self._told = step - self._told, step
         self._unsaved += seconds
         if step - self._from >= _FIRST_LINES[1]:  # the first step allocates and compiles
             self._paced = True
-            in_time = int(SECONDS_BETWEEN_LINES * steps / max(seconds, 1e-6))
-            self._every = max(1, min(math.ceil(self._total / LINES), in_time))
+            per_second = steps / max(seconds, 1e-6)
+            in_time = int(SECONDS_BETWEEN_ENTRIES * per_second)
+            self._every = max(1, min(math.ceil(self._total / ENTRIES), in_time))
+            self._together = int(SECONDS_BETWEEN_LINES * per_second)
 
     @property
     def save_is_due(self) -> bool:

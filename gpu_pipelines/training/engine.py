@@ -8,6 +8,7 @@ import platform
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
+from itertools import takewhile
 from pathlib import Path
 
 import torch
@@ -37,7 +38,7 @@ from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
 from gpu_pipelines.training.layer_rates import layer_scales
 from gpu_pipelines.training.local_devices import Devices
-from gpu_pipelines.training.metrics import Losses, MetricsLog, Speed
+from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog, Speed
 from gpu_pipelines.training.optimizer import SCALE, make_optimizers
 from gpu_pipelines.training.parallelism import (
     built_once,
@@ -120,7 +121,9 @@ class Trainer:
         self._val = dataset.split("val")
         self._best: tuple[float, int] | None = None
         self._listed: State | None = None
-        self._not_finite_from = torch.tensor(math.inf, device=device)
+        #: What was not told yet: the ends of entries (step, learning rate, time), and of each step the gradients' norm.
+        self._entries: list[tuple[int, float, float]] = []
+        self._norms: list[torch.Tensor] = []
 
     def _place(self) -> nn.Module:
         settings, model = self._settings, self._model
@@ -166,7 +169,7 @@ class Trainer:
         for block in self._to_compile:  # after the operations were counted, which compiled code would hide
             block.compile()
         step = self._resume(cost)
-        settle_buckets(self._parallel, self._first_loss, self._require_gradients)
+        settle_buckets(self._parallel, self._first_loss, self._gradients)
         self._batches.begin(step, self._end)
         self._writer.require_room({"model": trained_weights(self._model)}, averages=int(self._average is not None))
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
@@ -218,13 +221,16 @@ class Trainer:
         between = self._settings.steps_between_checkpoints(self._total)
         cadence = Cadence(self._total, step, self._between_interruptions())
         self._parallel.train()
-        told = began = saved = step
+        began = saved = step
+        self._told = step
         if self._device.type == "cuda":
             bound(FIRST_STEP)
         if self._was_interrupted and step % between == 0:
             self._save(step, self._validate(step))  # it was due, and had no time for its validation
         while step < self._end and not self._has_stalled(step, between):
             if not self._rows_come(step):
+                if self._entries:
+                    self._tell(cadence)
                 if step > saved:
                     self._save(step, None, in_between=True)
                 return False
@@ -240,14 +246,12 @@ class Trainer:
                 bound(NEXT_STEPS)
             interrupted = self._interruption.agreed() and step < self._end
             due = step % between == 0 or step == self._total
-            if due or interrupted or cadence.line_is_due(step):
-                loss = self._losses.mean()
-                self._require_finite(loss, step)
-                speed = self._speed.take() | self._batches.streaming_figures()
-                self._log.training(step, self._epoch(step), loss, rate, speed)
-                self._interruption.pace(self._losses.seconds / (step - told))
-                cadence.line_written(step, step - told, self._losses.seconds)
-                told = step
+            told = due or interrupted or cadence.line_is_due(step)
+            if told or cadence.entry_is_due(step):
+                self._losses.end_entry()
+                self._entries.append((step, rate, time.time()))
+            if told:
+                self._tell(cadence)
             if due or interrupted or cadence.save_is_due:
                 # One that is not due stays until there is a newer one: which checkpoints are left is a matter of steps.
                 in_between = interrupted or not due
@@ -257,6 +261,21 @@ class Trainer:
             if interrupted:
                 return False
         return True
+
+    def _tell(self, cadence: Cadence) -> None:
+        """Writes the entries that ended since the last call; all processes call it together."""
+        losses = self._losses.means()
+        speed = self._speed.take() | self._batches.streaming_figures()
+        entries = [
+            Entry(step, self._epoch(step), loss, rate, ended)
+            for (step, rate, ended), loss in zip(self._entries, losses, strict=True)
+        ]
+        self._log.training(list(takewhile(lambda entry: math.isfinite(entry.loss), entries)), speed)
+        self._require_finite(entries)
+        last = entries[-1].step
+        self._interruption.pace(self._losses.seconds / (last - self._told))
+        cadence.line_written(last, self._losses.seconds)
+        self._told, self._entries, self._norms = last, [], []
 
     def _rows_come(self, step: int) -> bool:
         """Whether the rows of a step come; False if it was interrupted while it waited for them.
@@ -301,7 +320,7 @@ class Trainer:
                 # The all-reduce takes the mean over the processes; what is wanted is the sum over the loss tokens.
                 self._scaler.scale(total * (world / max(1, all_loss_tokens))).backward()
             self._losses.add(total, loss_tokens)
-        self._update(step)
+        self._update()
         if self._average is not None:
             self._average.update(step)
         self._speed.step(self._batches.seconds_taken())
@@ -319,34 +338,30 @@ class Trainer:
         dist.all_reduce(total)
         return total
 
-    def _update(self, step: int) -> None:
-        self._require_gradients()
+    def _update(self) -> None:
+        gradients = self._gradients()
         for optimizer in self._optimizers:
             self._scaler.unscale_(optimizer)
-        gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
         norm = nn.utils.get_total_norm(gradients)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         if self._settings.gradient_clip:
             nn.utils.clip_grads_with_norm_(self._trained, self._settings.gradient_clip, norm)
         if not self._scaler.is_enabled():  # the scaler itself looks, and leaves out an update
-            self._note_norm(norm, step)
+            self._norms.append(norm)
         for optimizer in self._optimizers:
             self._scaler.step(optimizer)
             optimizer.zero_grad()
         self._scaler.update()
 
-    def _note_norm(self, norm: torch.Tensor, step: int) -> None:
-        """Notes on the device, which nobody waits for, the first update whose gradients are no numbers."""
-        bad = torch.where(norm.isfinite(), math.inf, float(step + 1))
-        self._not_finite_from = torch.minimum(self._not_finite_from, bad)
-
-    def _require_finite(self, loss: float, step: int) -> None:
+    def _require_finite(self, entries: list[Entry]) -> None:
         """Raises UserError, on all processes alike, where the weights are no longer worth keeping."""
-        first = self._not_finite_from.item()
-        if math.isfinite(loss) and math.isinf(first):
-            return
-        weights = f"The gradients of step {first:.0f} were no numbers"
-        raise self._diverged(weights if math.isfinite(first) else f"The loss was {loss} at step {step}")
+        if self._norms:
+            finite = torch.stack(self._norms).isfinite().tolist()
+            if not all(finite):
+                raise self._diverged(f"The gradients of step {self._told + 1 + finite.index(False)} were no numbers")
+        for entry in entries:
+            if not math.isfinite(entry.loss):
+                raise self._diverged(f"The loss was {entry.loss} at step {entry.step}")
 
     def _diverged(self, what: str) -> UnfitParametersError:
         """The error; all processes call it together."""
@@ -360,10 +375,15 @@ class Trainer:
             f"{again}, with a lower learning_rate or more warmup_steps, or look for damaged rows in the data.",
         )
 
-    def _require_gradients(self) -> None:
-        """Raises UserError where the loss does not depend on a weight, which DDP does not allow."""
-        if self._mesh is not None or all(parameter.grad is not None for parameter in self._trained):
-            return
+    def _gradients(self) -> list[torch.Tensor]:
+        """Those of the last backward pass.
+
+        Raises:
+            UserError: the loss does not depend on a weight, which DDP does not allow.
+        """
+        gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
+        if self._mesh is not None or len(gradients) == len(self._trained):
+            return gradients
         named = self._model.named_parameters()
         without = [name for name, weight in named if weight.requires_grad and weight.grad is None]
         raise UserError(
@@ -392,7 +412,8 @@ class Trainer:
             for batch, loss_tokens in self._batches_of_val():
                 with computing_in(self._precision, self._device.type):
                     losses.add(self._recipe.loss(self._unwrapped, batch | sums) * loss_tokens, loss_tokens)
-        loss = losses.mean()
+        losses.end_entry()
+        (loss,) = losses.means()
         self._parallel.train()
         if math.isfinite(loss) and (self._best is None or loss < self._best[0]):
             self._best = (loss, step)

@@ -16,7 +16,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 
-def settle_buckets(parallel: nn.Module, loss: Callable[[], torch.Tensor], check: Callable[[], None]) -> None:
+def settle_buckets(parallel: nn.Module, loss: Callable[[], torch.Tensor], check: Callable[[], object]) -> None:
     """Shows DDP the order of the gradients by a backward pass that leaves nothing else behind.
 
     Args:

@@ -7,7 +7,7 @@ import math
 import resource
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
 
+#: Lines of progress are not printed more often.
 PROGRESS_SECONDS = 1.0
 
 
@@ -74,13 +75,14 @@ class Losses:
         device: where the losses are.
 
     Attributes:
-        seconds: between the last two means, averaged over all processes, the same on all of them.
+        seconds: between the last two times that means were taken, averaged over all processes, the same on all of them.
     """
 
     def __init__(self, device: torch.device) -> None:
-        self._sums = torch.zeros(3, dtype=torch.float64, device=device)
+        self._device = device
         self._totals: list[torch.Tensor] = []
         self._loss_tokens = 0
+        self._entries: list[tuple[torch.Tensor, int]] = []
         self._began = time.monotonic()
         self.seconds = 0.0
 
@@ -89,17 +91,48 @@ class Losses:
         self._totals.append(total.detach())
         self._loss_tokens += loss_tokens
 
-    def mean(self) -> float:
-        """The mean over the terms of all processes since the last call; all processes call it."""
-        self._sums[0] = torch.stack(self._totals).double().sum() if self._totals else 0.0
-        self._sums[1] = self._loss_tokens
+    def end_entry(self) -> None:
+        """Ends an entry: what was added since the last one has a mean of its own; nothing is waited for."""
+        nothing = torch.zeros((), dtype=torch.float64, device=self._device)
+        total = torch.stack(self._totals).double().sum() if self._totals else nothing
+        self._entries.append((total, self._loss_tokens))
+        self._totals, self._loss_tokens = [], 0
+
+    def means(self) -> list[float]:
+        """Of each entry that ended since the last call, the mean over the terms of all processes; all call it."""
+        entries, self._entries = self._entries, []
         now = time.monotonic()
-        self._sums[2] = now - self._began
-        self._totals, self._loss_tokens, self._began = [], 0, now
-        dist.all_reduce(self._sums)
-        total, loss_tokens, seconds = self._sums.tolist()
+        counted = [now - self._began, *(loss_tokens for _, loss_tokens in entries)]
+        self._began = now
+        totals = torch.stack([total for total, _ in entries])
+        own = torch.cat([totals.new_tensor(counted), totals])
+        of_all = [torch.empty_like(own) for _ in range(dist.get_world_size())]
+        # Not summed by all-reduce: in which order it adds a number up depends on how many others are beside it.
+        dist.all_gather(of_all, own)
+        seconds, *sums = (sum(values) for values in zip(*torch.stack(of_all).tolist(), strict=True))
         self.seconds = seconds / dist.get_world_size()
-        return total / loss_tokens if loss_tokens else 0.0
+        return [
+            total / loss_tokens if loss_tokens else 0.0
+            for loss_tokens, total in zip(sums[: len(entries)], sums[len(entries) :], strict=True)
+        ]
+
+
+class Entry(NamedTuple):
+    """What the log says of some steps.
+
+    Attributes:
+        step: the last of them.
+        epoch: how often all rows had been seen by then.
+        loss: mean of the steps since the last entry.
+        learning_rate: of that step.
+        time: when that step ended, in seconds since 1970.
+    """
+
+    step: int
+    epoch: float
+    loss: float
+    learning_rate: float
+    time: float
 
 
 class MetricsLog:
@@ -136,10 +169,19 @@ class MetricsLog:
         self._events.add_event(Event(step=step, file_version="brain.Event:2"))
         self._events.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
 
-    def training(self, step: int, epoch: float, loss: float, rate: float, speed: dict[str, float]) -> None:
-        """Writes an entry of the training."""
-        self._write({"step": step, "epoch": round(epoch, 4), "loss": loss, "learning_rate": rate, **speed})
+    def training(self, entries: list[Entry], speed: dict[str, float]) -> None:
+        """Writes entries of the training, and shows the last one.
+
+        Args:
+            entries: with losses that are numbers.
+            speed: figures of the time since those before; they stand in each.
+        """
+        for entry in entries:
+            self._write({**entry._asdict(), "epoch": round(entry.epoch, 4), **speed})
+        if not entries:
+            return
         now = time.monotonic()
+        step, epoch, loss, rate, _ = entries[-1]
         if self._is_rank_0 and (now - self._printed > PROGRESS_SECONDS or step == self._total):
             self._printed = now
             utilization = f"  MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
@@ -152,7 +194,8 @@ class MetricsLog:
 
     def validation(self, step: int, epoch: float, loss: float) -> None:
         """Writes the loss on val."""
-        self._write({"step": step, "epoch": round(epoch, 4), "val_loss": loss if math.isfinite(loss) else None})
+        told = {"step": step, "epoch": round(epoch, 4), "val_loss": loss if math.isfinite(loss) else None}
+        self._write({**told, "time": time.time()})
         if self._is_rank_0:
             print(f"step {step}/{self._total}  epoch {epoch:.1f}  loss on val {loss:.4f}", flush=True)
 
@@ -165,13 +208,13 @@ class MetricsLog:
         if not self._is_rank_0:
             return
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({**entry, "time": round(time.time(), 3)}) + "\n")
+            file.write(json.dumps({**entry, "time": round(entry["time"], 3)}) + "\n")
         from tensorboard.compat.proto.summary_pb2 import Summary
 
-        shown = {_TAGS.get(name, name): value for name, value in entry.items() if name != "step" and value is not None}
+        curves = {name: value for name, value in entry.items() if name not in ("step", "time") and value is not None}
         # One event of all: SummaryWriter would write one of each, which takes as many times as long.
-        values = [Summary.Value(tag=tag, simple_value=value) for tag, value in shown.items()]
-        self._events.add_summary(Summary(value=values), entry["step"])
+        values = [Summary.Value(tag=_TAGS.get(name, name), simple_value=value) for name, value in curves.items()]
+        self._events.add_summary(Summary(value=values), entry["step"], entry["time"])
 
 
 def _told_streaming(speed: dict[str, float]) -> str:

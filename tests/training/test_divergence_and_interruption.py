@@ -230,23 +230,21 @@ def test_a_process_killed_while_the_model_is_built_is_told_from_one_that_trains(
 
 def test_a_long_training_says_something_soon_and_saves_in_time() -> None:
     cadence = Cadence(total=100_000, step=0, between_interruptions=3600.0)
-    lines, saves = [], []
-    last = 0
+    lines, saves = [0], []
     for step in range(1, 5_001):  # of one second each
         if cadence.line_is_due(step):
-            cadence.line_written(step, step - last, float(step - last))
+            cadence.line_written(step, float(step - lines[-1]))
             lines.append(step)
-            last = step
         if cadence.save_is_due:
             saves.append(step)
             cadence.saved(held_up=10.0, writing=0.0)
-    assert lines[:5] == [1, 5, 10, 20, 30]
+    assert lines[:6] == [0, 1, 5, 10, 20, 30]
     assert saves[:4] == [60, 330, 600, 870], "after the first, every sqrt(2 × 10 × 3600) = 268 s, with the next line"
 
 
 def test_a_training_that_is_told_how_often_to_save_does_not_save_by_time() -> None:
     cadence = Cadence(total=100, step=0, between_interruptions=None)
-    cadence.line_written(10, 10, 1e6)
+    cadence.line_written(10, 1e6)
     assert not cadence.save_is_due
 
 
@@ -289,12 +287,16 @@ def test_saving_by_time_changes_no_bit_and_leaves_nothing(photos: Path, tmp_path
     assert weights_digest(tmp_path / "often/step-00000016") == weights_digest(tmp_path / "rarely/step-00000016")
 
 
-def test_a_short_training_writes_its_lines_at_the_same_steps_however_fast_it_is() -> None:
-    for seconds in (0.001, 0.9):
+def test_a_short_training_has_entries_of_the_same_steps_however_fast_it_is_and_tells_them_once_a_second() -> None:
+    for seconds, together in ((0.001, 240), (0.05, 21), (0.9, 3)):
         cadence = Cadence(total=240, step=0, between_interruptions=3600.0)
-        lines = []
+        entries, lines = [], [0]
         for step in range(1, 241):
+            if cadence.entry_is_due(step):
+                entries.append(step)
             if cadence.line_is_due(step):
-                cadence.line_written(step, 3, 3 * seconds)
+                cadence.line_written(step, (step - lines[-1]) * seconds)
                 lines.append(step)
-        assert lines == list(range(3, 241, 3))
+        assert entries == list(range(3, 241, 3))
+        # Before its pace is known, the entries of the first steps are told at once.
+        assert lines == sorted({0, 3, 6, *range(6, 240, together), 240})

@@ -21,7 +21,7 @@ from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.checkpointing import superseded
 from gpu_pipelines.training.engine import schedule
-from gpu_pipelines.training.metrics import MetricsLog
+from gpu_pipelines.training.metrics import Entry, MetricsLog
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
@@ -119,13 +119,13 @@ def test_tensorboard_leaves_out_what_was_written_after_the_checkpoint_that_is_co
 
     for begins, steps, loss in ((0, range(1, 5), 1.0), (2, range(3, 6), 2.0)):
         log = MetricsLog(tmp_path, tmp_path / "events", 9, begins, is_rank_0=True)
-        for step in steps:
-            log.training(step, 0.1, loss, 0.1, {"samples_per_second": 3.0, "memory_gb": 0.1})
+        told = [Entry(step, 0.1, loss, 0.1, 5.0 * step) for step in steps]
+        log.training(told, {"samples_per_second": 3.0, "memory_gb": 0.1})
         log.close()
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()
-    found = [(event.step, event.value) for event in events.Scalars("loss/train")]
-    assert found == [(1, 1.0), (2, 1.0), (3, 2.0), (4, 2.0), (5, 2.0)]
+    found = [(event.step, event.value, event.wall_time) for event in events.Scalars("loss/train")]
+    assert found == [(1, 1.0, 5.0), (2, 1.0, 10.0), (3, 2.0, 15.0), (4, 2.0, 20.0), (5, 2.0, 25.0)]
 
 
 def test_the_loss_on_val_is_that_of_the_checkpoint(photos: Path, trained: Path) -> None:
