@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -215,12 +213,16 @@ def test_checkpoints_of_several_trainings_are_run_each_with_its_own(
             assert found[f"{name}/{each['name']}"] == each["metrics"]
 
 
+# Killed once the second checkpoint was measured too, before its result is kept.
 KILLED = """
 import sys
-sys.path[:0] = [sys.argv[1]]
 from pathlib import Path
+sys.path[:0] = [sys.argv[1], str(Path(sys.argv[1]).parent)]
 from evaluations import settings_in
+from processes import killing_before
+from gpu_pipelines.evaluation.benchmarks.store import ResultStore
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+ResultStore.write = killing_before(2)(ResultStore.write)
 folder, data, run, task = map(Path, sys.argv[2:])
 settings = settings_in(folder, benchmarks=[str(task)], benchmark_best=0)
 evaluate_checkpoints(settings, data, run, folder / "best", 1, None, {"": str(run)})
@@ -233,12 +235,9 @@ def test_an_evaluation_that_was_killed_goes_on_with_the_checkpoints_that_are_don
 ) -> None:
     checkpoints = shutil.copytree(trained, tmp_path / "run")
     arguments = [Path(__file__).parent, tmp_path, dataset.directory, checkpoints, tasks / "written.yaml"]
-    child = subprocess.Popen([sys.executable, "-c", KILLED, *map(str, arguments)], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 300
-    while not list(checkpoints.glob("benchmarks/*.json")) and time.monotonic() < deadline:
-        time.sleep(0.005)
-    os.kill(child.pid, signal.SIGKILL)
-    assert child.wait() == -signal.SIGKILL
+    command = [sys.executable, "-c", KILLED, *map(str, arguments)]
+    killed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
     (done,) = checkpoints.glob("benchmarks/*.json")
     before = done.stat().st_mtime_ns
     given = {"benchmarks": [str(tasks / "written.yaml")], "benchmark_best": 0}
