@@ -335,6 +335,16 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path
     return cwd
 
 
+@pytest.fixture(scope="module")
+def group_of_one() -> Iterator[None]:
+    """This process is a group of processes for itself."""
+    import torch.distributed as dist
+
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
 @pytest.fixture(scope="session")
 def mlflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a registry in a real server of MLflow that files go through."""

@@ -164,7 +164,7 @@ def _trained(folder: Path, dataset: str, cache: float, steps: int) -> dict[str, 
 
 def _fetched(metrics: list[dict[str, Any]]) -> float:
     """Bytes that all processes have fetched after the first line of the log."""
-    told = [(entry["time"], entry["fetched_mb_per_second"]) for entry in metrics]
+    told = [(entry["time"], entry["fetched_mb_per_second"]) for entry in metrics if "fetched_mb_per_second" in entry]
     return sum(1e6 * rate * (now - before) for (before, _), (now, rate) in pairwise(told))
 
 

@@ -32,13 +32,16 @@ class Cadence:
         step: step that it continues from.
         between_interruptions: seconds for which the training is expected to go on before it is interrupted; None where
             the state is not saved by time.
+
+    Attributes:
+        told: step after which the last line was written.
     """
 
     def __init__(self, total: int, step: int, between_interruptions: float | None) -> None:
         self._total, self._from, self._between = total, step, between_interruptions
         self._between_saves = FIRST_SAVE
         self._every = max(1, math.ceil(total / ENTRIES))
-        self._told, self._together = step, 1
+        self.told, self._together = step, 1
         self._paced = self._every <= _FIRST_LINES[-1]
         self._unsaved = 0.0
 
@@ -49,7 +52,7 @@ class Cadence:
 
     def line_is_due(self, step: int) -> bool:
         """Whether entries are written after this step, which ends one."""
-        return self.entry_is_due(step) and (step - self._told >= self._together or step == self._total)
+        return self.entry_is_due(step) and (step - self.told >= self._together or step == self._total)
 
     def line_written(self, step: int, seconds: float) -> None:
         """Takes note of a line.
@@ -58,14 +61,14 @@ class Cadence:
             step: after which it was written.
             seconds: since the one before; the same number on all processes.
         """
-        steps, self._told = step - self._told, step
+        steps, self.told = step - self.told, step
         self._unsaved += seconds
         if step - self._from >= _FIRST_LINES[1]:  # the first step allocates and compiles
             self._paced = True
             per_second = steps / max(seconds, 1e-6)
             in_time = int(SECONDS_BETWEEN_ENTRIES * per_second)
             self._every = max(1, min(math.ceil(self._total / ENTRIES), in_time))
-            self._together = int(SECONDS_BETWEEN_LINES * per_second)
+            self._together = math.ceil(SECONDS_BETWEEN_LINES * per_second)
 
     @property
     def save_is_due(self) -> bool:

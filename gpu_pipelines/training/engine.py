@@ -222,7 +222,6 @@ class Trainer:
         cadence = Cadence(self._total, step, self._between_interruptions())
         self._parallel.train()
         began = saved = step
-        self._told = step
         if self._device.type == "cuda":
             bound(FIRST_STEP)
         if self._was_interrupted and step % between == 0:
@@ -265,17 +264,17 @@ class Trainer:
     def _tell(self, cadence: Cadence) -> None:
         """Writes the entries that ended since the last call; all processes call it together."""
         losses = self._losses.means()
-        speed = self._speed.take() | self._batches.streaming_figures()
+        speed, streaming = self._speed.take(), self._batches.streaming_figures()
         entries = [
             Entry(step, self._epoch(step), loss, rate, ended)
             for (step, rate, ended), loss in zip(self._entries, losses, strict=True)
         ]
-        self._log.training(list(takewhile(lambda entry: math.isfinite(entry.loss), entries)), speed)
-        self._require_finite(entries)
+        self._log.training(list(takewhile(lambda entry: math.isfinite(entry.loss), entries)), speed, streaming)
+        self._require_finite(entries, cadence.told)
         last = entries[-1].step
-        self._interruption.pace(self._losses.seconds / (last - self._told))
+        self._interruption.pace(self._losses.seconds / (last - cadence.told))
         cadence.line_written(last, self._losses.seconds)
-        self._told, self._entries, self._norms = last, [], []
+        self._entries, self._norms = [], []
 
     def _rows_come(self, step: int) -> bool:
         """Whether the rows of a step come; False if it was interrupted while it waited for them.
@@ -353,12 +352,17 @@ class Trainer:
             optimizer.zero_grad()
         self._scaler.update()
 
-    def _require_finite(self, entries: list[Entry]) -> None:
-        """Raises UserError, on all processes alike, where the weights are no longer worth keeping."""
+    def _require_finite(self, entries: list[Entry], told: int) -> None:
+        """Raises UserError, on all processes alike, where the weights are no longer worth keeping.
+
+        Args:
+            entries: since the last line.
+            told: step after which that was written.
+        """
         if self._norms:
             finite = torch.stack(self._norms).isfinite().tolist()
             if not all(finite):
-                raise self._diverged(f"The gradients of step {self._told + 1 + finite.index(False)} were no numbers")
+                raise self._diverged(f"The gradients of step {told + 1 + finite.index(False)} were no numbers")
         for entry in entries:
             if not math.isfinite(entry.loss):
                 raise self._diverged(f"The loss was {entry.loss} at step {entry.step}")

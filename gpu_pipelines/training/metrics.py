@@ -169,17 +169,20 @@ class MetricsLog:
         self._events.add_event(Event(step=step, file_version="brain.Event:2"))
         self._events.add_event(Event(step=step, session_log=SessionLog(status=SessionLog.START)))
 
-    def training(self, entries: list[Entry], speed: dict[str, float]) -> None:
+    def training(self, entries: list[Entry], speed: dict[str, float], streaming: dict[str, float]) -> None:
         """Writes entries of the training, and shows the last one.
 
         Args:
             entries: with losses that are numbers.
             speed: figures of the time since those before; they stand in each.
+            streaming: how fetching went in that time; it stands in the last one alone, because seconds are added up.
         """
-        for entry in entries:
-            self._write({**entry._asdict(), "epoch": round(entry.epoch, 4), **speed})
         if not entries:
             return
+        written = [{**entry._asdict(), "epoch": round(entry.epoch, 4), **speed} for entry in entries]
+        written[-1] |= streaming
+        for each in written:
+            self._write(each)
         now = time.monotonic()
         step, epoch, loss, rate, _ = entries[-1]
         if self._is_rank_0 and (now - self._printed > PROGRESS_SECONDS or step == self._total):
@@ -188,7 +191,7 @@ class MetricsLog:
             print(
                 f"step {step}/{self._total}  epoch {epoch:.1f}  loss {loss:.4f}  lr {rate:.2e}  "
                 f"{speed['samples_per_second']:,.0f} samples/s  {speed['memory_gb']:.1f} GB{utilization}"
-                f"{_told_streaming(speed)}",
+                f"{_told_streaming(streaming)}",
                 flush=True,
             )
 
@@ -217,12 +220,12 @@ class MetricsLog:
         self._events.add_summary(Summary(value=values), entry["step"], entry["time"])
 
 
-def _told_streaming(speed: dict[str, float]) -> str:
-    if "fetched_mb_per_second" not in speed:
+def _told_streaming(figures: dict[str, float]) -> str:
+    if not figures:
         return ""
     return (
-        f"  fetched {speed['fetched_mb_per_second']:,.1f} MB/s  stalled {speed['stalled_seconds']:.1f} s  "
-        f"cache {speed['cache_gb']:.2f} GB"
+        f"  fetched {figures['fetched_mb_per_second']:,.1f} MB/s  stalled {figures['stalled_seconds']:.1f} s  "
+        f"cache {figures['cache_gb']:.2f} GB"
     )
 
 

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
 
 from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature, Split
 from gpu_pipelines.training.batches import SampleOrder, TrainingBatches, validation_batches
 from gpu_pipelines.training.settings import TrainingSettings
 
+pytestmark = pytest.mark.usefixtures("group_of_one")
 ROWS, BATCH = 103, 12
 
 
@@ -33,13 +32,6 @@ class Numbers:
 
     def loss_tokens(self, columns: dict[str, np.ndarray]) -> int | None:
         return int(columns["number"].sum()) if self._loss_tokens else None
-
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
 
 
 @pytest.fixture(scope="module")

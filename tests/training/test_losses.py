@@ -1,21 +1,16 @@
-"""The means that a training tells of its losses."""
+"""What a training tells of its losses, and of the time that they took."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import torch
-import torch.distributed as dist
+from trainings import entries
 
-from gpu_pipelines.training.metrics import Losses
+from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog
 
-
-@pytest.fixture(scope="module", autouse=True)
-def group() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
+pytestmark = pytest.mark.usefixtures("group_of_one")
 
 
 def test_entries_that_are_told_together_have_the_means_that_each_has_alone() -> None:
@@ -45,3 +40,14 @@ def test_a_loss_that_is_no_number_is_told_as_that_of_its_entry() -> None:
     first, second, third, fourth = losses.means()
     assert (first, second, fourth) == (1.0, float("inf"), 2.0)
     assert third != third
+
+
+def test_what_is_said_of_fetching_is_said_once_of_entries_that_are_told_together(tmp_path: Path) -> None:
+    log = MetricsLog(tmp_path, tmp_path / "events", 9, 0, is_rank_0=True)
+    streaming = {"fetched_mb_per_second": 2.0, "stalled_seconds": 1.5, "cache_gb": 0.1}
+    for steps in ((1, 2, 3), (4,)):
+        told = [Entry(step, 0.1, 1.0, 0.1, float(step)) for step in steps]
+        log.training(told, {"samples_per_second": 3.0, "memory_gb": 0.1}, streaming)
+    log.close()
+    assert entries(tmp_path, "samples_per_second") == [3.0] * 4
+    assert entries(tmp_path, "stalled_seconds") == [1.5, 1.5], "their sum is the time that was waited"

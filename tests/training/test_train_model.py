@@ -120,7 +120,7 @@ def test_tensorboard_leaves_out_what_was_written_after_the_checkpoint_that_is_co
     for begins, steps, loss in ((0, range(1, 5), 1.0), (2, range(3, 6), 2.0)):
         log = MetricsLog(tmp_path, tmp_path / "events", 9, begins, is_rank_0=True)
         told = [Entry(step, 0.1, loss, 0.1, 5.0 * step) for step in steps]
-        log.training(told, {"samples_per_second": 3.0, "memory_gb": 0.1})
+        log.training(told, {"samples_per_second": 3.0, "memory_gb": 0.1}, {})
         log.close()
     events = EventAccumulator(str(tmp_path / "events"))
     events.Reload()
