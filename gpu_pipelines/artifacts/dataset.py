@@ -23,6 +23,7 @@ import numpy as np
 import pyarrow as pa
 
 from gpu_pipelines.artifacts.documents import read_as, sha256_of_tree, write_document
+from gpu_pipelines.artifacts.moments import Moments, joined_moments
 from gpu_pipelines.errors import UserError
 
 MANIFEST = "dataset.json"
@@ -33,6 +34,8 @@ NEAR_DUPLICATES = "near_duplicates.jsonl"
 LABEL_CONFLICTS = "label_conflicts.jsonl"
 SPLITS = ("train", "val", "test")
 SHARD_BYTES = 64 << 20
+# Numbers of a feature whose moments are kept, at most: more of them are pixels or an embedding.
+_MOST_NUMBERS = 1024
 # Elements of a list that are reckoned with where it is decided how many rows fill a shard.
 _USUAL_LENGTH = 256
 
@@ -61,6 +64,12 @@ class Feature:
     def elements(self) -> int:
         """Elements of a row's value; of lists a guess, of encoded images the most that they take."""
         return _USUAL_LENGTH if self.is_list else int(np.prod(self.shape))
+
+    @property
+    def has_moments(self) -> bool:
+        """Whether the mean and the spread of its numbers are kept in the manifest."""
+        is_float = not self.encoded and np.issubdtype(np.dtype(self.dtype), np.floating)
+        return is_float and not self.is_list and self.elements <= _MOST_NUMBERS
 
     @property
     def arrow_type(self) -> pa.DataType:
@@ -103,6 +112,8 @@ class Manifest:
         rows_read: records of the source; always records kept + duplicates + rows rejected.
         rejected: number of rejected rows by reason.
         class_rows: rows by split and class, in the order of `labels`; empty lists without classes.
+        moments: by split and feature, of features of few floating-point numbers; none of a dataset that was prepared
+            before they were kept.
         preprocessing: how raw records became features, for whoever serves the model.
         tokenizer: directory of the tokenizer relative to the dataset, where the task has one.
         tokenizer_files: hex SHA-256 of its files by name.
@@ -130,6 +141,7 @@ class Manifest:
     rows_read: int
     rejected: dict[str, int]
     class_rows: dict[str, list[int]]
+    moments: dict[str, dict[str, Moments]] = field(default_factory=dict)
     preprocessing: dict[str, Any] = field(default_factory=dict)
     tokenizer: str | None = None
     tokenizer_files: dict[str, str] = field(default_factory=dict)
@@ -194,6 +206,10 @@ class Manifest:
             rows_read=content["rows_read"],
             rejected=dict(content["rejected"]),
             class_rows={split: list(rows) for split, rows in content["class_rows"].items()},
+            moments={
+                split: {name: Moments.from_json(moments) for name, moments in found.items()}
+                for split, found in content.get("moments", {}).items()
+            },
             preprocessing=dict(content["preprocessing"]),
             tokenizer=content["tokenizer"],
             tokenizer_files=dict(content.get("tokenizer_files", {})),
@@ -272,6 +288,7 @@ class DatasetWriter:
         self._pending = {split: _Pending(self._features, self._rows_per_shard) for split in SPLITS}
         self._files: dict[str, list[DataFile]] = {split: [] for split in SPLITS}
         self._class_rows = {split: [0] * len(self._labels) for split in SPLITS}
+        self._moments: dict[str, dict[str, Moments]] = {split: {} for split in SPLITS}
         self._rejected: Counter[str] = Counter()
         self._kept = self._duplicates = self._near_duplicates = self._in_test_source = self._label_conflicts = 0
         # What an earlier attempt left is no dataset any more once its shards are written over.
@@ -414,6 +431,7 @@ class DatasetWriter:
             rows_read=told,
             rejected=dict(sorted(self._rejected.items())),
             class_rows=self._class_rows,
+            moments=self._moments,
             preprocessing=self._preprocessing,
             records=self._records,
             duplicates=self._duplicates,
@@ -427,6 +445,8 @@ class DatasetWriter:
 
     def _write_shard(self, split: str) -> None:
         pending = self._pending[split]
+        found = {n: Moments.of(pending.columns[n][: pending.rows]) for n, f in self._features.items() if f.has_moments}
+        self._moments[split] = joined_moments([self._moments[split], found])
         columns = [_column(feature, pending.columns[name][: pending.rows]) for name, feature in self._features.items()]
         columns.append(pa.array(pending.sources, pa.string()))
         if self._identity["slice_by"]:
@@ -706,6 +726,24 @@ class Dataset:
             UserError: a shard is missing or damaged.
         """
         return Split(self.directory, self.manifest, name)
+
+    def moments(self, split: str, name: str) -> Moments:
+        """How the numbers of a feature spread over a split; read from its rows where the manifest does not say.
+
+        Args:
+            split: `train`, `val` or `test`; with one row or more.
+            name: of the feature.
+
+        Raises:
+            UserError: the rows are to be read, and a shard is missing or damaged.
+        """
+        kept = self.manifest.moments.get(split, {}).get(name)
+        # An earlier version may have prepared some of the rows, and kept none of them.
+        if kept is not None and kept.rows == self.manifest.rows(split):
+            return kept
+        rows = self.split(split)
+        parts = ({name: Moments.of(columns[name])} for columns in rows.columns(0, len(rows), [name]))
+        return joined_moments(parts)[name]
 
     def slice_values(self, split: str, column: str) -> list[str]:
         """The value of a column of the source for each row of a split.

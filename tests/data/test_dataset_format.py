@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpu_pipelines.artifacts.dataset import MANIFEST, REJECTED, SPLITS, Dataset, DatasetWriter, Feature, Manifest
 from gpu_pipelines.artifacts.documents import sha256_of_file
+from gpu_pipelines.artifacts.moments import Moments, joined_moments
 from gpu_pipelines.errors import UserError
 
 FEATURES = {"image": Feature("uint8", (3, 2, 4)), "label": Feature("int32"), "weight": Feature("float32", (2,))}
@@ -352,3 +353,42 @@ def test_lists_of_any_length_are_filled_up_to_the_longest_of_the_rows_taken(tmp_
             assert not got[length:].any()
     widths = [columns["tokens"].shape for columns in split.columns(5, 23)]
     assert widths == [(5, 5), (10, 15), (3, 18)]
+
+
+def test_the_manifest_says_how_numbers_spread_over_each_split(dataset: Dataset) -> None:
+    assert {split: set(found) for split, found in dataset.manifest.moments.items()} == {
+        split: {"weight"} for split in SPLITS
+    }
+    weights = expected(range(23))["weight"].astype(np.float64)
+    found = dataset.moments("train", "weight")
+    assert found.rows == 23
+    assert found.mean == pytest.approx(weights.mean(axis=0))
+    assert found.deviation == pytest.approx(weights.std(axis=0))
+    assert dataset.moments("test", "weight").deviation == (1.0, 1.0)  # of one row
+
+
+@pytest.mark.parametrize("kept", [{}, {"train": {"weight": {"rows": 20, "mean": [0.0, 0.0], "squares": [0.0, 0.0]}}}])
+def test_what_an_earlier_version_did_not_keep_is_read_from_the_rows(tmp_path: Path, kept: dict[str, Any]) -> None:
+    moments = write(tmp_path).moments["train"]["weight"]
+    said = json.loads((tmp_path / MANIFEST).read_text())
+    (tmp_path / MANIFEST).write_text(json.dumps({**said, "moments": kept}))
+    assert Dataset(tmp_path).moments("train", "weight") == moments
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.lists(st.floats(-1e3, 1e3, width=32), min_size=1, max_size=9), min_size=1, max_size=6),
+    st.sampled_from([0.0, 1e6]),
+)
+def test_moments_of_parts_are_those_of_the_whole(parts: list[list[float]], far: float) -> None:
+    given = [np.array(part, dtype=np.float64) + far for part in parts]
+    joined = joined_moments({"x": Moments.of(part)} for part in given)["x"]
+    whole = np.concatenate(given)
+    assert joined.rows == len(whole)
+    assert joined.mean[0] == pytest.approx(whole.mean(), rel=1e-12, abs=1e-9)
+    assert joined.squares[0] == pytest.approx(((whole - whole.mean()) ** 2).sum(), rel=1e-9, abs=1e-9)
+
+
+def test_a_number_that_is_the_same_everywhere_has_no_spread_but_one_of_rounding() -> None:
+    same = np.full(1001, 1 / 3)
+    assert joined_moments({"x": Moments.of(part)} for part in np.array_split(same, 7))["x"].deviation == (1.0,)

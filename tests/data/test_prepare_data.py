@@ -21,6 +21,7 @@ from conftest import write_photos
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from PIL import Image
+from preparing import prepare_alone
 
 from gpu_pipelines.artifacts.dataset import MANIFEST, REJECTED, SPLITS, Dataset, Manifest
 from gpu_pipelines.data.prepare import prepare_data
@@ -504,3 +505,18 @@ def test_a_fraction_that_is_no_share_is_refused(name: str, value: float) -> None
 def test_fractions_that_leave_nothing_for_training_are_refused() -> None:
     assert PrepareSettings(val_fraction=0.5, test_fraction=0.5).problems()
     assert not PrepareSettings(val_fraction=0.49, test_fraction=0.5).problems()
+
+
+def test_the_moments_of_a_dataset_are_those_of_the_rows_of_all_units(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).normal(100, 2, 300)
+    (tmp_path / "rows.csv").write_text("x,y\n" + "".join(f"{x},{-x}\n" for x in values))
+    asked = PrepareSettings(source=str(tmp_path / "rows.csv"), task="regression", label_column="y")
+    prepare_alone(asked, tmp_path / "data", 5000)
+    dataset = Dataset(tmp_path / "data")
+    assert len(dataset.manifest.splits["train"]) > 2
+    for split in SPLITS:
+        rows, found = dataset.split(split), dataset.manifest.moments[split]
+        numbers = np.concatenate([columns["target"] for columns in rows.columns(0, len(rows))]).astype(np.float64)
+        assert found["target"].rows == len(numbers)
+        assert found["target"].mean == pytest.approx(numbers.mean(axis=0))
+        assert found["target"].deviation == pytest.approx(numbers.std(axis=0))

@@ -13,7 +13,7 @@ from cut_off import require_same_bits
 from PIL import Image
 from sklearn import metrics as sklearn_metrics
 
-from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.dataset import MANIFEST, Dataset
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report as write_data_report
@@ -132,6 +132,19 @@ def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
 
 
 @pytest.mark.slow
+def test_what_the_numbers_are_measured_by_is_told_by_dataset_json_alone(diabetes: Dataset, tmp_path: Path) -> None:
+    """An evaluation of a dataset larger than the disk has no train, and a training that streams would read it whole."""
+    (tmp_path / MANIFEST).write_bytes((diabetes.directory / MANIFEST).read_bytes())
+    form = Regression.for_dataset(Dataset(tmp_path)).form
+    train = diabetes.split("train")
+    (columns,) = train.columns(0, len(train))
+    inputs = [columns[f"input.{name}"].astype(np.float64) for name in form.inputs]
+    assert form.mean == pytest.approx(columns["target"].mean(axis=0, dtype=np.float64))
+    assert form.deviation == pytest.approx(columns["target"].std(axis=0, dtype=np.float64))
+    assert form.inputs_mean == pytest.approx([values.mean() for values in inputs])
+    assert form.inputs_deviation == pytest.approx([values.std() for values in inputs])
+
+
 def test_a_training_cut_off_and_continued_ends_with_the_same_bits(
     diabetes: Dataset, trained: Path, tmp_path: Path
 ) -> None:

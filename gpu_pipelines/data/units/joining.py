@@ -19,6 +19,7 @@ from gpu_pipelines.artifacts.dataset import (
     Manifest,
 )
 from gpu_pipelines.artifacts.documents import sha256_of_tree, write_document
+from gpu_pipelines.artifacts.moments import joined_moments
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.files_read import FilesOfSources
 from gpu_pipelines.data.units.source_shards import SourceShard
@@ -96,6 +97,7 @@ def _sum_of(manifests: Sequence[Manifest]) -> Manifest:
             split: [sum(rows) for rows in zip(*(manifest.class_rows[split] for manifest in manifests), strict=True)]
             for split in SPLITS
         },
+        moments={split: joined_moments(manifest.moments.get(split, {}) for manifest in manifests) for split in SPLITS},
         records={split: sum(manifest.records[split] for manifest in manifests) for split in manifests[0].records},
         duplicates=sum(manifest.duplicates for manifest in manifests),
         near_duplicates=sum(manifest.near_duplicates for manifest in manifests),

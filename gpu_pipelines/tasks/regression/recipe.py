@@ -13,7 +13,7 @@ import torch
 from safetensors.torch import load_model, save_model
 from torch import nn
 
-from gpu_pipelines.artifacts.dataset import Dataset, Split
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
@@ -79,11 +79,11 @@ class Regression(Recipe):
                 f"The dataset {dataset.directory} was prepared for {manifest.task}; regression needs numbers to learn.",
                 "Prepare it with task=regression.",
             )
-        said, train = manifest.preprocessing, dataset.split("train")
+        said = manifest.preprocessing
         names = list(said.get("inputs", []))
         kind = "image" if "image" in manifest.features else "text" if manifest.tokenizer else "numbers"
-        inputs = _statistics(train, [f"{_INPUT}{name}" for name in names])
-        form = Form(kind, list(said["targets"]), *_statistics(train, ["target"]), names, *inputs)
+        inputs = _spread(dataset, [f"{_INPUT}{name}" for name in names])
+        form = Form(kind, list(said["targets"]), *_spread(dataset, ["target"]), names, *inputs)
         return cls(form, _inner_for(dataset, form))
 
     @classmethod
@@ -256,15 +256,7 @@ def _inner_for(dataset: Dataset, form: Form) -> Any:
     return None
 
 
-def _statistics(split: Split, names: list[str]) -> tuple[list[float], list[float]]:
-    """Mean and standard deviation of features, each of one or more numbers; a constant has the deviation 1."""
-
-    def rows() -> Any:
-        for columns in split.columns(0, len(split), names):
-            yield np.column_stack([columns[name] for name in names]).astype(np.float64)
-
-    if not names:
-        return [], []
-    mean = sum(part.sum(axis=0) for part in rows()) / len(split)
-    deviation = np.sqrt(sum(((part - mean) ** 2).sum(axis=0) for part in rows()) / len(split))
-    return mean.tolist(), np.where(deviation > 0, deviation, 1.0).tolist()
+def _spread(dataset: Dataset, names: list[str]) -> tuple[list[float], list[float]]:
+    """Mean and standard deviation over the rows of train of features, each of one or more numbers."""
+    found = [dataset.moments("train", name) for name in names]
+    return [mean for each in found for mean in each.mean], [value for each in found for value in each.deviation]
