@@ -2,7 +2,8 @@
 
 A shard is named by its hash, and is there only once all of it has come and has that hash. Every process fetches; that
 no two fetch the same, and that none is deleted while it is read, is by locks of the kernel (flock), which end with the
-process however it ends. The space of a shard is taken before it is fetched. What is needed last goes first.
+process however it ends. The space of a shard is taken before it is fetched. What is needed last goes first, and each
+process tells the others what it reads next, so that it is kept for it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +25,9 @@ from gpu_pipelines.artifacts.remote_files import read_remote
 from gpu_pipelines.errors import DamagedError, NotFoundError, UserError, is_of_a_full_disk
 
 _LOCK = ".lock"
-_SHARD, _PART = ".arrow", ".part"
+_SHARD, _PART, _ASKED = ".arrow", ".part", ".asked"
+#: Bytes of the names that a process asks for, at most.
+_MOST_ASKED = 1 << 16
 _PIECE = 16 << 20
 #: How long a thread waits for a change that another process may have made.
 _READER_LOOKS, _FETCHER_LOOKS = 0.01, 0.1
@@ -70,10 +74,13 @@ class ShardCache:
         self._due: dict[str, int] = {}
         self._asked_by: dict[int, list[str]] = {}
         self._failures: dict[str, tuple[Exception, bool]] = {}
-        self._choosing, self._changed, self._arrived = threading.Lock(), threading.Event(), threading.Event()
+        self._choosing, self._telling = threading.Lock(), threading.Lock()
+        self._changed, self._arrived = threading.Event(), threading.Event()
         self._closed = False
         self._bytes, self._stalled = 0, 0.0
         directory.mkdir(parents=True, exist_ok=True)
+        with self._alone():
+            self._told = _Told(directory)
         self._threads = [threading.Thread(target=self._fetch_what_comes, daemon=True) for _ in range(fetchers)]
         for thread in self._threads:
             thread.start()
@@ -86,7 +93,9 @@ class ShardCache:
 
     def ask(self, paths: Sequence[str]) -> None:
         """Says which shards this thread reads next, in place of those that it has asked for before."""
-        self._asked_by[threading.get_ident()] = list(paths)
+        with self._telling:
+            self._asked_by[threading.get_ident()] = list(paths)
+            self._told.tell([self._file(path) for path in self._asked()])
         self._changed.set()
 
     def hold(self, path: str, then: Sequence[str] = ()) -> HeldShard:
@@ -128,6 +137,7 @@ class ShardCache:
         self._changed.set()
         for thread in self._threads:
             thread.join(_FETCHER_LOOKS)  # one in the middle of a shard ends with it, or with the process
+        self._told.close()
 
     def _asked(self) -> list[str]:
         return [path for asked in list(self._asked_by.values()) for path in asked]
@@ -135,10 +145,12 @@ class ShardCache:
     def _file(self, path: str) -> str:
         return self.shards[path].sha256 + _SHARD
 
-    def _dues(self) -> Callable[[str], float]:
+    def _dues(self, others: Sequence[Sequence[str]]) -> Callable[[str], float]:
         """When files are needed: first what is asked for, then what is expected, each in its order; the rest never."""
-        asked, expected = [self._file(path) for path in self._asked()], self._due
-        first = {name: place - len(asked) for place, name in enumerate(asked)}
+        asked = [[self._file(path) for path in self._asked()], *others]
+        places = [(place, name) for names in asked for place, name in enumerate(names)]
+        first = {name: place - len(places) for place, name in sorted(places, reverse=True)}
+        expected = self._due
         return lambda name: first.get(name, expected.get(name, inf))
 
     def _held(self, path: str) -> HeldShard | None:
@@ -214,8 +226,12 @@ class ShardCache:
             UserError: the disk is full.
         """
         size, part = self.shards[path].size, self.shards[path].sha256 + _PART
-        due = self._dues()
         with self._alone():
+            others = self._told.by_others()
+            due = self._dues(others)
+            # What is read in order needs room again and again: others that took it meanwhile would soon go for it.
+            only_free = path not in self._asked() and any([self._asked(), *others])
+            before = inf if only_free else due(self._file(path))
             there = files_in(self._directory)
             if self._is_there(there, path):
                 return None
@@ -225,7 +241,7 @@ class ShardCache:
                 return None
             try:
                 there.pop(part, None)
-                self._make_room(there, sum(there.values()) + size - self.bound, due, due(self._file(path)))
+                self._make_room(there, sum(there.values()) + size - self.bound, due, before)
                 os.ftruncate(descriptor, min(size, os.fstat(descriptor).st_size))
                 os.posix_fallocate(descriptor, 0, size)
             except (OSError, _NoRoomError) as error:
@@ -320,10 +336,52 @@ def files_in(directory: Path) -> dict[str, int]:
     found = {}
     with os.scandir(directory) as entries:
         for entry in entries:
-            with suppress(FileNotFoundError):
-                found[entry.name] = entry.stat().st_size
-    found.pop(_LOCK, None)
+            if entry.name.endswith((_SHARD, _PART)):
+                with suppress(FileNotFoundError):
+                    found[entry.name] = entry.stat().st_size
     return found
+
+
+class _Told:
+    """What the processes of a machine read next: a file of each of them, locked for as long as it lives.
+
+    Args:
+        directory: the cache; nobody else changes its files meanwhile.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        descriptor, name = tempfile.mkstemp(_ASKED, dir=directory)
+        self._path, self._file, self._content = Path(name), os.fdopen(descriptor, "wb", buffering=0), b""
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+
+    def tell(self, names: Sequence[str]) -> None:
+        """Tells the others which files this process reads next, the first of them first.
+
+        Who reads it in the middle of the change meets some of the old names, and keeps files for nobody once.
+        """
+        content = "\n".join(names).encode()[:_MOST_ASKED]
+        if content != self._content:
+            with suppress(OSError):  # on a full disk they hear of it later, when this process says it again
+                os.pwrite(self._file.fileno(), content, 0)
+                self._file.truncate(len(content))
+                self._content = content
+
+    def by_others(self) -> list[list[str]]:
+        """What each of the other processes reads next; to be called while nobody else changes the files."""
+        found = []
+        for path in self._path.parent.glob(f"*{_ASKED}"):
+            if path == self._path:
+                continue
+            with suppress(FileNotFoundError), path.open("rb") as file:
+                if _is_locked(file.fileno(), fcntl.LOCK_SH):
+                    path.unlink()  # its process has ended
+                else:
+                    found.append(file.read(_MOST_ASKED).decode().split())
+        return found
+
+    def close(self) -> None:
+        """Tells nobody anything from now on."""
+        self._path.unlink(missing_ok=True)
 
 
 class _NoRoomError(Exception):

@@ -102,10 +102,14 @@ class StreamedSplit(Split):
         """As `Split.columns`; the arrays of a shard are not to be used when the next one is asked for."""
         touched = self._touched(start, stop)
         with self._reading:
-            for index in touched:
-                self._next = [each for each in self._behind(index) if each in touched]
-                first, end = self._starts[index : index + 2].tolist()
-                yield from super().columns(max(start, first), min(stop, end), names)
+            try:
+                for index in touched:
+                    self._next = [each for each in self._behind(index) if each in touched]
+                    first, end = self._starts[index : index + 2].tolist()
+                    yield from super().columns(max(start, first), min(stop, end), names)
+                    self._let_go(self._stay)
+            finally:  # the caller may have seen enough
+                self.end_of_order()
                 self._let_go(self._stay)
 
     def sources(self, rows: Sequence[int]) -> list[str]:
@@ -115,6 +119,10 @@ class StreamedSplit(Split):
                 return super().sources(rows)
             finally:
                 self._let_go(self._stay)
+
+    def end_of_order(self) -> None:
+        """Says that this thread reads no more rows in order for now, so that nothing is fetched or kept for it."""
+        self.cache.ask([])
 
     def let_go(self) -> None:
         """Lets go of all shards."""

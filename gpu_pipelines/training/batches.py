@@ -256,9 +256,9 @@ def validation_batches(
     """This process's batches of a split in order, each with its number of loss tokens.
 
     All processes get the same number of batches, because a sharded model is run by all of them together; one that has
-    no rows left runs the first ones again with no loss tokens.
+    no rows left runs those before again with no loss tokens.
     """
-    for numbers, beyond in shares_in_order(len(rows), rows_per_batch):
+    for numbers, beyond in shares_in_order(rows, rows_per_batch):
         columns = rows.take(numbers)
         if reference is not None:
             columns[REFERENCE] = reference[numbers]
@@ -267,14 +267,19 @@ def validation_batches(
         yield recipe.batch(columns, device), 0 if beyond else count
 
 
-def shares_in_order(rows: int, rows_per_batch: int) -> Iterator[tuple[np.ndarray, bool]]:
+def shares_in_order(rows: Split, rows_per_batch: int) -> Iterator[tuple[np.ndarray, bool]]:
     """This process's rows of a split in order, a batch at a time.
 
-    All processes get the same number of batches. One that has no rows left gets the first ones again, and True.
+    All processes get the same number of batches. One that has no rows left gets those before again, whose shard is
+    still there, and True.
     """
     rank, world = dist.get_rank(), dist.get_world_size()
-    for start in range(0, rows, rows_per_batch * world):
-        low = start + rank * rows_per_batch
-        beyond = low >= rows
-        low = 0 if beyond else low
-        yield np.arange(low, min(low + rows_per_batch, rows)), beyond
+    try:
+        for start in range(0, len(rows), rows_per_batch * world):
+            low = start + rank * rows_per_batch
+            beyond = low >= len(rows)
+            low = max(0, low - rows_per_batch * world) if beyond else low
+            yield np.arange(low, min(low + rows_per_batch, len(rows))), beyond
+    finally:
+        if isinstance(rows, StreamedSplit):
+            rows.end_of_order()  # the last rows are those of another process, perhaps

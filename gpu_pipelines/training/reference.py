@@ -95,7 +95,7 @@ class References:
 
     def _computed(self, model: nn.Module, rows: Split, rows_per_batch: int) -> np.ndarray | None:
         whole: torch.Tensor | None = None
-        for numbers, beyond in shares_in_order(len(rows), rows_per_batch):
+        for numbers, beyond in shares_in_order(rows, rows_per_batch):
             batch = self._recipe.batch(rows.take(numbers), self._device)
             with torch.no_grad(), computing_in(self._precision, self._device.type):
                 found = self._recipe.reference(model, batch).float().cpu()

@@ -12,6 +12,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -99,7 +100,8 @@ def watched(disk: Path) -> Iterator[list[int]]:
             for lock in disk.glob("gpu-pipelines-shards-*/*/.lock"):
                 with lock.open() as held:  # a file that gets another name meanwhile would be counted twice
                     fcntl.flock(held, fcntl.LOCK_EX)
-                    seen.append(sum(path.stat().st_size for path in lock.parent.iterdir()))
+                    shards = [path for path in lock.parent.iterdir() if path.suffix in (".arrow", ".part")]
+                    seen.append(sum(path.stat().st_size for path in shards))
 
     thread = threading.Thread(target=watch)
     thread.start()
@@ -268,6 +270,58 @@ class Rows:
 
     def loss_tokens(self, columns: dict[str, np.ndarray]) -> int | None:
         return None
+
+
+def test_readers_of_val_that_share_a_full_cache_fetch_each_shard_once(
+    stored: str, numbers: Path, tmp_path: Path, own_disk: Path
+) -> None:
+    settings = replace(SETTINGS, cache_gb=bytes_of(numbers) / 1e10)
+    val = [path.stat().st_size for path in (numbers / "val").glob("*.arrow")]
+    with given_data(settings, stored, str(tmp_path), processes=3) as data:
+        assert data.shards is not None
+        largest = max(data.shards.sizes.values())
+        datasets_of_three = [data.dataset() for _ in range(3)]
+        trains = [each.split("train") for each in datasets_of_three]
+        for train in trains:
+            train.expect(range(40), [0])
+            train.take(np.arange(1))
+        cache = cache_of(own_disk)
+        while trains[0].cache.used() <= trains[0].cache.bound - largest or list(cache.glob("*.part")):
+            time.sleep(0.01)
+        for train in trains:
+            train.cache.taken()
+        # A process that was killed asks for nothing more.
+        left = cache / "left.asked"
+        left.write_text("\n".join(path.name for path in cache.glob("*.arrow")))
+
+        def read(rank: int) -> None:
+            split, random_ = datasets_of_three[rank].split("val"), random.Random(rank)
+            for start in range(8 * rank, len(split), 24):
+                split.take(np.arange(start, min(start + 8, len(split))))
+                time.sleep(random_.random() / 50)
+            all_are_done.wait()
+            counted.wait()
+            split.end_of_order()
+
+        all_are_done, counted = threading.Barrier(4), threading.Event()
+        with ThreadPoolExecutor(3) as threads:
+            ended = [threads.submit(read, rank) for rank in range(3)]
+            all_are_done.wait()
+            fetched = sum(train.cache.taken()[0] for train in trains)
+            counted.set()
+            for each in ended:
+                each.result()
+        assert fetched <= sum(val) + largest
+        assert not left.exists()
+        # What comes next of train takes the place of val.
+        later = time.monotonic() + 20
+        while not sum(train.cache.taken()[0] for train in trains) and time.monotonic() < later:
+            time.sleep(0.01)
+        assert time.monotonic() < later
+        for train in trains:
+            train.cache.close()
+            train.let_go()
+    assert not list(cache.glob("*.asked"))
 
 
 def test_what_is_evaluated_of_a_large_dataset_is_copied_without_train(
