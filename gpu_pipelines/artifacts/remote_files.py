@@ -376,6 +376,18 @@ def own_folder(kind: str) -> Path:
     return place
 
 
+def folder_at(place: str) -> Path:
+    """The directory at a place; of a folder in object storage a copy, made once on each machine.
+
+    Args:
+        place: a path, which may begin with `~`, or such as `gs://bucket/folder`.
+
+    Raises:
+        UserError: the folder in object storage is empty or cannot be read.
+    """
+    return fetched_folder(place) if is_remote(place) else Path(place).expanduser()
+
+
 def fetched_folder(uri: str, without: Callable[[str], bool] | None = None) -> Path:
     """A local copy of a folder, downloaded once by all processes of this machine that ask for it.
 

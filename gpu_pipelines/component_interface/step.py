@@ -13,7 +13,7 @@ from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_large_for_the_disk, is_remote, listed
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, folder_at, is_remote, listed
 from gpu_pipelines.component_interface.attempts import attempts
 from gpu_pipelines.component_interface.parameter import CALLED, parameters_in, typed
 from gpu_pipelines.errors import UserError, nearest, user_errors_end_the_step
@@ -144,27 +144,7 @@ def local_files(artifact: Any) -> Path:
     Raises:
         UserError: the artifact has no files, or the storage cannot be read.
     """
-    place = place_of(artifact)
-    return fetched_folder(place) if is_remote(place) else Path(place)
-
-
-def files_to_evaluate(dataset: Any) -> Path:
-    """The same of a dataset; of one in object storage that is larger than half of the free disk, all but `train`.
-
-    Raises:
-        UserError: the dataset has no files, or the storage cannot be read.
-    """
-    place = place_of(dataset)
-    if not is_remote(place):
-        return Path(place)
-    sizes = RemoteFolder(place).sizes()
-    train = {name for name in sizes if name.startswith("train/")}
-    if not is_large_for_the_disk(sum(sizes.values())):
-        return fetched_folder(place)
-    kept = sum(size for name, size in sizes.items() if name not in train)
-    told = f"all but train is copied, {kept / 1e9:,.2f} GB"
-    print(f"{place} is larger than half of the free disk: {told}", flush=True)
-    return fetched_folder(place, without=train.__contains__)
+    return folder_at(place_of(artifact))
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.component_interface.step import local_files, log_metrics, own_process, with_advanced
+from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
+from gpu_pipelines.component_interface.step import log_metrics, own_process, place_of, with_advanced
 from gpu_pipelines.drift.check import DriftCheck, check_for_drift
 from gpu_pipelines.drift.report import write_report
 from gpu_pipelines.drift.settings import DriftSettings
@@ -74,4 +75,4 @@ def _as_name(text: str) -> str:
 
 
 def _dataset(artifact: Any) -> Callable[[], Dataset] | None:
-    return None if artifact is None else lambda: Dataset(local_files(artifact))
+    return None if artifact is None else lambda: Dataset(dataset_to_evaluate(place_of(artifact)))

@@ -45,7 +45,7 @@ def evaluate(
         UserError: something is wrong with a value, or data and checkpoints do not belong together.
         TypeError: there is no such parameter.
     """
-    from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+    from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
     from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
     from gpu_pipelines.evaluation.report import write_report
     from gpu_pipelines.evaluation.settings import EvaluationSettings
@@ -58,7 +58,7 @@ def evaluate(
     places = named_places([fspath(each) for each in given])
     with ExitStack() as stack:
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")))
-        rows = fetched_folder(fspath(dataset)) if is_remote(fspath(dataset)) else Path(dataset)
+        rows = dataset_to_evaluate(fspath(dataset))
         own = bool(settings.scoring_function)
         directories = local_checkpoints(places, scratch / "checkpoints", has_own_scores=own)
         folder = Path(output) if output is not None else scratch / "output"

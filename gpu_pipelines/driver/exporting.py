@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
@@ -79,10 +78,10 @@ def dataset_of(place: str, model: Model) -> Dataset:
     """
     from gpu_pipelines.artifacts.dataset import Dataset
     from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
-    from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+    from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
 
     if place:
-        return Dataset(fetched_folder(place) if is_remote(place) else Path(place).expanduser())
+        return Dataset(dataset_to_evaluate(place))
     if not (model.directory / EVALUATION).is_file():
         raise UserError(
             f"{model.title} was registered without an evaluation, so its test rows are not known.", "Give --dataset."

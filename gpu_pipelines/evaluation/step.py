@@ -12,8 +12,8 @@ from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
 from gpu_pipelines.component_interface.step import (
-    files_to_evaluate,
     log_metrics,
     output_files,
     own_process,
@@ -71,7 +71,7 @@ def run(
         from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 
         settings = with_advanced(settings, advanced)
-        rows = files_to_evaluate(dataset)
+        rows = dataset_to_evaluate(place_of(dataset))
         places = _places([checkpoints, more_checkpoints, *(collected or [])])
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
             directories = local_checkpoints(places, Path(scratch), has_own_scores=bool(settings.scoring_function))

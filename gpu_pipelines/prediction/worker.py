@@ -10,10 +10,9 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.artifacts.remote_files import folder_at, is_remote
 from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT, Problem
 from gpu_pipelines.data.units.parallel import in_order
@@ -109,7 +108,7 @@ def worker_for(work: Work) -> Callable[[Piece], Predicted]:
 
 class _Worker:
     def __init__(self, work: Work) -> None:
-        directory = fetched_folder(work.model) if is_remote(work.model) else Path(work.model)
+        directory = folder_at(work.model)
         if work.on_gpu and not gpus_here():
             raise UserError("A worker has no GPU that PyTorch sees.", "Check its image and driver, or give device=cpu.")
         self._at_once = work.rows_at_once or (_ROWS_ON_GPU if work.on_gpu else _ROWS_ON_CPU)

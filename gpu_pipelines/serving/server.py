@@ -9,12 +9,11 @@ import socket
 import sys
 import threading
 import time
-from pathlib import Path
 from types import FrameType
 
 import uvicorn
 
-from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.artifacts.remote_files import folder_at
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.garbage import collect_as_usual
 from gpu_pipelines.serving.app import Serving
@@ -127,7 +126,7 @@ class _Server(uvicorn.Server):
         try:
             from gpu_pipelines.serving.predictors import load_predictor, name_of
 
-            directory = fetched_folder(model) if is_remote(model) else Path(model)
+            directory = folder_at(model)
             predictor, name = load_predictor(directory, settings), name_of(directory)
         except UserError as error:
             print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)

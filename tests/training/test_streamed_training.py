@@ -22,14 +22,13 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from kfp.dsl import Dataset as DatasetArtifact
 from started_training import run_training, weights_digest
 from trainings import entries, numbers_dataset, train_here
 
 from gpu_pipelines.artifacts import dataset as datasets
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
-from gpu_pipelines.component_interface.step import files_to_evaluate
 from gpu_pipelines.errors import DamagedError, NotFoundError, UserError
 from gpu_pipelines.training.batches import TrainingBatches
 from gpu_pipelines.training.settings import TrainingSettings
@@ -327,13 +326,12 @@ def test_readers_of_val_that_share_a_full_cache_fetch_each_shard_once(
 def test_what_is_evaluated_of_a_large_dataset_is_copied_without_train(
     stored: str, numbers: Path, own_disk: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = DatasetArtifact(name="dataset", uri=stored, metadata={})
-    assert len(Dataset(files_to_evaluate(given)).split("train")) > 3000
+    assert len(Dataset(dataset_to_evaluate(stored)).split("train")) > 3000
     with given_data(replace(SETTINGS, cache_gb=1.0), stored, str(tmp_path)) as streamed:
         assert not list(streamed.directory.rglob("*.arrow"))
     usage, tight = shutil.disk_usage, int(1.9 * bytes_of(numbers))
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=tight))
-    copied = Dataset(files_to_evaluate(given))
+    copied = Dataset(dataset_to_evaluate(stored))
     for split in ("val", "test"):
         assert len(copied.split(split).take(np.arange(5))["target"]) == 5
     with pytest.raises(UserError, match=r"There is no shard .*train/part-00000.arrow"):

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, folder_at, is_remote
 from gpu_pipelines.component_interface.step import PLACE
 from gpu_pipelines.errors import Interrupted, UserError, as_data, from_data
 
@@ -169,7 +169,7 @@ class Exchange:
             UserError: rank 0 has left no outputs.
         """
         place = f"{self.place}/{_OUTPUTS}"
-        directory = fetched_folder(place) if is_remote(place) else Path(place)
+        directory = folder_at(place)
         if not (directory / EXECUTOR_OUTPUT).is_file():
             raise UserError(f"The TrainJob has ended without outputs in {place}.", "Look at the log of its first node.")
         told = json.loads((directory / EXECUTOR_OUTPUT).read_text(encoding="utf-8"))
