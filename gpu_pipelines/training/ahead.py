@@ -1,9 +1,10 @@
-"""What a step needs on a GPU is made while steps before it compute: on a thread, and on a stream of its own."""
+"""What a step needs is made while steps before it compute: for a GPU on a thread, and on a stream of its own."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor, Future, ThreadPoolExecutor, wait
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
@@ -16,8 +17,8 @@ class Ahead:
 
     Args:
         device: of the training. For a GPU that is done by a thread, whose copies and computations have a stream of
-            their own; from pinned memory, as `on_device` takes it, they are done while the GPU computes a step. CPUs
-            that compute steps have nothing left for a thread: it would only interrupt them.
+            their own; from pinned memory, as `on_device` takes it, they are done while the GPU computes a step. On CPUs
+            that compute steps a thread would only interrupt them: there it is done when `make_begun` is called.
         on_thread: whether there is one; left out, for a GPU.
     """
 
@@ -25,11 +26,16 @@ class Ahead:
         is_cuda = device.type == "cuda"
         self._stream = torch.cuda.Stream(device) if is_cuda else None
         has_thread = is_cuda if on_thread is None else on_thread
-        self._thread: Executor = ThreadPoolExecutor(1, thread_name_prefix="batches") if has_thread else _AtOnce()
+        self._thread: Executor = ThreadPoolExecutor(1, thread_name_prefix="batches") if has_thread else _WhenAsked()
 
     def begin(self, make: Callable[[], Made]) -> Coming[Made]:
-        """Begins to make something, once what was begun before is made; without a thread, it is made now."""
+        """Begins to make something, once what was begun before is made."""
         return Coming(self._thread.submit(self._made, make))
+
+    def make_begun(self) -> None:
+        """Makes what was begun, where no thread does; what is wanted sooner is made then."""
+        if isinstance(self._thread, _WhenAsked):
+            self._thread.catch_up()
 
     def _made(self, make: Callable[[], Made]) -> tuple[Made, torch.cuda.Event | None]:
         if self._stream is None:
@@ -50,6 +56,8 @@ class Coming(Generic[Made]):
 
     def is_made(self, seconds: float) -> bool:
         """Waits for it for so long at most; whether it is made, or making it has failed."""
+        if isinstance(self._future, _Asked):
+            self._future.work()
         return bool(wait([self._future], seconds).done)
 
     def made(self) -> Made:
@@ -67,13 +75,37 @@ class Coming(Generic[Made]):
             tensor.record_stream(computing)  # its memory is not given to the next batch before this one was used
 
 
-class _AtOnce(Executor):
-    """Does what is submitted, before it returns."""
+class _Asked(Future[Any]):
+    """Work that is done by whoever wants its result."""
+
+    def __init__(self, work: Callable[[], Any]) -> None:
+        super().__init__()
+        self._work = work
+
+    def work(self) -> None:
+        if self.done():
+            return
+        try:
+            self.set_result(self._work())
+        except Exception as error:
+            self.set_exception(error)
+
+    def result(self, timeout: float | None = None) -> Any:
+        self.work()
+        return super().result(timeout)
+
+
+class _WhenAsked(Executor):
+    """Does what is submitted when it is asked to."""
+
+    def __init__(self) -> None:
+        self._submitted: list[_Asked] = []
 
     def submit(self, work: Any, /, *arguments: Any, **named: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-        try:
-            future.set_result(work(*arguments, **named))
-        except Exception as error:
-            future.set_exception(error)
-        return future
+        self._submitted.append(_Asked(partial(work, *arguments, **named)))
+        return self._submitted[-1]
+
+    def catch_up(self) -> None:
+        for each in self._submitted:
+            each.work()
+        self._submitted.clear()

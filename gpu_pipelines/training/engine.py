@@ -14,13 +14,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.tensor import DTensor
 
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.errors import UnfitParametersError, UserError, some_of
+from gpu_pipelines.errors import UnfitParametersError
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, frozen_weights_sha256, trained_weights, training_state
 from gpu_pipelines.tasks.nf4 import quantize
@@ -33,7 +32,7 @@ from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
 from gpu_pipelines.training.frozen_weights import hold_frozen, state_bytes
-from gpu_pipelines.training.gradient_buckets import settle_buckets
+from gpu_pipelines.training.gradients import Gradients
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
 from gpu_pipelines.training.layer_rates import layer_scales
@@ -41,6 +40,7 @@ from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog, Speed
 from gpu_pipelines.training.optimizer import SCALE, make_optimizers
 from gpu_pipelines.training.parallelism import (
+    before_gradients_are_awaited,
     built_once,
     choose_parallelism,
     mesh_of,
@@ -110,7 +110,7 @@ class Trainer:
         scales = layer_scales(self._model, recipe.blocks(self._model), decay) if decay else None
         self._parallel = self._place()
         self._average = WeightAverage(self._model, settings.ema_decay) if settings.ema_decay else None
-        self._trained = [parameter for parameter in self._model.parameters() if parameter.requires_grad]
+        self._gradients = Gradients(self._model, self._parallel)
         self._optimizers = make_optimizers(self._model, settings, scales)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
         rows = dataset.split("train")
@@ -169,7 +169,7 @@ class Trainer:
         for block in self._to_compile:  # after the operations were counted, which compiled code would hide
             block.compile()
         step = self._resume(cost)
-        settle_buckets(self._parallel, self._first_loss, self._gradients)
+        self._gradients.settle_buckets(self._first_loss)
         self._batches.begin(step, self._end)
         self._writer.require_room({"model": trained_weights(self._model)}, averages=int(self._average is not None))
         events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
@@ -313,9 +313,12 @@ class Trainer:
             for batch, _ in micro_batches:
                 batch[SUMS] = sums
         for number, (batch, loss_tokens) in enumerate(micro_batches, start=1):
-            with without_all_reduce(self._parallel, last=number == len(micro_batches)):
+            last = number == len(micro_batches)
+            with without_all_reduce(self._parallel, last=last):
                 with computing_in(self._precision, self._device.type):
                     total = self._recipe.loss(self._parallel, batch) * loss_tokens
+                if last:
+                    before_gradients_are_awaited(total, self._batches.make_begun)
                 # The all-reduce takes the mean over the processes; what is wanted is the sum over the loss tokens.
                 self._scaler.scale(total * (world / max(1, all_loss_tokens))).backward()
             self._losses.add(total, loss_tokens)
@@ -338,13 +341,9 @@ class Trainer:
         return total
 
     def _update(self) -> None:
-        gradients = self._gradients()
         for optimizer in self._optimizers:
             self._scaler.unscale_(optimizer)
-        norm = nn.utils.get_total_norm(gradients)
-        norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
-        if self._settings.gradient_clip:
-            nn.utils.clip_grads_with_norm_(self._trained, self._settings.gradient_clip, norm)
+        norm = self._gradients.clip(self._settings.gradient_clip)
         if not self._scaler.is_enabled():  # the scaler itself looks, and leaves out an update
             self._norms.append(norm)
         for optimizer in self._optimizers:
@@ -377,22 +376,6 @@ class Trainer:
         return UnfitParametersError(
             f"{what}; the training has diverged. Nothing was saved of it.",
             f"{again}, with a lower learning_rate or more warmup_steps, or look for damaged rows in the data.",
-        )
-
-    def _gradients(self) -> list[torch.Tensor]:
-        """Those of the last backward pass.
-
-        Raises:
-            UserError: the loss does not depend on a weight, which DDP does not allow.
-        """
-        gradients = [parameter.grad for parameter in self._trained if parameter.grad is not None]
-        if self._mesh is not None or len(gradients) == len(self._trained):
-            return gradients
-        named = self._model.named_parameters()
-        without = [name for name, weight in named if weight.requires_grad and weight.grad is None]
-        raise UserError(
-            f"These weights got no gradient, because the loss does not depend on them: {some_of(without, most=3)}.",
-            "Freeze them where the recipe builds the model (requires_grad_(False)), or remove them.",
         )
 
     def _seed(self, step: int) -> None:

@@ -175,6 +175,19 @@ def emptied(model: nn.Module, device: torch.device) -> nn.Module:
     return model
 
 
+def before_gradients_are_awaited(loss: torch.Tensor, work: Callable[[], None]) -> None:
+    """Lets the backward pass of a loss call something when it has computed all gradients, and they are being summed.
+
+    DDP waits for the sums in a callback of that pass. Callbacks are called in the order in which they were queued, and
+    DDP queues its own with the last gradient.
+
+    Args:
+        loss: before its backward pass.
+        work: takes no gradients.
+    """
+    loss.register_hook(lambda _: torch.autograd.Variable._execution_engine.queue_callback(work))
+
+
 def without_all_reduce(parallel: nn.Module, last: bool) -> AbstractContextManager[object]:
     """The context of one micro-batch: DDP reduces gradients after the last of a step only.
 

@@ -105,12 +105,17 @@ def _settled(recipe: Numbers) -> int:
     return count
 
 
-def test_on_a_cpu_they_are_made_by_who_computes(rows: Split) -> None:
-    recipe = Numbers()
+def test_on_a_cpu_they_are_made_by_who_computes_when_it_has_time(rows: Split) -> None:
+    recipe, here = Numbers(), threading.current_thread().name
     batches = batches_of(rows, recipe, on_thread=None)
     batches.begin(0, 9)
     batches.of_step(0)
-    assert recipe.threads == [threading.current_thread().name] * 3
+    assert recipe.threads == [here] * 2, "no more than it waits for: loss tokens are summed a step ahead"
+    for made in (3, 3):
+        batches.make_begun()
+        assert recipe.threads == [here] * made
+    assert numbers(batches, 1) == SampleOrder(ROWS, BATCH, seed=3).rows_of_step(1).tolist()
+    assert recipe.threads == [here] * 3, "it was made before"
     batches.close()
 
 
@@ -120,6 +125,7 @@ def test_an_error_while_a_step_is_made_ready_ends_the_training(rows: Split, on_t
     batches = batches_of(rows, recipe, on_thread)
     batches.begin(0, 9)
     batches.of_step(0)
+    batches.make_begun()
     _settled(recipe)
     recipe.batch = lambda *_: 1 // 0  # type: ignore[method-assign]
     batches.of_step(1)  # it and the next were made before
