@@ -52,9 +52,9 @@ def write_recipe(folder: Path, name: str, loss: str) -> str:
 
 
 def test_gradients_that_are_no_numbers_reach_no_checkpoint(photos: Path, recipes: Path, tmp_path: Path) -> None:
-    # A finite loss whose gradient is infinite: the square root of 0, from the 8th step on (and in the measurement).
+    # A finite loss whose gradient is infinite: the square root of 0, from the 8th step on; a pass before the first one counts.
     recipe = write_recipe(
-        recipes, "Rooted", "loss + (torch.sqrt(loss.detach() * 0 + loss * 0) if self.calls > 7 else 0)"
+        recipes, "Rooted", "loss + (torch.sqrt(loss.detach() * 0 + loss * 0) if self.calls > 8 else 0)"
     )
     with pytest.raises(UserError, match="gradients of step 8 were no numbers") as error:
         train_here(replace(SETTINGS, recipe=recipe), photos, str(tmp_path / "run"))
