@@ -6,6 +6,7 @@ import gc
 import json
 import logging
 import os
+import signal
 import socketserver
 import subprocess
 import sys
@@ -43,6 +44,8 @@ os.environ.pop("COLUMNS", None)
 os.unsetenv("COLUMNS")
 # Several tests run at the same time, and of models so small further threads only wait for each other, busily.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell lets what it runs in the background ignore SIGINT, and what that starts would.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 # Google's and KFP's libraries and PyTorch make millions of objects.
 collect_rarely()
 # Each object of the clients of Kubernetes and KFP sets the levels of two loggers, which have these levels already, and

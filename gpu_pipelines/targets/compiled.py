@@ -39,6 +39,21 @@ def compiled(source: Any) -> str:
 
 
 @contextmanager
+def by_libyaml() -> Iterator[None]:
+    """Lets PyYAML's safe functions, which other libraries call, use libyaml meanwhile.
+
+    For a text that is only read again: libyaml breaks its lines elsewhere.
+    """
+    module: Any = yaml
+    plain = module.SafeLoader, module.SafeDumper
+    module.SafeLoader, module.SafeDumper = _LOADER, getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+    try:
+        yield
+    finally:
+        module.SafeLoader, module.SafeDumper = plain
+
+
+@contextmanager
 def _texts_looked_at_once() -> Iterator[None]:
     """Lets PyYAML remember how a text can be written: it looks at each character of a step in each file."""
     dumper: Any = yaml.Dumper

@@ -52,7 +52,7 @@ def write_recipe(folder: Path, name: str, loss: str) -> str:
 
 
 def test_gradients_that_are_no_numbers_reach_no_checkpoint(photos: Path, recipes: Path, tmp_path: Path) -> None:
-    # A finite loss whose gradient is infinite: the square root of 0, from the 8th step on; a pass before the first one counts.
+    # A finite loss whose gradient is infinite: the square root of 0, from the 8th step on: the 9th pass.
     recipe = write_recipe(
         recipes, "Rooted", "loss + (torch.sqrt(loss.detach() * 0 + loss * 0) if self.calls > 8 else 0)"
     )

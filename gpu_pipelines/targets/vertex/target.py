@@ -31,7 +31,7 @@ from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, preemption_variables
-from gpu_pipelines.targets.compiled import compiled, documents_of
+from gpu_pipelines.targets.compiled import by_libyaml, compiled, documents_of
 from gpu_pipelines.targets.fallback.tries import Choice
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.study_tasks import StudyOutputs
@@ -366,11 +366,15 @@ def _with_vertex_model(component: Any) -> Any:
 
 @cache
 def _wrapped(component: Any) -> Any:
-    """A component as GCPC's CustomJob component, made once for all plans: it takes a tenth of a second."""
+    """A component as GCPC's CustomJob component, made once for all plans.
+
+    GCPC writes the component as YAML and reads it again, which is most of what it takes.
+    """
     from google_cloud_pipeline_components.v1.custom_job import create_custom_training_job_from_component
 
     require_no_field_of_a_job(component)
-    return create_custom_training_job_from_component(component, display_name=component.name)
+    with by_libyaml():
+        return create_custom_training_job_from_component(component, display_name=component.name)
 
 
 def require_no_field_of_a_job(component: Any) -> None:
