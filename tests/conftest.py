@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+import yaml
 from filelock import FileLock
 from PIL import Image
 
@@ -48,6 +49,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Google's and KFP's libraries and PyTorch make millions of objects.
 collect_rarely()
+# KFP reads each component and each compiled file in Python, where libyaml takes a tenth of the time.
+yaml.SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # type: ignore[misc]
 # Each object of the clients of Kubernetes and KFP sets the levels of two loggers, which have these levels already, and
 # logging forgets what it knows of all loggers: milliseconds, among the thousands that the imports of tests make.
 _set_level = logging.Logger.setLevel
