@@ -109,10 +109,21 @@ class Finished:
     err: str
 
 
-def gpu_pipelines(*arguments: str, cwd: Path, timeout: float = 240) -> Finished:
-    """Runs the installed command."""
+def gpu_pipelines(*arguments: str, cwd: Path, apart: bool = False) -> Finished:
+    """Runs a command.
+
+    Args:
+        arguments: as on the command line.
+        cwd: where it runs.
+        apart: as it is installed, in a process of its own, which reads the environment anew and imports everything, for
+            a second. Else in this process; the steps of a pipeline have processes of their own in either case.
+    """
+    if not apart:
+        from command_line import command
+
+        return command(*arguments, cwd=cwd)
     done = subprocess.run(
-        [str(GPU_PIPELINES), *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout, check=False
+        [str(GPU_PIPELINES), *arguments], cwd=cwd, capture_output=True, text=True, timeout=240, check=False
     )
     return Finished(done.returncode, done.stdout, done.stderr)
 
@@ -128,14 +139,14 @@ def printed_by(program: str, cwd: Path | None = None) -> str:
     return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, cwd=cwd).stdout
 
 
-def run_pipeline(cwd: Path, *arguments: str, **parameters: Any) -> Finished:
-    """Runs the pipeline with parameters; `arguments` are further flags.
+def run_pipeline(cwd: Path, *arguments: str, apart: bool = False, **parameters: Any) -> Finished:
+    """Runs the pipeline with parameters; `arguments` are further flags, `apart` as for `gpu_pipelines`.
 
     Without the smoke test, which takes seconds; `digits_run` has it, and tests/serving.
     """
     without = {"smoke_test": False, **parameters}
     given = [part for name, value in without.items() for part in ("-p", f"{name}={value}")]
-    return gpu_pipelines("run", PIPELINE, *given, *arguments, cwd=cwd)
+    return gpu_pipelines("run", PIPELINE, *given, *arguments, cwd=cwd, apart=apart)
 
 
 def newest_run(cwd: Path) -> dict[str, Any]:
@@ -335,7 +346,7 @@ def digits_run(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Path
         patch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:1")
         if not (cwd / "printed.txt").exists():
             cwd.mkdir(exist_ok=True)
-            done = gpu_pipelines("run", PIPELINE, cwd=cwd)
+            done = gpu_pipelines("run", PIPELINE, cwd=cwd, apart=True)
             assert done.status == 0, done.out + done.err
             (cwd / "printed.txt").write_text(done.out)
     return cwd

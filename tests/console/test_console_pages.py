@@ -341,7 +341,7 @@ def test_the_command_serves_until_it_is_asked_to_end(tmp_path: Path) -> None:
         assert process.stdout
         address = re.findall(r"http://\S+", process.stdout.readline())[0]
         port = address.split(":")[2].split("/")[0]
-        taken = gpu_pipelines("console", "--port", port, "--no-open", cwd=tmp_path)
+        taken = gpu_pipelines("console", "--port", port, "--no-open", cwd=tmp_path, apart=True)
         assert taken.status == 2
         assert f"Port {port} of 127.0.0.1 is taken." in taken.err
         process.send_signal(signal.SIGTERM)

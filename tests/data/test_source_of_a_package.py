@@ -155,7 +155,7 @@ def test_a_dataset_of_it_is_that_of_the_same_rows_in_a_file(database: Path, tmp_
 @pytest.mark.slow
 def test_a_pipeline_reads_it(database: Path, tmp_path: Path) -> None:
     given = {"source": f"sqlite://{database}?table=points", "task": "regression", "label_column": "y", "max_steps": 2}
-    done = run_pipeline(tmp_path, **given)
+    done = run_pipeline(tmp_path, apart=True, **given)
     assert done.status == 0, done.err
     assert "prepare-data: kept 949 of 950 rows, left out 0 duplicates, rejected 1" in done.out
     assert "registered points version 1 as challenger and champion" in done.out
@@ -211,7 +211,8 @@ def test_one_whose_rows_come_otherwise_each_time_is_read_by_one_machine_from_the
 
 
 def test_a_wrong_name_or_parameter_is_refused_before_anything_runs(database: Path, tmp_path: Path) -> None:
-    wrong = gpu_pipelines("run", PIPELINE, "-p", "task=regression", "-p", "source=sqlite://points", cwd=tmp_path)
+    request = ("run", PIPELINE, "-p", "task=regression", "-p", "source=sqlite://points")
+    wrong = gpu_pipelines(*request, cwd=tmp_path, apart=True)
     assert wrong.status == 2
     assert "source is 'sqlite://points'; a table is sqlite:///PATH?table=NAME." in wrong.err
     assert "Traceback" not in wrong.err

@@ -82,7 +82,7 @@ def containers() -> set[str]:
 
 def test_steps_in_containers_pass_on_data_and_values_among_those_of_this_project(folder: Path) -> None:
     before = containers()
-    done = gpu_pipelines("run", "contained.py:contained", cwd=folder)
+    done = gpu_pipelines("run", "contained.py:contained", cwd=folder, apart=True)
     assert done.status == 0, done.out + done.err
     record = newest_run(folder)
     assert record["outputs"] == {"Output": "two words, not ; 1"}
@@ -90,13 +90,13 @@ def test_steps_in_containers_pass_on_data_and_values_among_those_of_this_project
     # Whoever runs it can remove what the container has written.
     assert {path.stat().st_uid for path in record["directory"].rglob("*")} == {os.getuid()}
     assert containers() == before
-    again = gpu_pipelines("run", "contained.py:contained", "--cache", cwd=folder)
+    again = gpu_pipelines("run", "contained.py:contained", "--cache", cwd=folder, apart=True)
     assert "make-rows: reused" in again.out
 
 
 def test_a_container_that_fails_fails_its_step(folder: Path) -> None:
     before = containers()
-    done = gpu_pipelines("run", "contained.py:leaving", cwd=folder)
+    done = gpu_pipelines("run", "contained.py:leaving", cwd=folder, apart=True)
     assert done.status == 1
     assert "leave failed" in done.err
     assert "begun" in done.out

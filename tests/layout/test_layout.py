@@ -109,7 +109,7 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path) -> None:
         "print([name for name in heavy if name in sys.modules])"
     )
     assert printed_by(code, tmp_path).splitlines() == ["gpu-pipelines 0.1.0", "[]"]
-    shown = gpu_pipelines("--help", cwd=tmp_path)
+    shown = gpu_pipelines("--help", cwd=tmp_path, apart=True)
     assert shown.status == 0
     assert all(command in shown.out for command in ("run", "compile", "accelerators", "models"))
 

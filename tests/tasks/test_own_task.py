@@ -43,7 +43,7 @@ def test_a_task_of_a_package_of_its_own_is_prepared_trained_scored_uploaded_and_
     monkeypatch.setenv("PYTHONPATH", str(package))
     given = {"task": "counts.task:Counts", "learning_rate": 0.1, "max_steps": 40, "gates": "mean_error<=2.5"}
     given |= {"checkpoint_every_steps": 20, "smoke_test": True, "global_batch_size": 32}
-    done = run_pipeline(tmp_path, **given)
+    done = run_pipeline(tmp_path, apart=True, **given)
     assert done.status == 0, done.out + done.err
     assert "examples served as evaluated" in done.out
     run = newest_run(tmp_path)
