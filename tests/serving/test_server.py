@@ -200,7 +200,7 @@ def test_the_command_names_what_it_cannot_serve(tmp_path: Path) -> None:
     assert wrong.status == 2
     assert "no such model in ./registry" in wrong.err
     (tmp_path / "empty").mkdir()
-    failed = gpu_pipelines("serve", "empty", "--port", "0", cwd=tmp_path)
+    failed = gpu_pipelines("serve", "empty", "--port", "0", cwd=tmp_path, apart=True)
     assert failed.status == 2
     assert "has no config.json" in failed.err
     with socket.create_server(("127.0.0.1", 0)) as taken:
