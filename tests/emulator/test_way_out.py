@@ -14,6 +14,7 @@ import pytest
 from gpu_pipelines.emulator import way_out
 
 if TYPE_CHECKING:
+    from gpu_pipelines.emulator.certificates import Certificates
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
@@ -80,8 +81,8 @@ def test_the_proxy_of_the_user_is_used(vertex_api: VertexApi, host: str, monkeyp
             way_out.connected("127.0.0.1:1")
 
 
-def test_authorities_of_this_machine_are_trusted_beside_the_emulators(vertex_api: VertexApi) -> None:
-    trusted = vertex_api.certificates.trusted.read_bytes()
-    assert vertex_api.certificates.authority.read_bytes() in trusted
+def test_authorities_of_this_machine_are_trusted_beside_the_emulators(vertex_certificates: Certificates) -> None:
+    trusted = vertex_certificates.trusted.read_bytes()
+    assert vertex_certificates.authority.read_bytes() in trusted
     assert way_out.trusted_here() in trusted
     assert trusted.count(b"BEGIN CERTIFICATE") > 20
