@@ -26,6 +26,7 @@ def prepare_data(
     missing_labels: str = "auto",
     label_conflicts: str = "keep",
     text_column: str = "text",
+    feature_columns: str = "",
     image_size: int = 0,
     image_processor: str = "",
     color_mode: str = "auto",
@@ -90,6 +91,9 @@ def prepare_data(
             report and leaves them in, all in one split; reject rejects all of them, because no class is certain.
         text_column: For a table, the column with the text, or with a list of chat messages. Where causal_lm finds none
             of that name, it reads prompt and completion, messages, or conversations.
+        feature_columns: For regression from numbers, the columns of a table to learn from, with commas between several.
+            Empty for the image or the text of a table that has one, and else for all columns but label_column and
+            slice_by.
         image_size: Pixels per side that every image is resized to, 8 to 1024; 0 takes those of image_processor, else
             chooses by the images, at most 224.
         image_processor: A pretrained model whose preprocessor_config.json says how images are resized and cut, where
@@ -153,6 +157,7 @@ def prepare_data(
             missing_labels=missing_labels,
             label_conflicts=label_conflicts,
             text_column=text_column,
+            feature_columns=feature_columns,
             image_size=image_size,
             image_processor=image_processor,
             color_mode=color_mode,

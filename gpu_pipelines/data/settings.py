@@ -132,6 +132,11 @@ class PrepareSettings:
         "name, it reads prompt and completion, messages, or conversations.",
         common=True,
     )
+    feature_columns: str = parameter(
+        "",
+        "For regression from numbers, the columns of a table to learn from, with commas between several. Empty for the "
+        "image or the text of a table that has one, and else for all columns but label_column and slice_by.",
+    )
     image_size: int = parameter(
         0,
         "Pixels per side that every image is resized to, 8 to 1024; 0 takes those of image_processor, else chooses by "

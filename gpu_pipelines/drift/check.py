@@ -24,6 +24,7 @@ from gpu_pipelines.profiles.profile import Profile
 from gpu_pipelines.serving.predictor import NUMBERS
 from gpu_pipelines.serving.predictors import load_predictor, task_of
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.regression.task import WITHOUT_NUMBER, without_number
 from gpu_pipelines.tasks.tasks import task_named
 
 DOCUMENT = "drift.json"
@@ -126,8 +127,7 @@ def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[],
     if gathered.rows >= settings.min_rows:
         before = {INPUTS: profile.inputs, PREDICTIONS: profile.outputs}
         now = {INPUTS: gathered.values(), PREDICTIONS: given.values()}
-        columns = inputs.columns if inputs.kind == NUMBERS and not live.is_log else ()
-        unusable = _unusable(profile, live, columns)
+        unusable = _unusable(profile, live, inputs.columns if inputs.kind == NUMBERS else ())
         found = compared(before, now, unusable, settings.level, settings.least_effect)
     return DriftCheck(
         *_verdict(settings, model, gathered.rows, found),
@@ -167,14 +167,22 @@ def _rows_of(profile: Profile) -> int:
 
 
 def _unusable(
-    profile: Profile, live: LiveRows, columns: tuple[str, ...]
+    profile: Profile, live: LiveRows, numbers: tuple[str, ...]
 ) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
     """What rows lacked in training and lack now. Of labels, which the rows of now have none of, nothing is asked."""
-    rejected = {reason: rows for reason, rows in profile.rejected.items() if "label" not in reason}
-    found = {_UNUSABLE: ((sum(rejected.values()), profile.rows_read), (sum(live.unusable.values()), live.rows))}
-    lacking = rejected.get("no number", 0), profile.rows_read
+    lacking = {name: profile.rejected.get(without_number(name), 0) for name in numbers}
+    rejected = sum(lacking.values()) + sum(
+        rows
+        for reason, rows in profile.rejected.items()
+        if "label" not in reason and not reason.startswith(WITHOUT_NUMBER)
+    )
+    found = {_UNUSABLE: ((rejected, profile.rows_read), (sum(live.unusable.values()), live.rows))}
+    if live.is_log:
+        return found
     every = live.rows + live.repeated
-    return found | {f"{name} is missing": (lacking, (live.missing[name], every)) for name in columns}
+    return found | {
+        f"{name} is missing": ((rows, profile.rows_read), (live.missing[name], every)) for name, rows in lacking.items()
+    }
 
 
 def _verdict(settings: DriftSettings, model: Model, rows: int, found: list[Finding]) -> tuple[str, str]:

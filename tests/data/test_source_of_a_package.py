@@ -139,7 +139,7 @@ def test_a_dataset_of_it_is_that_of_the_same_rows_in_a_file(database: Path, tmp_
     here = prepare_data(PrepareSettings(source=str(tmp_path / "points.csv"), **TASK), tmp_path / "here")
     there = manifest(tmp_path / "there")
     assert there["fingerprint"] == here.fingerprint
-    assert (there["rows_read"], there["rejected"], there["files_read"]) == (950, {"no number": 1}, 0)
+    assert (there["rows_read"], there["rejected"], there["files_read"]) == (950, {"no number in 'a'": 1}, 0)
     rejected = json.loads((tmp_path / "there/rejected.jsonl").read_text())
     assert rejected["source"] == "row 17"
     # The next run sees by the state of the database that there is a new row.

@@ -6,6 +6,7 @@ import csv
 import json
 import shutil
 import sys
+from dataclasses import replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -29,7 +30,7 @@ from gpu_pipelines.profiles.making import keep_profile, profile_of
 from gpu_pipelines.profiles.profile import Profile
 from gpu_pipelines.profiles.values import Categories, Numbers, Values
 from gpu_pipelines.profiles.watched import Watched
-from gpu_pipelines.tasks.regression.task import RegressionTask
+from gpu_pipelines.tasks.regression.task import RegressionTask, without_number
 
 if TYPE_CHECKING:
     from bigquery_api.server import BigQueryApi
@@ -190,6 +191,21 @@ def test_missing_values_are_drift(numbers: Champion, tmp_path: Path) -> None:
     found = check(numbers, source)
     assert named(found) == {"normal is missing", "rows that cannot be used"}
     assert sum(found.unusable.values()) == 60
+
+
+def test_rows_that_lacked_another_column_in_training_do_not_count_and_those_that_lacked_this_one_do(
+    numbers: Champion, tmp_path: Path
+) -> None:
+    source = rows(numbers, tmp_path / "rows")
+    head, *lines = source.read_text().splitlines()
+    lines[:60] = ["," + line.partition(",")[2] for line in lines[:60]]
+    source.write_text("\n".join([head, *lines]) + "\n")
+    model = shutil.copytree(numbers.model, tmp_path / "model")
+    profile = Profile.load(model / PROFILE)
+    for lacked, is_missing in (("label", True), ("normal", False)):
+        replace(profile, rejected={without_number(lacked): profile.rows_read // 5}).save(model / PROFILE)
+        found = check_for_drift(DriftSettings(source=str(source)), model_in(model, str(model)))
+        assert named(found) == ({"normal is missing", "rows that cannot be used"} if is_missing else set())
 
 
 def test_the_same_profile_gives_the_same_file_and_is_no_part_of_the_model(numbers: Champion, tmp_path: Path) -> None:

@@ -147,8 +147,8 @@ def test_data_that_cannot_be_used_fails_the_step_with_the_reason(tmp_path: Path,
 def test_a_diverging_training_fails_the_step_with_what_to_do(tmp_path: Path) -> None:
     done = run_pipeline(tmp_path, learning_rate=1e30, gradient_clip=0, max_steps=20)
     assert done.status == 1
-    assert done.err.startswith("error: train-model failed: The loss was ")
-    assert "Lower learning_rate" in done.err
+    assert done.err.startswith("error: train-model failed: The gradients of step 2 were no numbers")
+    assert "with a lower learning_rate" in done.err
     assert "Traceback" not in done.err
     page = (newest_run(tmp_path)["directory"] / "report.html").read_text()
     assert "<h2>Data</h2>" in page, "the step that ended has its report"

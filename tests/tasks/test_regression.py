@@ -234,17 +234,34 @@ def test_a_model_of_numbers_goes_on_with_other_rows_and_with_no_other_columns(tm
         ]
 
 
+def test_named_columns_alone_are_learned_from_though_there_are_texts_names_and_identifiers(tmp_path: Path) -> None:
+    rows = ["text,id,size,city,rooms,label", *(f"a flat,{n},{n % 13},Lyon,{n % 5},{n % 13 * 9}" for n in range(300))]
+    (tmp_path / "rows.csv").write_text("\n".join(rows))
+    dataset = prepared(tmp_path / "data", tmp_path / "rows.csv", feature_columns="size, rooms", slice_by="city")
+    assert dataset.manifest.preprocessing["inputs"] == ["size", "rooms"]
+    assert set(dataset.manifest.features) == {"input.size", "input.rooms", "target"}
+    assert not dataset.manifest.rows_rejected
+
+
 def test_rows_without_a_number_are_rejected_with_the_reason_and_wrong_requests_refused(tmp_path: Path) -> None:
     rows = ["a,b,label", *(f"{n},{n * n % 17},{n / 2}" for n in range(60)), "1,,2", "1,2,inf", "1,2,much"]
     (tmp_path / "rows.csv").write_text("\n".join(rows))
     dataset = prepared(tmp_path / "data", tmp_path / "rows.csv")
-    assert dataset.manifest.rejected == {"no number": 3}
+    assert dataset.manifest.rejected == {"no number in 'label'": 2, "no number in 'b'": 1}
     details = [json.loads(line)["detail"] for line in (tmp_path / "data/rejected.jsonl").read_text().splitlines()]
-    assert details == ["the column 'b' is empty", "the column 'label' holds inf", "the column 'label' holds 'much'"]
+    assert details == [
+        "the column 'b' is empty; feature_columns can leave it out",
+        "the column 'label' holds inf",
+        "the column 'label' holds 'much'",
+    ]
     with pytest.raises(UserError, match="has no column 'price'"):
         prepared(tmp_path / "none", tmp_path / "rows.csv", label_column="price")
     with pytest.raises(UserError, match="among texts only"):
         prepared(tmp_path / "none", tmp_path / "rows.csv", near_duplicates=0.8)
+    with pytest.raises(UserError, match="has no column 'floor'; it has a, b, label"):
+        prepared(tmp_path / "none", tmp_path / "rows.csv", feature_columns="a, floor")
+    both = PrepareSettings(task="regression", source="sample:diabetes", feature_columns="age,label").problems()
+    assert both == ["feature_columns and label_column both name 'label'. Learn it, or learn from it."]
     wrong = PrepareSettings(task="regression", source="sample:diabetes", label_column=" ,", stratify=True).problems()
     assert [problem.partition(". ")[0] for problem in wrong] == [
         "label_column is empty",

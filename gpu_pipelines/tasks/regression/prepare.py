@@ -24,11 +24,12 @@ from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.data.text.work import SingleTexts
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.regression.task import RegressionTask, targets_of
+from gpu_pipelines.tasks.regression.task import RegressionTask, features_of, targets_of, without_number
 
 #: Before the name of a column that is learned from, as a feature.
 INPUT = "input."
 TARGET = "target"
+_OTHERS = "feature_columns can leave it out"
 
 
 def preparation_of(settings: PrepareSettings, scratch: Path) -> Preparation[Any]:
@@ -40,11 +41,12 @@ def preparation_of(settings: PrepareSettings, scratch: Path) -> Preparation[Any]
     source = open_source(settings, scratch / "source")
     task = RegressionTask(settings.task)
     columns = task.columns_of(settings, source_columns(source, task.columns(settings)))
-    if columns[0] == settings.text_column:
+    learned_from = None if features_of(settings) else columns[0]
+    if learned_from == settings.text_column:
         return MeasuredTexts(settings, scratch, source)
     if settings.near_duplicates:
         raise UserError("near_duplicates are found among texts only.", "Leave it at 0 for images and numbers.")
-    if columns[0] == settings.image_column:
+    if learned_from == settings.image_column:
         return MeasuredImages(settings, scratch, source)
     return Measurements(settings, scratch, source)
 
@@ -102,7 +104,9 @@ class Measurements(RowPreparation):
     targets = (TARGET,)
 
     @property
-    def _inputs(self) -> list[str]:
+    def _inputs(self) -> Sequence[str]:
+        if features := features_of(self.settings):
+            return features
         named = {*targets_of(self.settings), self.settings.slice_by}
         return [column for column in self.source.columns if column not in named]
 
@@ -114,13 +118,13 @@ class Measurements(RowPreparation):
         for name in self._inputs:
             number = number_in(row, name)
             if isinstance(number, Problem):
-                return number
+                return number if features_of(self.settings) else number._replace(detail=f"{number.detail}; {_OTHERS}")
             found[f"{INPUT}{name}"] = number
         learned = numbers_of(row, self.settings)
         return learned if isinstance(learned, Problem) else {**found, TARGET: _parsed(learned)}
 
     def preprocessing(self) -> dict[str, Any]:
-        return {"inputs": self._inputs, "targets": list(targets_of(self.settings))}
+        return {"inputs": list(self._inputs), "targets": list(targets_of(self.settings))}
 
 
 def numbers_of(row: Mapping[str, Any], settings: PrepareSettings) -> str | Problem:
@@ -134,12 +138,12 @@ def number_in(row: Mapping[str, Any], column: str) -> float | Problem:
     """The number that a row has in a column, or why it has none; text is read as Python reads numbers."""
     value = row.get(column)
     if value is None or (isinstance(value, str) and not value.strip()) or value != value:
-        return Problem("no number", f"the column {column!r} is empty")
+        return Problem(without_number(column), f"the column {column!r} is empty")
     try:
         number = float(value)
     except (TypeError, ValueError):
-        return Problem("no number", f"the column {column!r} holds {str(value)[:80]!r}")
-    return number if math.isfinite(number) else Problem("no number", f"the column {column!r} holds {value}")
+        return Problem(without_number(column), f"the column {column!r} holds {str(value)[:80]!r}")
+    return number if math.isfinite(number) else Problem(without_number(column), f"the column {column!r} holds {value}")
 
 
 def _parsed(numbers: str) -> list[float]:

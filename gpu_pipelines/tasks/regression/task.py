@@ -15,12 +15,16 @@ if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
 
 
+#: How the reason begins for which a row without a number is rejected; the column follows.
+WITHOUT_NUMBER = "no number in"
+
+
 class RegressionTask(Task):
     """Numbers; `label_column` names the columns that hold them, with commas between several."""
 
     formats = (*TABLES, "tar")
     parameters = (
-        *("image_column", "text_column", "label_column", "image_root", "slice_by", "image_size"),
+        *("image_column", "text_column", "feature_columns", "label_column", "image_root", "slice_by", "image_size"),
         *("image_processor", "color_mode", "image_storage", "augmentation"),
         *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates"),
     )
@@ -44,16 +48,21 @@ class RegressionTask(Task):
     predictor = "gpu_pipelines.tasks.regression.predictor:Regressor"
     remedy_for_columns = (
         "Name the columns that hold the numbers to learn with -p label_column=…, with commas between several. They are "
-        "learned from image_column, else from text_column, else from all other columns."
+        "learned from feature_columns; where that is empty from image_column, else from text_column, else from all "
+        "other columns."
     )
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         found = [] if targets_of(settings) else ["label_column is empty. Name the columns of the numbers to learn."]
+        if both := [name for name in features_of(settings) if name in targets_of(settings)]:
+            found.append(f"feature_columns and label_column both name {both[0]!r}. Learn it, or learn from it.")
         return found + self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
         named = (*targets_of(settings), *([settings.slice_by] if settings.slice_by else []))
         choices = ((settings.image_column, *named), (settings.text_column, *named), named)
+        if features := features_of(settings):
+            choices = ((*features, *named),)
         return [tuple(dict.fromkeys(choice)) for choice in choices]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
@@ -67,6 +76,8 @@ class RegressionTask(Task):
         for choice in choices:
             if set(choice) <= set(has):
                 return choice
+        if features_of(settings):
+            return named
         if not set(has) - set(named):
             raise UserError(f"The source {settings.source} has no column to learn from.", self.remedy_for_columns)
         return tuple(dict.fromkeys((*(name for name in has if name not in named), *named)))
@@ -77,4 +88,18 @@ class RegressionTask(Task):
 
 def targets_of(settings: PrepareSettings) -> tuple[str, ...]:
     """The columns of the numbers to learn."""
-    return tuple(dict.fromkeys(name.strip() for name in settings.label_column.split(",") if name.strip()))
+    return _names(settings.label_column)
+
+
+def features_of(settings: PrepareSettings) -> tuple[str, ...]:
+    """The columns of numbers to learn from that the user names."""
+    return _names(settings.feature_columns)
+
+
+def without_number(column: str) -> str:
+    """Why a row is rejected that has no number in a column."""
+    return f"{WITHOUT_NUMBER} {column[:80]!r}"
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
