@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
 from gpu_pipelines.dag.placement import LOOKING_STEPS
 from gpu_pipelines.driver.arguments import (
+    ADVANCED,
     checked_values,
     fields_of,
     given_values,
@@ -91,6 +92,9 @@ def resumed_submission(
     compiled, request = _pipeline_of(target, pipeline, earlier, given_here, cache)
     before = _parameters_before(target, earlier, compiled)
     values = checked_values(compiled, target, assignments, file, before)
+    if target.is_here:
+        # What it prints to run next is to be this run, not one with defaults.
+        request = replace(request, given=_given_in_all(compiled, values))
     if target.name == earlier.target == "local" and not earlier.resumes:
         request = replace(request, resume=earlier.name)
         compiled = target.fitted(compiled, request, values)
@@ -215,6 +219,13 @@ def _parameters_before(target: Target, earlier: EarlierRun, compiled: Compiled) 
         if not (of_place and (name in of_target or value == defaults.get(name)))
     }
     return {**of_target, **kept}
+
+
+def _given_in_all(compiled: Compiled, values: Values) -> dict[str, Any]:
+    """The parameters of a run that are not the pipeline's defaults, be they the earlier run's or given again."""
+    known = parameters_of_pipeline(compiled.built) if compiled.built else parameters_of_spec(compiled.spec)
+    own = {name: value for name, value in values.taken.items() if name in known and value != known[name].default}
+    return {**own, **(own.pop(ADVANCED, None) or {})} if _plain(compiled.name) in PIPELINES else own
 
 
 def _going_on(

@@ -42,14 +42,19 @@ def test_a_run_here_goes_on_with_its_parameters(tmp_path: Path) -> None:
     assert (refused.status, "text is of first, which is done in" in refused.err) == (2, True), refused.err
     assert newest_run(tmp_path)["run_id"] == failed["run_id"]
     assert "a pipeline of somebody's" in command("run", "--resume", cwd=tmp_path).err
+    failed_again = command(*resume, "-p", "mode=bad", cwd=tmp_path)
+    resumed = newest_run(tmp_path)["run_id"]
+    assert failed_again.status == 1
+    assert f"  gpu-pipelines run three.py --resume {resumed} --no-containers" in failed_again.err.splitlines()
+    resume = (*run, "--resume", resumed)
     done = command(*resume, "-p", "mode=good", cwd=tmp_path)
     assert done.status == 0, done.out + done.err
     assert "third: given" in done.out
     record = newest_run(tmp_path)
     assert [step["status"] for step in record["steps"]] == ["reused", "succeeded", "succeeded"]
-    assert record["resumes"] == failed["run_id"]
+    assert record["resumes"] == resumed
     shown = command("runs", "show", record["run_id"], cwd=tmp_path).out
-    assert f"goes on from {failed['run_id']}" in shown
+    assert f"goes on from {resumed}" in shown
     again = command(*run, "--resume", record["run_id"], cwd=tmp_path)
     assert (again.status, "has succeeded, so there is nothing to resume" in again.err) == (2, True)
     unknown = command(*run, "--resume", "three-2020", cwd=tmp_path)

@@ -153,6 +153,9 @@ def test_the_next_commands_can_be_copied(tmp_path: Path) -> None:
     assert opened.stdout.strip().endswith("report.html"), opened.stderr
     failed = run_small(tmp_path, value=60)
     assert "  gpu-pipelines run small.py -p value=60 --cache" in failed.err.splitlines()
+    with_options = run_small(tmp_path, "--accelerator", "cpu:1", "--runs", "my runs", "--no-containers", value=60)
+    again = next(line for line in with_options.err.splitlines() if "--cache" in line)
+    assert again.endswith("small.py -p value=60 --cache --accelerator cpu:1 --runs 'my runs' --no-containers")
 
 
 def test_json_is_one_document_whose_progress_is_on_stderr(tmp_path: Path) -> None:

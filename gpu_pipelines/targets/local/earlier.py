@@ -11,7 +11,8 @@ from typing import Any
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.targets.earlier import EarlierRun, Made
 from gpu_pipelines.targets.local.left import EXECUTOR_OUTPUT
-from gpu_pipelines.targets.recorded_runs import checkpoints_of
+from gpu_pipelines.targets.local.log import StepRecord
+from gpu_pipelines.targets.recorded_runs import CACHE, checkpoints_of, entries_taken
 from gpu_pipelines.targets.run_record import RunRecord
 
 #: What stands behind the name of a step in a turn of a loop.
@@ -26,6 +27,9 @@ def earlier_run(record: RunRecord) -> EarlierRun:
     """
     steps = {_TURN.sub("", step.name): step for step in record.steps}
     made = {name: _made(Path(step.place)) for name, step in steps.items() if step.place}
+    # Where a step was that has made nothing but values, and was reused, is not known.
+    kept = {name: _kept(step, record.directory.parent / CACHE) for name, step in steps.items() if not step.place}
+    made |= {name: each for name, each in kept.items() if each is not None}
     began = [name for name in steps if any(name.startswith(each) for each in TRAINING_STEPS)]
     place = checkpoints_of(record)
     return EarlierRun(
@@ -35,12 +39,26 @@ def earlier_run(record: RunRecord) -> EarlierRun:
         spec={"pipelineInfo": {"name": record.pipeline}},
         parameters=record.parameters,
         # What it has taken over has left nothing here.
-        resumes=record.resumes if any(step.status == "reused" and not step.place for step in record.steps) else "",
+        resumes=record.resumes if any(_is_of_another(step) for step in record.steps) else "",
         accelerator=record.accelerator,
         states={name: step.status for name, step in steps.items()},
         made=made,
         trainings={name: record.trainings.get(name) or place for name in began if place or name in record.trainings},
     )
+
+
+def _is_of_another(step: StepRecord) -> bool:
+    """Whether a step was taken over from a run that was elsewhere, and not from what is kept here for reuse."""
+    return step.status == "reused" and not step.place and not step.taken
+
+
+def _kept(step: StepRecord, cache: Path) -> Made | None:
+    """The values that a reused step has made; None where it has made artifacts, or is not kept any more."""
+    for entry, _ in entries_taken([step], cache):
+        text = entry.read_text(encoding="utf-8")
+        if '"schema_title"' not in text:
+            return Made(json.loads(text))
+    return None
 
 
 def _made(place: Path) -> Made:

@@ -207,7 +207,7 @@ class Local(LocalTarget, Target):
                 with watch.steps() as observer:
                     record = run_and_record(checked, self.options.runs, observer, reuse=reuse)
                 tell_of(record)
-            lines = [*shown_result(record), *next_commands(record, request)]
+            lines = [*shown_result(record), *next_commands(record, request, self.options)]
             return Outcome(record.status, lines, record.document)
         from gpu_pipelines.targets.local.trial import shown_trial, try_training
         from gpu_pipelines.targets.trial_record import save_trial

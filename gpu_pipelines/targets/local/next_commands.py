@@ -9,11 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_pipelines.dag import PIPELINES
+from gpu_pipelines.targets.options import declared, flag_of
+from gpu_pipelines.targets.options import given as given_options
 from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.tracking.trackers import problems_of_tracking
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.messages import Request
+    from gpu_pipelines.targets.options import Options
     from gpu_pipelines.targets.run_record import RunRecord
 
 _REGISTRY = Path("registry")
@@ -21,24 +25,25 @@ _REGISTRY = Path("registry")
 _ON_A_GPU = "--target vertex --accelerator l4:1"
 
 
-def next_commands(record: RunRecord, request: Request) -> list[str]:
+def next_commands(record: RunRecord, request: Request, options: Options) -> list[str]:
     """The commands that make sense after a run, line by line.
 
     Args:
         record: the run's.
         request: what it was asked for with.
+        options: those of this machine that it was asked for with.
     """
-    return ["next:", *(f"  {command}" for command in _commands(record, request))]
+    return ["next:", *(f"  {command}" for command in _commands(record, request, options))]
 
 
-def _commands(record: RunRecord, request: Request) -> Iterator[str]:
+def _commands(record: RunRecord, request: Request, options: Options) -> Iterator[str]:
     runs = record.directory.parent
     yield f"gpu-pipelines runs open {record.run_id}" + ("" if runs == RUNS else f" --runs {shlex.quote(str(runs))}")
     if record.tensorboard:
         yield f"tensorboard --logdir {shlex.quote(str(record.tensorboard))}"
     if record.status == "failed" and len(record.steps) > 1:
         # It goes on with the step that failed.
-        yield f"{_again(request)} --cache"
+        yield shlex.join([*_going_on(record, request), *_flags(options)])
     if record.status != "succeeded":
         return
     if record.model:
@@ -47,7 +52,7 @@ def _commands(record: RunRecord, request: Request) -> Iterator[str]:
         # A file of this machine is no tracker there.
         is_only_here = problems_of_tracking(str(request.given.get("tracking", "")), "vertex", is_here=False)
         given = {name: value for name, value in request.given.items() if not (name == "tracking" and is_only_here)}
-        yield f"{_again(replace(request, given=given))} {_ON_A_GPU}"
+        yield f"{shlex.join(_again(replace(request, given=given)))} {_ON_A_GPU}"
 
 
 def _commands_of_model(record: RunRecord) -> Iterator[str]:
@@ -63,10 +68,39 @@ def _commands_of_model(record: RunRecord) -> Iterator[str]:
     yield f"gpu-pipelines serve {name}@{int(record.model['version'])}{where}"
 
 
-def _again(request: Request) -> str:
+def _going_on(record: RunRecord, request: Request) -> list[str]:
+    """The command with which a run goes on that failed, but for its options."""
+    if not record.resumes:
+        return [*_again(request), "--cache"]
+    # What a training goes on from is known by the run alone, and so is what was taken over of another place.
+    if request.is_own:
+        return ["gpu-pipelines", "run", request.pipeline, "--resume", record.run_id]
+    if request.pipeline.replace("-", "_") in PIPELINES:
+        return ["gpu-pipelines", "run", "--resume", record.run_id]
+    # A pipeline of somebody's whose file only the run that this one goes on from has.
+    return ["gpu-pipelines", "run", "--resume", record.resumes, *_parameters(request)]
+
+
+def _again(request: Request) -> list[str]:
     """The command of the request, but for what it had besides parameters."""
-    given = [part for name, value in request.given.items() for part in ("-p", f"{name}={_text(value)}")]
-    return shlex.join(["gpu-pipelines", "run", request.pipeline, *given])
+    return ["gpu-pipelines", "run", request.pipeline, *_parameters(request)]
+
+
+def _parameters(request: Request) -> list[str]:
+    return [part for name, value in request.given.items() for part in ("-p", f"{name}={_text(value)}")]
+
+
+def _flags(options: Options) -> Iterator[str]:
+    """The options of a run as they were given: with other processes, say, a training would be another one."""
+    known = declared(type(options))
+    for name, value in given_options(options).items():
+        if "run" not in known[name].commands or known[name].hidden:
+            continue
+        flag = flag_of(name)
+        if isinstance(value, bool):
+            yield flag if value else f"--no-{flag[2:]}"
+        else:
+            yield from (part for each in (value if isinstance(value, list) else [value]) for part in (flag, str(each)))
 
 
 def _text(value: object) -> str:
