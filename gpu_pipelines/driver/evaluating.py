@@ -42,16 +42,17 @@ def evaluate(
         The metrics with their intervals, the gates, and how it is beside the champion.
 
     Raises:
-        UserError: something is wrong with a value, or data and checkpoints do not belong together.
-        TypeError: there is no such parameter.
+        UserError: there is no such parameter, something is wrong with a value, or data and checkpoints do not belong
+            together.
     """
     from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
+    from gpu_pipelines.driver.settings_given import settings_given
     from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
     from gpu_pipelines.evaluation.report import write_report
     from gpu_pipelines.evaluation.settings import EvaluationSettings
     from gpu_pipelines.evaluation.step import local_checkpoints, named_places
 
-    settings = EvaluationSettings(**parameters)
+    settings = settings_given(EvaluationSettings, parameters)
     given = [checkpoints] if isinstance(checkpoints, str | PathLike) else list(checkpoints)
     if not given:
         raise UserError("There are no checkpoints to evaluate.", "Give a folder of checkpoints, or several.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,9 +34,9 @@ def predict(model: str, source: str, output: str, **parameters: Any) -> Predicti
         How many rows were predicted and rejected, and the files.
 
     Raises:
-        UserError: something is wrong with a value, the model, the source or the output.
-        TypeError: there is no such parameter.
+        UserError: there is no such parameter, or something is wrong with a value, the model, the source or the output.
     """
+    from gpu_pipelines.driver.settings_given import settings_given
     from gpu_pipelines.prediction.model import model_in, registered_model
     from gpu_pipelines.prediction.predict import predict_batch
     from gpu_pipelines.prediction.settings import BIGQUERY, PredictSettings
@@ -44,12 +45,10 @@ def predict(model: str, source: str, output: str, **parameters: Any) -> Predicti
     if not output:
         raise UserError("output is empty.", "Give a folder, gs://…, or bq://PROJECT.DATASET.TABLE.")
     name, _, reference = model.partition("@")
-    settings = PredictSettings(source=source, output=output, **parameters)
+    settings = settings_given(PredictSettings, {**parameters, "source": source, "output": output})
     directory = directory_named(model, settings.registry)
     if directory is None:
-        settings = PredictSettings(
-            source=source, output=output, **{**parameters, "model_name": name, "model_version": reference or "champion"}
-        )
+        settings = replace(settings, model_name=name, model_version=reference or "champion")
     if problems := settings.problems():
         raise UserError.of_all(problems)
     if directory is not None:

@@ -69,8 +69,12 @@ def test_checkpoints_are_evaluated_as_by_the_step(
 def test_what_cannot_be_evaluated_is_told(numbers: Path, checkpoints: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no checkpoints to evaluate"):
         gpu_pipelines.evaluate(numbers, [])
-    with pytest.raises(TypeError, match="gate"):
+    with pytest.raises(UserError, match=r"There is no parameter 'gate'\. Did you mean 'gates'"):
         gpu_pipelines.evaluate(numbers, checkpoints, gate=["rmse<=1"])
+    with pytest.raises(UserError, match="gates takes a list of texts; got 'rmse<=1'"):
+        gpu_pipelines.evaluate(numbers, checkpoints, gates="rmse<=1")
+    with pytest.raises(UserError, match=r"There is no parameter 'regsitry'\. Did you mean 'registry'"):
+        gpu_pipelines.predict("digits", "sample:digits", str(tmp_path / "predicted"), regsitry="registry")
     with pytest.raises(UserError, match="accuracy"):
         gpu_pipelines.evaluate(numbers, checkpoints, gates=["accuracy>=0.9"])
     with pytest.raises((UserError, NotFoundError)):
