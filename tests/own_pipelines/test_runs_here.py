@@ -99,6 +99,42 @@ def test_an_interrupted_run_continues_its_training_and_has_the_steps_before(
     assert "no run of stages with these parameters that was interrupted in its training" in refused.err
 
 
+METRICS = """
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Metrics, Output
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def make(text: str, made: Output[Dataset], metrics: Output[Metrics]):
+    open(made.path, "w").write(text)
+    metrics.log_metric("length", len(text))
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def slow(made: Input[Dataset], seconds: float = 0.0) -> int:
+    import time
+
+    print("slow begins", flush=True)
+    time.sleep(seconds)
+    return len(open(made.path).read())
+
+
+@dsl.pipeline(name="measured")
+def measured(seconds: float = 0.0) -> int:
+    return slow(made=make(text="text").outputs["made"], seconds=seconds).output
+"""
+
+
+def test_a_step_that_has_written_no_file_for_its_metrics_is_reused_all_the_same(tmp_path: Path) -> None:
+    (tmp_path / "measured.py").write_text(METRICS)
+    for expected in ("succeeded", "reused"):
+        done = gpu_pipelines("run", "measured.py", "--cache", cwd=tmp_path)
+        assert done.status == 0, done.out + done.err
+        record = newest_run(tmp_path)
+        assert {step["name"]: step["status"] for step in record["steps"]} == {"make": expected, "slow": expected}
+        assert record["metrics"]["length"] == 4
+
+
 @pytest.mark.slow
 def test_the_turns_of_a_loop_have_logs_and_checkpoints_of_their_own(tmp_path: Path) -> None:
     done = gpu_pipelines("run", f"{MINE}:seeds", "--accelerator", "cpu:1", "-p", "numbers=3,4", cwd=tmp_path)

@@ -101,6 +101,26 @@ def _take_over(step: StepRecord, directory: Path, place: str) -> None:
                 step.place, step.turn = place, made.turn
 
 
+def complete_artifacts(step: StepRecord) -> None:
+    """Writes what is known of them in the places of artifacts to which a step that succeeded has written no file.
+
+    KFP keeps metrics, say, as metadata alone. Its local cache holds an artifact without a file for deleted, and never
+    reuses the step, nor any that takes something of it.
+
+    Args:
+        step: one that has ended.
+    """
+    file = Path(step.place) / EXECUTOR_OUTPUT
+    if step.status != "succeeded" or not step.place or not file.is_file():
+        return
+    for listed in json.loads(file.read_text(encoding="utf-8")).get("artifacts", {}).values():
+        for each in listed["artifacts"]:
+            place, metadata = Path(each["uri"]), each.get("metadata") or {}
+            # Whoever moved it elsewhere has said where it is.
+            if place.parent == Path(step.place) and not place.exists():
+                place.write_text(json.dumps(metadata, indent=2) + "\n" if metadata else "", encoding="utf-8")
+
+
 def pages_of(artifacts: Iterable[Left]) -> list[dict[str, str]]:
     """The pages among artifacts: `step`, `name` of the output and `path` of each."""
     return [{"step": each.step, "name": each.name, "path": each.path} for each in artifacts if each.kind in _PAGES]

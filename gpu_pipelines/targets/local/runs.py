@@ -255,8 +255,9 @@ class _Recorder:
         self._observer.step_said(step, line)
 
     def step_ended(self, step: StepRecord) -> None:
-        from gpu_pipelines.targets.local.left import pages_of
+        from gpu_pipelines.targets.local.left import complete_artifacts, pages_of
 
+        complete_artifacts(step)
         self._record.pages = pages_of(self.artifacts())
         self.write()
         self._observer.step_ended(step)
