@@ -197,10 +197,15 @@ class RunRecord:
 
     @property
     def instead(self) -> str:
-        """Who is the champion after a run whose model did not become it, in words."""
-        if self.evaluation is None:
+        """Who is the champion after a run whose model did not become it, and what says why, in words."""
+        evaluation = self.evaluation
+        if evaluation is None:
             return "it was not evaluated"
-        return "the champion stays" if self.evaluation.champion else "there is still no champion"
+        if evaluation.passed and not evaluation.champion:
+            return "another version was registered meanwhile and is the champion; run again to compare with it"
+        if evaluation.passed and not self._was_champion:
+            return "the champion has changed since the evaluation, or is damaged; the log of upload-model says which"
+        return f"{'the champion stays' if evaluation.champion else 'there is still no champion'}; the gates say why"
 
     @property
     def outcome(self) -> str:

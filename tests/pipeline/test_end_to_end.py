@@ -15,6 +15,9 @@ import pytest
 from command_line import command
 from conftest import GPU_PIPELINES, PIPELINE, gpu_pipelines, newest_run, run_pipeline, write_photos
 
+from gpu_pipelines.targets.local.runs import shown_result
+from gpu_pipelines.targets.run_record import RunRecord
+
 STEPS = ["check-request", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
 
 
@@ -146,6 +149,16 @@ def test_a_model_that_misses_a_gate_does_not_become_champion(digits_run: Path, t
     assert "there is still no champion" in done.out
     page = (newest_run(tmp_path)["directory"] / "report.html").read_text()
     assert "digits version 1 was added; there is still no champion" in page
+
+
+def test_a_model_that_another_one_has_overtaken_is_not_said_to_have_missed_a_gate(digits_run: Path) -> None:
+    record = RunRecord.load(newest_run(digits_run)["directory"])
+    # As where another first run has registered its model between the evaluation and the upload of this one.
+    record.model = {**record.model, "version": 2, "aliases": ["challenger"]}
+    said = "\n".join(map(str, shown_result(record)))
+    assert "another version was registered meanwhile and is the champion; run again to compare with it" in said
+    assert "gates say why" not in said
+    assert "still no champion" not in said
 
 
 @pytest.mark.slow

@@ -370,7 +370,7 @@ def _version(record: RunRecord) -> list[str]:
     aliases = " and ".join(record.model["aliases"])
     place = f" in {record.parameters['registry']}" if "registry" in record.parameters else ""
     version = f"{done} {record.model['model_name']} version {int(record.model['version'])} as {aliases}{place}"
-    return [version, *([] if record.is_champion else [f"{record.instead}; the gates say why"])]
+    return [version, *([] if record.is_champion else [record.instead])]
 
 
 def _failure(record: RunRecord) -> Iterator[str]:
