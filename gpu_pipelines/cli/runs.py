@@ -33,9 +33,11 @@ def list_runs(runs: Runs = _RUNS, as_json: AsJson = False) -> None:
     """List the runs, the newest first."""
     from gpu_pipelines.numbers import figure
     from gpu_pipelines.reports.durations import format_seconds
-    from gpu_pipelines.targets.recorded_runs import recorded_runs
+    from gpu_pipelines.targets.recorded_runs import problems_of_records, recorded_runs
 
     records = recorded_runs(runs)
+    for problem in problems_of_records(runs):
+        print(f"warning: a run is not listed: {problem}", file=sys.stderr)
     if as_json:
         print_json([record.document for record in records])
         return

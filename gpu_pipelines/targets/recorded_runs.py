@@ -8,10 +8,11 @@ import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest
+from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest, said_by
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RUN, RunRecord
 
@@ -33,6 +34,16 @@ def recorded_runs(runs: Path) -> list[RunRecord]:
         with suppress(UserError):
             found.append(RunRecord.load(file.parent))
     return sorted(found, key=lambda record: (record.started, record.run_id), reverse=True)
+
+
+def problems_of_records(runs: Path) -> list[str]:
+    """What is wrong with the records of runs that are damaged, which are among no others.
+
+    Args:
+        runs: directory of runs.
+    """
+    files = sorted(runs.glob(f"*/{RUN}"))
+    return [problem for file in files for problem in said_by(partial(RunRecord.load, file.parent))]
 
 
 def run_named(runs: Path, name: str) -> RunRecord:

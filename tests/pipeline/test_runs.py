@@ -84,6 +84,17 @@ def test_there_may_be_no_runs(tmp_path: Path) -> None:
     assert "There are no runs in runs." in shown.err
 
 
+def test_a_run_whose_record_is_damaged_is_not_passed_over_in_silence(tmp_path: Path) -> None:
+    (tmp_path / "runs" / "broken").mkdir(parents=True)
+    (tmp_path / "runs" / "broken" / "run.json").write_text("{")
+    for given in ((), ("--json",)):
+        listed = command("runs", "list", *given, cwd=tmp_path)
+        assert listed.status == 0
+        assert "warning: a run is not listed: " in listed.err
+        assert "broken/run.json" in listed.err
+    assert json.loads(listed.out) == []
+
+
 def test_a_run_is_shown_with_its_steps_and_what_went_wrong(three: Path) -> None:
     shown = command("runs", "show", "latest", cwd=three).out
     assert re.search(r"^small-\d+-\d+(-\d)?: failed, ", shown)
