@@ -72,8 +72,8 @@ def run_named(runs: Path, name: str) -> RunRecord:
     return found[0]
 
 
-def checkpoints_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> str:
-    """The checkpoint directory of the newest run that did not come to its end.
+def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> RunRecord:
+    """The newest run that did not come to its end, of those that began to train if there are such.
 
     Args:
         runs: directory of all runs.
@@ -91,6 +91,7 @@ def checkpoints_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, An
     def compared(of_a_run: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in of_a_run.items() if name not in freed}
 
+    found = []
     for record in recorded_runs(runs):
         if record.status == "succeeded" or record.pipeline != pipeline:
             continue
@@ -99,12 +100,15 @@ def checkpoints_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, An
         # A container that was killed is another machine when it is started again.
         if record.machine == platform.node():
             record.require_over()
-        for directory in (record.directory / "artifacts" / "checkpoints").glob("*"):
-            return str(directory)
-    raise UserError(
-        f"{runs} has no run of {pipeline} with these parameters that was interrupted in its training.",
-        "Run it without --resume.",
-    )
+        if checkpoints_of(record):
+            return record
+        found.append(record)
+    if not found:
+        raise UserError(
+            f"{runs} has no run of {pipeline} with these parameters that was interrupted or failed.",
+            "Run it without --resume.",
+        )
+    return found[0]
 
 
 def checkpoints_of(record: RunRecord) -> str:

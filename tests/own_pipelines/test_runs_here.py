@@ -96,7 +96,7 @@ def test_an_interrupted_run_continues_its_training_and_has_the_steps_before(
     assert statuses == {"prepare-data": "reused", "train-model": "reused", "train-model-2": "interrupted"}
     assert not list(newest_run(tmp_path)["directory"].glob("artifacts/checkpoints/*")), "it has those of the first"
     refused = command("run", "stages.py", "-p", "steps=401", "--resume", cwd=tmp_path)
-    assert "no run of stages with these parameters that was interrupted in its training" in refused.err
+    assert "no run of stages with these parameters that was interrupted or failed" in refused.err
 
 
 METRICS = """
@@ -133,6 +133,28 @@ def test_a_step_that_has_written_no_file_for_its_metrics_is_reused_all_the_same(
         record = newest_run(tmp_path)
         assert {step["name"]: step["status"] for step in record["steps"]} == {"make": expected, "slow": expected}
         assert record["metrics"]["length"] == 4
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_an_interrupted_run_without_a_training_is_continued_as_it_says(number: signal.Signals, tmp_path: Path) -> None:
+    (tmp_path / "measured.py").write_text(METRICS)
+    request = ("run", "measured.py", "-p", "seconds=3")
+    refused = command(*request, "--resume", cwd=tmp_path)
+    assert "no run of measured with these parameters that was interrupted or failed" in refused.err
+    with subprocess.Popen(
+        [str(GPU_PIPELINES), *request], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as first:
+        assert first.stdout
+        assert any(line.startswith("slow: slow begins") for line in first.stdout)
+        first.send_signal(number)
+        _, err = first.communicate(timeout=60)
+    assert ("run the same command with --resume to continue" in err) == (number == signal.SIGINT)
+    interrupted = newest_run(tmp_path)["run_id"]
+    done = gpu_pipelines(*request, "--resume", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    record = newest_run(tmp_path)
+    assert {step["name"]: step["status"] for step in record["steps"]} == {"make": "reused", "slow": "succeeded"}
+    assert record["resumes"] == interrupted
 
 
 @pytest.mark.slow

@@ -276,6 +276,10 @@ def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     assert record["directory"] != first
     assert [step["status"] for step in record["steps"]][:3] == ["succeeded", "reused", "succeeded"]
     assert aliases(tmp_path, "photos")["champion"] == 1
+    cached = gpu_pipelines(*request, "--cache", cwd=tmp_path)
+    assert cached.status == 0, cached.err
+    statuses = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
+    assert statuses["train-model"] == "reused", "a training that was continued is the same"
 
 
 @pytest.mark.slow

@@ -123,23 +123,27 @@ class Local(LocalTarget, Target):
         """The pipeline with what its steps read, which runs them again, and where an earlier run was stopped."""
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.targets.local.state import state_of_steps
-        from gpu_pipelines.targets.recorded_runs import LATEST, checkpoints_of, checkpoints_to_resume, run_named
+        from gpu_pipelines.targets.recorded_runs import LATEST, checkpoints_of, run_named, run_to_resume
 
-        runs = self.options.runs
-        resumed = None
+        runs, resumed = self.options.runs, None
         if request.resume == LATEST:
-            resumed = checkpoints_to_resume(runs.resolve(), compiled.name, values.arguments)
+            resumed = run_to_resume(runs.resolve(), compiled.name, values.arguments)
         elif request.resume:
-            resumed = checkpoints_of(run_named(runs.resolve(), request.resume)) or None
+            resumed = run_named(runs.resolve(), request.resume)
+        known = {
+            "resumed": checkpoints_of(resumed) if resumed else "",
+            "resumed_run": resumed.run_id if resumed else "",
+        }
         if isinstance(compiled.origin, OwnPipeline):
             own, plans, containers = compiled.origin, compiled.known["plans"], self.options.containers
             target = LocalTarget(None, CHECKPOINTS_OF_RUN, runs / _UNFINISHED)
             spec, built = own_here(own, target, plans, values.arguments, containers=containers)
-            return replace(compiled, spec=spec, built=built, known={**compiled.known, "resumed": resumed or ""})
-        # Not resolved: it is a part of what results are found again by.
-        target = LocalTarget(state_of_steps(values.arguments), resumed, runs / _UNFINISHED)
+            return replace(compiled, spec=spec, built=built, known={**compiled.known, **known})
+        # Whose checkpoints these are is no part of what results are found again by: a training that was continued ends
+        # with the same bits.
+        target = LocalTarget(state_of_steps(values.arguments), CHECKPOINTS_OF_RUN, runs / _UNFINISHED)
         built = load_pipeline(compiled.name).build(target, plan_here(self.options.accelerator))
-        return Compiled(compiled.name, built=built, known={"resumed": resumed or ""})
+        return Compiled(compiled.name, built=built, known=known)
 
     def _own(self, place: str) -> Compiled:
         """A pipeline of one's own, as it will be run but for what its parameters change."""
@@ -161,8 +165,8 @@ class Local(LocalTarget, Target):
             values,
             self.options.accelerator,
             compiled.spec,
-            resumed := str(compiled.known["resumed"]),
-            _resumed_run(request, resumed),
+            compiled.known["resumed"],
+            compiled.known["resumed_run"],
             compiled.known.get("goes_on"),
         )
         reuse = bool(request.cache or self.options.reuse or request.resume)
@@ -214,13 +218,3 @@ class Local(LocalTarget, Target):
 
         advice, lines = shown_trial(try_training(checked.values.arguments, checked.accelerator))
         return Outcome("succeeded", lines, save_trial(self.options.runs, checked.values.arguments, advice))
-
-
-def _resumed_run(request: Request, checkpoints: str) -> str:
-    """The name of the run on this machine that a run continues; empty for none."""
-    from gpu_pipelines.targets.recorded_runs import LATEST
-
-    if request.resume != LATEST:
-        return request.resume
-    # Below artifacts/checkpoints of the run.
-    return Path(checkpoints).parents[2].name

@@ -141,9 +141,8 @@ def run_and_record(
     from gpu_pipelines.targets.recorded_runs import CACHE
     from gpu_pipelines.targets.run_record import new_run_directory, write_outcome
 
-    if request.resumed:
-        # Below artifacts/checkpoints of the run.
-        end_left_behind(Path(request.resumed).parents[2])
+    if request.resumed_run:
+        end_left_behind(runs / request.resumed_run)
     if reuse:
         adopt_results(runs, runs / CACHE)
     run_id, directory = new_run_directory(runs, request.name)
@@ -375,10 +374,10 @@ def _version(record: RunRecord) -> list[str]:
 
 def _failure(record: RunRecord) -> Iterator[str]:
     if record.status == "interrupted":
-        # What these have done is kept and found without being asked for.
+        # What these have done is kept and found without being asked for. Of a run that resumed one it was asked for.
         goes_on_itself = record.steps and record.steps[-1].name in (PREPARES, PREDICTS)
         yield f"interrupted; logs: {record.directory / 'logs'}"
-        yield f"run the same command {'again' if goes_on_itself else 'with --resume'} to continue"
+        yield f"run the same command {'again' if goes_on_itself or record.resumes else 'with --resume'} to continue"
         return
     step = record.failed_step
     log = record.directory / str(step.log)
