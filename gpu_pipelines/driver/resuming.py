@@ -225,7 +225,9 @@ def _given_in_all(compiled: Compiled, values: Values) -> dict[str, Any]:
     """The parameters of a run that are not the pipeline's defaults, be they the earlier run's or given again."""
     known = parameters_of_pipeline(compiled.built) if compiled.built else parameters_of_spec(compiled.spec)
     own = {name: value for name, value in values.taken.items() if name in known and value != known[name].default}
-    return {**own, **(own.pop(ADVANCED, None) or {})} if _plain(compiled.name) in PIPELINES else own
+    # Its fields have names of their own.
+    fields = own.pop(ADVANCED, {}) if _plain(compiled.name) in PIPELINES else {}
+    return {**own, **fields}
 
 
 def _going_on(

@@ -7,6 +7,10 @@ from pathlib import Path
 from command_line import command
 from conftest import newest_run
 
+from gpu_pipelines.driver.resuming import resumed_submission
+from gpu_pipelines.targets.local.local import Local, LocalOptions
+from gpu_pipelines.targets.run_record import RunRecord
+
 THREE = """
 from kfp import dsl
 
@@ -59,3 +63,16 @@ def test_a_run_here_goes_on_with_its_parameters(tmp_path: Path) -> None:
     assert (again.status, "has succeeded, so there is nothing to resume" in again.err) == (2, True)
     unknown = command(*run, "--resume", "three-2020", cwd=tmp_path)
     assert (unknown.status, "There is no run 'three-2020'" in unknown.err) == (2, True)
+
+
+def test_a_resumed_run_is_asked_for_again_with_all_its_parameters(tmp_path: Path) -> None:
+    before = {"source": "sample:diabetes", "task": "regression", "model": "mlp-small", "max_steps": 2, "packing": False}
+    record = RunRecord(
+        "a-run", "train_evaluate_upload", "2026-11-22T04:43:14+00:00", before, "cpu:1", {}, tmp_path / "a-run"
+    )
+    record.status = "failed"
+    record.directory.mkdir()
+    record.save()
+    target = Local(LocalOptions(runs=tmp_path))
+    _, _, request = resumed_submission(target, "", "a-run", ["gates=r2>=0.1"], None, None).content
+    assert request.given == {**before, "gates": ["r2>=0.1"]}
