@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Mapping
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -120,10 +121,14 @@ def update(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a schedule on Vertex AI. What is not given stays, parameters included."""
+    """Change a schedule on Vertex AI. What is not given stays, parameters included.
+
+    Another version brings its own defaults: of the parameters, those stay that differ from the defaults of the version
+    before.
+    """
     from dataclasses import replace
 
-    from gpu_pipelines.driver.arguments import checked_values
+    from gpu_pipelines.driver.arguments import checked_values, defaults_of_project, values_given
     from gpu_pipelines.driver.data_check import warn_of_data
     from gpu_pipelines.targets.cron import parse_cron
     from gpu_pipelines.targets.scheduling import Wanted
@@ -141,12 +146,30 @@ def update(
     if when == present:
         timing = replace(timing, when=None)
     compiled = values = None
+    told: list[str] = []
     if pipeline or param or params:
-        compiled, before = target.schedules.contents(found, pipeline)
+        compiled, before = target.schedules.contents(found)
+        kept = values_given(compiled, before)
+        if pipeline:
+            compiled, before = target.schedules.another(pipeline), {**defaults_of_project(target), **kept}
         values = checked_values(compiled, target, param or [], params, before)
+        if pipeline:
+            told = _told_kept(kept, values.arguments)
         warn_of_data(compiled, values)
     submission = target.schedules.submission(Wanted(name, timing, compiled, values, found=found))
-    _send(target, submission, [], "changed", dry_run=dry_run, as_json=as_json)
+    _send(target, submission, told, "changed", dry_run=dry_run, as_json=as_json)
+
+
+def _told_kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What another version keeps of the parameters that were given for the one before, and what it has no place for."""
+    from gpu_pipelines.component_interface.parameter import shown_value
+
+    kept = [f"{name} = {shown_value(value)}" for name, value in before.items() if now.get(name) == value]
+    rest = "what else is not given has the new version's default"
+    told = [f"kept from the version before: {', '.join(kept) or 'nothing'}; {rest}"]
+    if lost := [name for name in before if name not in now]:
+        told.append(f"warning: the new version has no parameter {', '.join(lost)}, which the one before was given")
+    return told
 
 
 def _timing(when: Cron, start: str | None, end: str | None, max_concurrent: int | None) -> Any:

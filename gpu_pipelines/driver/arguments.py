@@ -103,8 +103,7 @@ def checked_values(
     fields = fields_of(compiled.name, known)
     if before is None:
         said = {**known, **fields}
-        of_project = {_TRACKING: target.settings.tracking, **target.defaults()}
-        before = {name: value for name, value in of_project.items() if value and name in said}
+        before = {name: value for name, value in defaults_of_project(target).items() if name in said}
     name = compiled.name.replace("-", "_")
     arguments = all_arguments(known, assignments, file, before, fields, of_anybody=name not in PIPELINES)
     if name in PIPELINES:
@@ -117,6 +116,37 @@ def checked_values(
     if problems:
         raise UserError.of_all(problems)
     return Values(arguments, as_taken(arguments, known, fields))
+
+
+def defaults_of_project(target: Target) -> dict[str, Any]:
+    """The values that the settings of a project say for parameters; a pipeline need not have them."""
+    of_project = {_TRACKING: target.settings.tracking, **target.defaults()}
+    return {name: value for name, value in of_project.items() if value}
+
+
+def values_given(compiled: Compiled, parameters: Mapping[str, Any]) -> dict[str, Any]:
+    """What was once given of the values of a run, by the parameters' own names: all that are no defaults.
+
+    What runs keep does not say which values were given, and has the defaults among them.
+
+    Args:
+        compiled: the pipeline that has taken the values.
+        parameters: the values as it has taken them.
+    """
+    from gpu_pipelines.dag import PIPELINES
+
+    known = parameters_of_spec(compiled.spec)
+    if fields := fields_of(compiled.name, known):
+        known = {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
+        inside = parameters.get(ADVANCED) or {}
+        parameters = {**{name: value for name, value in parameters.items() if name != ADVANCED}, **inside}
+    task = parameters.get("task")
+    if isinstance(task, str) and compiled.name.replace("-", "_") in PIPELINES:
+        of_task = with_defaults_of_task(known, task)
+        # Also another task than the default one was given.
+        known = {**of_task, **({"task": known["task"]} if "task" in known else {})}
+    stored = {name: _stored(known[name].type, value) for name, value in parameters.items() if name in known}
+    return {name: value for name, value in stored.items() if value != known[name].default}
 
 
 def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str, Any]) -> list[str]:

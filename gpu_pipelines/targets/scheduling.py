@@ -59,8 +59,9 @@ class Wanted:
 class Schedules(ABC):
     """The schedules of a service. One that is found is whatever the service's client has for it.
 
-    Those that can be changed have two more: `cron_of(found) -> Cron` and `contents(found, pipeline) -> (compiled,
-    parameters)`, the version that it runs, or another, with the values of its parameters.
+    Those that can be changed have three more: `cron_of(found) -> Cron`; `contents(found) -> (compiled, parameters)`,
+    the version that it runs, with the values of its parameters; and `another(pipeline) -> compiled`, the version that
+    it is to run.
     """
 
     @abstractmethod

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from conftest import Finished
+from google.protobuf import json_format
 from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command
 
+from gpu_pipelines.driver.arguments import values_given
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.cron import next_times, parse_cron, parse_time, shown_time
+from gpu_pipelines.targets.messages import Compiled
 from gpu_pipelines.targets.vertex.schedules import differences
 
 if TYPE_CHECKING:
@@ -133,6 +136,52 @@ def test_a_schedule_is_changed_and_keeps_the_rest(vertex_api: VertexApi, tmp_pat
     assert (done.status, "a takes a whole number" in done.err) == (2, True)
     done = command(vertex_api, tmp_path, "schedule", "update", "nightly")
     assert (done.status, "No change is given" in done.err) == (2, True)
+
+
+def test_another_version_of_a_schedule_brings_its_defaults_and_keeps_what_was_given(
+    vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    create(vertex_api, tmp_path, *DAILY)
+    file, given = compiled_sum(tmp_path), ("schedule", "update", "nightly", "--pipeline", "sum")
+    file.write_text(file.read_text().replace("defaultValue: none", "defaultValue: some"))
+    command(vertex_api, tmp_path, "upload", str(file))
+    done = command(vertex_api, tmp_path, *given)
+    assert done.status == 0, done.err
+    assert "kept from the version before: a = 2; what else is not given has the new version's default" in done.err
+
+    def values() -> dict[str, Any]:
+        job = schedules(vertex_api)[0].create_pipeline_job_request.pipeline_job
+        return dict(job.runtime_config.parameter_values)
+
+    assert values() == {"a": 2, "note": "some"}
+    # What is given with another version is kept as well.
+    assert command(vertex_api, tmp_path, "schedule", "update", "nightly", "-p", "note=mine").status == 0
+    file.write_text(file.read_text().replace("defaultValue: some", "defaultValue: other"))
+    command(vertex_api, tmp_path, "upload", str(file))
+    done = command(vertex_api, tmp_path, *given, "-p", "a=3")
+    assert "kept from the version before: note = mine;" in done.err
+    assert values() == {"a": 3, "note": "mine"}
+    file.write_text(file.read_text().replace("note:", "remark:"))
+    command(vertex_api, tmp_path, "upload", str(file))
+    done = command(vertex_api, tmp_path, *given)
+    assert "warning: the new version has no parameter note, which the one before was given" in done.err
+    assert values() == {"a": 3, "remark": "other"}
+
+
+def test_of_a_pipeline_of_this_project_the_values_given_are_kept_and_those_of_its_task_are_not(
+    vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    name = "train_evaluate_upload"
+    command(vertex_api, tmp_path, "compile", name, "--target", "vertex", "--accelerator", "l4:1", "-o", "mine.yaml")
+    words = ("schedule", "create", "mine.yaml", *DAILY, "--name", "weekly")
+    given = {"task": "causal_lm", "source": "gs://example-bucket/texts", "epochs": "5", "weight_decay": "0.3"}
+    done = command(vertex_api, tmp_path, *words, *(part for each in given.items() for part in ("-p", "=".join(each))))
+    assert done.status == 0, done.err
+    [made] = schedules(vertex_api)
+    job = made.create_pipeline_job_request.pipeline_job
+    spec, stored = (json_format.MessageToDict(each) for each in (job._pb.pipeline_spec, job._pb.runtime_config))
+    found = values_given(Compiled("train-evaluate-upload", spec=spec), stored["parameterValues"])
+    assert found == {**given, "epochs": 5, "weight_decay": 0.3}
 
 
 def test_a_second_schedule_of_a_name_is_refused(vertex_api: VertexApi, tmp_path: Path) -> None:

@@ -56,15 +56,16 @@ class VertexSchedules(Schedules):
         """When runs of a schedule fall due."""
         return parse_cron(found["cron"])
 
-    def contents(self, found: Mapping[str, Any], pipeline: str | None) -> tuple[Compiled, Mapping[str, Any]]:
-        """The version that a schedule runs, or another, and the values of its parameters."""
+    def contents(self, found: Mapping[str, Any]) -> tuple[Compiled, Mapping[str, Any]]:
+        """The version that a schedule runs, and the values of its parameters."""
         job = found["createPipelineJobRequest"]["pipelineJob"]
-        if pipeline:
-            compiled = self._version(pipeline)
-        else:
-            name = job["pipelineSpec"]["pipelineInfo"]["name"]
-            compiled = Compiled(name, spec=job["pipelineSpec"])
-        return compiled, job["runtimeConfig"].get("parameterValues", {})
+        # The service need not give back what is at the address of a version.
+        spec = job.get("pipelineSpec") or self._version(job["templateUri"]).spec
+        return Compiled(spec["pipelineInfo"]["name"], spec=spec), job["runtimeConfig"].get("parameterValues", {})
+
+    def another(self, pipeline: str) -> Compiled:
+        """The version that a schedule is to run from now on."""
+        return self._version(pipeline)
 
     def submission(self, wanted: Wanted) -> Submission:
         """A schedule as the REST API has it, or the fields that are to be changed."""
