@@ -94,13 +94,15 @@ def run(
 
     An option that only one target has begins with the target's name.
     """
-    from gpu_pipelines.driver.request import is_here, submission_of
+    from gpu_pipelines.driver.request import is_here, shown_document, submission_of
 
     here = is_here(target)
     if here and follow:
         raise UserError(f"The target {target.name} has no --follow.", "It shows a run until its end.")
     submission = submission_of(target, pipeline, param or [], params, cache, resume)
-    if dry_run:
+    if dry_run and as_json:
+        print_json(shown_document(target, submission))
+    elif dry_run:
         show(submission.shown())
     elif here:
         from gpu_pipelines.driver.watch import StreamWatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -59,6 +60,22 @@ def submission_of(
     for line in [*compiled.told, *_told(compiled, values)]:
         print(line, file=sys.stderr)
     return submission
+
+
+def shown_document(target: Target, submission: Submission) -> Mapping[str, Any]:
+    """What a dry run of a run prints for programs."""
+    if submission.document:
+        return submission.document()
+    if target.name == "local":
+        request = submission.content[0]
+        return {
+            "target": target.name,
+            "pipeline": request.name,
+            "steps": request.dependencies,
+            "parameters": dict(request.values.arguments),
+        }
+    document: Mapping[str, Any] = json.loads("\n".join(map(str, submission.shown())))
+    return document
 
 
 def _told(compiled: Compiled, values: Values) -> Sequence[str]:

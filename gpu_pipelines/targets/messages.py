@@ -160,10 +160,12 @@ class Submission:
     Attributes:
         content: what the target sends.
         shown: gives what a dry run prints, line by line.
+        document: gives the same for programs; None where it is JSON already.
     """
 
     content: Any
     shown: Callable[[], Sequence[str | Table]]
+    document: Callable[[], Mapping[str, Any]] | None = None
 
 
 def shown_request(method: str, url: str, body: object) -> str:

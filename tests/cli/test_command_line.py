@@ -160,6 +160,15 @@ def test_a_task_alone_brings_its_source_and_its_model(tmp_path: Path) -> None:
     )
 
 
+def test_a_dry_run_on_this_machine_is_one_document_for_programs(tmp_path: Path) -> None:
+    done = command("run", PIPELINE, "-p", "epochs=3", "--dry-run", "--json", cwd=tmp_path)
+    assert done.status == 0, done.err
+    said = json.loads(done.out)
+    assert (said["target"], said["pipeline"], said["parameters"]["epochs"]) == ("local", PIPELINE, 3)
+    assert said["steps"]["train-model"] == ["prepare-data"]
+    assert not (tmp_path / "runs").exists()
+
+
 # Completion
 
 

@@ -70,6 +70,9 @@ def test_a_dry_run_shows_the_vm_its_price_and_what_it_is_told(compute_api: Compu
     assert json.loads(shown)["arguments"]["epochs"] == 2
     assert json.loads(shown)["told"]["notify"] == ["slack:projects/p/secrets/hook/versions/latest"]
     assert json.loads(shown)["dollars_per_hour"] > 0
+    said = json.loads(command(*ON_A_VM, "--dry-run", "--json").out)
+    assert said["command"][:4] == ["gcloud", "compute", "instances", "create"]
+    assert said["request"]["arguments"]["epochs"] == 2
     assert compute_api.instances == []
 
 
@@ -176,6 +179,7 @@ def test_a_run_that_failed_goes_on_on_its_vm(compute_api: ComputeApi) -> None:
     become(run, status="failed", error=as_data(ProcessFailedError("upload-model failed: the registry is away")))
     compute_api.stop(run)
     assert f"instances start {run}" in command(*resume, "--dry-run").out
+    assert run in json.loads(command(*resume, "--dry-run", "--json").out)["command"]
     assert "takes neither another pipeline nor parameters" in command(*resume, "-p", "epochs=2").err
     assert compute_api.started == []
     done = command(*resume)

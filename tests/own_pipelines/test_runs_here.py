@@ -292,3 +292,7 @@ def test_a_dry_run_shows_the_steps_and_values_of_any_type(tmp_path: Path) -> Non
     assert done.status == 0, done.err
     assert "prepare-data → train-model" in done.out
     assert '[1, "b"]' in done.out
+    done = command("run", f"{MINE}:seeds", "--dry-run", "--json", "-p", 'numbers=[1, "b"]', cwd=tmp_path)
+    said = json.loads(done.out)
+    assert (said["pipeline"], list(said["steps"])) == ("seeds", ["prepare-data", "train-model"])
+    assert said["parameters"]["numbers"] == [1, "b"]

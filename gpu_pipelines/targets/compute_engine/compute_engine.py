@@ -267,7 +267,9 @@ class ComputeEngine(LocalTarget, Target):
         }
         sent = (run, vm, plan, content)
         return Submission(
-            sent, lambda: [shell_text(create_command(vm, "startup.sh")), *_shown(run.uri, REQUEST, content)]
+            sent,
+            lambda: [shell_text(create_command(vm, "startup.sh")), *_shown(run.uri, REQUEST, content)],
+            lambda: {"command": create_command(vm, "startup.sh"), "folder": run.uri, "request": content},
         )
 
     def submit(self, submission: Submission) -> Done:
@@ -313,8 +315,9 @@ class ComputeEngine(LocalTarget, Target):
 
         found = VmRun.of(run, self.settings)
         vm = require_restartable(found)
-        words = ["gcloud", "compute", "instances", "start", vm["name"], f"--zone={vm['zone']}"]
-        return Submission(found, lambda: [shlex.join([*words, f"--project={vm['project']}"])])
+        start = ["gcloud", "compute", "instances", "start", vm["name"], f"--zone={vm['zone']}"]
+        words = [*start, f"--project={vm['project']}"]
+        return Submission(found, lambda: [shlex.join(words)], lambda: {"command": words})
 
     def follow(self, run: str, watch: Watch, every: float) -> Outcome:
         """Waits for the end of a run; a Spot VM that was preempted is started again."""
