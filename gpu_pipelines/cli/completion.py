@@ -127,8 +127,13 @@ def _tasks(context: typer.Context, incomplete: str) -> Iterable[str]:
 def _parameters(context: typer.Context, incomplete: str) -> Iterable[str]:
     """`NAME=` of each parameter of the pipeline; after the sign its values, as far as they are known."""
     from gpu_pipelines.driver.known_parameters import known_parameters
+    from gpu_pipelines.targets.messages import is_python
 
-    known = known_parameters(str(context.params.get("pipeline") or "train_evaluate_upload"))
+    pipeline = str(context.params.get("pipeline") or "train_evaluate_upload")
+    if is_python(pipeline):
+        # Its parameters are known once it has run, and a program is not run for a key.
+        return ()
+    known = known_parameters(pipeline)
     matching = [name for name in known if f"{name}=".startswith(incomplete)]
     if "=" not in incomplete and len(matching) != 1:
         return [f"{name}=" for name in known]

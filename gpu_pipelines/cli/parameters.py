@@ -26,7 +26,7 @@ _KINDS = {
 
 
 def parameters(
-    pipeline: Annotated[str, typer.Argument(help="Name of a pipeline, or a compiled file.")],
+    pipeline: Annotated[str, typer.Argument(help="Name of a pipeline, FILE.py, FILE.py:function or a compiled file.")],
     task: Annotated[str | None, typer.Option(help="Show the defaults of this task.")] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -83,7 +83,8 @@ def _print(steps: Mapping[str, Mapping[str, Parameter]]) -> None:
         for name, parameter in of_step.items():
             default = f"default {_shown(parameter.default)}" if parameter.optional else "must be given"
             print(f"  {name}  ({_KINDS.get(parameter.type, parameter.type)}; {default})")
-            print(wrapped(parameter.text, first=" " * 6, width=width))
+            if parameter.text:
+                print(wrapped(parameter.text, first=" " * 6, width=width))
         print()
 
 

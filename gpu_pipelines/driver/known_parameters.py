@@ -25,21 +25,22 @@ def known_parameters(pipeline: str) -> dict[str, Parameter]:
     """The parameters of a pipeline, by name.
 
     Args:
-        pipeline: its name, as it is on this machine; or a compiled file.
+        pipeline: its name, as it is on this machine; or `FILE.py`, `FILE.py:function`, or a compiled file.
 
     Raises:
         UserError: there is no such pipeline or file.
     """
-    from gpu_pipelines.targets.messages import FILE_SUFFIXES
+    from gpu_pipelines.targets.messages import is_own, is_python
 
-    if not pipeline.endswith(FILE_SUFFIXES):
+    if not is_own(pipeline):
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.targets.local.target import LocalTarget
 
         return _opened(pipeline, parameters_of_pipeline(load_pipeline(pipeline).build(LocalTarget(), None)))
-    from gpu_pipelines.targets.compiled import documents_of, text_of_file
+    from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
+    from gpu_pipelines.targets.own.file import pipeline_in
 
-    text = text_of_file(pipeline)
+    text = compiled(pipeline_in(pipeline)) if is_python(pipeline) else text_of_file(pipeline)
     try:
         spec = documents_of(text)[0]
         task = compiled_in(spec).get("task", "")

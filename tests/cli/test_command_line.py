@@ -15,6 +15,7 @@ from command_line import command
 from conftest import GPU_PIPELINES, PIPELINE
 
 COMPILED = Path(__file__).parents[2] / "compiled" / PIPELINE / "vertex"
+MINE = Path(__file__).parents[1] / "own_pipelines" / "mine.py"
 
 
 # Help
@@ -135,6 +136,19 @@ def test_parameters_of_what_is_not_there_are_an_error(tmp_path: Path, name: str,
     done = command("parameters", name, cwd=tmp_path)
     assert (done.status, done.out) == (2, "")
     assert message in done.err
+
+
+def test_the_parameters_of_a_file_of_python_are_those_of_its_pipeline(tmp_path: Path) -> None:
+    said = json.loads(command("parameters", f"{MINE}:mine", "--json", cwd=tmp_path).out)["parameters"]
+    found = {each["name"]: each for each in said}
+    assert set(found) == {"source", "task", "model", "steps", "gates", "text"}
+    assert (found["steps"]["type"], found["steps"]["default"]) == ("Integer", 4)
+    done = command("parameters", f"{MINE}:telling", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert done.out == "pipeline:\n  text  (text; default hello)\n\n"
+    done = command("parameters", str(MINE), cwd=tmp_path)
+    assert done.status == 2
+    assert "has 3 pipelines" in done.err
 
 
 def test_a_file_that_is_no_pipeline_has_no_parameters(tmp_path: Path) -> None:
