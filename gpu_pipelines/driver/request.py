@@ -13,6 +13,7 @@ from gpu_pipelines.dag.placement import BEGINS_STUDY
 from gpu_pipelines.driver.arguments import checked_values, given_values
 from gpu_pipelines.driver.data_check import require_usable_data
 from gpu_pipelines.driver.resuming import goes_on, resumed_submission
+from gpu_pipelines.notifications.recipients import recipients_of, require_variables
 from gpu_pipelines.targets.messages import Request
 
 if TYPE_CHECKING:
@@ -47,6 +48,8 @@ def submission_of(
     Raises:
         UserError: there cannot be such a run.
     """
+    if is_here(target):
+        _require_told(target)
     if goes_on(target, pipeline, resume):
         return resumed_submission(target, pipeline, resume, assignments, file, cache)
     given = given_values(assignments, file)
@@ -60,6 +63,13 @@ def submission_of(
     for line in [*compiled.told, *_told(compiled, values)]:
         print(line, file=sys.stderr)
     return submission
+
+
+def _require_told(target: Target) -> None:
+    """Checks that those who are to be told of the end of a run can be told from here: the end is too late for that."""
+    told = recipients_of(getattr(target.options, "notify", None), False, target.settings)
+    if told is not None:
+        require_variables(told)
 
 
 def shown_document(target: Target, submission: Submission) -> Mapping[str, Any]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.google_cloud.secret_reference import is_variable
 from gpu_pipelines.notifications.channel import MailServer
-from gpu_pipelines.notifications.channels import problems_of_addresses
+from gpu_pipelines.notifications.channels import channel_named, is_email, problems_of_addresses, split
 from gpu_pipelines.project_settings import ProjectSettings
 
 
@@ -61,3 +63,21 @@ def recipients_of(
     if problems := problems_of_addresses(every, mail, variables):
         raise UserError.of_all([problem.replace("notify has", "--notify has", 1) for problem in problems])
     return Recipients(every, about_nothing_new, mail, run_page)
+
+
+def require_variables(told: Recipients) -> None:
+    """Checks that the environment of this process has the variables in which the secrets of recipients are.
+
+    Raises:
+        UserError: lists those that are not set.
+    """
+    references = [address for name, address in map(split, told.notify) if channel_named(name).takes_secret]
+    if any(is_email(given) for given in told.notify):
+        references.append(told.mail.password)
+    problems = [
+        f"--notify needs the variable {each} of the environment, which is not set. Set it to the secret."
+        for each in dict.fromkeys(references)
+        if is_variable(each) and not os.environ.get(each, "").strip()
+    ]
+    if problems:
+        raise UserError.of_all(problems)

@@ -248,6 +248,23 @@ def test_a_message_that_fails_changes_nothing(hook: Posts, tmp_path: Path) -> No
     assert "warning: the webhook was not told of the end of the run: 127.0.0.1 answered with status 403" in done.err
 
 
+def test_a_variable_that_is_not_set_is_missed_before_the_first_step(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own.py").write_text(OWN)
+    (tmp_path / "gpu-pipelines.yaml").write_text(
+        "mail_server: smtps://me@smtp.example.com:465\nmail_sender: me@example.com\nmail_password: PASSWORD\n"
+    )
+    monkeypatch.setenv("HOOK", " ")
+    told = ("--notify", "webhook:HOOK", "--notify", "team@example.com")
+    for more in ((), ("--dry-run",)):
+        done = command("run", "own.py:small", *told, *more, cwd=tmp_path)
+        assert (done.status, done.out) == (2, "")
+        for name in ("HOOK", "PASSWORD"):
+            assert f"--notify needs the variable {name} of the environment, which is not set." in done.err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_pipeline_of_ones_own_tells_by_the_component(hook: Posts, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     failed = command("run", "own.py:telling", "-p", "number=3", cwd=tmp_path)
