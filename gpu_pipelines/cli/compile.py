@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from difflib import unified_diff
 from pathlib import Path
@@ -123,6 +124,7 @@ def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
         settings: the image of the steps; left out, that is open.
     """
     from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
+    from gpu_pipelines.component_interface.image import STEPS_IMAGE
     from gpu_pipelines.targets.compiled import compiled
     from gpu_pipelines.targets.target import targets
 
@@ -131,7 +133,13 @@ def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
         for name, target in targets().items()
         for each in target.published()
     }
-    return {**files, **{f"components/{name}.yaml": compiled(load_component(name)) for name in COMPONENTS}}
+    files |= {f"components/{name}.yaml": compiled(load_component(name)) for name in COMPONENTS}
+    if not settings or not settings.image:
+        return files
+    # Components, and what runs on this machine, are compiled without settings. An image of one's own may have the name
+    # of the other in its own.
+    other, image = re.compile(rf"(?<![\w./-]){re.escape(STEPS_IMAGE)}(?![\w.@-])"), settings.image
+    return {name: other.sub(lambda _: image, text) for name, text in files.items()}
 
 
 def _compare(files: dict[str, str], directory: Path) -> None:

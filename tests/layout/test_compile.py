@@ -10,6 +10,7 @@ from google.protobuf import json_format
 from kfp import components, dsl
 from kfp.pipeline_spec import pipeline_spec_pb2
 
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.targets.compiled import documents_of
 
 ROOT = Path(__file__).parents[2]
@@ -37,6 +38,21 @@ def test_files_that_differ_are_named_with_how_and_written_again(tmp_path: Path) 
     assert gpu_pipelines("compile", "--all", cwd=tmp_path).status == 0
     for file in (edited, missing):
         assert file.read_bytes() == (ROOT / "compiled" / "components" / file.name).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("image", ["eu.example/mine:1", f"{STEPS_IMAGE}-cuda"])
+def test_all_files_are_for_the_image_that_is_given(tmp_path: Path, image: str) -> None:
+    done = command("compile", "--all", "--image", image, cwd=tmp_path)
+    assert done.status == 0, done.err
+    written = list((tmp_path / "compiled").rglob("*.yaml"))
+    assert {path.relative_to(tmp_path) for path in written} == {
+        path.relative_to(ROOT) for path in (ROOT / "compiled").rglob("*.yaml")
+    }
+    for path in written:
+        text = path.read_text(encoding="utf-8")
+        assert image in text, path
+        assert STEPS_IMAGE not in text.replace(image, ""), path
 
 
 def test_every_compiled_file_is_of_kfps_own_types() -> None:
