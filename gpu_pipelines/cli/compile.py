@@ -35,9 +35,9 @@ def compile_pipelines(
         bool, typer.Option("--all", help="Write all files of the directory compiled, with --image if given.")
     ] = False,
     check: Annotated[bool, typer.Option("--check", help="With --all: compare instead of writing.")] = False,
-    directory: Annotated[Path, typer.Option(metavar="DIR", help="With --all: directory of the files.")] = Path(
-        "compiled"
-    ),
+    directory: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="With --all: directory of the files, default compiled.")
+    ] = None,
     param: Default = None,
 ) -> None:
     """Compile a pipeline, or all pipelines and components.
@@ -51,8 +51,14 @@ def compile_pipelines(
         raise UserError("--all writes files of every task.", "Leave --task out, or give the name of a pipeline.")
     if every and param:
         raise UserError("--all writes files with the defaults of the pipelines.", "Leave out -p and --params.")
+    if every and output:
+        raise UserError("--all writes many files, and -o names one.", "Give --directory in its place.")
+    if not every and directory:
+        raise UserError("--directory is for --all; a pipeline is one file.", "Give -o FILE in its place.")
+    if not every and check:
+        raise UserError("--check compares all files.", "Give --all in place of the name, or leave out --check.")
     if pipeline is None:
-        _all(directory, check, target.settings)
+        _all(directory or Path("compiled"), check, target.settings)
         return
     from gpu_pipelines.driver.defaults import defaults_in_file
     from gpu_pipelines.targets.compiled import write_file
