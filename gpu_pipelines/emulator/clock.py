@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from datetime import datetime, timedelta
 from typing import Any
-from zoneinfo import ZoneInfo
 
-from croniter import croniter
 from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError
@@ -32,7 +29,7 @@ class Clock:
     def __init__(self, schedules: Schedules, jobs: PipelineJobs, speed: float = 1.0) -> None:
         self._schedules, self._jobs, self._speed = schedules, jobs, speed
         self._began = now()
-        self._due: dict[tuple[str, str], datetime] = {}
+        schedules.time = self.time
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._go, daemon=True, name="clock")
 
@@ -56,11 +53,15 @@ class Clock:
                     self._look(schedule)
 
     def _look(self, schedule: Any) -> None:
-        shown, key = self.time(), (schedule.name, schedule.cron)
-        due = self._due.setdefault(key, following(schedule.cron, shown))
-        if shown < due:
+        shown = self.time()
+        if "end_time" in schedule and shown >= schedule.end_time:
+            schedule.state = STATES.COMPLETED
+            self._schedules.plan(schedule)
+            self._schedules.keep(schedule)
             return
-        self._due[key] = following(schedule.cron, shown)
+        if "next_run_time" not in schedule or shown < schedule.next_run_time:
+            return
+        self._schedules.plan(schedule)
         request = api.CreatePipelineJobRequest(schedule.create_pipeline_job_request)
         request.pipeline_job.schedule_name = schedule.name
         try:
@@ -71,12 +72,5 @@ class Clock:
         schedule.started_run_count += 1
         if schedule.max_run_count and schedule.started_run_count >= schedule.max_run_count:
             schedule.state = STATES.COMPLETED
+            self._schedules.plan(schedule)
         self._schedules.keep(schedule)
-
-
-def following(cron: str, moment: datetime) -> datetime:
-    """The next time of a cron expression, which may have a time zone before it, after a moment."""
-    match = re.fullmatch(r"(?:(?:CRON_)?TZ=(\S+)\s+)?(.*)", cron)
-    zone, fields = (match[1], match[2]) if match else (None, cron)
-    found: datetime = croniter(fields, moment.astimezone(ZoneInfo(zone or "UTC"))).get_next(datetime)
-    return found

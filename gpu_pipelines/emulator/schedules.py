@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import re
 import threading
+from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from croniter import croniter
 from google.cloud import aiplatform_v1 as api
 from google.protobuf import empty_pb2
 
@@ -38,13 +41,18 @@ class Schedules(Resources):
 
     Attributes:
         schedules: by name.
+        time: what time it is for them.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
         answer, lock = api.ListSchedulesResponse, threading.RLock()
         super().__init__(names, answer, "schedules", page_size, lock, state, "schedules", api.Schedule)
         self.schedules = self.held
+        self.time: Callable[[], datetime] = now
         self._operations = operations
+        # What fell due while nothing ran is not made up for.
+        for each in self.held.values():
+            self.plan(each)
 
     def create(self, request: Any) -> Any:
         """CreateSchedule."""
@@ -55,6 +63,7 @@ class Schedules(Resources):
         if "start_time" not in schedule:
             schedule.start_time = schedule.create_time
         self._check(schedule, parent)
+        self.plan(schedule)
         self.keep(schedule)
         return self._copy(schedule)
 
@@ -72,6 +81,7 @@ class Schedules(Resources):
                 delattr(changed, path)
         changed.update_time = now()
         self._check(changed, held.name.rpartition("/schedules/")[0])
+        self.plan(changed)
         self.keep(changed)
         return self._copy(changed)
 
@@ -93,6 +103,17 @@ class Schedules(Resources):
         self.forget(schedule.name)
         return self._operations.done(schedule.name)
 
+    def plan(self, schedule: Any) -> None:
+        """Says when a schedule starts its next run, or that it starts none: it is not active, or ends before."""
+        with self._lock:
+            due, shown = None, self.time()
+            if schedule.state == STATES.ACTIVE:
+                due = following(schedule.cron, max(schedule.start_time, shown) if "start_time" in schedule else shown)
+            if due is None or ("end_time" in schedule and due > schedule.end_time):
+                del schedule.next_run_time
+            else:
+                schedule.next_run_time = due
+
     def _turn(self, name: str, before: Any, after: Any, time_of: str) -> Any:
         schedule = self.one(name)
         with self._lock:
@@ -102,6 +123,7 @@ class Schedules(Resources):
             schedule.state = after
             schedule.update_time = now()
             setattr(schedule, time_of, schedule.update_time)
+            self.plan(schedule)
             self.keep(schedule)
         return schedule
 
@@ -142,3 +164,15 @@ def check_cron(text: str) -> None:
         ZoneInfo(zone or "UTC")
     except (ZoneInfoNotFoundError, ValueError, OSError):
         raise ApiError(400, f"Invalid time zone: {zone!r}.") from None
+
+
+def following(cron: str, moment: datetime) -> datetime | None:
+    """The next time of a cron expression, which may have a time zone before it, after a moment; None for never."""
+    match = re.fullmatch(r"(?:(?:CRON_)?TZ=(\S+)\s+)?(.*)", cron)
+    zone, fields = (match[1], match[2]) if match else (None, cron)
+    try:
+        found: datetime = croniter(fields, moment.astimezone(ZoneInfo(zone or "UTC"))).get_next(datetime)
+    except (ValueError, OverflowError):
+        # Such as the 31st of February, or after the year 9999.
+        return None
+    return found

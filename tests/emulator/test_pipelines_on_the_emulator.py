@@ -197,3 +197,4 @@ def test_a_schedule_fires_as_often_as_it_may(tmp_path: Path, vertex_certificates
             time.sleep(0.05)
         time.sleep(0.5)
         assert [each.schedule_name for each in emulator.state.pipeline_jobs.jobs.values()] == [name, name]
+        assert "next_run_time" not in emulator.state.schedules.one(name)

@@ -97,6 +97,8 @@ def test_a_schedule_is_listed_shown_paused_resumed_and_deleted(vertex_api: Verte
     create(vertex_api, tmp_path, "--cron", "TZ=UTC 0 4 * * 1", name="weekly")
     listed = command(vertex_api, tmp_path, "schedule", "list").out
     assert [line.split()[0] for line in listed.splitlines()[1:]] == ["weekly", "nightly"]
+    (due,) = next_times(parse_cron("TZ=UTC 0 4 * * 1"), None, None, 1)
+    assert f"{due:%Y-%m-%d %H:%M}" in listed
     made = next(schedule for schedule in schedules(vertex_api) if schedule.display_name == "nightly")
     shown = command(vertex_api, tmp_path, "schedule", "describe", "nightly").out
     assert "cron      TZ=Europe/Paris 0 3 * * *" in shown
@@ -104,12 +106,22 @@ def test_a_schedule_is_listed_shown_paused_resumed_and_deleted(vertex_api: Verte
     for words, state in ((["pause"], "PAUSED"), (["pause"], "PAUSED"), (["resume", "--catch-up"], "ACTIVE")):
         done = command(vertex_api, tmp_path, "schedule", *words, made.name.rpartition("/")[2])
         assert (done.status, made.state.name) == (0, state), done.err
+        assert ("next_run_time" in made) == (state == "ACTIVE")
     assert made.catch_up
     assert command(vertex_api, tmp_path, "schedule", "delete", made.name).status == 0
     assert [schedule.display_name for schedule in schedules(vertex_api)] == ["weekly"]
     done = command(vertex_api, tmp_path, "schedule", "describe", "nightly")
     assert done.status == 2
     assert "There is no schedule 'nightly' in us-central1" in done.err
+
+
+def test_a_schedule_says_when_it_runs_next_between_its_start_and_its_end(vertex_api: VertexApi, tmp_path: Path) -> None:
+    create(vertex_api, tmp_path, *DAILY, "--start", "2098-01-01", "--end", "2098-01-02")
+    [made] = schedules(vertex_api)
+    assert made.next_run_time == datetime(2098, 1, 1, 2, tzinfo=timezone.utc)
+    done = command(vertex_api, tmp_path, "schedule", "update", "nightly", "--cron", "30 4 * * *")
+    assert done.status == 0, done.err
+    assert schedules(vertex_api)[0].next_run_time == datetime(2098, 1, 1, 3, 30, tzinfo=timezone.utc)
 
 
 def test_a_schedule_is_changed_and_keeps_the_rest(vertex_api: VertexApi, tmp_path: Path) -> None:
