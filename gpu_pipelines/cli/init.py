@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -109,7 +110,7 @@ def _tell(asked: NewProject) -> None:
         _note(f"requirements.txt names {place.partition('@ ')[2]}, which other machines do not have. Change it there.")
     if folder_of_programs() is None:
         _note("make installs requirements.txt into .venv first: this installation has not all that a project needs.")
-    print("next:", f"  cd {asked.directory}", "  make run", "  make test", sep="\n")
+    print("next:", f"  cd {shlex.quote(str(asked.directory))}", "  make run", "  make test", sep="\n")
 
 
 def _note(text: str) -> None:

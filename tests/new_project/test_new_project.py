@@ -172,6 +172,11 @@ def test_data_columns_and_settings_become_defaults(tmp_path: Path) -> None:
     )
 
 
+def test_what_comes_next_can_be_pasted_where_the_folder_has_a_blank(tmp_path: Path) -> None:
+    said = init("my flowers", "--target", "local", cwd=tmp_path)
+    assert "next:\n  cd 'my flowers'\n" in said
+
+
 def test_a_package_does_not_hide_one_that_is_installed(tmp_path: Path) -> None:
     init("torch", "--target", "local", cwd=tmp_path)
     assert (tmp_path / "torch/torch_project/task.py").is_file()
