@@ -15,6 +15,9 @@ from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
 from gpu_pipelines.errors import InvalidRequestError, first_line
 
+#: The shortest that a job is begun for, where money ends it: before that it has not even loaded its program.
+LEAST_SECONDS = 300.0
+
 
 @dataclass(frozen=True)
 class PriceLimits:
@@ -126,6 +129,9 @@ def _too_dear(planned: AcceleratorPlan, limits: PriceLimits) -> str:
         return f"costs ${price:,.2f} an hour; --max-price-per-hour is {limits.per_hour:,.2f}"
     if limits.total is not None and planned.hours and price * planned.hours > limits.total:
         return f"costs ${price * planned.hours:,.2f} in {planned.hours:g} h; --max-price is {limits.total:,.2f}"
+    if limits.total is not None and price and limits.total / price * 3600 < LEAST_SECONDS:
+        least = f"${price * LEAST_SECONDS / 3600:,.2f} in the {LEAST_SECONDS / 60:g} minutes that a job is to last"
+        return f"costs {least} at least; --max-price is {limits.total:,.2f}"
     return ""
 
 

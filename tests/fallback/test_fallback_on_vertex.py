@@ -70,6 +70,10 @@ def test_what_cannot_be_had_or_costs_too_much_is_left_out_with_the_reason() -> N
     assert not dear.is_plain
     with pytest.raises(InvalidRequestError, match=r"costs \$.* in 20 h; --max-price is 10.00"):
         fallback(["l4:1"], ["standard"], ["us-central1"], PriceLimits(total=10), hours=20)
+    with pytest.raises(InvalidRequestError, match=r"l4:1 standard .* in the 5 minutes .*; --max-price is 0.00"):
+        fallback(["l4:1"], ["standard"], ["us-central1"], PriceLimits(total=0))
+    part = fallback(["h100:8", "l4:1"], ["standard"], ["us-central1"], PriceLimits(total=1))
+    assert [each.spec for each in part.plans] == ["l4:1"]
     with pytest.raises(UserError, match="banana"):
         fallback(["banana:1"])
 

@@ -17,6 +17,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.accelerators.fallback import LEAST_SECONDS
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
 from gpu_pipelines.artifacts.versioned_file import VersionedFile, versioned_file
 from gpu_pipelines.errors import DamagedError, NoMachinesError
@@ -32,8 +33,6 @@ SUCCEEDED, FAILED, INTERRUPTED, TOO_DEAR = "succeeded", "failed", "interrupted",
 GOES_ON_AFTER = (NO_CAPACITY, NO_QUOTA)
 #: How many tries a job is told, and how many characters of what became of each.
 _MOST_TOLD, _LONGEST_TOLD = 30, 300
-#: The shortest that a job is begun for, where money ends it: before that it has not even loaded its program.
-LEAST_SECONDS = 300.0
 
 
 @dataclass(frozen=True)
