@@ -16,6 +16,7 @@ import pytest
 from random_runs import PROJECT, REGION, STAND_IN, choices_for, quick, undisturbed
 from safetensors import safe_open
 
+from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.fallback import PriceLimits, fallback, named
 from gpu_pipelines.artifacts.versioned_file import versioned_file
 from gpu_pipelines.data.prepare import prepare_data
@@ -55,6 +56,15 @@ def test_the_order_is_that_of_the_lists_and_the_region_changes_fastest() -> None
         for strategy in ("spot", "flex-start")
         for region in HERE
     ]
+
+
+def test_the_document_has_the_prices_of_the_catalog() -> None:
+    ways, limits = ("spot", "flex-start", "standard"), PriceLimits(per_hour=100, total=1500)
+    asked = fallback(["h100:8", "a100-80gb:8"], ways, HERE, limits)
+    first = asked.plans[0]
+    told = f"choice 1 of {len(asked.plans)}: {named(first)}, about ${dollars_per_hour(first):,.2f} an hour"
+    text = (Path(__file__).parents[2] / "docs/fallback.md").read_text(encoding="utf-8")
+    assert f"train-model, {told}\n" in text
 
 
 def test_what_cannot_be_had_or_costs_too_much_is_left_out_with_the_reason() -> None:
