@@ -164,7 +164,9 @@ def _told_kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """What another version keeps of the parameters that were given for the one before, and what it has no place for."""
     from gpu_pipelines.component_interface.parameter import shown_value
 
-    kept = [f"{name} = {shown_value(value)}" for name, value in before.items() if now.get(name) == value]
+    # The service holds every number with a point.
+    shown = {name: f"{value:g}" if isinstance(value, float) else shown_value(value) for name, value in before.items()}
+    kept = [f"{name} = {shown[name]}" for name, value in before.items() if now.get(name) == value]
     rest = "what else is not given has the new version's default"
     told = [f"kept from the version before: {', '.join(kept) or 'nothing'}; {rest}"]
     if lost := [name for name in before if name not in now]:

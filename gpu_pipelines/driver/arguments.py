@@ -105,7 +105,9 @@ def checked_values(
         said = {**known, **fields}
         before = {name: value for name, value in defaults_of_project(target).items() if name in said}
     name = compiled.name.replace("-", "_")
-    arguments = all_arguments(known, assignments, file, before, fields, of_anybody=name not in PIPELINES)
+    before = {**_left_to_steps(fields, known, before), **before}
+    opened = with_defaults_of_file(fields, known)
+    arguments = all_arguments(known, assignments, file, before, opened, of_anybody=name not in PIPELINES)
     if name in PIPELINES:
         request, checked = load_request(name), {**compiled_in(compiled.spec), **compiled.known, **arguments}
         tracking = problems_of_tracking(checked.get(_TRACKING, ""), target.name, is_here=target.is_here)
@@ -137,9 +139,10 @@ def values_given(compiled: Compiled, parameters: Mapping[str, Any]) -> dict[str,
 
     known = parameters_of_spec(compiled.spec)
     if fields := fields_of(compiled.name, known):
-        known = {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
-        inside = parameters.get(ADVANCED) or {}
+        inside = {**_left_to_steps(fields, known, parameters), **(parameters.get(ADVANCED) or {})}
         parameters = {**{name: value for name, value in parameters.items() if name != ADVANCED}, **inside}
+        opened = with_defaults_of_file(fields, known)
+        known = {**{name: each for name, each in known.items() if name != ADVANCED}, **opened}
     task = parameters.get("task")
     if isinstance(task, str) and compiled.name.replace("-", "_") in PIPELINES:
         of_task = with_defaults_of_task(known, task)
@@ -175,6 +178,31 @@ def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parame
     from gpu_pipelines.dag.advanced import fields_of_advanced
 
     return fields_of_advanced(load_request(name).SETTINGS.values())
+
+
+def with_defaults_of_file(fields: Mapping[str, Parameter], known: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """The fields of `advanced` with the defaults that a pipeline was compiled with, in place of those of the steps.
+
+    Args:
+        fields: see `fields_of`.
+        known: the pipeline's own parameters.
+    """
+    inside = known[ADVANCED].default or {} if fields else {}
+    return {
+        name: replace(each, default=_stored(each.type, inside[name])) if name in inside else each
+        for name, each in fields.items()
+    }
+
+
+def _left_to_steps(
+    fields: Mapping[str, Parameter], known: Mapping[str, Parameter], taken: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The values of fields that have a default in the file, and that a run with an `advanced` of its own leaves out.
+
+    Such a run has the default of the step: its `advanced` stands in the place of the file's.
+    """
+    inside = known[ADVANCED].default or {} if fields and ADVANCED in taken else {}
+    return {name: fields[name].default for name in inside if name in fields}
 
 
 def as_taken(

@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.driver.arguments import ADVANCED, compiled_in, fields_of, parameters_of_pipeline, parameters_of_spec
+from gpu_pipelines.driver.arguments import (
+    ADVANCED,
+    compiled_in,
+    fields_of,
+    parameters_of_pipeline,
+    parameters_of_spec,
+    with_defaults_of_file,
+)
 from gpu_pipelines.errors import UserError
 
 #: The steps in their order; the first that takes a parameter has it. What none of them takes is the pipeline's.
@@ -64,7 +71,7 @@ def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> di
     fields = fields_of(pipeline, known)
     if not fields:
         return dict(known)
-    fields = {name: field for name, field in fields.items() if is_of(name, task)}
+    fields = {name: field for name, field in with_defaults_of_file(fields, known).items() if is_of(name, task)}
     return {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
 
 

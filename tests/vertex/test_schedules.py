@@ -171,7 +171,7 @@ def test_another_version_of_a_schedule_brings_its_defaults_and_keeps_what_was_gi
     file.write_text(file.read_text().replace("defaultValue: some", "defaultValue: other"))
     command(vertex_api, tmp_path, "upload", str(file))
     done = command(vertex_api, tmp_path, *given, "-p", "a=3")
-    assert "kept from the version before: note = mine;" in done.err
+    assert "kept from the version before: note = mine; what" in done.err
     assert values() == {"a": 3, "note": "mine"}
     file.write_text(file.read_text().replace("note:", "remark:"))
     command(vertex_api, tmp_path, "upload", str(file))
@@ -194,6 +194,29 @@ def test_of_a_pipeline_of_this_project_the_values_given_are_kept_and_those_of_it
     spec, stored = (json_format.MessageToDict(each) for each in (job._pb.pipeline_spec, job._pb.runtime_config))
     found = values_given(Compiled("train-evaluate-upload", spec=spec), stored["parameterValues"])
     assert found == {**given, "epochs": 5, "weight_decay": 0.3}
+
+
+def test_a_default_that_a_version_was_uploaded_with_is_that_of_its_schedule(
+    vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    name, flags = "train_evaluate_upload", ("--accelerator", "l4:1", "-p", "weight_decay=0.123")
+    done = command(vertex_api, tmp_path, "upload", name, *flags)
+    assert done.status == 0, done.err
+
+    def advanced(*words: str) -> dict[str, Any]:
+        done = command(vertex_api, tmp_path, "schedule", *words)
+        assert done.status == 0, done.err
+        job = schedules(vertex_api)[0].create_pipeline_job_request.pipeline_job
+        return dict(job.runtime_config.parameter_values["advanced"])
+
+    assert advanced("create", name, *DAILY, "--name", "weekly") == {"weight_decay": 0.123}
+    assert advanced("update", "weekly", "-p", "epochs=2") == {"weight_decay": 0.123}
+    # That of the step is given: it stands in no `advanced`, and stays.
+    assert "weight_decay" not in advanced("update", "weekly", "-p", "weight_decay=-1")
+    assert "weight_decay" not in advanced("update", "weekly", "-p", "epochs=3")
+    assert "weight_decay" not in advanced("update", "weekly", "--pipeline", name)
+    done = command(vertex_api, tmp_path, "schedule", "update", "weekly", "--pipeline", name)
+    assert "kept from the version before: epochs = 3, weight_decay = -1; what else" in done.err
 
 
 def test_a_second_schedule_of_a_name_is_refused(vertex_api: VertexApi, tmp_path: Path) -> None:
