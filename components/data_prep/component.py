@@ -103,7 +103,8 @@ def prepare_data(
         image_storage: pixels keeps images as they are trained on; compressed keeps their files, which are decoded while
             they are read, with the same results; auto takes compressed where pixels would need more than 50 GB.
         tokenizer: For texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made
-            from the training split.
+            from the training split. In place of train the pipelines give the tokenizer of model where that is
+            pretrained, else that of the champion.
         vocabulary_size: Tokens of a tokenizer that is trained, 259 to 1,000,000; 0 chooses by the size of the data,
             512 to 8,000.
         sequence_length: Tokens of a row, 8 to 131,072; 0 is 128 for text_classification and 512 for causal_lm and

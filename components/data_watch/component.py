@@ -36,8 +36,8 @@ def check_for_new_data(
         source: What prepare_data would read.
         billing_project: As for prepare_data.
         task: What the rows are for.
-        tokenizer: As for prepare_data. Where it is train and there is a champion, the champion's is taken instead: two
-            models of texts can be compared on the same tokens only.
+        tokenizer: As for prepare_data. Where it is train, that of model is taken if that is pretrained, else the
+            champion's: two models of texts can be compared on the same tokens only.
         model: As for train_model.
         registry: Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone
             for that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.

@@ -11,10 +11,13 @@ from gpu_pipelines.component_interface.step import own_process, with_advanced
 from gpu_pipelines.dag import load_request
 from gpu_pipelines.dag.advanced import by_step, fields_of_advanced, read_advanced
 from gpu_pipelines.dag.request import Request
+from gpu_pipelines.data.default_tokenizer import PARAMETER as TOKENIZER
+from gpu_pipelines.data.default_tokenizer import TRAIN, default_tokenizer, was_trained_on
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.channels import problems_of_addresses
 from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.registry.registered import RegisteredVersion
 from gpu_pipelines.step_environment import STORAGE
 from gpu_pipelines.tasks.tasks import IMAGE_PROCESSOR, image_processor_for
 from gpu_pipelines.tracking.trackers import problems_of_tracking
@@ -85,14 +88,18 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
     problems += pipeline.problems(values) + problems_of_tracking(request.tracking, request.place, is_here=True)
     if problems := problems or pipeline.problems_of_access(values, storage):
         raise UserError.of_all(problems)
-    _show_champion(values, storage)
+    champion = _champion(values, storage)
     fingerprint = source_fingerprint(values["source"], values["billing_project"])
     print(f"the source {values['source']} is of the fingerprint {fingerprint[:16]}", flush=True)
     steps = by_step(given, pipeline.SETTINGS)
-    # Where data is watched, what is trained on is known once that has looked; it says so itself.
-    processor = "" if "watch" in pipeline.SETTINGS else image_processor_for(values["task"], values["model"])
-    if processor and not given.get(IMAGE_PROCESSOR):
-        steps["prepare"][IMAGE_PROCESSOR] = processor
+    if "watch" not in pipeline.SETTINGS:  # which says itself what is trained on, once it has looked
+        processor = image_processor_for(values["task"], values["model"])
+        if processor and not given.get(IMAGE_PROCESSOR):
+            steps["prepare"][IMAGE_PROCESSOR] = processor
+        tokenizer = _tokenizer(values, champion, storage, fingerprint)
+        if tokenizer != values[TOKENIZER]:
+            steps["prepare"][TOKENIZER] = tokenizer
+            print(f"texts are prepared with the tokenizer of {tokenizer}", flush=True)
     if values["test_source"]:
         # An input of the step, so that no service takes what it made of another test set.
         steps["prepare"]["test_source_fingerprint"] = source_fingerprint(
@@ -103,8 +110,8 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
     return Checked(fingerprint, steps)
 
 
-def _show_champion(values: Mapping[str, Any], storage: str) -> None:
-    """Opens what the new model will be compared with."""
+def _champion(values: Mapping[str, Any], storage: str) -> RegisteredVersion | None:
+    """What the new model will be compared with, which is opened here."""
     name = values["model_name"] or model_name_for(values["source"])
     champion = open_registry(values["registry"], storage).champion(name)
     if champion is None:
@@ -112,3 +119,19 @@ def _show_champion(values: Mapping[str, Any], storage: str) -> None:
     else:
         champion.require_undamaged()
         print(f"the champion of {name} is version {champion.number}, in {champion.place}", flush=True)
+    return champion
+
+
+def _tokenizer(
+    values: Mapping[str, Any], champion: RegisteredVersion | None, storage: str, source_fingerprint: str
+) -> str:
+    """The tokenizer that texts are prepared with."""
+    if values[TOKENIZER] != TRAIN:
+        return str(values[TOKENIZER])
+    found = default_tokenizer(values["task"], values["model"], champion)
+    if champion is not None and found == champion.place:
+        # Steps whose inputs are as they were need not run again, so these stay as they were where nothing is new.
+        versions = open_registry(values["registry"], storage).versions(champion.name)
+        if was_trained_on(versions, champion, source_fingerprint):
+            return TRAIN
+    return found

@@ -86,6 +86,10 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
     """
     training = fields_from(TrainingSettings, arguments)
     found = problems_of_access_around(arguments, storage, training.problems_here)
+    if not found and not training.recipe:
+        from gpu_pipelines.data.source_check import model_problems_here
+
+        found += model_problems_here(fields_from(PrepareSettings, arguments), training.model)
     if uri := arguments.get("checkpoint_uri"):
         task = fields_from(PrepareSettings, arguments).task
         shaping, configured = training.resolved(task).shaping(), training.possible_hashes(task)

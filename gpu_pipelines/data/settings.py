@@ -158,7 +158,8 @@ class PrepareSettings:
     tokenizer: str = parameter(
         "train",
         "For texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made from the "
-        "training split.",
+        "training split. In place of train the pipelines give the tokenizer of model where that is pretrained, else "
+        "that of the champion.",
         common=True,
     )
     vocabulary_size: int = parameter(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
+from pathlib import Path
 
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.settings import PrepareSettings
@@ -31,6 +32,18 @@ def problems_here(settings: PrepareSettings) -> list[str]:
         except UserError as error:
             found.append(error.in_one_line)
     return found
+
+
+def model_problems_here(settings: PrepareSettings, model: str) -> list[str]:
+    """What is wrong with a model for the columns of the source, where that is a table in files."""
+    kind, task = source_of(settings.source), task_named(settings.task)
+    if kind.scheme or "source_format" not in kind.parameters:  # it is no file, and would be fetched or made
+        return []
+    source = kind.open(settings, Path())
+    if source.format not in TABLES or not len(source):
+        return []
+    columns = task.columns_of(settings, source_columns(source, task.columns(settings)))
+    return task.model_problems(settings, columns, model)
 
 
 def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> None:

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta, timezone
 
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.component_interface.parameter import parameter
+from gpu_pipelines.data.default_tokenizer import TRAIN, default_tokenizer
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry, registry_problems
 from gpu_pipelines.registry.registered import CHAMPION
-from gpu_pipelines.tasks.tasks import image_processor_for, task_named
+from gpu_pipelines.tasks.tasks import image_processor_for
 
 MOST_DAYS = 36_500
 #: How the reason begins where nothing is to be trained; a person, and a program, can tell by it.
@@ -22,7 +23,6 @@ NO_DRIFT = "no drift: "
 #: What a training is begun for.
 NEW_DATA, DRIFT, EITHER = "new_data", "drift", "either"
 REASONS = (NEW_DATA, DRIFT, EITHER)
-_TRAINED = "train"
 #: Looks for drift against a champion: whether there is any, None where nobody can tell; and why, in a line.
 Look = Callable[[RegisteredVersion], tuple[bool | None, str]]
 
@@ -36,8 +36,8 @@ class WatchSettings:
     task: str = parameter("image_classification", "What the rows are for.")
     tokenizer: str = parameter(
         "train",
-        "As for prepare_data. Where it is train and there is a champion, the champion's is taken instead: two models "
-        "of texts can be compared on the same tokens only.",
+        "As for prepare_data. Where it is train, that of model is taken if that is pretrained, else the champion's: "
+        "two models of texts can be compared on the same tokens only.",
     )
     model: str = parameter("convnext-micro", "As for train_model.")
     registry: str = parameter(
@@ -145,8 +145,8 @@ def check_for_new_data(settings: WatchSettings, look: Look | None = None) -> Dec
     model, tokenizer = settings.model, settings.tokenizer
     if champion is not None and settings.start_from_champion:
         model = champion.place
-    if champion is not None and tokenizer == _TRAINED and "tokenizer" in task_named(settings.task).parameters:
-        tokenizer = champion.place
+    if tokenizer == TRAIN:
+        tokenizer = default_tokenizer(settings.task, model, champion)
     if champion is not None and retrain and champion.place in (model, tokenizer):
         champion.require_undamaged()
     return Decision(retrain, reason, model, tokenizer, image_processor_for(settings.task, model))

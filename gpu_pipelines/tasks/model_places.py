@@ -8,6 +8,8 @@ from gpu_pipelines.artifacts.remote_files import is_remote, listed
 from gpu_pipelines.errors import UserError
 
 CONFIG = "config.json"
+#: The files by which transformers knows a tokenizer.
+TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
 WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")
 
 
@@ -23,17 +25,27 @@ def may_be_pretrained(model: str) -> bool:
 
 def is_configuration_alone(name: str) -> bool:
     """Whether `name` is a directory with a config.json and no weights: a model to be trained from scratch."""
-    if is_remote(name):
-        try:
-            files = {file.rpartition("/")[2] for file in listed(name)}
-        except UserError:  # what cannot be listed is told of by what reads it
-            return False
-    else:
-        directory = Path(name).expanduser()
-        files = {path.name for path in directory.iterdir()} if directory.is_dir() else set()
+    files = _files_of(name)
     return CONFIG in files and not any(file.endswith(WEIGHTS) for file in files)
 
 
 def is_pretrained(model: str) -> bool:
     """Whether a model comes with weights, so that training it is fine-tuning."""
     return may_be_pretrained(model) and not is_configuration_alone(model)
+
+
+def has_tokenizer(model: str) -> bool:
+    """Whether a pretrained model has a tokenizer beside it; one of the hub, which is not looked at here, may have."""
+    is_place = is_remote(model) or is_path(model) or Path(model).is_dir()
+    return not is_place or bool(_files_of(model) & {*TOKENIZERS})
+
+
+def _files_of(place: str) -> set[str]:
+    """The names of the files of a folder; none of a place that is no folder."""
+    if is_remote(place):
+        try:
+            return {file.rpartition("/")[2] for file in listed(place)}
+        except UserError:  # what cannot be listed is told of by what reads it
+            return set()
+    directory = Path(place).expanduser()
+    return {path.name for path in directory.iterdir()} if directory.is_dir() else set()

@@ -182,6 +182,16 @@ class Task:
         """
         return self.takes_lists and "list" in kind.partition("<")[0]
 
+    def model_problems(self, settings: PrepareSettings, columns: Sequence[str], model: str) -> list[str]:
+        """What is wrong with a model for the columns of a table, each with what to do.
+
+        Args:
+            settings: all parameters of the preparation.
+            columns: those that are read, by `columns_of`.
+            model: the name of an architecture, or what `is_pretrained` knows.
+        """
+        return []
+
     def write_sample(self, name: str, folder: Path) -> Path:
         """Writes a sample data set, and returns the place of the source.
 

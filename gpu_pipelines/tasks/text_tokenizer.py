@@ -93,6 +93,21 @@ def named_token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None
     return tokenizer.token_to_id(text) if isinstance(text, str) else None
 
 
+def tokens_of(tokenizer_directory: Path) -> dict[int, str]:
+    """The tokens by their numbers, the added ones too.
+
+    Raises:
+        UserError: the file is damaged.
+    """
+    from tokenizers import Tokenizer
+
+    try:
+        tokenizer = Tokenizer.from_file(str(tokenizer_directory / TOKENIZER))
+    except Exception as error:  # the library raises a bare Exception for all that can be wrong with the file
+        raise UserError(f"The tokenizer {tokenizer_directory} cannot be read: {error}.") from None
+    return {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}
+
+
 def rules_of(tokenizer_directory: Path) -> dict[str, Any]:
     """What a tokenizer does to a text: its file without how batches of texts were last cut and filled up."""
     content = json.loads((tokenizer_directory / TOKENIZER).read_text(encoding="utf-8"))

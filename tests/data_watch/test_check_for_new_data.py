@@ -34,6 +34,7 @@ def register(tmp_path: Path, fingerprint: str, promote: bool = True, seen: int |
     model = tmp_path / "model"
     model.mkdir(exist_ok=True)
     (model / "weights").write_bytes(os.urandom(8))
+    (model / "tokenizer.json").write_text("{}")
     created = datetime.now(timezone.utc) - timedelta(days=DAYS_OLD)
     info = {"source_fingerprint": fingerprint, "created": created.isoformat(timespec="seconds")}
     DirectoryRegistry(tmp_path / "registry").add("reviews", model, info, Promotion(promote, seen))

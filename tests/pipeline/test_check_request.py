@@ -75,6 +75,17 @@ def test_what_would_fail_after_the_training_is_refused_before_it(
     assert message in str(caught.value)
 
 
+def test_a_model_that_does_not_learn_from_the_columns_is_refused(here: Path) -> None:
+    (here / "films.csv").write_text("text,stars\n" + "".join(f"film {n},{n}\n" for n in range(9)))
+    given = {"source": "films.csv", "task": "regression", "label_column": "stars"}
+    with pytest.raises(UserError, match=r"learned from the texts in 'text'\. Give bert-micro, bert-base\."):
+        check(**given, model="mlp-small")
+    assert check(**given, model="bert-micro").parameters["prepare"] == {}
+    (here / "sizes.csv").write_text("size,stars\n" + "".join(f"{n},{n}\n" for n in range(9)))
+    with pytest.raises(UserError, match=r"learned from numbers\. Give mlp-small, linear\."):
+        check(**{**given, "source": "sizes.csv"}, model="bert-micro")
+
+
 def test_everything_is_told_at_once(here: Path) -> None:
     with pytest.raises(UserError, match="3 things are wrong"):
         check(gates=["x>=1"], epochs=-1.0, advanced={"no_such_thing": 1})

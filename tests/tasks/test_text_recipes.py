@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_recipe import NOT_SCORED
-from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer, tokens_of
 from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
 
 CPU = torch.device("cpu")
@@ -223,6 +224,30 @@ def test_a_configuration_alone_is_trained_from_scratch_with_the_datas_vocabulary
     assert model.config.vocab_size == tokenizer.vocabulary_size
     with pytest.raises(UserError, match="sequence_length=64"):
         CausalLanguageModel(tokenizer, 65).build_model(str(tmp_path))
+
+
+def test_weights_that_know_other_tokens_are_refused_and_new_and_renamed_tokens_are_not(
+    tokenizer: TextTokenizer, tmp_path: Path
+) -> None:
+    recipe = CausalLanguageModel(tokenizer, LENGTH)
+    directory = tmp_path / "pretrained"
+    directory.mkdir()
+    recipe.export(built(recipe, "llama-micro"), directory)
+
+    def other(name: str, vocabulary: dict[str, int]) -> CausalLanguageModel:
+        shutil.copytree(tokenizer.directory, tmp_path / name)
+        content = json.loads((tokenizer.directory / "tokenizer.json").read_text())
+        content["model"] = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "a"}
+        (tmp_path / name / "tokenizer.json").write_text(json.dumps(content))
+        return CausalLanguageModel(TextTokenizer.read(tmp_path / name), LENGTH)
+
+    known = tokens_of(tokenizer.directory)
+    renamed = {**{token: number for number, token in known.items()}, "<a tool>": 5}
+    del renamed[known[5]]
+    assert built(other("renamed", renamed), str(directory)) is not None
+    mixed = {token: -number % len(known) for number, token in known.items()}
+    with pytest.raises(UserError, match=r"another tokenizer than the dataset: .* tokens are"):
+        built(other("mixed", mixed), str(directory))
 
 
 def test_a_model_that_looks_across_documents_is_refused(tokenizer: TextTokenizer, tmp_path: Path) -> None:

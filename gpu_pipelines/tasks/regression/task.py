@@ -19,6 +19,11 @@ if TYPE_CHECKING:
 WITHOUT_NUMBER = "no number in"
 
 
+_OF_NUMBERS = ("mlp-small", "linear")
+_OF_IMAGES = ("convnext-micro", "convnext-tiny", "resnet-micro", "swin-micro", "swin-tiny", "vit-micro", "vit-base")
+_OF_TEXTS = ("bert-micro", "bert-base")
+
+
 class RegressionTask(Task):
     """Numbers; `label_column` names the columns that hold them, with commas between several."""
 
@@ -32,11 +37,7 @@ class RegressionTask(Task):
     defaults = {"source": "sample:diabetes", "model": "mlp-small"}
     preparation = "gpu_pipelines.tasks.regression.prepare:preparation_of"
     recipe = "gpu_pipelines.tasks.regression.recipe:Regression"
-    models = (
-        *("mlp-small", "linear"),
-        *("convnext-micro", "convnext-tiny", "resnet-micro", "swin-micro", "swin-tiny", "vit-micro", "vit-base"),
-        *("bert-micro", "bert-base"),
-    )
+    models = (*_OF_NUMBERS, *_OF_IMAGES, *_OF_TEXTS)
     metrics = {
         "rmse": ERROR,
         "mae": ERROR,
@@ -60,9 +61,9 @@ class RegressionTask(Task):
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
         named = (*targets_of(settings), *([settings.slice_by] if settings.slice_by else []))
-        choices = ((settings.image_column, *named), (settings.text_column, *named), named)
+        choices = [(settings.image_column, *named), (settings.text_column, *named), named]
         if features := features_of(settings):
-            choices = ((*features, *named),)
+            choices = [(*features, *named)]
         return [tuple(dict.fromkeys(choice)) for choice in choices]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
@@ -81,6 +82,17 @@ class RegressionTask(Task):
         if not set(has) - set(named):
             raise UserError(f"The source {settings.source} has no column to learn from.", self.remedy_for_columns)
         return tuple(dict.fromkeys((*(name for name in has if name not in named), *named)))
+
+    def model_problems(self, settings: PrepareSettings, columns: Sequence[str], model: str) -> list[str]:
+        kind: str = "numbers"
+        fit: tuple[str, ...] = _OF_NUMBERS
+        if not features_of(settings) and columns[0] == settings.image_column:
+            kind, fit = f"the images in {columns[0]!r}", _OF_IMAGES
+        elif not features_of(settings) and columns[0] == settings.text_column:
+            kind, fit = f"the texts in {columns[0]!r}", _OF_TEXTS
+        if model not in self.models or model in fit:
+            return []
+        return [f"model is {model!r}, and {settings.source} is learned from {kind}. Give {', '.join(fit)}."]
 
     def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
         return column == settings.image_column
