@@ -233,7 +233,8 @@ evaluate_checkpoints(settings, data, run, folder / "best", 1, None, {"": str(run
 def test_an_evaluation_that_was_killed_goes_on_with_the_checkpoints_that_are_done(
     dataset: Dataset, trained: Path, tasks: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    checkpoints = shutil.copytree(trained, tmp_path / "run")
+    # Other tests of this file leave their results there.
+    checkpoints = shutil.copytree(trained, tmp_path / "run", ignore=shutil.ignore_patterns("benchmarks"))
     arguments = [Path(__file__).parent, tmp_path, dataset.directory, checkpoints, tasks / "written.yaml"]
     command = [sys.executable, "-c", KILLED, *map(str, arguments)]
     killed = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)

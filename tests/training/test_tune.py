@@ -116,7 +116,7 @@ def test_a_study_that_is_killed_ten_times_is_the_one_that_was_not(numbers: Path,
     while killed < 10:
         process = tuning(dataset, tmp_path / "killed", others)
         try:
-            output, _ = process.communicate(timeout=generator.uniform(0.1, 0.6) * seconds)
+            output, _ = process.communicate(timeout=generator.uniform(0.1, 0.4) * seconds)
         except subprocess.TimeoutExpired:
             process.send_signal(signal.SIGKILL if killed % 2 else signal.SIGINT)
             process.communicate(timeout=60)
