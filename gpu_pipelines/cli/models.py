@@ -11,7 +11,7 @@ import typer
 from gpu_pipelines.cli.application import INTERRUPTED, Application, print_json
 from gpu_pipelines.cli.target_options import AsJson
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
-from gpu_pipelines.errors import INTERRUPTED_PREFIX
+from gpu_pipelines.errors import INTERRUPTED_PREFIX, UserError, some_of
 from gpu_pipelines.terminal import Column, Table, wrapped
 
 app = Application(help="List, promote, deploy and export registered models, and predict with them.")
@@ -95,12 +95,18 @@ def _gates(version: Any) -> str:
 def alias(
     name: Name,
     alias: Annotated[str, typer.Argument(help="The alias, such as champion.")],
-    version: Annotated[int, typer.Argument(help="Number of the version.")],
+    version: Annotated[str, typer.Argument(metavar="NUMBER", help="Number of the version.")],
     registry: Registry = DEFAULT_REGISTRY,
 ) -> None:
     """Point an alias at a version, such as champion after you have read the reports."""
-    _registry(registry).set_alias(name, alias, version)
+    opened = _registry(registry)
+    if not version.isdecimal():
+        there = some_of((str(each.number) for each in opened.versions(name)), most=10)
+        raise UserError(f"version is {version[:200]!r}; give the number of one.", f"{name} has {there}.")
+    opened.set_alias(name, alias, int(version))
     print(f"{alias} of {name} is now version {version}")
+    if alias == "champion" and opened.version(name, version).info.get("passed") is False:
+        print(f"warning: version {version} did not pass its gates", file=sys.stderr)
 
 
 @app.command()

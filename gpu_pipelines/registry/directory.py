@@ -73,23 +73,18 @@ class DirectoryRegistry(Registry):
         Raises:
             UserError: there is none.
         """
-        found = [v for v in self.versions(name) if reference == str(v.number) or reference in v.aliases]
-        if not found:
-            raise missing_version(self, name, reference, str(self.root))
-        return found[0]
+        is_number = reference.isdecimal()
+        for version in self.versions(name):
+            if reference == str(version.number) if is_number else reference in version.aliases:
+                return version
+        raise missing_version(self, name, reference, str(self.root))
 
     def aliases(self, name: str) -> dict[str, int]:
         """Version by alias."""
         path = self.root / name / _MODEL
         return dict(read_document(path, "registered model")["aliases"]) if path.exists() else {}
 
-    def set_alias(self, name: str, alias: str, number: int) -> None:
-        """Lets an alias name a version.
-
-        Raises:
-            UserError: there is no such version, or it is damaged.
-        """
-        self.version(name, str(number)).require_undamaged()
+    def _point(self, name: str, alias: str, number: int) -> None:
         with self._locked(name) as folder:
             self._write_aliases(folder, {**self.aliases(name), alias: number})
 

@@ -119,13 +119,7 @@ class MlflowRegistry(Registry):
         ours = {int(each.version) for each in self._of_model(name)}
         return {alias: number for alias, number in self._all_aliases(name).items() if number in ours}
 
-    def set_alias(self, name: str, alias: str, number: int) -> None:
-        """Lets an alias name a version.
-
-        Raises:
-            UserError: there is no such version, or it is damaged.
-        """
-        self.version(name, str(number)).require_undamaged()
+    def _point(self, name: str, alias: str, number: int) -> None:
         self._move_alias(name, alias, number)
 
     def add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -21,6 +22,8 @@ CHAMPION = "champion"
 CHALLENGER = "challenger"
 #: Name, in what is recorded with a version, of the key of the tracker's run that it is of.
 TRACKED_RUN = "tracked_run"
+#: Source: `version_aliases` of the Vertex AI API's Model, which tells aliases from numbers by it.
+_ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 #: Looks at the files of a version where they were uploaded to, before the version counts; raises `UserError`.
 Check = Callable[[str], None]
 
@@ -190,9 +193,29 @@ class Registry(ABC):
         number = self.aliases(name).get(CHAMPION)
         return None if number is None else self.version(name, str(number))
 
-    @abstractmethod
     def set_alias(self, name: str, alias: str, number: int) -> None:
-        """Lets an alias name a version. Raises `UserError` if there is no such version, or it is damaged."""
+        """Lets an alias name a version.
+
+        Args:
+            name: the model's name.
+            alias: as Vertex AI takes them, whichever registry it is, so that it is no number of a version.
+            number: of the version.
+
+        Raises:
+            UserError: it is no alias, there is no such version, or that is damaged.
+        """
+        if not _ALIAS.fullmatch(alias):
+            raise UserError(
+                f"The alias {alias[:200]!r} is not one.",
+                "Give a small letter, then letters, digits and hyphens, such as champion or release-2, and behind it "
+                "the number of the version.",
+            )
+        self.version(name, str(number)).require_undamaged()
+        self._point(name, alias, number)
+
+    @abstractmethod
+    def _point(self, name: str, alias: str, number: int) -> None:
+        """Lets an alias name a version that is there and whole. Raises `UserError` if that fails."""
 
     @abstractmethod
     def add(

@@ -126,13 +126,7 @@ class VertexRegistry(Registry):
             if alias != _DEFAULT_ALIAS
         }
 
-    def set_alias(self, name: str, alias: str, number: int) -> None:
-        """Lets an alias name a version; the service's own default goes with `champion`.
-
-        Raises:
-            UserError: there is no such version, or it is damaged.
-        """
-        self.version(name, str(number)).require_undamaged()
+    def _point(self, name: str, alias: str, number: int) -> None:
         self._move_aliases(name, [alias], number)
 
     def add(

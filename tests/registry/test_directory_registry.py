@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.documents import sha256_of_tree, write_document
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry, model_name_for, open_registry, registry_problems
 from gpu_pipelines.registry.registered import Promotion
@@ -170,3 +170,18 @@ def test_a_registry_of_an_unknown_kind_is_refused() -> None:
 def test_a_model_without_a_name_is_named_after_its_data(source: str, name: str) -> None:
     assert model_name_for(source) == name
     assert registry_problems("./registry", model_name_for(source)) == []
+
+
+def test_a_number_is_always_that_of_a_version(tmp_path: Path) -> None:
+    """Registries of before may have an alias that is one."""
+    registry = DirectoryRegistry(tmp_path / "registry")
+    (tmp_path / "model").mkdir()
+    for number in range(2):
+        (tmp_path / "model/weights").write_text(str(number))
+        registry.add("digits", tmp_path / "model", {}, Promotion(False, None))
+    aliases = tmp_path / "registry/digits/model.json"
+    write_document(aliases, {"name": "digits", "aliases": {"2": 1, "champion": 2}})
+    assert registry.version("digits", "2").number == 2
+    champion = registry.champion("digits")
+    assert champion is not None
+    assert champion.number == 2

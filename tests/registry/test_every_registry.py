@@ -95,6 +95,14 @@ def test_the_same_model_is_one_version(registry: Registry, name: str, model: Pat
 
 
 @pytest.mark.slow_but_for("directory", "mlflow")
+@pytest.mark.parametrize("alias", ["4", "", "../x", "Bad alias", "champion@x", "a", "release-"])
+def test_an_alias_is_no_number_and_no_path(registry: Registry, name: str, model: Path, alias: str) -> None:
+    add(registry, name, model)
+    with pytest.raises(UserError, match=r"The alias '.*' is not one\.\s*Give a small letter"):
+        registry.set_alias(name, alias, 1)
+    assert registry.aliases(name) == {"champion": 1, "challenger": 1}
+
+
 def test_an_alias_is_moved_by_hand(registry: Registry, name: str, model: Path) -> None:
     add(registry, name, model)
     add(registry, name, model, promote=False, seen=1)

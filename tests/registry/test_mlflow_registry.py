@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import shutil
 import signal
 import threading
 import time
@@ -219,7 +220,8 @@ def test_versions_of_others_are_let_be(mlflow: str, tmp_path: Path) -> None:
 
 def test_commands_and_steps_take_it(mlflow: str, tmp_path: Path) -> None:
     info = {"metrics": {"accuracy": 0.75}, "source_fingerprint": "of other data"}
-    add(mlflow, "used", write_model(tmp_path / "model"), **info)
+    shutil.copy(write_model(tmp_path / "model") / "tokenizer/vocabulary.json", tmp_path / "model/tokenizer.json")
+    add(mlflow, "used", tmp_path / "model", **info)
     place = open_registry(mlflow).version("used", "1").place
     assert place_of_model("used@champion", mlflow) == place
     model = registered_model(mlflow, "used", "champion")
