@@ -88,6 +88,20 @@ def test_texts_that_are_in_the_test_source_or_nearly_so_are_left_out(tmp_path: P
     assert manifest.records_kept + manifest.duplicates + manifest.rows_rejected == manifest.rows_read == 924
 
 
+def test_a_tokenizer_is_trained_on_the_training_rows_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source, fixed = tmp_path / "source.jsonl", tmp_path / "fixed.jsonl"
+    held_out = [{"text": f"quokka quokka quokka {number}", "label": "ab"[number % 2]} for number in range(60)]
+    rows = [{"text": f"a plain row {number}", "label": "ab"[number % 2]} for number in range(200)]
+    fixed.write_text("".join(json.dumps(row) + "\n" for row in held_out))
+    source.write_text("".join(json.dumps(row) + "\n" for row in (*rows, *held_out)))
+    settings = PrepareSettings(source=str(source), test_source=str(fixed), task="text_classification")
+    manifest = prepare_data(settings, tmp_path / "out")
+    assert f"training a tokenizer on {manifest.records['train']:,} texts" in capsys.readouterr().out
+    vocabulary = json.loads((tmp_path / "out/tokenizer/tokenizer.json").read_text())["model"]["vocab"]
+    assert any("plain" in token for token in vocabulary)
+    assert not any("quok" in token for token in vocabulary)
+
+
 def test_documents_of_a_language_model_with_a_test_source(tmp_path: Path) -> None:
     texts = [f"document {number} about {number * number}" for number in range(80)]
     source = write_rows(tmp_path / "source.jsonl", [{"text": text} for text in texts])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -93,30 +93,31 @@ class TextPreparation(Preparation[Survey]):
     @property
     def surveys_all(self) -> bool:
         # Else the beginning of the source is all that matters.
-        return self._reads_all(self.settings)
+        return self.reads_all or self.task.has_classes or self.settings.tokenizer == "train"
 
     def survey(self, share: SourceFiles, host: Host) -> Survey:
-        return self._looked_through(share, self.settings, host)
+        settings = self.settings
+        test_fraction = 0.0 if settings.test_source else settings.test_fraction
+        return self._looked_through(
+            share, host, lambda number: split_at(number, settings.val_fraction, test_fraction) == "train"
+        )
 
     def survey_of_test(self, share: SourceFiles, host: Host) -> Survey:
-        # No tokenizer is trained on its texts.
-        return self._looked_through(share, replace(self.settings, tokenizer="none is trained"), host)
+        # A tokenizer is trained on none of its texts, which are taken note of so that they can be left out.
+        return self._looked_through(share, host, lambda number: True)
 
-    def _reads_all(self, settings: PrepareSettings) -> bool:
-        return self.reads_all or self.task.has_classes or settings.tokenizer == "train"
-
-    def _looked_through(self, source: SourceFiles, settings: PrepareSettings, host: Host) -> Survey:
+    def _looked_through(self, source: SourceFiles, host: Host, is_noted: Callable[[int], bool]) -> Survey:
         meter = Meter(source)
         records = self.records(source, meter)
-        if not self._reads_all(settings):
+        if not self.surveys_all:
             records = islice(records, FIRST_RECORDS)
-        found, trains = self.empty_survey(), settings.tokenizer == "train"
+        found, trains = self.empty_survey(), self.settings.tokenizer == "train"
         for record in found.usable(records, meter, host.check):
             found.labels.update(self.names_in(record))
             found.has_chats = found.has_chats or _has_messages(record.text)
             if trains:
-                number = content_number(record.content, settings.split_seed)
-                if split_at(number, settings.val_fraction, settings.test_fraction) == "train":
+                number = content_number(record.content, self.settings.split_seed)
+                if is_noted(number):
                     found.training.add(number, texts_of(record.text))
         return found
 
@@ -125,6 +126,8 @@ class TextPreparation(Preparation[Survey]):
         if not found.rows:
             raise UserError(f"The source {settings.source} holds no texts.")
         labels = self.labels(found, of_test)
+        if of_test:
+            found.training.leave_out(of_test.training)
         length = settings.sequence_length or self.chosen_length
         encoder = _encoder(settings, found, self.ends)
         if (found.has_chats or (of_test and of_test.has_chats)) and encoder.add_plain_chat_template():

@@ -47,6 +47,13 @@ class TrainingTexts:
         self._texts = {number: texts for number, texts in self._texts.items() if self._is_chosen(number)}
         self._size = sum(len(text) for texts in self._texts.values() for text in texts)
 
+    def leave_out(self, others: TrainingTexts) -> None:
+        """Leaves out the texts that are among others, which may then hold fewer of their own."""
+        for each in (self, others):
+            each.keep_one_of(max(self.parts, others.parts))
+        self._texts = {number: texts for number, texts in self._texts.items() if number not in others._texts}
+        self._size = sum(len(text) for texts in self._texts.values() for text in texts)
+
     def _is_chosen(self, number: int) -> bool:
         # The high bits decide on the split; the low ones are independent of them.
         return number % self.parts == 0
