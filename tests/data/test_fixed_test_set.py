@@ -96,7 +96,7 @@ def test_a_tokenizer_is_trained_on_the_training_rows_alone(tmp_path: Path, capsy
     source.write_text("".join(json.dumps(row) + "\n" for row in (*rows, *held_out)))
     settings = PrepareSettings(source=str(source), test_source=str(fixed), task="text_classification")
     manifest = prepare_data(settings, tmp_path / "out")
-    assert f"training a tokenizer on {manifest.records['train']:,} texts" in capsys.readouterr().out
+    assert f"training a tokenizer on {manifest.rows('train'):,} texts" in capsys.readouterr().out
     vocabulary = json.loads((tmp_path / "out/tokenizer/tokenizer.json").read_text())["model"]["vocab"]
     assert any("plain" in token for token in vocabulary)
     assert not any("quok" in token for token in vocabulary)

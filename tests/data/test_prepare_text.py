@@ -17,6 +17,7 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import learned_of_first_row, padding_share, write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.text.packing import Packer, packed_rows
+from gpu_pipelines.data.text.sources import messages_in
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
@@ -186,8 +187,10 @@ def answered(n: int) -> list[dict[str, str]]:
                 {"from": "gpt", "value": f"yes {n}"},
             ]
         },
+        lambda n: {"messages": json.dumps([*asked(n), *answered(n)], indent=1)},
+        lambda n: {"prompt": json.dumps(asked(n)), "completion": json.dumps(answered(n))},
     ],
-    ids=["prompt of messages", "tools", "tools as JSON", "ShareGPT"],
+    ids=["prompt of messages", "tools", "tools as JSON", "ShareGPT", "messages as JSON", "prompts as JSON"],
 )
 def test_conversations_are_read_as_trl_reads_them(row_of: Any, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "t.jsonl", [row_of(n) for n in range(60)])
@@ -206,12 +209,28 @@ def test_messages_and_tools_that_are_none_are_rejected_with_the_reason(tmp_path:
         {"messages": [*asked(0), *answered(0)], "tools": "no JSON"},
         {"messages": [*asked(0), *answered(0)], "tools": ["a name"]},
         {"messages": [*asked(0), {"role": "assistant", "content": " "}]},
+        {"messages": "a text among chats"},
     ]
     good: list[dict[str, Any]] = [{"messages": [*asked(n), *answered(n)], "tools": []} for n in range(60)]
     called = {"messages": [*asked(99), {"role": "assistant", "tool_calls": [call], "content": ""}], "tools": []}
     manifest = prepare(write_lines(tmp_path / "t.jsonl", [*good, called, *bad]), tmp_path / "out", "causal_lm")
-    assert manifest.rejected == {"malformed messages": 2, "malformed tools": 2, "no answer": 1}
+    assert manifest.rejected == {"malformed messages": 3, "malformed tools": 2, "no answer": 1}
     assert manifest.records_kept == 61
+
+
+def test_a_text_that_is_no_list_of_messages_stays_a_text(tmp_path: Path) -> None:
+    texts = ['[{"name": "now"}]', "[{", '["role"]', "[{" * 100_000]
+    assert [messages_in(text) for text in texts] == texts
+    rows = [{"messages": f"a plain text {n}"} for n in range(60)]
+    manifest = prepare(
+        write_lines(tmp_path / "t.jsonl", rows),
+        tmp_path / "out",
+        "causal_lm",
+        sequence_length=64,
+        text_column="messages",
+    )
+    assert not manifest.rejected
+    assert "".join(learned(tmp_path / "out")).count("a plain text") == 60
 
 
 def test_the_report_marks_what_is_learned(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_source import Files
 from gpu_pipelines.data.sources.source import Source, SourceFiles
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.tasks import TASKS, task_named, task_problems
 
 
@@ -33,6 +34,8 @@ class Samples(Source):
         """They are written when they are opened."""
 
     def open(self, settings: PrepareSettings, scratch: Path) -> SourceFiles:
+        if problems := self.problems(settings):  # a model that predicts has a task of its own
+            raise UserError.of_all(problems)
         scratch.mkdir(parents=True)
         place = task_named(settings.task).write_sample(settings.source.removeprefix(self.scheme), scratch)
         return Files().open(replace(settings, source=str(place), source_format="auto"), scratch)

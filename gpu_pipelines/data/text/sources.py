@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,9 @@ Text = str | tuple[str, str] | Chat | Composed
 TOOLS = "tools"
 #: Who speaks, as datasets of the form of ShareGPT call it, and as chat templates do.
 _ROLES = {"human": "user", "gpt": "assistant"}
+#: Columns that hold chats, by whoever made them.
+_CHATS = ("messages", "conversations")
+_MAY_BE_MESSAGES = re.compile(r"\s*\[\s*\{")
 #: What is wrong with a list of messages of which one is none.
 MALFORMED_MESSAGES = Problem(
     "malformed messages",
@@ -95,8 +99,9 @@ def plain_texts(
     Raises:
         UserError: a file cannot be read or lacks a column.
     """
+    are_chats = columns[0] in _CHATS and columns[0] != settings.text_column
     for _, (where, row) in rows_of(source, list(columns), task_named(settings.task).remedy_for_columns, meter):
-        yield text_record(where, row, columns)
+        yield text_record(where, _with_messages(row, columns, are_chats), columns)
 
 
 def text_columns(source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
@@ -167,6 +172,30 @@ def _chat(source: str, parts: list[list[Any]], tools: Any) -> TextRecord:
     if problem := encoding_problem([message.get("content") or "" for message in held]):
         return TextRecord(source, "", problem=problem)
     return TextRecord(source, Chat(held, schemas, given))
+
+
+def _with_messages(
+    row: dict[str, Any] | Problem, columns: tuple[str, ...], are_chats: bool
+) -> dict[str, Any] | Problem:
+    """A row whose messages are lists, where they were JSON; of columns of chats, a text that is none is a problem."""
+    if isinstance(row, Problem):
+        return row
+    found = {name: messages_in(row.get(name)) for name in columns if name != TOOLS}
+    if are_chats and any(isinstance(value, str) and value.strip() for value in found.values()):
+        return MALFORMED_MESSAGES
+    return {**row, **found}
+
+
+def messages_in(value: Any) -> Any:
+    """The messages of a cell with a list of them as JSON, which is how CSV holds them; else the value as it is."""
+    if not isinstance(value, str) or not _MAY_BE_MESSAGES.match(value):
+        return value
+    try:
+        found = json.loads(value)
+    except (ValueError, RecursionError):
+        return value
+    are = all(isinstance(each, dict) and ("role" in each or {"from", "value"} <= each.keys()) for each in found)
+    return found if are else value
 
 
 def tools_of(tools: Any) -> list[Any] | Problem | None:

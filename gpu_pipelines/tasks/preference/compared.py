@@ -8,7 +8,7 @@ from typing import Any
 
 from gpu_pipelines.data.class_names import encoding_problem
 from gpu_pipelines.data.sources.row_streams import Problem
-from gpu_pipelines.data.text.sources import MALFORMED_MESSAGES, is_answer, message_of, tools_of
+from gpu_pipelines.data.text.sources import MALFORMED_MESSAGES, is_answer, message_of, messages_in, tools_of
 from gpu_pipelines.tasks.text_encoding import Chat, Composed, shared_length, texts_of
 
 #: A text, or messages.
@@ -82,6 +82,7 @@ def judgement(value: Any) -> str | Problem:
 
 
 def _part(value: Any, name: str) -> Part | Problem:
+    value = messages_in(value)
     if isinstance(value, str):
         return value
     if not isinstance(value, list) or not value:

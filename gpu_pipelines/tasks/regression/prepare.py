@@ -29,6 +29,8 @@ from gpu_pipelines.tasks.regression.task import RegressionTask, features_of, tar
 #: Before the name of a column that is learned from, as a feature.
 INPUT = "input."
 TARGET = "target"
+#: Features and targets are float32.
+_LARGEST = float(np.finfo(np.float32).max)
 _OTHERS = "feature_columns can leave it out"
 
 
@@ -141,9 +143,12 @@ def number_in(row: Mapping[str, Any], column: str) -> float | Problem:
         return Problem(without_number(column), f"the column {column!r} is empty")
     try:
         number = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return Problem(without_number(column), f"the column {column!r} holds {str(value)[:80]!r}")
-    return number if math.isfinite(number) else Problem(without_number(column), f"the column {column!r} holds {value}")
+    if abs(number) <= _LARGEST:
+        return number
+    too_large = f", and numbers are at most {_LARGEST:.1e}" if math.isfinite(number) else ""
+    return Problem(without_number(column), f"the column {column!r} holds {str(value)[:80]}{too_large}")
 
 
 def _parsed(numbers: str) -> list[float]:
