@@ -3,6 +3,8 @@
 predictions-00000-of-00002.jsonl    or .parquet
 rejected.jsonl                      the other rows, each with its source, a reason and a detail
 predictions.json                    the model, the source, how many rows, and each file with its hash
+
+Where a later prediction fails, all of these stay, and its rejected rows are in a file beside them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -26,6 +28,8 @@ from gpu_pipelines.prediction.worker import Predicted
 from gpu_pipelines.prediction.written import Form
 
 DOCUMENT, REJECTED = "predictions.json", "rejected.jsonl"
+#: Of a prediction that failed, beside an earlier one.
+REJECTED_BY_A_FAILED = "rejected-by-a-failed-prediction.jsonl"
 _PART = "part"
 _WHAT = "document of predictions"
 
@@ -185,7 +189,8 @@ def filled_in(place: str, now: datetime | None = None) -> str:
 def output_folder(place: str) -> Iterator[Path]:
     """A folder of this machine to write predictions to, which are where they belong when the block has ended.
 
-    What an earlier prediction left there is replaced; other files stay.
+    What an earlier prediction left there is replaced then, and not before; other files stay. Of a block that ends with
+    an error the rejected rows are kept, beside what was there.
 
     Args:
         place: a directory, or `gs://…`.
@@ -193,44 +198,87 @@ def output_folder(place: str) -> Iterator[Path]:
     Raises:
         UserError: the place cannot be written to, or holds a document of another program.
     """
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-predictions-") as scratch:
-        folder = Path(scratch) if is_remote(place) else Path(place).expanduser()
-        before = _remote_before(place, folder) if is_remote(place) else _before(folder)
-        yield folder
-        now = {path.name for path in folder.iterdir() if path.is_file()}
-        if not is_remote(place):
-            for name in before - now:
-                (folder / name).unlink(missing_ok=True)
+    with _Output.opened(place) as output:
+        before = output.names_before()
+        try:
+            yield output.new
+        except UserError:
+            if (output.new / REJECTED).exists():
+                name = REJECTED_BY_A_FAILED if before else REJECTED
+                (output.new / REJECTED).rename(output.new / name)
+                output.take([name])
+                print(f"all rejected rows: {place.rstrip('/')}/{name}", flush=True)
+            raise
+        now = {path.name for path in output.new.iterdir()}
+        output.delete([DOCUMENT])  # without it an earlier prediction counts no more
+        output.take(sorted(now - {DOCUMENT}))
+        output.take([DOCUMENT])
+        output.delete(sorted((before | {REJECTED_BY_A_FAILED}) - now))
+
+
+@dataclass(frozen=True)
+class _Output:
+    """The place of predictions.
+
+    Attributes:
+        new: a folder for those that are being written.
+        folder: the directory that they go to; None for a bucket.
+        remote: the folder in a bucket; None for a directory.
+    """
+
+    new: Path
+    folder: Path | None = None
+    remote: RemoteFolder | None = None
+
+    @classmethod
+    @contextmanager
+    def opened(cls, place: str) -> Iterator[_Output]:
+        """Raises UserError where it cannot be written to."""
+        if is_remote(place):
+            with tempfile.TemporaryDirectory(prefix="gpu-pipelines-predictions-") as scratch:
+                yield cls(Path(scratch), remote=RemoteFolder(place))
             return
-        remote = RemoteFolder(place)
-        remote.upload(folder, sorted(now - {DOCUMENT}))
-        remote.upload(folder, [DOCUMENT])
-        remote.delete(sorted(before - now))
+        folder = Path(place).expanduser()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            # On the same disk, so that files are put into their place whole.
+            scratch = tempfile.mkdtemp(prefix=".predictions-", dir=folder)
+        except OSError as error:
+            reason = error.strerror or error
+            raise UserError(f"{folder} cannot be written to: {reason}.", "Give another output.") from None
+        try:
+            yield cls(Path(scratch), folder=folder)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
 
+    def names_before(self) -> set[str]:
+        """The files of an earlier prediction that its document names."""
+        if self.remote is None:
+            assert self.folder is not None
+            return _named(self.folder) if (self.folder / DOCUMENT).exists() else set()
+        if DOCUMENT not in self.remote.names():
+            return set()
+        with tempfile.TemporaryDirectory(prefix="gpu-pipelines-predictions-") as scratch:
+            self.remote.download([DOCUMENT], Path(scratch))
+            return _named(Path(scratch))
 
-def _before(folder: Path) -> set[str]:
-    """The files of an earlier prediction, which counts no more."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        found = _named(folder) if (folder / DOCUMENT).exists() else set()
-        (folder / DOCUMENT).unlink(missing_ok=True)
-        for name in found:
-            (folder / name).unlink(missing_ok=True)
-    except OSError as error:
-        raise UserError(f"{folder} cannot be written to: {error.strerror or error}.", "Give another output.") from None
-    return found
+    def take(self, names: Sequence[str]) -> None:
+        """Puts new files into their place."""
+        if self.remote is not None:
+            self.remote.upload(self.new, names)
+            return
+        assert self.folder is not None
+        for name in names:
+            (self.new / name).replace(self.folder / name)
 
-
-def _remote_before(place: str, scratch: Path) -> set[str]:
-    remote = RemoteFolder(place)
-    if DOCUMENT not in remote.names():
-        return set()
-    remote.download([DOCUMENT], scratch)
-    found = _named(scratch)
-    with suppress(FileNotFoundError):
-        remote.delete([DOCUMENT])
-    (scratch / DOCUMENT).unlink()
-    return found
+    def delete(self, names: Sequence[str]) -> None:
+        """Deletes files from the place; those that are not there are passed over."""
+        if self.remote is not None:
+            self.remote.delete(names)
+            return
+        assert self.folder is not None
+        for name in names:
+            (self.folder / name).unlink(missing_ok=True)
 
 
 def _named(folder: Path) -> set[str]:

@@ -20,6 +20,7 @@ from PIL import Image
 from predicting import exported, predicted, rejected, write_lines, written
 from server_process import started
 
+from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction import worker
 from gpu_pipelines.prediction.outputs import Predictions, filled_in
@@ -234,6 +235,16 @@ def test_what_was_there_before_is_replaced_and_other_files_stay(model: Any, tmp_
         *("notes.md", "predictions-00000-of-00001.jsonl", "predictions.json", "rejected.jsonl")
     ]
     assert Predictions.load(out) == done
+    before = sha256_of_tree(out)
+    source.write_text(source.read_text() + '{"text": ""}\n' * 9)
+    with pytest.raises(UserError, match=r"9 of 39 rows of .* were rejected"):
+        predicted(model("text_classification"), source, out, 10)
+    after = sha256_of_tree(out)
+    assert len((out / "rejected-by-a-failed-prediction.jsonl").read_text().splitlines()) == 9
+    assert {**after, **before} == after, "what was there stays"
+    assert len(after) == len(before) + 1
+    predicted(model("text_classification"), source, out, 10, max_rejected="unlimited")
+    assert not (out / "rejected-by-a-failed-prediction.jsonl").exists()
     (out / "predictions.json").write_text('{"format_version": 1}')
     with pytest.raises(UserError, match="predictions"):
         predicted(model("text_classification"), source, out)
