@@ -101,7 +101,7 @@ def run(
         raise UserError(f"The target {target.name} has no --follow.", "It shows a run until its end.")
     submission = submission_of(target, pipeline, param or [], params, cache, resume)
     if dry_run and as_json:
-        print_json(shown_document(target, submission))
+        print_json(shown_document(submission))
     elif dry_run:
         show(submission.shown())
     elif here:

@@ -72,18 +72,10 @@ def _require_told(target: Target) -> None:
         require_variables(told)
 
 
-def shown_document(target: Target, submission: Submission) -> Mapping[str, Any]:
+def shown_document(submission: Submission) -> Mapping[str, Any]:
     """What a dry run of a run prints for programs."""
     if submission.document:
         return submission.document()
-    if target.name == "local":
-        request = submission.content[0]
-        return {
-            "target": target.name,
-            "pipeline": request.name,
-            "steps": request.dependencies,
-            "parameters": dict(request.values.arguments),
-        }
     document: Mapping[str, Any] = json.loads("\n".join(map(str, submission.shown())))
     return document
 

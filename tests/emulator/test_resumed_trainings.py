@@ -100,10 +100,11 @@ def here_and_back(api: VertexApi, folder: Path, first: str) -> None:
     environment = {**os.environ, **api.environment()}
     with subprocess.Popen(here, cwd=folder, stdout=subprocess.PIPE, text=True, env=environment) as process:
         assert process.stdout
-        for line in process.stdout:
-            if line.startswith("evaluate-checkpoints: started"):
-                process.send_signal(signal.SIGTERM)
-        process.wait()
+        while not process.stdout.readline().startswith("evaluate-checkpoints: started"):
+            assert process.poll() is None
+        # Once: a second one would end it at once, and a line that is interrupted may be there twice.
+        process.send_signal(signal.SIGTERM)
+        process.communicate()
     record = newest_run(folder)
     assert record["status"] == "interrupted", record
     assert {step["name"]: step["status"] for step in record["steps"]}["prepare-data"] == "reused"

@@ -177,7 +177,11 @@ class Local(LocalTarget, Target):
                 table.add_row(name, shown_value(value))
             return [f"{compiled.name} on this machine: {' → '.join(checked.dependencies)}", table, "Nothing was run."]
 
-        return Submission((checked, reuse, request), shown)
+        def document() -> dict[str, Any]:
+            said = {"target": self.name, "pipeline": checked.name, "steps": checked.dependencies}
+            return {**said, "parameters": dict(values.arguments)}
+
+        return Submission((checked, reuse, request), shown, document)
 
     def earlier(self, run: str) -> EarlierRun:
         """A run as another one goes on from it."""
