@@ -200,6 +200,11 @@ def test_numbers_that_are_missing_are_rejected_and_texts_of_csv_are_read(model: 
     )
 
 
+def test_a_sample_of_another_task_is_refused(model: Any, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no 'sample:digits' for regression\. Samples: sample:diabetes\."):
+        predicted(model("regression"), Path("sample:digits"), tmp_path / "out")
+
+
 @pytest.mark.parametrize("task", TASKS)
 def test_parquet_has_the_same_predictions_and_says_which_model(task: str, model: Any, tmp_path: Path) -> None:
     source, _ = sources(task, tmp_path)
