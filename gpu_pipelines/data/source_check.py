@@ -17,6 +17,7 @@ from gpu_pipelines.data.sources.sources import source_of
 from gpu_pipelines.data.usable import require_labels
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.task import Task
 from gpu_pipelines.tasks.tasks import task_named
 
 #: Tables of at most so many bytes and rows are looked through for their classes.
@@ -37,6 +38,8 @@ def problems_here(settings: PrepareSettings) -> list[str]:
 def model_problems_here(settings: PrepareSettings, model: str) -> list[str]:
     """What is wrong with a model for the columns of the source, where that is a table in files."""
     kind, task = source_of(settings.source), task_named(settings.task)
+    if type(task).model_problems is Task.model_problems:  # it has none to tell, and listing a bucket may take minutes
+        return []
     if kind.scheme or "source_format" not in kind.parameters:  # it is no file, and would be fetched or made
         return []
     source = kind.open(settings, Path())
