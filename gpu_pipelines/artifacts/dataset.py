@@ -118,7 +118,6 @@ class Manifest:
         tokenizer: directory of the tokenizer relative to the dataset, where the task has one.
         tokenizer_files: hex SHA-256 of its files by name.
         records: source records by split, where a row holds several of them or parts of one; else empty.
-        duplicates: records left out because the same one was there before.
         source_fingerprint: hex SHA-256 of the names and states of the source's files; empty if not known.
         slice_by: column of the source whose value is kept with each row; empty for none.
         duplicates: records left out because the same one, or a near-duplicate of it, was there before.

@@ -33,15 +33,19 @@ MOST_METRICS_SHOWN = 2
 def list_models(registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
     """List models with their newest version and their champion."""
     opened = _registry(registry)
-    models: list[dict[str, Any]] = [
-        {"name": name, "versions": len(opened.versions(name)), "aliases": opened.aliases(name)}
-        for name in opened.names()
-    ]
+    models: list[dict[str, Any]] = []
+    damaged = False
+    for name in opened.names():
+        try:
+            models.append({"name": name, "versions": len(opened.versions(name)), "aliases": opened.aliases(name)})
+        except UserError as error:
+            damaged = True
+            print(f"warning: the model {name!r} is not listed: {error.in_one_line}", file=sys.stderr)
     if as_json:
         print_json(models)
         return
     if not models:
-        print(f"No models in {registry}. Run a pipeline to add one.")
+        print(f"No other models in {registry}." if damaged else f"No models in {registry}. Run a pipeline to add one.")
         return
     rows = [
         [m["name"], m["versions"], *(m["aliases"].get(alias, "–") for alias in ("champion", "challenger"))]
@@ -153,7 +157,7 @@ def predict(
     output: Annotated[str, typer.Option(metavar="PLACE", help="A folder, gs://… or bq://PROJECT.DATASET.TABLE.")],
     registry: Registry = DEFAULT_REGISTRY,
     key_column: Annotated[str, typer.Option(metavar="NAME", help="Column of the keys of the predictions.")] = "",
-    output_format: Annotated[str, typer.Option("--format", help="jsonl or parquet.")] = "jsonl",
+    output_format: Annotated[str, typer.Option("--format", help="jsonl, if not given, or parquet.")] = "",
     param: Annotated[
         list[str] | None, typer.Option("--param", "-p", metavar="NAME=VALUE", help="A parameter of predict_batch.")
     ] = None,
@@ -172,9 +176,11 @@ def predict(
     from gpu_pipelines.errors import Interrupted
     from gpu_pipelines.prediction.settings import PredictSettings
 
-    own = {"source": source, "output": output, "registry": registry, "key_column": key_column}
-    own["output_format"] = output_format
+    own = {"source": source, "output": output, "registry": registry}
     known = {name: each for name, each in parameters_in(PredictSettings).items() if name not in own}
+    # Messages call a column of keys and a format by the names of their parameters, which are therefore taken too.
+    options = {"key_column": key_column, "output_format": output_format}
+    own |= {name: value for name, value in options.items() if value}
     given = {**all_arguments(known, param or [], None), **own}
     try:
         with redirect_stdout(sys.stderr if as_json else sys.stdout):

@@ -22,6 +22,8 @@ def class_in(value: Any, settings: PrepareSettings) -> str | Problem:
     """
     if isinstance(value, (list, dict)):
         return Problem("malformed row", f"the column {settings.label_column!r} holds a nested value ({_kind(value)})")
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # pandas makes floats of whole numbers where one is missing: the same class in other files
     name = "" if value is None or value != value else str(value).strip()
     if not name:
         return Problem("no label")

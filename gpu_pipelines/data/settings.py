@@ -317,7 +317,13 @@ class PrepareSettings:
         read = tuple(dict.fromkeys(("auto", *(name for task in tasks for name in task.formats))))
         if self.source_format not in read:
             found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
-        return found + [problem for task in tasks if len(tasks) == 1 for problem in task.problems(self)]
+        for task in tasks if len(tasks) == 1 else ():
+            columns = {name: getattr(self, name) for name in task.column_parameters}
+            if columns and len(set(columns.values())) < len(columns):
+                both = " and ".join(columns)
+                found.append(f"{both} both name {next(iter(columns.values()))!r}. Name a column of its own with each.")
+            found += task.problems(self)
+        return found
 
     def problems_on(self, nodes: int) -> list[str]:
         """What is wrong with preparing on so many machines together."""
@@ -397,11 +403,16 @@ def limit_of(max_rejected: str) -> tuple[float, float]:
     """The share and the number of rows that may be rejected; infinite where there is no limit.
 
     Raises:
-        ValueError: it is neither a share such as `5%`, nor a whole number, nor `unlimited`.
+        ValueError: it is neither a share such as `5%`, up to `100%`, nor a whole number, nor `unlimited`.
     """
     text = max_rejected.strip()
     if text in ("", UNLIMITED):
         return math.inf, math.inf
     if not re.fullmatch(r"[0-9]{1,15}|[0-9]{1,3}(\.[0-9]+)? ?%", text):
         raise ValueError(text)
-    return (float(text[:-1]) / 100, math.inf) if text.endswith("%") else (math.inf, int(text))
+    if not text.endswith("%"):
+        return math.inf, int(text)
+    share = float(text[:-1]) / 100
+    if share > 1:
+        raise ValueError(text)
+    return share, math.inf

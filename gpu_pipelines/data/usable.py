@@ -107,20 +107,40 @@ def require_usable(manifest: Manifest, settings: PrepareSettings, rejected: Iter
             f"max_rejected={settings.max_rejected}: {reasons}.",
             "Mend the rows, or raise max_rejected, a share such as 20%, a number, or unlimited.",
         )
-    if not manifest.records_kept:
-        raise UserError(f"All {manifest.rows_read:,} rows of {settings.source} were rejected: {reasons}.")
     for split in SPLITS:
-        if split == "test" and settings.test_source and not manifest.rows(split):
-            raise UserError(f"No row of the test_source {settings.test_source} can be used: {reasons or 'none'}.")
         if not manifest.rows(split):
-            raise UserError(
-                f"The split {split!r} is empty: {manifest.records_kept:,} rows are too few to give "
-                f"val_fraction={settings.val_fraction:g} and test_fraction={settings.test_fraction:g}.",
-                "Add rows, or raise the fraction.",
-            )
+            raise _empty(split, manifest, settings, reasons)
     if not manifest.labels:
         return
     _require_trained(manifest, settings)
+
+
+def _empty(split: str, manifest: Manifest, settings: PrepareSettings, reasons: str) -> UserError:
+    """The error for a split without rows: what became of all rows, and which parameter decides."""
+    if split == "test" and settings.test_source:
+        return UserError(f"No row of the test_source {settings.test_source} can be used: {reasons or 'none'}.")
+    repeated = manifest.duplicates - manifest.near_duplicates - manifest.in_test_source
+    left_out = {
+        "duplicates": repeated,
+        f"near-duplicates (near_duplicates={settings.near_duplicates:g})": manifest.near_duplicates,
+        "rows that are in the test_source too": manifest.in_test_source,
+        f"rejected rows ({reasons})": manifest.rows_rejected,
+    }
+    why = ", ".join(f"{rows:,} {what}" for what, rows in left_out.items() if rows)
+    read, fractions = f"{manifest.rows_read:,} rows of {settings.source}", f"val_fraction={settings.val_fraction:g}"
+    if settings.test_source:
+        read += f" and {settings.test_source}"
+    else:
+        fractions += f" and test_fraction={settings.test_fraction:g}"
+    tested = (manifest.records or {"test": manifest.rows("test")})["test"] if settings.test_source else 0
+    left = manifest.records_kept - tested
+    if not left:
+        return UserError(f"None of the {read} is left to learn from: {why or 'there were none'}.")
+    return UserError(
+        f"The split {split!r} is empty: {left:,} of the {read} are left, too few to give {fractions}."
+        + f" Left out: {why}." * bool(why),
+        "Add rows, or lower the fractions." if split == "train" else f"Add rows, or raise {split}_fraction.",
+    )
 
 
 def _first_places(files: Iterable[Path], reasons: set[str]) -> dict[str, str]:
@@ -143,6 +163,18 @@ def _require_trained(manifest: Manifest, settings: PrepareSettings) -> None:
             f"Only {trained} of the {len(manifest.labels)} classes of {settings.source} has usable training rows.",
             "Add rows; rejected.jsonl and the report say why rows were left out.",
         )
-    for label, rows in zip(manifest.labels, manifest.class_rows["train"], strict=True):
-        if not rows:
-            print(f"warning: the class {label!r} has no training rows; it cannot be learned", flush=True)
+    untrained = [label for label, rows in zip(manifest.labels, manifest.class_rows["train"], strict=True) if not rows]
+    if len(untrained) == 1:
+        print(f"warning: the class {untrained[0]!r} has no training rows; it cannot be learned", flush=True)
+    elif untrained:
+        print(
+            f"warning: {len(untrained):,} of the {len(manifest.labels):,} classes have no training rows and cannot be "
+            f"learned: {some_of(map(repr, untrained), most=10)}",
+            flush=True,
+        )
+    if 2 * len(manifest.labels) > manifest.records_kept:
+        print(
+            f"warning: {manifest.records_kept:,} rows have {len(manifest.labels):,} classes; numbers are learned by "
+            "the task regression, and label_column names the column of the classes",
+            flush=True,
+        )

@@ -16,7 +16,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import read_document, sha256_of_tree, write_document
+from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.integrity import model_files
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.registry.missing import missing_version
@@ -82,7 +82,7 @@ class DirectoryRegistry(Registry):
     def aliases(self, name: str) -> dict[str, int]:
         """Version by alias."""
         path = self.root / name / _MODEL
-        return dict(read_document(path, "registered model")["aliases"]) if path.exists() else {}
+        return read_as(path, "registered model", lambda content: dict(content["aliases"])) if path.exists() else {}
 
     def _point(self, name: str, alias: str, number: int) -> None:
         with self._locked(name) as folder:

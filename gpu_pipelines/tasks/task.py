@@ -160,11 +160,15 @@ class Task:
         for wanted in choices:
             if set(wanted) <= set(has):
                 return wanted
-        missing = [column for column in choices[0] if column not in has]
-        raise UserError(
+        raise self._lacks(settings, has, [column for column in choices[0] if column not in has])
+
+    def _lacks(self, settings: PrepareSettings, has: Sequence[str], missing: Sequence[str]) -> UserError:
+        """The error for a table without some columns."""
+        slices = f"Name the column with -p slice_by=…, which is {settings.slice_by!r}, or leave it out."
+        return UserError(
             f"The source {settings.source} has no column {' and no column '.join(map(repr, missing))}; "
             f"it has {', '.join(has) or 'none at all'}.",
-            self.remedy_for_columns,
+            slices if set(missing) == {settings.slice_by} else self.remedy_for_columns,
         )
 
     @property

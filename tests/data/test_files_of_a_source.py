@@ -246,6 +246,7 @@ def test_other_encodings_are_given_and_a_reason_says_so(tmp_path: Path) -> None:
         ("encoding", "rot13", "such as latin-1"),
         ("label_conflicts", "drop", "keep or reject"),
         ("max_rejected", "many", "or unlimited"),
+        ("max_rejected", "200%", "or unlimited"),
     ],
 )
 def test_values_that_mean_nothing_are_refused(name: str, value: str, says: str) -> None:

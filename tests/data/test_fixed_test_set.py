@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +101,30 @@ def test_a_tokenizer_is_trained_on_the_training_rows_alone(tmp_path: Path, capsy
     vocabulary = json.loads((tmp_path / "out/tokenizer/tokenizer.json").read_text())["model"]["vocab"]
     assert any("plain" in token for token in vocabulary)
     assert not any("quok" in token for token in vocabulary)
+
+
+def test_an_empty_split_is_told_with_what_was_left_out(tmp_path: Path) -> None:
+    rows = [{"text": f"row {number % 3}", "label": "ab"[number % 2]} for number in range(60)]
+    source = write_rows(tmp_path / "source.jsonl", [*rows, {"text": "seen", "label": "a"}])
+    fixed = write_rows(tmp_path / "fixed.jsonl", [*rows[:1], {"text": "seen", "label": "a"}, rows[1]])
+    settings = PrepareSettings(source=str(source), task="text_classification", vocabulary_size=300, val_fraction=0.01)
+    with pytest.raises(UserError) as caught:
+        prepare_data(settings, tmp_path / "out")
+    assert f"'val' is empty: 7 of the 61 rows of {source} are left, too few to give val_fraction=0.01 and" in str(
+        caught.value
+    )
+    assert "Left out: 54 duplicates." in str(caught.value)
+    with pytest.raises(UserError) as caught:
+        prepare_data(replace(settings, test_source=str(fixed)), tmp_path / "out")
+    both = f"the 64 rows of {source} and {fixed}"
+    assert f"is empty: 2 of {both} are left, too few to give val_fraction=0.01." in str(caught.value)
+    assert "Left out: 18 duplicates, 41 rows that are in the test_source too." in str(caught.value)
+    photos = write_photos(tmp_path / "photos", per_class=10)
+    shutil.copytree(photos, tmp_path / "copied")
+    with pytest.raises(
+        UserError, match=r"None of the 40 rows .* is left to learn from: 20 rows that are in the test_s"
+    ):
+        prepare_data(PrepareSettings(source=str(photos), test_source=str(tmp_path / "copied")), tmp_path / "out")
 
 
 def test_documents_of_a_language_model_with_a_test_source(tmp_path: Path) -> None:

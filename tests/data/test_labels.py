@@ -172,6 +172,13 @@ def test_what_is_wrong_with_a_source_is_said_before_the_run(tmp_path: Path) -> N
         f"The source {tmp_path}/t.csv has no column 'text'; it has body, label. "
         "Name the columns with -p text_column=… and -p label_column=…."
     ]
+    assert problems_here(settings_of(tmp_path / "t.csv", text_column="body", slice_by="sort")) == [
+        f"The source {tmp_path}/t.csv has no column 'sort'; it has body, label. "
+        "Name the column with -p slice_by=…, which is 'sort', or leave it out."
+    ]
+    assert settings_of(tmp_path / "t.csv", text_column="label").problems() == [
+        "text_column and label_column both name 'label'. Name a column of its own with each."
+    ]
     assert problems_here(settings_of(tmp_path / "t.csv", text_column="body")) == [
         f"The source {tmp_path}/t.csv has a single class, 'a'; a classifier needs at least two. Check the label column."
     ]
@@ -199,3 +206,24 @@ def test_a_tenth_of_the_rows_may_be_rejected_unless_more_is_said(tmp_path: Path)
             prepare_data(settings_of(source), tmp_path / "out")
         for limit in ("unlimited", "", "20%", "7"):
             assert prepare_data(settings_of(source, max_rejected=limit), tmp_path / "out").rows_rejected == bad
+
+
+def test_whole_numbers_are_the_same_class_in_a_column_of_floats(tmp_path: Path) -> None:
+    # What pandas writes where one of the labels is missing, beside a file where none is.
+    for name, kind in (("a", pa.int64()), ("b", pa.float64())):
+        labels = pa.array([number % 2 for number in range(80)], kind)
+        texts = [f"{name} {number}" for number in range(80)]
+        pq.write_table(pa.table({"text": texts, "label": labels}), tmp_path / f"{name}.parquet")
+    manifest = prepare_data(settings_of(tmp_path), tmp_path / "out")
+    assert (manifest.labels, manifest.rows_kept) == (["0", "1"], 160)
+
+
+def test_classes_that_are_no_classes_are_warned_of_in_two_lines(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": f"text {number}", "label": number + 0.5} for number in range(100)]
+    prepare_data(settings_of(write_rows(tmp_path / "rows.jsonl", rows)), tmp_path / "out")
+    told = capsys.readouterr().out
+    first, second = [line for line in told.splitlines() if line.startswith("warning: ")]
+    assert "of the 100 classes have no training rows and cannot be learned: '" in first
+    assert "100 rows have 100 classes; numbers are learned by the task regression" in second

@@ -83,6 +83,7 @@ def test_the_command_and_the_function_predict_without_a_pipeline(
         (["digits", "-p", "ray_address=127.0.0.1:1"], "No Ray cluster can be used at 127.0.0.1:1"),
         (["digits", "-p", "device=gpu"], "PyTorch sees no GPU here"),
         (["digits", "--key-column", "id"], "which has no columns"),
+        (["digits", "-p", "key_column=id"], "key_column is 'id'"),
     ],
 )
 def test_wrong_requests_are_told_without_a_traceback(

@@ -126,7 +126,7 @@ def test_data_that_cannot_be_used_fails_the_step_with_the_reason(tmp_path: Path,
         message = "None of the 2 files of data is an image"
     elif case == "too few":
         write_photos(tmp_path / "data", per_class=2)
-        message = "is empty: 4 rows are too few"
+        message = "is empty: 4 of the 4 rows of data are left, too few to give val_fraction=0.1 and"
     else:
         write_photos(tmp_path / "data")
         for number, file in enumerate((tmp_path / "data" / "red").iterdir()):

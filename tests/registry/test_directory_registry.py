@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import multiprocessing
 import os
 import shutil
@@ -10,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from command_line import command
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree, write_document
 from gpu_pipelines.errors import UserError
@@ -185,3 +187,16 @@ def test_a_number_is_always_that_of_a_version(tmp_path: Path) -> None:
     champion = registry.champion("digits")
     assert champion is not None
     assert champion.number == 2
+
+
+def test_a_damaged_model_hides_no_other(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    for name in ("birds", "cats", "digits"):
+        registry.add(name, model, {}, Promotion(True, None))
+    (registry.root / "birds/model.json").write_text('{"format_version": 1}')
+    (registry.root / "cats/versions/1/version.json").unlink()
+    listed = command("models", "list", "--registry", str(registry.root), "--json", cwd=tmp_path)
+    assert [(each["name"], each["aliases"]["champion"]) for each in json.loads(listed.out)] == [("digits", 1)]
+    assert f"warning: the model 'birds' is not listed: {registry.root}/birds/model.json is damaged" in listed.err
+    assert "warning: the model 'cats' is not listed: " in listed.err
+    assert "it has no version.json" in listed.err

@@ -69,11 +69,7 @@ class RegressionTask(Task):
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         *choices, named = self.columns(settings)
         if missing := [name for name in named if name not in has]:
-            raise UserError(
-                f"The source {settings.source} has no column {' and no column '.join(map(repr, missing))}; "
-                f"it has {', '.join(has) or 'none at all'}.",
-                self.remedy_for_columns,
-            )
+            raise self._lacks(settings, has, missing)
         for choice in choices:
             if set(choice) <= set(has):
                 return choice
