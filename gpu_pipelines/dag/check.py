@@ -12,7 +12,7 @@ from gpu_pipelines.dag import load_request
 from gpu_pipelines.dag.advanced import by_step, fields_of_advanced, read_advanced
 from gpu_pipelines.dag.request import Request
 from gpu_pipelines.data.default_tokenizer import PARAMETER as TOKENIZER
-from gpu_pipelines.data.default_tokenizer import TRAIN, default_tokenizer, was_trained_on
+from gpu_pipelines.data.default_tokenizer import TRAIN, tokenizer_for, was_trained_on
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.channels import problems_of_addresses
@@ -126,10 +126,9 @@ def _tokenizer(
     values: Mapping[str, Any], champion: RegisteredVersion | None, storage: str, source_fingerprint: str
 ) -> str:
     """The tokenizer that texts are prepared with."""
-    if values[TOKENIZER] != TRAIN:
-        return str(values[TOKENIZER])
-    found = default_tokenizer(values["task"], values["model"], champion)
-    if champion is not None and found == champion.place:
+    given = str(values[TOKENIZER])
+    found = tokenizer_for(given, values["task"], values["model"], champion)
+    if given == TRAIN and champion is not None and found == champion.place:
         # Steps whose inputs are as they were need not run again, so these stay as they were where nothing is new.
         versions = open_registry(values["registry"], storage).versions(champion.name)
         if was_trained_on(versions, champion, source_fingerprint):

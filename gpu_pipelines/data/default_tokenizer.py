@@ -1,4 +1,4 @@
-"""Which tokenizer stands in place of one that would be trained."""
+"""The tokenizer that texts are prepared with, which may stand in place of one that would be trained."""
 
 from __future__ import annotations
 
@@ -14,20 +14,23 @@ PARAMETER = "tokenizer"
 _FILE = "tokenizer.json"
 
 
-def default_tokenizer(task: str, model: str, champion: RegisteredVersion | None = None) -> str:
-    """What the parameter `tokenizer` is where it says `train`.
+def tokenizer_for(given: str, task: str, model: str, champion: RegisteredVersion | None = None) -> str:
+    """The tokenizer of a preparation.
 
     Pretrained weights know the tokens of their own tokenizer alone, and two models of texts can be compared on the same
     tokens only.
 
     Args:
+        given: the parameter `tokenizer`.
         task: the task's name.
         model: what is trained.
         champion: what the new model will be compared with, if there is one.
 
     Returns:
-        The tokenizer of the pretrained model, else the champion's, else `train`.
+        What was given; where that is `train`, the tokenizer of the pretrained model, else the champion's, else `train`.
     """
+    if given != TRAIN:
+        return given
     if task_problems(task) or PARAMETER not in task_named(task).parameters:
         return TRAIN
     if is_pretrained(model) and has_tokenizer(model):

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta, timezone
 
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.component_interface.parameter import parameter
-from gpu_pipelines.data.default_tokenizer import TRAIN, default_tokenizer
+from gpu_pipelines.data.default_tokenizer import tokenizer_for
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, model_name_for, open_registry, registry_problems
@@ -142,11 +142,10 @@ def check_for_new_data(settings: WatchSettings, look: Look | None = None) -> Dec
     if champion is not None and settings.looks_for_drift:
         assert look is not None
         retrain, reason = _with_drift(settings, retrain, reason, *look(champion))
-    model, tokenizer = settings.model, settings.tokenizer
+    model = settings.model
     if champion is not None and settings.start_from_champion:
         model = champion.place
-    if tokenizer == TRAIN:
-        tokenizer = default_tokenizer(settings.task, model, champion)
+    tokenizer = tokenizer_for(settings.tokenizer, settings.task, model, champion)
     if champion is not None and retrain and champion.place in (model, tokenizer):
         champion.require_undamaged()
     return Decision(retrain, reason, model, tokenizer, image_processor_for(settings.task, model))

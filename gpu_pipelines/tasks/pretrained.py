@@ -103,7 +103,8 @@ def from_pretrained(
             model, info = load(torch.float32)
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise UserError(
-            f"The model {name!r} cannot be loaded: {first_line(error)}",
+            f"The model {name!r}{', which is no directory here,' * (not place.is_dir())} cannot be loaded: "
+            f"{first_line(error)}",
             f"{nearest(name, known)} A local directory in Hugging Face layout or a hub id with safetensors weights "
             "serves as well.",
         ) from None

@@ -104,7 +104,8 @@ class TextEncoder:
             tokenizer = AutoTokenizer.from_pretrained(str(place) if place.is_dir() else name, use_fast=True)
         except Exception as error:  # what a broken tokenizer.json raises is not documented
             raise UserError(
-                f"The tokenizer {name!r} cannot be loaded: {first_line(error)}",
+                f"The tokenizer {name!r}{', which is no directory here,' * (not place.is_dir())} cannot be loaded: "
+                f"{first_line(error)}",
                 "Give a local directory with a tokenizer.json, a hub id, or train.",
             ) from None
         if not tokenizer.is_fast:

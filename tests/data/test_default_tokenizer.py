@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu_pipelines.data.default_tokenizer import default_tokenizer, was_trained_on
+from gpu_pipelines.data.default_tokenizer import tokenizer_for, was_trained_on
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.watch import WatchSettings, check_for_new_data
 from gpu_pipelines.registry import open_registry
@@ -34,13 +34,14 @@ def test_pretrained_weights_keep_their_tokenizer_and_other_models_the_champions(
     without = model(tmp_path / "without", "model.safetensors")
     untrained = model(tmp_path / "untrained", "tokenizer.json")
     champion, of_numbers = version(1, "x"), version(1, None)
-    assert default_tokenizer(TEXTS, whole, champion) == whole
-    assert default_tokenizer(TEXTS, "google/bert-base", champion) == "google/bert-base"
+    assert tokenizer_for("train", TEXTS, whole, champion) == whole
+    assert tokenizer_for("other", TEXTS, whole, champion) == "other"
+    assert tokenizer_for("train", TEXTS, "google/bert-base", champion) == "google/bert-base"
     for name in (without, untrained, "bert-micro"):
-        assert default_tokenizer(TEXTS, name, champion) == "place/1"
-        assert default_tokenizer(TEXTS, name, of_numbers) == default_tokenizer(TEXTS, name) == "train"
+        assert tokenizer_for("train", TEXTS, name, champion) == "place/1"
+        assert tokenizer_for("train", TEXTS, name, of_numbers) == tokenizer_for("train", TEXTS, name) == "train"
     for task in ("image_classification", "nothing"):
-        assert default_tokenizer(task, whole, champion) == "train"
+        assert tokenizer_for("train", task, whole, champion) == "train"
 
 
 def test_a_tokenizer_is_of_the_data_of_the_first_version_that_has_it() -> None:

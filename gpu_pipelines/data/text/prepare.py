@@ -12,6 +12,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
+from gpu_pipelines.data.default_tokenizer import TRAIN
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter
@@ -93,7 +94,7 @@ class TextPreparation(Preparation[Survey]):
     @property
     def surveys_all(self) -> bool:
         # Else the beginning of the source is all that matters.
-        return self.reads_all or self.task.has_classes or self.settings.tokenizer == "train"
+        return self.reads_all or self.task.has_classes or self.settings.tokenizer == TRAIN
 
     def survey(self, share: SourceFiles, host: Host) -> Survey:
         settings = self.settings
@@ -111,7 +112,7 @@ class TextPreparation(Preparation[Survey]):
         records = self.records(source, meter)
         if not self.surveys_all:
             records = islice(records, FIRST_RECORDS)
-        found, trains = self.empty_survey(), self.settings.tokenizer == "train"
+        found, trains = self.empty_survey(), self.settings.tokenizer == TRAIN
         for record in found.usable(records, meter, host.check):
             found.labels.update(self.names_in(record))
             found.has_chats = found.has_chats or _has_messages(record.text)
@@ -181,7 +182,7 @@ class TextPreparation(Preparation[Survey]):
 
 
 def _encoder(settings: PrepareSettings, found: Survey, ends: bool) -> TextEncoder:
-    if settings.tokenizer != "train":
+    if settings.tokenizer != TRAIN:
         place = settings.tokenizer
         return TextEncoder.load(str(fetched_folder(place)) if is_remote(place) else place)
     texts = list(found.training)

@@ -89,7 +89,7 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
     """
     from gpu_pipelines.artifacts.checkpoint import read_configuration
     from gpu_pipelines.component_interface.step import fields_from
-    from gpu_pipelines.data.default_tokenizer import TRAIN, default_tokenizer
+    from gpu_pipelines.data.default_tokenizer import tokenizer_for
     from gpu_pipelines.data.prepare import prepare_data
     from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.step_environment import ACCELERATOR
@@ -104,7 +104,7 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
         dataset, directory = Path(scratch) / "dataset", Path(scratch) / "checkpoints"
         prepare = fields_from(PrepareSettings, arguments)
         processor = prepare.image_processor or image_processor_for(prepare.task, whole.model)
-        tokenizer = prepare.tokenizer if prepare.tokenizer != TRAIN else default_tokenizer(prepare.task, whole.model)
+        tokenizer = tokenizer_for(prepare.tokenizer, prepare.task, whole.model)
         prepare_data(replace(prepare, image_processor=processor, tokenizer=tokenizer), dataset)
         steps = replace(whole, max_steps=TRIAL_STEPS, checkpoint_every_steps=TRIAL_STEPS, early_stopping_patience=0)
         summary = train_model(steps, dataset, str(directory))
