@@ -89,12 +89,13 @@ def _note(made: Predictions, artifact: Any) -> None:
 
 
 def figures_of(made: Predictions) -> dict[str, float]:
-    """The figures of predictions."""
+    """The figures of predictions; lists of runs show the last one."""
+    classes = {"classes_predicted": len(made.labels)} if made.labels else {}
     return {
         "rows_read": made.rows_read,
-        "rows_predicted": made.rows_predicted,
         "rows_rejected": made.rows_rejected,
-        "classes_predicted": len(made.labels),
+        **classes,
+        "rows_predicted": made.rows_predicted,
     }
 
 

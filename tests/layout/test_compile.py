@@ -105,3 +105,11 @@ def test_a_wrong_request_is_refused(tmp_path: Path, arguments: list[str], messag
     assert done.status == 2
     assert message in done.err
     assert "Traceback" not in done.err
+
+
+def test_a_file_for_this_machine_is_for_the_image_that_is_given(tmp_path: Path) -> None:
+    done = command("compile", "batch_prediction", "--image", "eu.example/mine:1", "-o", "file.yaml", cwd=tmp_path)
+    assert done.status == 0, done.err
+    text = (tmp_path / "file.yaml").read_text(encoding="utf-8")
+    assert "image: eu.example/mine:1" in text
+    assert STEPS_IMAGE not in text

@@ -46,6 +46,7 @@ def test_the_pipeline_runs_here_with_the_model_of_the_quickstart(digits_run: Pat
     assert "Predicted classes" in report
     assert "digits version 1" in report
     assert run["metrics"]["rows_predicted"] == 1797
+    assert run["key_metric"] == "rows_predicted"
     assert not list(tmp_path.glob("runs/.unfinished/*")), "what is finished is not kept"
     # Nothing of it is taken for the next run, in which the champion may be another.
     again = gpu_pipelines("run", PIPELINE, *registry, "-p", f"output={tmp_path / 'out'}", "--cache", cwd=tmp_path)

@@ -212,6 +212,13 @@ def test_a_run_whose_process_is_gone_has_died(tmp_path: Path) -> None:
     report = Path(command("runs", "open", "latest", cwd=tmp_path).out.strip())
     assert REFRESH not in report.read_text()
     assert "The run has died" in report.read_text()
+    record = report.with_name("run.json")
+    whole = record.read_text()
+    record.write_text(whole[:100])
+    assert list(report.parent.glob(".cache*")), "what it left has to be looked at"
+    assert run_small(tmp_path, "--cache").status == 0, "a damaged record stops no other run"
+    assert command("runs", "rm", "latest", "--yes", cwd=tmp_path).status == 0
+    record.write_text(whole)
     assert command("runs", "rm", "latest", "--yes", cwd=tmp_path).status == 0
     assert not report.parent.exists()
 

@@ -45,7 +45,6 @@ class LocalOptions(AcceleratorOptions):
         False, "Train a few dozen steps, and project time and cost on each accelerator.", {"run"}, group=HERE
     )
     runs: Path = option(RUNS, "Directory that gets a folder for each run.", {"run"}, group=HERE, metavar="DIR")
-    #: Nothing here runs in a container, but compile --all writes files for the other targets as well.
     image: str | None = setting("Image of the steps; see docs/images.md.", {"compile"}, "image", group=CONTAINER)
     reuse: bool = option(False, "The former name of --cache.", {"run"}, hidden=True)
     containers: bool = option(
@@ -87,6 +86,7 @@ class Local(LocalTarget, Target):
     def compile(self, pipeline: str, task: str = "") -> Compiled:
         """The pipeline as a file."""
         from gpu_pipelines.accelerators import plan
+        from gpu_pipelines.targets.compiled import with_image
 
         if is_own(pipeline):
             require_no_task(task)
@@ -94,7 +94,8 @@ class Local(LocalTarget, Target):
             own = own.placed(self, plans_here(own.steps, self.options.accelerator), CHECKPOINT_URI)
             return Compiled(own.name, own.text)
         text = compiled_for_here(pipeline, plan(self.options.accelerator or _DEFAULT), task)
-        return Compiled(pipeline, text)
+        # Nothing here runs in a container: an image is for whoever takes the file elsewhere.
+        return Compiled(pipeline, with_image(text, self.settings, pipeline) if self.settings.image else text)
 
     @classmethod
     def published(cls) -> Iterator[Published]:

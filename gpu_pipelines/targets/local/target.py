@@ -7,7 +7,7 @@ import logging
 import shutil
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, redirect_stdout
+from contextlib import AbstractContextManager, contextmanager, redirect_stdout, suppress
 from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
@@ -281,8 +281,9 @@ def adopt_results(runs: Path, cache: Path) -> None:
         cache: where results of steps are kept over runs.
     """
     for left in runs.glob(f"*/{_OWN_CACHE}"):
-        if left.is_dir() and RunRecord.load(left.parent).status == "died":
-            _merge(left, cache)
+        with suppress(UserError):  # a damaged record is told of by `runs list`; it stops no other run
+            if left.is_dir() and RunRecord.load(left.parent).status == "died":
+                _merge(left, cache)
 
 
 def _succeeded(steps: list[StepRecord], directory: Path, outputs: Mapping[str, Any]) -> LocalRun:
