@@ -37,7 +37,8 @@ def make(folder: Path, checkpoints: int, rows: int) -> None:
     import torch
 
     from gpu_pipelines.artifacts.checkpoint import checkpoint_path, mark_complete, write_configuration
-    from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+    from gpu_pipelines.artifacts.dataset import Dataset, Feature
+    from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
     from gpu_pipelines.tasks.building import build_model, load_recipe
     from gpu_pipelines.tasks.checkpoint_state import save_state, trained_weights
 

@@ -31,7 +31,8 @@ import numpy as np
 from machine import machine
 from PIL import Image
 
-from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature
+from gpu_pipelines.artifacts.dataset import Feature
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
 from gpu_pipelines.training.settings import TrainingSettings

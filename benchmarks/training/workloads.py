@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import DatasetWriter, Feature
+from gpu_pipelines.artifacts.dataset import Feature
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.training.settings import TrainingSettings
 
 CLASSES = 10

@@ -394,7 +394,7 @@ class PrepareSettings:
     def rows_per_shard(self, features: Mapping[str, Feature]) -> int | None:
         """Rows of a shard of the size that was asked for; None where that is left open."""
         # Compiling a pipeline needs this file, but none of the packages of the steps.
-        from gpu_pipelines.artifacts.dataset import rows_of_shard
+        from gpu_pipelines.artifacts.dataset_writer import rows_of_shard
 
         return rows_of_shard(features, self.shard_megabytes << 20) if self.shard_megabytes else None
 

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpu_pipelines.artifacts.dataset import MANIFEST, REJECTED, SPLITS, Dataset, DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.dataset import MANIFEST, REJECTED, SPLITS, Dataset, Feature, Manifest
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.artifacts.moments import Moments, joined_moments
 from gpu_pipelines.errors import UserError

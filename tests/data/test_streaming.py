@@ -18,7 +18,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer
 
-from gpu_pipelines.artifacts.dataset import MANIFEST, SPLITS, Dataset, DatasetWriter, Feature, Manifest
+from gpu_pipelines.artifacts.dataset import MANIFEST, SPLITS, Dataset, Feature, Manifest
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.splits.duplicates import SeenRecords, record_number

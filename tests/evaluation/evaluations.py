@@ -18,7 +18,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from torch import nn
 
 from gpu_pipelines.artifacts.checkpoint import checkpoint_path, mark_complete, write_configuration
-from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+from gpu_pipelines.artifacts.dataset import Dataset, Feature
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.tasks.building import build_model, load_recipe

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from evaluations import train_checkpoint, write_tokenizer
 
-from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+from gpu_pipelines.artifacts.dataset import Dataset, Feature
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer

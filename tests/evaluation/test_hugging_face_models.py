@@ -12,7 +12,8 @@ import torch
 from evaluations import classes_dataset, settings_in, write_tokenizer
 from safetensors.torch import load_file, save_file
 
-from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+from gpu_pipelines.artifacts.dataset import Dataset, Feature
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.errors import UserError

@@ -13,7 +13,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+from gpu_pipelines.artifacts.dataset import Dataset, Feature
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature, Split
+from gpu_pipelines.artifacts.dataset import Dataset, Feature, Split
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.training.batches import SampleOrder, TrainingBatches, validation_batches
 from gpu_pipelines.training.settings import TrainingSettings
 

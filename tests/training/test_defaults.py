@@ -12,7 +12,8 @@ import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageClassification
 
-from gpu_pipelines.artifacts.dataset import Dataset, DatasetWriter, Feature
+from gpu_pipelines.artifacts.dataset import Dataset, Feature
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.evaluation.models import Models, ModelSource
 from gpu_pipelines.tasks.tasks import TASKS, task_named

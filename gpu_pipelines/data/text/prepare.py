@@ -10,7 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.dataset import SPLITS, DatasetWriter, Feature
+from gpu_pipelines.artifacts.dataset import SPLITS, Feature
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.data.default_tokenizer import TRAIN
 from gpu_pipelines.data.preparation import Preparation

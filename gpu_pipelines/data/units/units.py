@@ -10,7 +10,8 @@ from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import MANIFEST, DatasetWriter, Manifest
+from gpu_pipelines.artifacts.dataset import MANIFEST, Manifest
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.documents import read_as
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.source import SourceFiles
