@@ -274,7 +274,7 @@ def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[
     Raises:
         UserError: one has changed, or is not there any more.
     """
-    from gpu_pipelines.targets.going_on import programs_of
+    from gpu_pipelines.targets.spec_steps import programs_of
 
     now, then = programs_of(spec), programs_of(earlier.spec)
     lost = [name for name, each in then.items() if earlier.has_done(name) and name not in now and not each.is_last]
@@ -305,7 +305,7 @@ def _require_of_steps_left(
     """
     from gpu_pipelines.targets.compiled import compiled as text_of
     from gpu_pipelines.targets.compiled import documents_of
-    from gpu_pipelines.targets.going_on import takers_of
+    from gpu_pipelines.targets.spec_steps import takers_of
 
     spec = spec or compiled.spec or documents_of(text_of(compiled.built))[0]
     earlier_values = {**before, **(before.get("advanced") or {})}

@@ -11,21 +11,19 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpu_pipelines.dag.placement import LOOKING_STEPS, TRAINING_STEPS
+from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.emulator.conditions import holds
 from gpu_pipelines.emulator.task_order import in_order, tasks_before
 from gpu_pipelines.errors import InvalidRequestError, some_of
 from gpu_pipelines.targets.earlier import NOT_TRIGGERED, RESUMES, SUCCEEDED, EarlierRun, Made
 from gpu_pipelines.targets.own.placed import drop_unused
+from gpu_pipelines.targets.spec_steps import containers_of, inputs_named_in, is_last
 
-#: A task that runs whatever has become of those before it, such as what an exit handler runs.
-_WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
 _CHECKPOINT_URI = "checkpoint_uri"
-_IN_CONDITION = re.compile(r"inputs\.parameter_values\['([^']+)'\]")
 #: What stands behind the name of a task in a turn of a loop.
 _TURN = re.compile(r"(-#\d+)+$")
 _NAMED = 8
@@ -90,7 +88,7 @@ def gone_on(
     info = made[0]["pipelineInfo"] = dict(made[0]["pipelineInfo"])
     before = str(info.get("description", "")).partition(RESUMES)[0].strip()
     info["description"] = f"{before} {RESUMES}{earlier.name}: takes over {', '.join(taken) or 'nothing'}.".strip()
-    left = tuple(_containers(made[0], made[0]["root"]))
+    left = tuple(containers_of(made[0], made[0]["root"]))
     return GoneOn(made, taken, left, rewriting.needed, rewriting.trainings, tuple(rewriting.importers))
 
 
@@ -167,7 +165,7 @@ class _Rewriting:
                 self._spec["components"][key] = own
                 task["componentRef"] = {"name": key}
             return found
-        if is_next and not _is_last(task) and name not in self._again and self._earlier.has_done(name):
+        if is_next and not is_last(task) and name not in self._again and self._earlier.has_done(name):
             if not self._is_importer(task):
                 self.taken.append(name)
             return _Part(True, self._earlier.made[name])
@@ -183,7 +181,7 @@ class _Rewriting:
         if state == SUCCEEDED and is_next:
             self.taken.append(name)
             return _Part(True, self._earlier.made.get(name, Made()))
-        inside = set(_containers(self._spec, component)) if "dag" in component else {name}
+        inside = set(containers_of(self._spec, component)) if "dag" in component else {name}
         begun = {_TURN.sub("", each) for each in self._earlier.states if self._earlier.has_begun(each)}
         if self._earlier.has_begun(name) or inside & begun:
             raise InvalidRequestError(
@@ -299,12 +297,12 @@ class _Rewriting:
         given = task.get("inputs", {}).get("parameters", {})
         values = {
             key: given[key]["runtimeValue"]["constant"]
-            for key in _IN_CONDITION.findall(condition)
+            for key in inputs_named_in(condition)
             if "constant" in given.get(key, {}).get("runtimeValue", {}) and "{{$" not in str(given[key])
         }
         if not values:
             return
-        if set(values) == set(_IN_CONDITION.findall(condition)) and holds(condition, values):
+        if set(values) == set(inputs_named_in(condition)) and holds(condition, values):
             del policy["condition"]
             if not policy:
                 del task["triggerPolicy"]
@@ -368,31 +366,15 @@ class _Rewriting:
             del component["outputDefinitions"]
 
 
-def _containers(spec: Mapping[str, Any], component: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the tasks of a part that run a container, in an order in which they can run."""
-    tasks = component["dag"]["tasks"]
-    for name in in_order(tasks):
-        found = spec["components"][tasks[name]["componentRef"]["name"]]
-        if "dag" in found:
-            yield from _containers(spec, found)
-        elif "importer" not in spec["deploymentSpec"]["executors"].get(found.get("executorLabel", ""), {}):
-            yield name
-
-
 def _require_names(spec: Mapping[str, Any], earlier: EarlierRun) -> None:
     """Raises UserError if steps in several parts have one name, of which the earlier run has begun one."""
-    names = list(_containers(spec, spec["root"]))
+    names = list(containers_of(spec, spec["root"]))
     if several := {name for name in names if names.count(name) > 1 and earlier.has_begun(name)}:
         raise InvalidRequestError(
             f"Several steps of the pipeline are called {some_of(several, _NAMED)}, so it is not known which of them is "
             "done.",
             "Give them names of their own (set_display_name does not), or run it again with --cache.",
         )
-
-
-def _is_last(task: Mapping[str, Any]) -> bool:
-    """Whether a task runs whatever has become of those before it."""
-    return bool(task.get("triggerPolicy", {}).get("strategy") == _WHATEVER_HAPPENED)
 
 
 def _trains(task: Mapping[str, Any], component: Mapping[str, Any]) -> bool:
@@ -414,125 +396,3 @@ def _selectors(source: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     if "valueFromParameter" in source:
         return [source["valueFromParameter"]]
     return list(source.get("valueFromOneof", {}).get("parameterSelectors", []))
-
-
-@dataclass(frozen=True)
-class Program:
-    """What makes a step that is done another one in another version of its pipeline.
-
-    Attributes:
-        command: what it runs; of a job of a service what that runs.
-        inputs: where its inputs come from, but for values of the service's own.
-        outputs: names and kinds of what it makes.
-        is_last: whether it runs whatever has become of the others, as at the end of a run.
-    """
-
-    command: tuple[str, ...]
-    inputs: tuple[tuple[str, str], ...]
-    outputs: tuple[tuple[str, str], ...]
-    is_last: bool = False
-
-    @property
-    def is_code(self) -> bool:
-        """Whether it is the code of a component of Python alone."""
-        return all(_is_code(each) for each in self.command)
-
-    def is_as(self, other: Program, *, across: bool) -> bool:
-        """Whether it is the same program.
-
-        Args:
-            other: the program of the other pipeline.
-            across: whether that is for another target, which starts a program in its own way; code of Python stays.
-        """
-        own, others = (dict(each.inputs) for each in (self, other))
-        both = own.keys() & others.keys()
-        return (
-            self.outputs == other.outputs
-            and (self.command == other.command or (across and not (self.is_code and other.is_code)))
-            and all(own[key] == others[key] for key in both)
-        )
-
-
-def programs_of(spec: Mapping[str, Any]) -> dict[str, Program]:
-    """The programs of the steps of a pipeline, by name; none of one that is not known."""
-    if "root" not in spec:
-        return {}
-    found = {}
-    parts = [spec["root"], *spec["components"].values()]
-    tasks = {name: task for part in parts for name, task in part.get("dag", {}).get("tasks", {}).items()}
-    for name, task in tasks.items():
-        component = spec["components"][task["componentRef"]["name"]]
-        executor = spec["deploymentSpec"]["executors"].get(component.get("executorLabel", ""), {})
-        if "container" in executor:
-            program, is_last = _program(component, executor["container"]), _is_last(task)
-            found[name] = Program(program, _inputs(task), _outputs(component), is_last)
-    return found
-
-
-def _program(component: Mapping[str, Any], container: Mapping[str, Any]) -> tuple[str, ...]:
-    """The code of a step of Python; the command of another; of a job on machines of its own, of its containers."""
-    pools = component.get("inputDefinitions", {}).get("parameters", {}).get("worker_pool_specs", {})
-    started = (pools.get("defaultValue") or [{}])[0].get("container_spec") or container
-    words = [str(each) for each in (*started.get("command", []), *started.get("args", []))]
-    return tuple([each for each in words if _is_code(each)] or words)
-
-
-def _is_code(word: str) -> bool:
-    return "\nfrom kfp" in word or "\nimport kfp" in word
-
-
-def _inputs(task: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Where parameters and artifacts come from; a value may be another on another target, or by another setting."""
-    given = task.get("inputs", {})
-    sources = {
-        name: str(source.get("componentInputParameter") or "")
-        for name, source in given.get("parameters", {}).items()
-        if "componentInputParameter" in source
-    }
-    return tuple(sorted(sources.items()))
-
-
-def _outputs(component: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    defined = component.get("outputDefinitions", {})
-    parameters = {name: str(each.get("parameterType")) for name, each in defined.get("parameters", {}).items()}
-    # Of a job of Vertex AI, whichever step is in it.
-    parameters.pop("gcp_resources", None)
-    return tuple(sorted({**parameters, **dict.fromkeys(defined.get("artifacts", {}), "artifact")}.items()))
-
-
-def takers_of(spec: Mapping[str, Any], parameter: str, outputs_of_check: Collection[str] = ()) -> set[str]:
-    """The names of the steps that take a parameter of a pipeline, and of those in branches that go by it.
-
-    Args:
-        spec: the pipeline.
-        parameter: its name.
-        outputs_of_check: names of outputs of the step that checks the request, whose takers are meant as well.
-    """
-    found: set[str] = set()
-
-    def look(component: Mapping[str, Any], names: set[str]) -> None:
-        for name, task in component["dag"]["tasks"].items():
-            if name == LOOKING_STEPS[0]:
-                continue
-            inner = {
-                key
-                for key, source in task.get("inputs", {}).get("parameters", {}).items()
-                if source.get("componentInputParameter") in names
-                or (
-                    source.get("taskOutputParameter", {}).get("producerTask") == LOOKING_STEPS[0]
-                    and source["taskOutputParameter"]["outputParameterKey"] in outputs_of_check
-                )
-            }
-            if not inner:
-                continue
-            definition = spec["components"][task["componentRef"]["name"]]
-            by = set(_IN_CONDITION.findall(task.get("triggerPolicy", {}).get("condition", "")))
-            if "dag" not in definition:
-                found.add(name)
-            elif inner & by or "parameterIterator" in task:
-                found.update(_containers(spec, definition))
-            else:
-                look(definition, inner)
-
-    look(spec["root"], {parameter} if parameter else set())
-    return found
