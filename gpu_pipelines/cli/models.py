@@ -174,8 +174,10 @@ def predict(
     from gpu_pipelines.driver.arguments import all_arguments
     from gpu_pipelines.driver.prediction import predict as run_prediction
     from gpu_pipelines.errors import Interrupted
+    from gpu_pipelines.prediction.outputs import filled_in, told
     from gpu_pipelines.prediction.settings import PredictSettings
 
+    output = filled_in(output)  # so that the last line names the place
     own = {"source": source, "output": output, "registry": registry}
     known = {name: each for name, each in parameters_in(PredictSettings).items() if name not in own}
     # Messages call a column of keys and a format by the names of their parameters, which are therefore taken too.
@@ -191,8 +193,6 @@ def predict(
     if as_json:
         print_json(asdict(found))
         return
-    from gpu_pipelines.prediction.outputs import told
-
     _say(told(found, output))
 
 

@@ -38,12 +38,14 @@ def predict(model: str, source: str, output: str, **parameters: Any) -> Predicti
     """
     from gpu_pipelines.driver.settings_given import settings_given
     from gpu_pipelines.prediction.model import model_in, registered_model
+    from gpu_pipelines.prediction.outputs import filled_in
     from gpu_pipelines.prediction.predict import predict_batch
     from gpu_pipelines.prediction.settings import BIGQUERY, PredictSettings
     from gpu_pipelines.registry.named import directory_named
 
     if not output:
         raise UserError("output is empty.", "Give a folder, gs://…, or bq://PROJECT.DATASET.TABLE.")
+    output = filled_in(output)
     name, _, reference = model.partition("@")
     settings = settings_given(PredictSettings, {**parameters, "source": source, "output": output})
     directory = directory_named(model, settings.registry)

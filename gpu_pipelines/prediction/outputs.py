@@ -185,6 +185,19 @@ def filled_in(place: str, now: datetime | None = None) -> str:
     return place.replace(DATE, f"{now:%Y%m%d}").replace(TIME, f"{now:%H%M%S}")
 
 
+def require_output(place: str) -> None:
+    """Refuses a place that predictions could not be written to, so that hours of predicting do not end there.
+
+    Args:
+        place: a directory, which is made, or `gs://…`.
+
+    Raises:
+        UserError: the place cannot be written to, or holds a document of another program.
+    """
+    with _Output.opened(place) as output:
+        output.names_before()
+
+
 @contextmanager
 def output_folder(place: str) -> Iterator[Path]:
     """A folder of this machine to write predictions to, which are where they belong when the block has ended.

@@ -35,10 +35,10 @@ from gpu_pipelines.prediction.outputs import (
     REJECTED,
     Joined,
     Predictions,
-    filled_in,
     keep_piece,
     output_folder,
     piece_name,
+    require_output,
     write_predictions,
 )
 from gpu_pipelines.prediction.settings import NOT_SHAPING, PARQUET, PredictSettings
@@ -79,9 +79,10 @@ def predict_batch(
     if problems := settings.problems():
         raise UserError.of_all(problems)
     if settings.is_table:
-        settings = replace(settings, output_format=PARQUET, output=filled_in(settings.output))
+        settings = replace(settings, output_format=PARQUET)
         require_dataset(settings.output, settings.billing_project)
     fingerprint = source_fingerprint(settings.source, settings.billing_project)
+    require_output(output)
     place = ""
     if source_of(settings.source).is_repeatable:
         place = f"{unfinished.rstrip('/')}/{_key(settings, model, fingerprint)}"
@@ -94,7 +95,7 @@ def predict_batch(
         prediction = _Prediction(settings, model, fingerprint, piece_rows)
         with workers_for(settings.ray_address, settings.device) as workers:
             joined = prediction.all_pieces(work, workers, check)
-        with output_folder(filled_in(output)) as folder:
+        with output_folder(output) as folder:
             found = prediction.write(joined, folder, work)
         work.remove()
     return found

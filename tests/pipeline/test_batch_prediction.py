@@ -70,6 +70,11 @@ def test_the_command_and_the_function_predict_without_a_pipeline(
     found = package.predict("digits", "sample:digits", "parquet", registry=registry[1], output_format="parquet")
     assert found.files[0].path == "predictions-00000-of-00001.parquet"
     assert found.labels == document["labels"]
+    dated = command(
+        "models", "predict", "digits", "--source", "sample:digits", "--output", "{date}", *registry, cwd=tmp_path
+    )
+    (folder,) = tmp_path.glob("20*")
+    assert dated.out.endswith(f"1 file in {folder.name}\n"), dated.out + dated.err
 
 
 @pytest.mark.parametrize(

@@ -311,6 +311,20 @@ def test_a_missing_column_is_said_before_anything_is_predicted(model: Any, tmp_p
         predicted(model("text_classification"), source, tmp_path / "out", text_column="body", key_column="id")
 
 
+def test_a_place_that_cannot_be_written_to_is_said_before_anything_is_predicted(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write_lines(tmp_path / "rows.jsonl", [{"text": "a cat"}])
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other/predictions.json").write_text('{"by": "another program"}')
+    for place, message in (("file", "file cannot be written to: File exists"), ("other", "predictions.json")):
+        with pytest.raises(UserError, match=message):
+            predicted(model("text_classification"), source, tmp_path / place)
+    assert "predicting" not in capsys.readouterr().out
+    assert (tmp_path / "file").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

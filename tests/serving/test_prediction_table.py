@@ -90,10 +90,10 @@ def test_a_dataset_that_is_not_there_is_said_before_anything_is_predicted(
         model,
         source,
         tmp_path / "out",
-        output="bq://example-project.scores.a_{date}",
+        output="bq://example-project.scores.today",
         billing_project="p",
         max_rejected="1",
     )
-    assert done.table.startswith("bq://example-project.scores.a_20")
+    assert done.table == "bq://example-project.scores.today"
     row = bigquery.tables.get(done.table.removeprefix("bq://")).rows.to_pylist()[0]
     assert (row["key"], json.loads(row["instance"])) == ("rows.jsonl:1", {"text": "a cat 0 and a bee"})
