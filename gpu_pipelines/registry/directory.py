@@ -64,8 +64,7 @@ class DirectoryRegistry(Registry):
     def versions(self, name: str) -> list[RegisteredVersion]:
         """All versions of a model, oldest first; none if there is no such model."""
         aliases = self.aliases(name)
-        numbers = sorted(int(p.name) for p in (self.root / name / "versions").glob("*") if p.name.isdecimal())
-        return [self._version(name, number, aliases) for number in numbers]
+        return [self._version(name, number, aliases) for number in self._numbers(name)]
 
     def version(self, name: str, reference: str) -> RegisteredVersion:
         """The version that a number or an alias names.
@@ -101,7 +100,7 @@ class DirectoryRegistry(Registry):
                     number = same
                 else:
                     incoming = self._copy_in(model, folder, {**info, "files": files}, check)
-                    number = self._next_number(folder)
+                    number = self._next_number(name)
                     (folder / "versions").mkdir(exist_ok=True)
                     incoming.rename(folder / "versions" / str(number))
                 aliases = self.aliases(name)
@@ -145,9 +144,12 @@ class DirectoryRegistry(Registry):
         same = [v for v in self.versions(name) if model_files(v.info.get("files", {})) == wanted and not v.is_damaged]
         return same[-1].number if same else None
 
-    @staticmethod
-    def _next_number(folder: Path) -> int:
-        return 1 + max((int(p.name) for p in (folder / "versions").glob("*") if p.name.isdecimal()), default=0)
+    def _numbers(self, name: str) -> list[int]:
+        return sorted(int(p.name) for p in (self.root / name / "versions").glob("*") if p.name.isdecimal())
+
+    def _next_number(self, name: str) -> int:
+        # An alias may still name a version whose files somebody has deleted: it must not come to name another model.
+        return 1 + max([*self._numbers(name), *self.aliases(name).values()], default=0)
 
     @staticmethod
     def _write_aliases(folder: Path, aliases: dict[str, int]) -> None:

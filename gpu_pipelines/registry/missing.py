@@ -25,6 +25,14 @@ def missing_version(registry: Registry, name: str, reference: str, where: str) -
     numbers = [str(version.number) for version in versions]
     has = f"It has the aliases {', '.join(there)} and" if there else "It has no aliases, and"
     known = f"{has} the version{'s' * (len(numbers) > 1)} {', '.join(numbers[-MOST_NAMED:])}."
+    gone = {alias: str(number) for alias, number in sorted(aliases.items()) if str(number) not in numbers}
+    if named := [alias for alias, number in gone.items() if reference in (alias, number)]:
+        number, by = gone[named[0]], some_of(named, MOST_NAMED)
+        return NotFoundError(
+            f"Version {number} of the model {name!r} in {where} is not there, but {by} names it.",
+            f"Put its files back, or let the alias name another: gpu-pipelines models alias {name} {named[0]} NUMBER. "
+            f"{known}",
+        )
     guess = nearest(reference, aliases, otherwise="")
     return NotFoundError(
         f"The model {name!r} in {where} has no version or alias {reference!r}.", f"{guess} {known}".strip()

@@ -200,3 +200,14 @@ def test_a_damaged_model_hides_no_other(tmp_path: Path, model: Path) -> None:
     assert f"warning: the model 'birds' is not listed: {registry.root}/birds/model.json is damaged" in listed.err
     assert "warning: the model 'cats' is not listed: " in listed.err
     assert "it has no version.json" in listed.err
+
+
+def test_the_alias_of_a_deleted_version_does_not_come_to_name_a_new_model(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    add(registry, model)
+    assert add(registry, model, promote=False) == 2
+    registry.set_alias("digits", "release", 2)
+    shutil.rmtree(tmp_path / "registry/digits/versions/2")
+    assert add(registry, model, promote=False) == 3
+    with pytest.raises(UserError, match=r"Version 2 of the model 'digits' .* is not there, but release names it"):
+        registry.version("digits", "release")

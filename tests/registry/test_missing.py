@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -42,6 +43,21 @@ def test_alternatives_are_named(registry: DirectoryRegistry, name: str, referenc
     with pytest.raises(UserError) as caught:
         place_of_model(f"{name}@{reference}", str(registry.root))
     assert said[-1] in str(caught.value)
+
+
+@pytest.mark.parametrize("reference", ["champion", "1"])
+def test_an_alias_whose_version_was_deleted_is_not_said_to_be_unknown(
+    registry: DirectoryRegistry, reference: str
+) -> None:
+    shutil.rmtree(registry.root / "digits/versions/1")
+    with pytest.raises(
+        UserError, match=r"Version 1 of the model 'digits' in .* is not there, but champion names it"
+    ) as e:
+        registry.version("digits", reference)
+    assert e.value.remedy.startswith(
+        "Put its files back, or let the alias name another: gpu-pipelines models alias dig"
+    )
+    assert "Did you mean" not in str(e.value)
 
 
 def test_an_alias_is_given_to_no_version_that_is_not_there(registry: DirectoryRegistry) -> None:
