@@ -213,7 +213,9 @@ def test_two_runs_are_compared(tmp_path: Path) -> None:
     curves = text[text.index('id="curves-title"') : text.index('id="durations-title"')]
     assert curves.count("<svg") == 2, "loss and val_loss"
     assert "<style" not in curves
-    assert "Run A" in page.text("/compare?run=local/a")
+    choice = page.text("/compare?run=local/a")
+    assert "Run A" in choice
+    assert re.findall(r"<option[^>]*>([^<]*)</option>", choice) == ["b, succeeded"], "runs of one minute are told apart"
     assert "Tick two" in page.text("/compare?run=local/a&run=local/b&run=local/a", 422)
 
 
