@@ -36,6 +36,15 @@ def as_number(kind: type, value: Any) -> Any:
     return kind(value) if kind(value) == value else value
 
 
+def as_protobuf_writes(value: Any) -> Any:
+    """A value as protobuf writes it as JSON: its numbers are doubles, and a whole one is written without a fraction."""
+    if isinstance(value, dict):
+        return {key: as_protobuf_writes(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [as_protobuf_writes(each) for each in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
 def finite_or_none(value: float) -> float | None:
     """A number that JSON and KFP can hold, or None for NaN and infinity."""
     return float(value) if math.isfinite(value) else None

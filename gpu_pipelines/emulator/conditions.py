@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.numbers import as_protobuf_writes
 
 _TOKEN = re.compile(
     r"\s*(?:(?P<input>inputs\.parameter_values\[(?:'(?P<name>(?:[^'\\]|\\.)*)')\])|(?P<number>-?\d+(?:\.\d+)?)"
@@ -53,7 +54,7 @@ def selected(expression: str, value: Any) -> Any:
     """
     match = _SELECTED.fullmatch(expression)
     if match is None:
-        raise ApiError(400, f"The emulator cannot read the expression {expression!r}.")
+        raise ApiError(400, f"The expression {expression!r} cannot be read.")
     found = json.loads(value) if isinstance(value, str) else value
     for key in re.findall(r"\[(\d+|\"(?:[^\"\\]|\\.)*\"|'[^']*')\]", match[1]):
         try:
@@ -84,7 +85,7 @@ class _Reader:
         return found
 
     def _error(self) -> ApiError:
-        return ApiError(400, f"The emulator cannot read the condition {self._text!r}.")
+        return ApiError(400, f"The condition {self._text!r} cannot be read.")
 
     def _next(self) -> str:
         return self._tokens[0][0].strip() if self._tokens else ""
@@ -116,6 +117,9 @@ class _Reader:
         right = self._one()
         if self._values is None:
             return True
+        if isinstance(right, str) and isinstance(left, int | float):
+            # The compiler has the items of a step's list for texts, whatever they are.
+            left = json.dumps(as_protobuf_writes(left))
         try:
             return compare(left, right)
         except TypeError as error:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.numbers import as_protobuf_writes
+
 _NUMBER = "NUMBER_INTEGER"
 _EMPTY = {"STRUCT": {}, "LIST": [], "STRING": "", "BOOLEAN": False}
 _TYPES = {"NUMBER_INTEGER": int, "NUMBER_DOUBLE": int | float, "LIST": list, "STRUCT": dict}
@@ -244,13 +246,4 @@ def _without_the_job(executor_input: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _json(value: Any) -> str:
-    """JSON as protobuf writes it: its numbers are doubles, and a whole one is written without a fraction."""
-
-    def plain(held: Any) -> Any:
-        if isinstance(held, dict):
-            return {key: plain(each) for key, each in held.items()}
-        if isinstance(held, list):
-            return [plain(each) for each in held]
-        return int(held) if isinstance(held, float) and held.is_integer() else held
-
-    return json.dumps(plain(value))
+    return json.dumps(as_protobuf_writes(value))

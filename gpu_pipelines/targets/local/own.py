@@ -99,7 +99,6 @@ def for_this_machine(
         step.task["componentRef"] = {"name": key}
     if problems:
         raise UserError.of_all(list(problems))
-    _name_outputs_in_conditions(spec)
     _one_at_a_time(spec, {step.name for step in steps_in(spec) if step.uses_accelerators})
     drop_unused(made)
     # What is for Kubernetes is for nobody here.
@@ -118,22 +117,6 @@ def require_no_container(steps: Sequence[Step]) -> None:
             f"{', '.join(found)}.",
             "Use another target, or write the steps in Python.",
         )
-
-
-def _name_outputs_in_conditions(spec: Mapping[str, Any]) -> None:
-    """Lets the conditions of branches name outputs of steps as KFP's local runner takes them apart.
-
-    It looks for `pipelinechannel--STEP--OUTPUT`, and for an output that is called Output. The compiler writes
-    `pipelinechannel--STEP-OUTPUT`; of another output the runner finds nothing then, and passes over the branch.
-    """
-    for part in (spec["root"], *spec["components"].values()):
-        for task in part.get("dag", {}).get("tasks", {}).values():
-            policy = task.get("triggerPolicy", {})
-            for name, given in task.get("inputs", {}).get("parameters", {}).items():
-                output = given.get("taskOutputParameter")
-                if output and name in policy.get("condition", ""):
-                    known = f"pipelinechannel--{output['producerTask']}--{output['outputParameterKey']}"
-                    policy["condition"] = policy["condition"].replace(f"'{name}'", f"'{known}'")
 
 
 def _one_at_a_time(spec: Mapping[str, Any], accelerated: Collection[str]) -> None:

@@ -29,6 +29,7 @@ from gpu_pipelines.step_environment import (
     environment_with,
 )
 from gpu_pipelines.targets.compiled import compiled
+from gpu_pipelines.targets.local.kfp_runner import as_on_platforms
 from gpu_pipelines.targets.local.left import finite, written
 from gpu_pipelines.targets.local.log import LocalLog, Observer, StepRecord
 from gpu_pipelines.targets.local.processes import no_process_left_behind
@@ -253,18 +254,26 @@ def run_locally(
     log = LocalLog(place.directory, place.error, observer, steps, unshown)
     # Not variables of the tasks: they would be part of the key under which their results are kept.
     told = environment_with(place.variables(tracking))
+    errors: list[Exception] = []
     try:
-        with told, redirect_stdout(log), _logging_to(log), _printing_to(log), _no_process_left(log, stopping):
+        with (
+            told,
+            redirect_stdout(log),
+            _logging_to(log),
+            _printing_to(log),
+            _no_process_left(log, stopping),
+            as_on_platforms() as errors,
+        ):
             outputs = pipeline(**arguments).outputs
         log.end_running("succeeded")
         return _succeeded(log.steps, place.directory, outputs)
     except KeyboardInterrupt:
         log.end_running("interrupted")
         return LocalRun("interrupted", log.steps)
-    except RuntimeError:
+    except RuntimeError as error:
         # The only way in which the runner says that a task failed; anything else it raises is a defect and passes.
         if not any(step.status == "failed" for step in log.steps):
-            raise
+            raise next(iter(errors), error) from None
         return LocalRun("failed", log.steps)
     finally:
         place.error.unlink(missing_ok=True)

@@ -1,0 +1,144 @@
+"""KFP's local runner as the platforms are: what it finds by the names of channels, it is given as the file says it.
+
+Left alone it gives a turn of a loop the item in place of every output of a step outside, knows loops over no output but
+`Output`, takes a condition for false that it cannot evaluate (a text with an apostrophe), and makes floats of the whole
+numbers in lists, dictionaries and metadata.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.conditions import holds, selected
+from gpu_pipelines.numbers import as_protobuf_writes
+
+
+@contextmanager
+def as_on_platforms() -> Iterator[list[Exception]]:
+    """Lets KFP's local runner treat loops, conditions and whole numbers as the platforms do.
+
+    Yields:
+        What it could not go on with. Of a turn of a loop it would only say that it failed.
+    """
+    from kfp.local import executor_input_utils
+    from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
+    from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
+
+    errors: list[Exception] = []
+    replaced: list[tuple[Any, str, Any]] = [
+        (executor_input_utils, "executor_input_to_dict", _whole_numbers(executor_input_utils.executor_input_to_dict)),
+        (OrchestratorUtils, "_apply_expression_selector", staticmethod(_selected)),
+        (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions(orchestrator.run_enhanced_dag)),
+        (orchestrator.ConditionEvaluator, "evaluate_condition", staticmethod(_is_met)),
+        (orchestrator, "_run_parallel_for_task", _loop(orchestrator._run_parallel_for_task)),
+        (orchestrator, "execute_task", _noting(orchestrator.execute_task, errors)),
+    ]
+    before = [(place, name, vars(place)[name]) for place, name, _ in replaced]
+    try:
+        for place, name, mended in replaced:
+            setattr(place, name, mended)
+        yield errors
+    finally:
+        for place, name, original in before:
+            setattr(place, name, original)
+
+
+def _whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
+    return lambda *given, **named: as_protobuf_writes(original(*given, **named))
+
+
+def _noting(original: Callable[..., Any], errors: list[Exception]) -> Callable[..., Any]:
+    def execute(**named: Any) -> Any:
+        try:
+            return original(**named)
+        except Exception as error:
+            errors.append(error)
+            raise
+
+    return execute
+
+
+def _selected(value: Any, expression: str) -> Any:
+    try:
+        return selected(expression, value)
+    except ApiError as error:
+        raise ValueError(error.message) from error
+
+
+def _with_inputs_in_conditions(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Writes into each condition what its names stand for: the runner evaluates its text alone."""
+
+    def run(*, dag_component_spec: Any, **named: Any) -> Any:
+        told = type(dag_component_spec)()
+        told.CopyFrom(dag_component_spec)
+        for task in told.dag.tasks.values():
+            if condition := task.trigger_policy.condition:
+                inputs = _parameters_alone(task.inputs).SerializeToString()
+                task.trigger_policy.condition = json.dumps([condition, inputs.hex()])
+        return original(dag_component_spec=told, **named)
+
+    return run
+
+
+def _is_met(condition: str, io_store: Any) -> bool:
+    """Whether a condition of a branch is met, as `_with_inputs_in_conditions` has written it."""
+    from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
+    from kfp.pipeline_spec import pipeline_spec_pb2
+
+    text, inputs = json.loads(condition)
+    wanted = pipeline_spec_pb2.TaskInputsSpec.FromString(bytes.fromhex(inputs))
+    try:
+        return holds(text, OrchestratorUtils.make_task_arguments(wanted, io_store))
+    except ApiError as error:
+        raise ValueError(error.message) from error
+
+
+def _loop(original: Callable[..., bool]) -> Callable[..., bool]:
+    """Runs a loop whose inputs and items are known, and lets one without a turn have empty lists for outputs."""
+
+    def run(*, task_name: str, task_spec: Any, components: Any, io_store: Any, **named: Any) -> bool:
+        if task_spec.WhichOneof("iterator") == "parameter_iterator":
+            task_spec = _with_known_inputs(task_spec, io_store)
+        failed = original(task_name=task_name, task_spec=task_spec, components=components, io_store=io_store, **named)
+        outputs = components[task_spec.component_ref.name].output_definitions
+        for key in () if failed else (*outputs.parameters, *outputs.artifacts):
+            try:
+                io_store.get_task_output(task_name, key)
+            except ValueError:
+                io_store.put_task_output(task_name, key, [])
+        return failed
+
+    return run
+
+
+def _with_known_inputs(task_spec: Any, io_store: Any) -> Any:
+    """A loop with its items and the values of its parameters in the places of where these come from."""
+    from kfp.compiler.pipeline_spec_builder import to_protobuf_value
+    from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
+
+    known = type(task_spec)()
+    known.CopyFrom(task_spec)
+    values = OrchestratorUtils.make_task_arguments(_parameters_alone(task_spec.inputs), io_store)
+    for name, value in values.items():
+        known.inputs.parameters[name].Clear()
+        constant = known.inputs.parameters[name].runtime_value.constant
+        if value is None:
+            constant.null_value = 0
+        else:
+            constant.CopyFrom(to_protobuf_value(value))
+    source = known.parameter_iterator.items
+    items = source.raw if source.HasField("raw") else values[source.input_parameter]
+    # A list may be a text of JSON; the runner went through its letters.
+    source.raw = items if isinstance(items, str) else json.dumps(items)
+    return known
+
+
+def _parameters_alone(inputs: Any) -> Any:
+    alone = type(inputs)()
+    alone.CopyFrom(inputs)
+    alone.ClearField("artifacts")
+    return alone

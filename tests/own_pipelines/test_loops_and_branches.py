@@ -1,0 +1,146 @@
+"""Loops and branches of a pipeline of somebody's: on this machine they do what they do on Vertex AI."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from conftest import gpu_pipelines, newest_run
+
+#: Each step adds a line to a file, with what it was given.
+PIPELINE = """
+from typing import NamedTuple
+
+from kfp import dsl
+from kfp.dsl import Artifact, Input, Output
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(text: str, value: int = 0, many: list = [], deep: dict = {}) -> str:
+    with open("SAID", "a") as file:
+        file.write(f"{text} {value!r} {many} {dict(sorted(deep.items()))}\\n")
+    return text
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def lists() -> NamedTuple("Lists", [("numbers", list), ("settings", list), ("nothing", list)]):
+    from collections import namedtuple
+
+    settings = [{"called": "a", "rate": 1}, {"called": "it's b", "rate": 2}]
+    return namedtuple("Lists", ["numbers", "settings", "nothing"])([1, 2], settings, [])
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def numbers() -> list:
+    return [1, 2]
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def times(value: int) -> int:
+    return 100 * value
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def make(made: Output[Artifact]):
+    open(made.path, "w").write("made")
+    made.metadata["version"] = 3
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def read(what: str, made: Input[Artifact]):
+    with open("SAID", "a") as file:
+        file.write(f"{what} {open(made.path).read()} {made.metadata['version']}\\n")
+
+
+@dsl.pipeline(name="turns")
+def turns(value: int = 3, text: str = "it's \\\\"):
+    outer, given, made, listed = times(value=value), lists(), make(), numbers()
+    with dsl.ParallelFor([10, 20]) as item:
+        said = say(text=f"outer {outer.output} {value} {item}", value=outer.output)
+        say(text="item", value=item)
+        read(what=f"read by {item}", made=made.outputs["made"])
+        with dsl.If(item > 10):
+            say(text="more than ten", value=item)
+            with dsl.If(outer.output == 300):
+                say(text="nested", value=item)
+    say(text="collected", many=dsl.Collected(said.output))
+    with dsl.ParallelFor(given.outputs["numbers"]) as number:
+        say(text="number", value=number)
+    with dsl.ParallelFor(listed.output) as each:
+        with dsl.If(each == 2):
+            say(text="two", value=each)
+    with dsl.ParallelFor(given.outputs["settings"]) as setting:
+        say(text=setting.called, value=setting.rate, deep=setting)
+        with dsl.If(setting.called == "a"):
+            say(text="first", value=setting.rate)
+    with dsl.ParallelFor(given.outputs["nothing"]) as none:
+        never = say(text=none)
+    say(text="no turn", many=dsl.Collected(never.output))
+    word = say(text=text)
+    with dsl.If(word.output == "good"):
+        say(text="good")
+    with dsl.Else():
+        say(text="not good")
+"""
+SAID = r"""
+a 1 [] {'called': 'a', 'rate': 1}
+collected 0 ['outer 300 3 10', 'outer 300 3 20'] {}
+first 1 [] {}
+it's \ 0 [] {}
+it's b 2 [] {'called': "it's b", 'rate': 2}
+item 10 [] {}
+item 20 [] {}
+more than ten 20 [] {}
+nested 20 [] {}
+no turn 0 [] {}
+not good 0 [] {}
+number 1 [] {}
+number 2 [] {}
+outer 300 3 10 300 [] {}
+outer 300 3 20 300 [] {}
+read by 10 made 3
+read by 20 made 3
+two 2 [] {}
+"""
+
+
+def _ran(tmp_path: Path, *options: str) -> list[str]:
+    said = tmp_path / "said.txt"
+    (tmp_path / "turns.py").write_text(PIPELINE.replace("SAID", str(said)))
+    done = gpu_pipelines("run", "turns.py", *options, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    return sorted(said.read_text().splitlines())
+
+
+def test_steps_in_turns_get_what_steps_outside_have_made_and_branches_are_decided_by_any_text(tmp_path: Path) -> None:
+    assert _ran(tmp_path) == SAID.strip().splitlines()
+
+
+@pytest.mark.slow
+def test_the_emulator_of_vertex_ai_does_the_same(tmp_path: Path) -> None:
+    assert _ran(tmp_path, "--target", "vertex", "--emulate") == SAID.strip().splitlines()
+
+
+UNREADABLE = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(text: str) -> str:
+    return text
+
+
+@dsl.pipeline(name="unreadable")
+def unreadable(items: list = ["a"]):
+    with dsl.ParallelFor(items) as item:
+        with dsl.If(item == "it's"):
+            say(text=item)
+"""
+
+
+def test_a_condition_that_kfp_has_written_so_that_nothing_can_read_it_is_told(tmp_path: Path) -> None:
+    (tmp_path / "unreadable.py").write_text(UNREADABLE)
+    done = gpu_pipelines("run", "unreadable.py", cwd=tmp_path)
+    assert done.status == 2
+    assert "cannot be read" in done.err
+    assert newest_run(tmp_path)["status"] == "failed"
