@@ -170,8 +170,10 @@ def space_and_problems(entries: Mapping[str, Any], what: str = "The search space
     problems: list[str] = []
     found = {name: _dimension(name, entry, declared, problems) for name, entry in entries.items()}
     dimensions = {name: each for name, each in found.items() if each is not None}
-    for dimension in dimensions.values():
-        problems += _problems_of_when(dimension, found)
+    for dimension in list(dimensions.values()):
+        if wrong := _problems_of_when(dimension, found):
+            problems += wrong
+            del dimensions[dimension.name]
     ordered: list[str] = []
     try:
         ordered = list(TopologicalSorter({name: list(each.when) for name, each in dimensions.items()}).static_order())

@@ -8,6 +8,7 @@ import pytest
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.tuning.settings import TuningSettings
 from gpu_pipelines.tuning.space import read_space, space_of
 
 SPACE = """
@@ -87,6 +88,13 @@ keep_last: {type: int, low: 1, high: 3}
 def test_what_cannot_be_is_refused(entries: dict, told: str) -> None:
     with pytest.raises(UserError, match=told):
         space_of(entries)
+
+
+def test_a_parameter_that_waits_for_one_that_does_not_exist_is_told_beside_what_else_is_wrong() -> None:
+    space = "momentum: {type: float, low: 0.5, high: 0.9, when: {optimizr: sgd}}\nlearning_rate: {type: float, low: 0, high: 1}"
+    told = TuningSettings(space=space).problems()
+    assert [each for each in told if "momentum counts when optimizr has a value" in each]
+    assert [each for each in told if "learning_rate" in each]
 
 
 def test_values_are_those_that_the_training_takes() -> None:
