@@ -14,6 +14,8 @@ from gpu_pipelines.accelerators import PlanError
 from gpu_pipelines.component_interface.accelerate import accelerate, wish_of
 from gpu_pipelines.components import train_model
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.own.pipeline import own_pipeline
+from gpu_pipelines.targets.own.plans import plans_here
 
 HERE = Path(__file__).parent
 MINE = f"{HERE}/mine.py:mine"
@@ -148,6 +150,21 @@ def test_what_is_missing_or_wrong_is_said(arguments: tuple[str, ...], messages: 
     for message in messages:
         assert message in done.err
     assert "Traceback" not in done.err
+
+
+@pytest.mark.parametrize("target", ["vertex", "local"])
+def test_an_accelerator_that_no_step_takes_is_refused(target: str) -> None:
+    done = command("compile", f"{HERE}/mine.py:telling", "--target", target, "--accelerator", "l4:1")
+    assert done.status == 2
+    assert "--accelerator l4:1 is for no step of this pipeline" in done.err
+
+
+def test_here_the_command_says_what_is_used_in_place_of_the_gpus_of_the_author() -> None:
+    steps = own_pipeline(MINE).steps
+    assert plans_here(steps, "cpu:1")["train-model"].spec == "cpu:1"
+    assert "train-model" not in plans_here(steps, ""), "what is here"
+    with pytest.raises(UserError, match="The target local has no l4:1"):
+        plans_here(steps, "l4:1")
 
 
 def test_a_place_that_a_target_cannot_read_is_refused_before_anything_is_sent() -> None:

@@ -91,7 +91,8 @@ def test_what_cannot_be_is_refused(entries: dict, told: str) -> None:
 
 
 def test_a_parameter_that_waits_for_one_that_does_not_exist_is_told_beside_what_else_is_wrong() -> None:
-    space = "momentum: {type: float, low: 0.5, high: 0.9, when: {optimizr: sgd}}\nlearning_rate: {type: float, low: 0, high: 1}"
+    momentum = "momentum: {type: float, low: 0.5, high: 0.9, when: {optimizr: sgd}}"
+    space = f"{momentum}\nlearning_rate: {{type: float, low: 0, high: 1}}"
     told = TuningSettings(space=space).problems()
     assert [each for each in told if "momentum counts when optimizr has a value" in each]
     assert [each for each in told if "learning_rate" in each]

@@ -140,9 +140,9 @@ def _is_container(container: Mapping[str, Any]) -> bool:
 def _problems_of_container(step: Step, containers: bool) -> list[str]:
     if _LAUNCHER.search(" ".join(step.container.get("command", []))):
         return [
-            f"{step.name} is a job of Vertex AI, which this machine starts only in a rehearsal: --target vertex --emulate. "
-            "To run the step here, use its component itself and accelerate(task, …), or run the pipeline from before it "
-            "was compiled for --target vertex."
+            f"{step.name} is a job of Vertex AI, which this machine starts only in a rehearsal: --target vertex "
+            "--emulate. To run the step here, use its component itself and accelerate(task, …), or run the pipeline "
+            "from before it was compiled for --target vertex."
         ]
     if containers and not any(shutil.which(engine) for engine in ENGINES):
         return [

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.accelerators.plan import PlanError
 from gpu_pipelines.accelerators.request import require_gpu
 from gpu_pipelines.component_interface.accelerate import Wish
@@ -54,7 +54,8 @@ def wishes(steps: Sequence[Step], accelerator: str, otherwise: Wish) -> dict[str
         Wishes by the names of steps; one for which nothing was said has no `spec`.
 
     Raises:
-        UserError: the command line names a step that there is not, or one that has accelerators already.
+        UserError: the command line names a step that there is not, one that has accelerators already, or an accelerator
+            that no step takes.
     """
     named, others = named_accelerators(accelerator)
     by_step = {_step_named(name, steps).name: spec for name, spec in named.items()}
@@ -76,6 +77,12 @@ def wishes(steps: Sequence[Step], accelerator: str, otherwise: Wish) -> dict[str
             )
         else:
             found[step.name] = Wish() if step.scores else replace(otherwise, spec=others)
+    if others and not found:
+        raise UserError(
+            f"--accelerator {others} is for no step of this pipeline: none trains or is in accelerate(task), or all "
+            "have accelerators that KFP was told of.",
+            "Name a step, --accelerator STEP=…, put accelerate(task) around one, or leave it out.",
+        )
     return found
 
 
@@ -180,7 +187,7 @@ def plans_by(
 def plans_here(steps: Sequence[Step], accelerator: str) -> dict[str, AcceleratorPlan]:
     """The plans of the steps of a pipeline of one's own on this machine; none for a step that takes what there is.
 
-    What its author wants of GPUs is for another place.
+    What its author wants of GPUs is for another place; here the command line says it for all steps.
 
     Args:
         steps: those of the pipeline.
@@ -190,13 +197,15 @@ def plans_here(steps: Sequence[Step], accelerator: str) -> dict[str, Accelerator
         UserError: it names what this machine has not.
     """
     here = {}
+    _, others = named_accelerators(accelerator)
     for name, wish in wishes(steps, accelerator, Wish()).items():
         of_author = next(step.wish for step in steps if step.name == name)
         planned_here = wish.plan() if wish.spec else None
-        if planned_here is None or (not planned_here.is_local and of_author and wish.spec == of_author.spec):
-            continue
-        require_here(planned_here)
-        here[name] = planned_here
+        if planned_here and not planned_here.is_local and of_author and wish.spec == of_author.spec:
+            planned_here = plan(others) if others else None
+        if planned_here is not None:
+            require_here(planned_here)
+            here[name] = planned_here
     return here
 
 
