@@ -205,6 +205,7 @@ def ended(run: Run, outcome: Outcome) -> Run:
     """
     from dataclasses import replace
 
+    from gpu_pipelines.targets.local.telling import last_line
     from gpu_pipelines.targets.run_record import RunRecord
 
     if "directory" in outcome.document:
@@ -217,6 +218,7 @@ def ended(run: Run, outcome: Outcome) -> Run:
         failed = next((step for step in reversed(run.steps) if step.status == "failed"), None)
         if failed is None:
             raise RunFailedError("\n".join(map(str, outcome.lines)) or f"{run.id}: {outcome.state}", run=run)
-        log = f"Its log: {(run.directory or Path()) / (failed.log or '')}"
-        raise RunFailedError(f"{failed.name} failed: {failed.message or 'it left no error'}", log, run)
+        directory = run.directory or Path()
+        said = failed.message or last_line(directory, failed)
+        raise RunFailedError(f"{failed.name} failed: {said}", f"Its log: {directory / (failed.log or '')}", run)
     return run

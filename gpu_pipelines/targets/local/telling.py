@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.errors import UserError
@@ -32,7 +33,7 @@ def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message
         outcome=record.outcome,
         pipeline=record.pipeline,
         run=record.run_id,
-        reason=f"{failed.name}: {failed.message or _last_line(record, failed)}" if failed else record.reason,
+        reason=f"{failed.name}: {failed.message or last_line(record.directory, failed)}" if failed else record.reason,
         model=record.registered,
         metrics=metrics_from(evaluation.test["metrics"], evaluation.select_by) if evaluation else (),
         gates=evaluation.gates_not_passed if evaluation else (),
@@ -42,10 +43,15 @@ def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message
     )
 
 
-def _last_line(record: RunRecord, failed: StepRecord) -> str:
-    """What a step has said last that left no error of its own."""
+def last_line(directory: Path, failed: StepRecord) -> str:
+    """What a step has said last that left no error of its own.
+
+    Args:
+        directory: the run's.
+        failed: the step.
+    """
     try:
-        log = (record.directory / str(failed.log)).read_text(encoding="utf-8", errors="replace")
+        log = (directory / str(failed.log)).read_text(encoding="utf-8", errors="replace")
     except OSError:
         log = ""
     return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it left no error")
