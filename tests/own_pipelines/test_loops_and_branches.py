@@ -7,6 +7,9 @@ from pathlib import Path
 import pytest
 from conftest import gpu_pipelines, newest_run
 
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.local.kfp_runner import as_on_platforms
+
 #: Each step adds a line to a file, with what it was given.
 PIPELINE = """
 from typing import NamedTuple
@@ -144,3 +147,12 @@ def test_a_condition_that_kfp_has_written_so_that_nothing_can_read_it_is_told(tm
     assert done.status == 2
     assert "cannot be read" in done.err
     assert newest_run(tmp_path)["status"] == "failed"
+
+
+def test_a_kfp_whose_runner_is_built_in_another_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("kfp.local.orchestrator.enhanced_dag_orchestrator._run_parallel_for_task")
+    with (
+        pytest.raises(UserError, match=r"kfp 2\.[0-9.]+ runs pipelines on this machine in another way"),
+        as_on_platforms(),
+    ):
+        pass

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.metadata import version
 from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.conditions import holds, selected
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes
 
 
@@ -23,21 +25,19 @@ def as_on_platforms() -> Iterator[list[Exception]]:
 
     Yields:
         What it could not go on with. Of a turn of a loop it would only say that it failed.
-    """
-    from kfp.local import executor_input_utils
-    from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
-    from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
 
+    Raises:
+        UserError: the runner of the installed kfp is built in another way.
+    """
     errors: list[Exception] = []
-    replaced: list[tuple[Any, str, Any]] = [
-        (executor_input_utils, "executor_input_to_dict", _whole_numbers(executor_input_utils.executor_input_to_dict)),
-        (OrchestratorUtils, "_apply_expression_selector", staticmethod(_selected)),
-        (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions(orchestrator.run_enhanced_dag)),
-        (orchestrator.ConditionEvaluator, "evaluate_condition", staticmethod(_is_met)),
-        (orchestrator, "_run_parallel_for_task", _loop(orchestrator._run_parallel_for_task)),
-        (orchestrator, "execute_task", _noting(orchestrator.execute_task, errors)),
-    ]
-    before = [(place, name, vars(place)[name]) for place, name, _ in replaced]
+    try:
+        replaced = _replaced(errors)
+        before = [(place, name, vars(place)[name]) for place, name, _ in replaced]
+    except (ImportError, AttributeError, KeyError) as error:
+        raise UserError(
+            f"kfp {version('kfp')} runs pipelines on this machine in another way than kfp 2.17 ({error}).",
+            "Install the version of constraints.txt, or a later gpu-pipelines.",
+        ) from None
     try:
         for place, name, mended in replaced:
             setattr(place, name, mended)
@@ -45,6 +45,22 @@ def as_on_platforms() -> Iterator[list[Exception]]:
     finally:
         for place, name, original in before:
             setattr(place, name, original)
+
+
+def _replaced(errors: list[Exception]) -> list[tuple[Any, str, Any]]:
+    """What is replaced: where it is, its name there, and what stands in its place."""
+    from kfp.local import executor_input_utils
+    from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
+    from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
+
+    return [
+        (executor_input_utils, "executor_input_to_dict", _whole_numbers(executor_input_utils.executor_input_to_dict)),
+        (OrchestratorUtils, "_apply_expression_selector", staticmethod(_selected)),
+        (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions(orchestrator.run_enhanced_dag)),
+        (orchestrator.ConditionEvaluator, "evaluate_condition", staticmethod(_is_met)),
+        (orchestrator, "_run_parallel_for_task", _loop(orchestrator._run_parallel_for_task)),
+        (orchestrator, "execute_task", _noting(orchestrator.execute_task, errors)),
+    ]
 
 
 def _whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
