@@ -57,20 +57,28 @@ def encoding_problem(texts: list[str]) -> Problem | None:
 
 
 def class_names(schema: Any) -> dict[str, list[str]]:
-    """The names by number for each column of the type `ClassLabel`.
+    """The names by number for each column of the type `ClassLabel`, or of lists of them.
 
     Args:
         schema: of a Parquet or Arrow file, with its metadata.
     """
     try:
         features = json.loads((schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        items = {column: _of_items(feature) for column, feature in features.items()}
         return {
             column: [str(name) for name in feature["names"]]
-            for column, feature in features.items()
+            for column, feature in items.items()
             if isinstance(feature, dict) and feature.get("_type") == "ClassLabel"
         }
     except (KeyError, TypeError, ValueError, AttributeError):
         return {}
+
+
+def _of_items(feature: Any) -> Any:
+    """What the items of a list are, as the versions of `datasets` have it; of what is no list, the feature itself."""
+    if isinstance(feature, list):
+        return feature[0] if feature else None
+    return feature.get("feature", feature) if isinstance(feature, dict) else feature
 
 
 def named(row: dict[str, Any] | Problem, names: dict[str, list[str]]) -> dict[str, Any] | Problem:
@@ -78,7 +86,13 @@ def named(row: dict[str, Any] | Problem, names: dict[str, list[str]]) -> dict[st
     if not names or isinstance(row, Problem):
         return row
     for column, of in names.items():
-        number = row.get(column)
-        if isinstance(number, int):
-            row[column] = of[number] if 0 <= number < len(of) else None
+        value = row.get(column)
+        if isinstance(value, int):
+            row[column] = _name(value, of)
+        elif isinstance(value, list):
+            row[column] = [_name(item, of) if isinstance(item, int) else item for item in value]
     return row
+
+
+def _name(number: int, names: list[str]) -> str | None:
+    return names[number] if 0 <= number < len(names) else None

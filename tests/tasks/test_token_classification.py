@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import datasets
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from cut_off import require_same_bits
 from seqeval import metrics as seqeval
@@ -116,6 +119,40 @@ def test_rows_are_as_long_as_their_texts_and_keep_words_and_tags(travels: Datase
         assert said == texts[number]["label"]
 
 
+def test_data_sets_of_the_hub_are_read_as_datasets_writes_them(travels: Dataset, tmp_path: Path) -> None:
+    rows = sentences(160)
+    kind = datasets.List(datasets.ClassLabel(names=TAGS))
+    features = datasets.Features({"tokens": datasets.List(datasets.Value("string")), "ner_tags": kind})
+    numbered = [{"tokens": row["text"], "ner_tags": [TAGS.index(tag) for tag in row["label"]]} for row in rows]
+    table = datasets.Dataset.from_list(numbered, features=features)
+    table.to_parquet(tmp_path / "new.parquet")
+    # Earlier versions of it called a list a sequence.
+    written = pq.read_table(tmp_path / "new.parquet")
+    earlier = written.schema.metadata[b"huggingface"].replace(b'"List"', b'"Sequence"')
+    pq.write_table(written.replace_schema_metadata({b"huggingface": earlier}), tmp_path / "old.parquet")
+    for name in ("new", "old"):
+        found = prepared(tmp_path / name, tmp_path / f"{name}.parquet", sequence_length=32)
+        assert found.manifest.fingerprint == travels.manifest.fingerprint
+    write(tmp_path / "unnamed.jsonl", numbered)
+    with pytest.raises(UserError, match="'5' is not one of O, B-TYPE and I-TYPE, or of IOBES or BILOU"):
+        prepared(tmp_path / "unnamed", tmp_path / "unnamed.jsonl")
+
+
+@pytest.mark.parametrize(("single", "last"), ["SE", "UL"])
+def test_tags_that_say_the_end_of_an_entity_become_iob2(
+    travels: Dataset, tmp_path: Path, single: str, last: str
+) -> None:
+    rows = sentences(160)
+    for row in rows:
+        tags = [*row["label"], "O"]
+        for place, (tag, then) in enumerate(itertools.pairwise(tags)):
+            if tag != "O" and not then.startswith("I-"):
+                row["label"][place] = f"{single if tag.startswith('B-') else last}{tag[1:]}"
+    assert any(tag.startswith(last) for row in rows for tag in row["label"])
+    found = prepared(tmp_path / "data", write(tmp_path / "rows.jsonl", rows), sequence_length=32)
+    assert found.manifest.fingerprint == travels.manifest.fingerprint
+
+
 def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
     travels: Dataset, trained: Path, tmp_path: Path
 ) -> None:
@@ -149,7 +186,7 @@ def test_rows_whose_tags_do_not_fit_their_words_are_rejected_with_the_reason(tmp
     rows = [
         *sentences(60),
         {"text": ["one", "two"], "label": ["O"]},
-        {"text": ["one"], "label": ["S-PER"]},
+        {"text": ["one"], "label": ["PER"]},
         {"text": ["one two"], "label": ["O"]},
         {"text": [], "label": []},
     ]

@@ -10,7 +10,7 @@ from typing import Any
 from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.data.class_names import encoding_problem
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import rows_of, slice_value
+from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
@@ -22,6 +22,8 @@ from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.token_classification.words import OUTSIDE, WordEncoder
 
 _TAG = re.compile(r"O|[BI]-\S+")
+#: IOBES, BILOU and BMES say the end of an entity and one of a single word too, which IOB2 tells by the next tag.
+_IOB2 = {"S": "B", "U": "B", "E": "I", "L": "I", "M": "I"}
 
 
 class TaggedWork:
@@ -57,17 +59,24 @@ class TaggedTexts(TextPreparation):
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         task, settings = task_named(self.settings.task), self.settings
-        for _, (where, row) in rows_of(source, list(task.columns(settings)[0]), task.remedy_for_columns, meter):
+        columns = list(source.columns)
+        for _, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
             if isinstance(row, Problem):
                 yield TextRecord(where, "", problem=row)
                 continue
-            words, tags = _listed(row.get(settings.text_column)), _listed(row.get(settings.label_column))
+            words, tags = _listed(row.get(columns[0])), [_iob2(tag) for tag in _listed(row.get(columns[1]))]
             if problem := _problem(words, tags):
                 yield TextRecord(where, "", problem=problem)
             else:
                 yield TextRecord(
                     where, " ".join(words), " ".join(tags), slice_value=slice_value(row, settings.slice_by)
                 )
+
+    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
+        task = task_named(self.settings.task)
+        choices = task.columns(self.settings)
+        has = source_columns(source, choices)
+        return task.columns_of(self.settings, has) if has else choices[0]
 
     def features(self, length: int) -> dict[str, Feature]:
         return {"tokens": Feature("int32", (-1,)), "tags": Feature("int32", (-1,))}
@@ -106,6 +115,10 @@ def _listed(value: Any) -> list[str]:
     return ["" if item is None else str(item) for item in value] if isinstance(value, list) else []
 
 
+def _iob2(tag: str) -> str:
+    return f"{_IOB2[tag[0]]}{tag[1:]}" if tag[1:2] == "-" and tag[0] in _IOB2 else tag
+
+
 def _problem(words: list[str], tags: list[str]) -> Problem | None:
     if not words:
         return Problem("no text", "there are no words; give a list, or a text with blanks between the words")
@@ -114,5 +127,5 @@ def _problem(words: list[str], tags: list[str]) -> Problem | None:
     if len(words) != len(tags):
         return Problem("malformed tags", f"{len(words):,} words and {len(tags):,} tags")
     if wrong := next((tag for tag in tags if not _TAG.fullmatch(tag)), None):
-        return Problem("malformed tags", f"{wrong[:60]!r} is not one of O, B-TYPE and I-TYPE")
+        return Problem("malformed tags", f"{wrong[:60]!r} is not one of O, B-TYPE and I-TYPE, or of IOBES or BILOU")
     return encoding_problem(words)

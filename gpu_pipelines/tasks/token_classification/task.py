@@ -1,4 +1,4 @@
-"""Token classification: tables with the words of a text and a BIO tag for each of them in every row."""
+"""Token classification: tables with the words of a text and a tag for each of them in every row."""
 
 from __future__ import annotations
 
@@ -12,8 +12,15 @@ if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
 
 
+#: Columns of words and tags where none were named.
+_OF_THE_HUB = (("tokens", "ner_tags"), ("tokens", "tags"), ("words", "ner"))
+
+
 class TokenClassificationTask(Task):
-    """Words with tags as in IOB2: `B-TYPE` begins an entity, `I-TYPE` goes on with it, `O` is of none."""
+    """Words with tags as in IOB2: `B-TYPE` begins an entity, `I-TYPE` goes on with it, `O` is of none.
+
+    Tags of IOBES and BILOU are read as well, and the columns that the data sets of the Hugging Face hub have.
+    """
 
     takes_lists = True
     column_parameters = ("text_column", "label_column")
@@ -39,6 +46,13 @@ class TokenClassificationTask(Task):
     architectures = ("ForTokenClassification",)
     fine_tuned, with_adapters = FINE_TUNED_ENCODER, ENCODER_WITH_ADAPTERS
     pipeline_tag = "token-classification"
+
+    def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
+        named = super().columns(settings)
+        if (settings.text_column, settings.label_column) != ("text", "label"):
+            return named
+        slices = (settings.slice_by,) if settings.slice_by else ()
+        return [*named, *(tuple(dict.fromkeys((*names, *slices))) for names in _OF_THE_HUB)]
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         return self.problems_without_classes(settings)
