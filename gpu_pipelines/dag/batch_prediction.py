@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.parameter import Parameter, parameters_in
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag.advanced import ADVANCED, fields_of_advanced, parameter_with
-from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place
+from gpu_pipelines.dag.places import DATA, OUTPUT, REGISTRY, Place
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError, said_by
 from gpu_pipelines.prediction.settings import PredictSettings
@@ -60,7 +60,9 @@ def places(arguments: Mapping[str, Any]) -> list[Place]:
     found = [Place("source", settings.source, DATA), Place("registry", settings.registry, REGISTRY)]
     if settings.image_root:
         found.append(Place("image_root", settings.image_root, DATA))
-    return found if settings.is_table else [*found, Place("output", settings.output, DIRECTORY)]
+    if settings.output and not settings.is_table:
+        found.append(Place("output", settings.output, OUTPUT))
+    return found
 
 
 def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[str]:

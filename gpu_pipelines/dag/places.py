@@ -11,8 +11,9 @@ from gpu_pipelines.training.script.settings import ScriptSettings
 from gpu_pipelines.tuning.space import is_address
 
 #: What a place holds: data is read by sources of many kinds, and a registry is written to as well; a directory may
-#: also be the name of a model on a hub; a file has a function of Python, and a program is a script or a folder of code.
-DATA, REGISTRY, DIRECTORY, FILE, PROGRAM = "data", "registry", "directory", "file", "program"
+#: also be the name of a model on a hub; a file has a function of Python, a program is a script or a folder of code,
+#: and an output is written to alone.
+DATA, REGISTRY, DIRECTORY, FILE, PROGRAM, OUTPUT = "data", "registry", "directory", "file", "program", "output"
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Place:
     Attributes:
         parameter: the parameter that names it.
         uri: where it is.
-        kind: `DATA`, `REGISTRY`, `DIRECTORY`, `FILE` or `PROGRAM`.
+        kind: `DATA`, `REGISTRY`, `DIRECTORY`, `FILE`, `PROGRAM` or `OUTPUT`.
     """
 
     parameter: str

@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpu_pipelines.dag.places import DATA, FILE, PROGRAM, REGISTRY, Place, lost_registry
+from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.dag.places import DATA, FILE, OUTPUT, PROGRAM, REGISTRY, Place, lost_registry
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.messages import Compiled, Published, Request, Submission, Values
@@ -103,7 +104,7 @@ class Target(ABC):
             if place.kind == REGISTRY:
                 if is_local(uri) and not self.can_write(uri):
                     found.append(lost_registry(uri, self.other_registries))
-            elif self.can_read(uri):
+            elif self.can_read(uri) or (place.kind == OUTPUT and (is_remote(uri) or self.can_write(uri))):
                 continue
             elif place.kind == DATA:
                 found.append(
@@ -118,6 +119,11 @@ class Target(ABC):
                 found.append(
                     f"{name} is {uri}, of this machine. Copy it into {self.place_for_files}, or add it to the image "
                     "and give its path there, or -m package.module."
+                )
+            elif place.kind == OUTPUT:
+                found.append(
+                    f"{name} is {uri}, which would be a directory of the container, lost at its end. Write into "
+                    f"{self.place_for_data}."
                 )
             elif uri.startswith((".", "/", "~")):
                 found.append(f"{name} is {uri}, a directory of this machine. Copy it into {self.place_for_files}.")

@@ -57,7 +57,8 @@ def test_a_run_is_shown_before_it_is_sent_and_places_of_this_machine_are_refused
     assert (values["source"], values["advanced"]) == ("gs://example-bucket/photos", {"rows_at_once": 64})
     for given, message in (
         ("source=rows.jsonl", "The source rows.jsonl is not where Vertex AI can read it"),
-        ("output=./out", "output is ./out, a directory of this machine"),
+        ("output=./out", "output is ./out, which would be a directory of the container"),
+        ("output=scores/{date}", "output is scores/{date}, which would be a directory of the container"),
         ("registry=./registry", "The registry ./registry would be a directory of the container"),
         ("rows_at_once=-1", "rows_at_once is -1; give 0 or more"),
         ('advanced={"rows": 1}', "There is no parameter 'rows'"),
@@ -66,3 +67,6 @@ def test_a_run_is_shown_before_it_is_sent_and_places_of_this_machine_are_refused
         assert refused.status == 2
         assert message in refused.err
     assert not vertex_api.state.pipeline_jobs.jobs
+    for place in ("", "bq://example-project.shop.scores", "/gcs/example-bucket/scores"):
+        taken = command(vertex_api, tmp_path, *request, *GIVEN, "-p", f"output={place}", "--dry-run")
+        assert taken.status == 0, taken.err

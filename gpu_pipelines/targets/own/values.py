@@ -9,7 +9,7 @@ from typing import Any
 from gpu_pipelines.component_interface.catalog import settings_of
 from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from
 from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES, UPLOADS, Placement
-from gpu_pipelines.dag.places import DATA, DIRECTORY, REGISTRY, Place, places_of_script, places_of_space
+from gpu_pipelines.dag.places import DATA, DIRECTORY, OUTPUT, REGISTRY, Place, places_of_script, places_of_space
 from gpu_pipelines.targets.own.placed import Step
 from gpu_pipelines.tasks.tasks import task_problems
 from gpu_pipelines.training.script.settings import ScriptSettings
@@ -27,7 +27,7 @@ _PLACES = {
     TUNES: {"model": DIRECTORY, "checkpoint_uri": DIRECTORY},
     EVALUATES: {"registry": REGISTRY},
     UPLOADS: {"registry": REGISTRY},
-    PREDICTS: {"source": DATA, "image_root": DATA, "registry": REGISTRY, "output": DIRECTORY},
+    PREDICTS: {"source": DATA, "image_root": DATA, "registry": REGISTRY, "output": OUTPUT},
 }
 #: Stands for data that a step before makes, of which nothing is known before the run.
 _OF_A_STEP = "data"
