@@ -215,7 +215,9 @@ def test_two_runs_are_compared(tmp_path: Path) -> None:
     assert "<style" not in curves
     choice = page.text("/compare?run=local/a")
     assert "Run A" in choice
-    assert re.findall(r"<option[^>]*>([^<]*)</option>", choice) == ["b, succeeded"], "runs of one minute are told apart"
+    assert re.findall(r"<option[^>]*>([^<]*)</option>", choice) == ["b, test_accuracy 0.9000, succeeded"], (
+        "runs of one minute are told apart"
+    )
     assert "Tick two" in page.text("/compare?run=local/a&run=local/b&run=local/a", 422)
 
 
