@@ -54,8 +54,7 @@ def wishes(steps: Sequence[Step], accelerator: str, otherwise: Wish) -> dict[str
         Wishes by the names of steps; one for which nothing was said has no `spec`.
 
     Raises:
-        UserError: the command line names a step that there is not, one that has accelerators already, or an accelerator
-            that no step takes.
+        UserError: the command line names a step that there is not, or one that has accelerators already.
     """
     named, others = named_accelerators(accelerator)
     by_step = {_step_named(name, steps).name: spec for name, spec in named.items()}
@@ -77,12 +76,6 @@ def wishes(steps: Sequence[Step], accelerator: str, otherwise: Wish) -> dict[str
             )
         else:
             found[step.name] = Wish() if step.scores else replace(otherwise, spec=others)
-    if others and not found:
-        raise UserError(
-            f"--accelerator {others} is for no step of this pipeline: none trains or is in accelerate(task), or all "
-            "have accelerators that KFP was told of.",
-            "Name a step, --accelerator STEP=…, put accelerate(task) around one, or leave it out.",
-        )
     return found
 
 
@@ -173,7 +166,7 @@ def plans_by(
         evaluation: what scores a model that was trained on a plan, where nothing was said.
 
     Raises:
-        UserError: lists the steps without an accelerator, and what cannot be had.
+        UserError: lists the steps without an accelerator, and what cannot be had; or no step takes the accelerator.
     """
 
     def plan(wish: Wish) -> AcceleratorPlan:
@@ -181,6 +174,13 @@ def plans_by(
         return wish.plan(region)
 
     wanted = wishes(steps, options.accelerator, Wish(**options.bought))
+    _, others = named_accelerators(options.accelerator)
+    if others and not wanted:
+        raise UserError(
+            f"--accelerator {others} is for no step of this pipeline: none trains or is in accelerate(task), or all "
+            "have accelerators that KFP was told of.",
+            "Name a step, --accelerator STEP=…, put accelerate(task) around one, or leave it out.",
+        )
     return planned(steps, wanted, plan, lambda training: options.evaluation(training) or evaluation(training))
 
 
@@ -198,11 +198,14 @@ def plans_here(steps: Sequence[Step], accelerator: str) -> dict[str, Accelerator
     """
     here = {}
     _, others = named_accelerators(accelerator)
+    for_all = plan(others) if others else None
+    if for_all is not None:
+        require_here(for_all)
     for name, wish in wishes(steps, accelerator, Wish()).items():
         of_author = next(step.wish for step in steps if step.name == name)
         planned_here = wish.plan() if wish.spec else None
         if planned_here and not planned_here.is_local and of_author and wish.spec == of_author.spec:
-            planned_here = plan(others) if others else None
+            planned_here = for_all
         if planned_here is not None:
             require_here(planned_here)
             here[name] = planned_here
