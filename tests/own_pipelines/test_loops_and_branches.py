@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
-from conftest import gpu_pipelines, newest_run
+from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.kfp_runner import as_on_platforms
@@ -156,3 +157,62 @@ def test_a_kfp_whose_runner_is_built_in_another_way_is_told(monkeypatch: pytest.
         as_on_platforms(),
     ):
         pass
+
+
+WAITING = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def wait(turn: int) -> int:
+    import os
+    import time
+
+    print("waiting", flush=True)
+    while not os.path.exists("HERE/go"):
+        time.sleep(0.1)
+    return turn
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def total(turns: list) -> int:
+    return sum(turns)
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def tell(status: dsl.PipelineTaskFinalStatus):
+    with open("HERE/told.txt", "a") as file:
+        file.write(status.state + "\\n")
+
+
+@dsl.pipeline(name="waiting")
+def waiting():
+    with dsl.ExitHandler(tell()):
+        with dsl.ParallelFor([1, 2, 3, 4]) as turn:
+            waited = wait(turn=turn)
+        total(turns=dsl.Collected(waited.output))
+"""
+
+
+def test_an_interrupted_loop_begins_no_turn_any_more_and_is_continued(tmp_path: Path) -> None:
+    (tmp_path / "waiting.py").write_text(WAITING.replace("HERE", str(tmp_path)))
+    request = [str(GPU_PIPELINES), "run", "waiting.py"]
+    with subprocess.Popen(request, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as first:
+        assert first.stdout
+        waiting = 0
+        while waiting < 2:
+            waiting += "waiting" in first.stdout.readline()
+        first.terminate()
+        try:
+            assert first.wait(timeout=30) == 130
+        finally:
+            (tmp_path / "go").touch()
+    steps = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
+    assert steps == {"wait": "interrupted", "wait #2": "interrupted"}
+    for option in ("--resume", "--cache"):
+        done = gpu_pipelines("run", "waiting.py", option, cwd=tmp_path)
+        assert done.status == 0, done.out + done.err
+    told = (tmp_path / "told.txt").read_text().split()
+    assert told == ["SUCCEEDED", "SUCCEEDED"], "the end of each run is told, also where all else is reused"
+    statuses = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
+    assert statuses["total"] == statuses["wait #4"] == "reused"

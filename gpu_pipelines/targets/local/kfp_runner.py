@@ -8,9 +8,13 @@ numbers in lists, dictionaries and metadata.
 from __future__ import annotations
 
 import json
+import sys
+import threading
 from collections.abc import Callable, Iterator
+from concurrent import futures
 from contextlib import contextmanager
 from importlib.metadata import version
+from types import SimpleNamespace
 from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
@@ -30,8 +34,9 @@ def as_on_platforms() -> Iterator[list[Exception]]:
         UserError: the runner of the installed kfp is built in another way.
     """
     errors: list[Exception] = []
+    turns = _Turns()
     try:
-        replaced = _replaced(errors)
+        replaced = _replaced(errors, turns)
         before = [(place, name, vars(place)[name]) for place, name, _ in replaced]
     except (ImportError, AttributeError, KeyError) as error:
         raise UserError(
@@ -43,13 +48,14 @@ def as_on_platforms() -> Iterator[list[Exception]]:
             setattr(place, name, mended)
         yield errors
     finally:
+        turns.wait()
         for place, name, original in before:
             setattr(place, name, original)
 
 
-def _replaced(errors: list[Exception]) -> list[tuple[Any, str, Any]]:
+def _replaced(errors: list[Exception], turns: _Turns) -> list[tuple[Any, str, Any]]:
     """What is replaced: where it is, its name there, and what stands in its place."""
-    from kfp.local import executor_input_utils
+    from kfp.local import executor_input_utils, task_dispatcher
     from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
 
@@ -59,7 +65,13 @@ def _replaced(errors: list[Exception]) -> list[tuple[Any, str, Any]]:
         (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions(orchestrator.run_enhanced_dag)),
         (orchestrator.ConditionEvaluator, "evaluate_condition", staticmethod(_is_met)),
         (orchestrator, "_run_parallel_for_task", _loop(orchestrator._run_parallel_for_task)),
-        (orchestrator, "execute_task", _noting(orchestrator.execute_task, errors)),
+        (orchestrator, "execute_task", _noting(orchestrator.execute_task, errors, turns)),
+        (
+            task_dispatcher,
+            "run_single_task_implementation",
+            turns.ended(task_dispatcher.run_single_task_implementation),
+        ),
+        (orchestrator, "concurrent", SimpleNamespace(futures=turns)),
     ]
 
 
@@ -67,8 +79,51 @@ def _whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., Any
     return lambda *given, **named: as_protobuf_writes(original(*given, **named))
 
 
-def _noting(original: Callable[..., Any], errors: list[Exception]) -> Callable[..., Any]:
+class _Turns:
+    """What the runner uses of `concurrent.futures` for the turns of loops: an interrupted run begins none any more.
+
+    The runner waits for all turns of a loop before it passes a Ctrl-C on, those too that have not begun.
+    """
+
+    as_completed = staticmethod(futures.as_completed)
+
+    def __init__(self) -> None:
+        self.are_over = threading.Event()
+        self._pools: list[futures.ThreadPoolExecutor] = []
+
+    def ThreadPoolExecutor(self, max_workers: int) -> futures.ThreadPoolExecutor:  # noqa: N802
+        turns = self
+
+        class Pool(futures.ThreadPoolExecutor):
+            def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+                if isinstance(sys.exc_info()[1], KeyboardInterrupt):
+                    turns.are_over.set()
+                super().shutdown(wait and not turns.are_over.is_set(), cancel_futures=turns.are_over.is_set())
+
+        self._pools.append(Pool(max_workers))
+        return self._pools[-1]
+
+    def ended(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """What a step has come to; one whose processes were ended is held for a success, and kept for reuse."""
+
+        def run(**named: Any) -> Any:
+            outcome = original(**named)
+            if self.are_over.is_set():
+                raise RuntimeError("The run was interrupted.")
+            return outcome
+
+        return run
+
+    def wait(self) -> None:
+        """Waits for turns that an interruption has left; their processes have ended."""
+        for pool in self._pools:
+            futures.ThreadPoolExecutor.shutdown(pool)
+
+
+def _noting(original: Callable[..., Any], errors: list[Exception], turns: _Turns) -> Callable[..., Any]:
     def execute(**named: Any) -> Any:
+        if turns.are_over.is_set():
+            raise RuntimeError("The run was interrupted.")
         try:
             return original(**named)
         except Exception as error:

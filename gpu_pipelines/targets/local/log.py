@@ -140,6 +140,10 @@ class LocalLog(io.TextIOBase):
         observer: is told of steps and of the lines that steps print themselves.
         steps: gets the steps as they begin; left out, a list of its own does.
         unshown: names of tasks that are no steps.
+
+    Attributes:
+        steps: the steps that began, in order.
+        is_interrupted: whether the run was, and its steps are being ended.
     """
 
     def __init__(
@@ -153,6 +157,7 @@ class LocalLog(io.TextIOBase):
         self.steps: list[StepRecord] = [] if steps is None else steps
         self._directory, self._error = directory, error
         self._observer, self._unshown = observer, frozenset(unshown)
+        self.is_interrupted = False
         self._words = [""]
         self._open: dict[int, _Open] = {}
         # What each step was told, by its name.
@@ -206,7 +211,8 @@ class LocalLog(io.TextIOBase):
         if match := _BEGINS.search(line):
             self._begin(thread, match["task"])
         elif thread in self._open and (match := _ENDS.search(line)):
-            self._end(thread, "succeeded" if match["status"] == "SUCCESS" else "failed")
+            ended = "succeeded" if match["status"] == "SUCCESS" else "failed"
+            self._end(thread, "interrupted" if self.is_interrupted else ended)
         elif match := _REUSED.search(line):
             self.steps.append(StepRecord(self._new_name(match["task"]), status="reused", taken=match["key"]))
             self._observer.step_ended(self.steps[-1])

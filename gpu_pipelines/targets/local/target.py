@@ -261,8 +261,9 @@ def run_locally(
             redirect_stdout(log),
             _logging_to(log),
             _printing_to(log),
-            _no_process_left(log, stopping),
+            # Ends after the processes have, for whose turns it waits.
             as_on_platforms() as errors,
+            _no_process_left(log, stopping),
         ):
             outputs = pipeline(**arguments).outputs
         log.end_running("succeeded")
@@ -343,7 +344,11 @@ def _is_of(name: str, step: str) -> bool:
 
 
 def _no_process_left(log: LocalLog, stopping: Callable[[StepRecord | None], None]) -> AbstractContextManager[None]:
-    return no_process_left_behind(lambda: stopping(log.running))
+    def interrupted() -> None:
+        log.is_interrupted = True
+        stopping(log.running)
+
+    return no_process_left_behind(interrupted)
 
 
 @contextmanager
