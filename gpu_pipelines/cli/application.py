@@ -163,8 +163,14 @@ def told_usage_error(error: Any) -> str:
     problem = error.format_message()
     option = getattr(error, "option_name", "")
     if option and hasattr(error, "possibilities"):
-        close = get_close_matches(option, error.possibilities or (), n=1)
-        problem = f"There is no option {option}." + (f" Did you mean {close[0]}?" if close else "")
+        takes_parameters = error.ctx and "param" in {each.name for each in error.ctx.command.params}
+        # `--model` and `--source` are meant as parameters, though they are not far from `--nodes` and `--space`.
+        close = get_close_matches(option, error.possibilities or (), n=1, cutoff=0.8 if takes_parameters else 0.6)
+        problem = f"There is no option {option}."
+        if close:
+            problem += f" Did you mean {close[0]}?"
+        elif takes_parameters:
+            problem += f" A parameter is given as -p {option.lstrip('-').replace('-', '_')}=…."
     where = f"{error.ctx.command_path} -h lists what there is." if error.ctx else ""
     return f"{ERROR_PREFIX}{problem}" + (f"\n  {where}" if where else "")
 

@@ -75,6 +75,8 @@ def run_named(runs: Path, name: str) -> RunRecord:
 def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> RunRecord:
     """The newest run that did not come to its end, of those that began to train if there are such.
 
+    One that another run has gone on from, and brought to its end, is none.
+
     Args:
         runs: directory of all runs.
         pipeline: name of the pipeline.
@@ -91,11 +93,17 @@ def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> R
     def compared(of_a_run: Mapping[str, Any]) -> dict[str, Any]:
         return {name: value for name, value in of_a_run.items() if name not in freed}
 
-    found = []
+    found, finished, ended_by = [], dict[str, str](), ""
     for record in recorded_runs(runs):
+        by = finished.get(record.run_id) or (record.run_id if record.status == "succeeded" else "")
+        if by and record.resumes:
+            finished[record.resumes] = by
         if record.status == "succeeded" or record.pipeline != pipeline:
             continue
         if compared(record.parameters) != compared(parameters):
+            continue
+        if by:
+            ended_by = ended_by or by
             continue
         # A container that was killed is another machine when it is started again.
         if record.machine == platform.node():
@@ -106,7 +114,7 @@ def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> R
     if not found:
         raise UserError(
             f"{runs} has no run of {pipeline} with these parameters that was interrupted or failed.",
-            "Run it without --resume.",
+            "Run it without --resume." + f" {ended_by} has gone on to the end." * bool(ended_by),
         )
     return found[0]
 
