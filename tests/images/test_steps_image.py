@@ -45,7 +45,15 @@ def engine() -> Iterator[docker.DockerClient]:
 
 def output_of(engine: docker.DockerClient, program: str, **options: Any) -> str:
     """What a Python program prints in a container of the image; fails unless it ends with 0."""
-    return engine.containers.run(IMAGE, ["python3", "-c", program], remove=True, **options).decode()
+    # Followed while it runs, the output of a container may lack its end.
+    container = engine.containers.run(IMAGE, ["python3", "-c", program], detach=True, **options)
+    try:
+        status = container.wait()["StatusCode"]
+        printed = container.logs(stdout=True, stderr=False).decode()
+        assert status == 0, printed + container.logs(stdout=False, stderr=True).decode()
+        return printed
+    finally:
+        container.remove(force=True)
 
 
 @pytest.fixture(scope="module")
