@@ -57,6 +57,12 @@ def figure(value: float | None) -> str:
     return f"{value:,.4f}" if value == 0 or 1e-4 <= abs(value) < 1e7 else f"{value:.3e}"
 
 
+def figure_or_count(value: float | None) -> str:
+    """A metric of a run as tables show it: KFP makes floats of counts, and 600 rows are not 600.0000."""
+    is_count = value is not None and float(value).is_integer() and value != 1
+    return f"{value:,.0f}" if is_count else figure(value)
+
+
 def signed(value: float | None) -> str:
     """A difference with its sign, as tables show it."""
     return figure(value) if value is None else f"{'+' if value > 0 else '−' if value < 0 else ''}{figure(abs(value))}"

@@ -53,7 +53,7 @@ def read_document(path: Path, what: str, format_version: int = 1) -> dict[str, A
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise UserError(f"{path.parent} is not a {what}: it has no {path.name}.") from None
+        raise UserError(f"{path.parent} is no {what}: it has no {path.name}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DamagedError(f"{path} is damaged: {error}.") from None
     version = content.get("format_version") if isinstance(content, dict) else None

@@ -31,7 +31,7 @@ _RUNS = Path("runs")
 @app.command("list")
 def list_runs(runs: Runs = _RUNS, as_json: AsJson = False) -> None:
     """List the runs, the newest first."""
-    from gpu_pipelines.numbers import figure
+    from gpu_pipelines.numbers import figure_or_count
     from gpu_pipelines.reports.durations import format_seconds
     from gpu_pipelines.targets.recorded_runs import problems_of_records, recorded_runs
 
@@ -54,7 +54,7 @@ def list_runs(runs: Runs = _RUNS, as_json: AsJson = False) -> None:
     )
     for each in records:
         key = each.key_figure
-        metric = f"{key[0]} {figure(key[1])}" if key else ""
+        metric = f"{key[0]} {figure_or_count(key[1])}" if key else ""
         started = each.started[:16].replace("T", " ")
         row = [each.run_id, each.status, each.registered, metric, format_seconds(each.seconds), started]
         table.add_row(*row, style=_STYLES.get(each.status, ""))
@@ -151,7 +151,7 @@ def show_here(run: str, runs: Path, as_json: bool) -> None:
 
 def _print_record(record: RunRecord) -> None:
     from gpu_pipelines.component_interface.parameter import shown_value
-    from gpu_pipelines.numbers import figure
+    from gpu_pipelines.numbers import figure_or_count
     from gpu_pipelines.reports.durations import format_seconds
 
     print(f"{record.run_id}: {record.status}, {format_seconds(record.seconds)} from {record.started[:16]} UTC")
@@ -171,7 +171,7 @@ def _print_record(record: RunRecord) -> None:
             print(f"\n{step.name} failed: {step.message}")
     metrics = Table("metric", Column.number("value"))
     for name, number in record.metrics.items():
-        metrics.add_row(name, figure(number))
+        metrics.add_row(name, figure_or_count(number))
     _print_section("metrics", metrics, bool(record.metrics))
     for heading, values in (
         ("outputs", record.outputs),
@@ -210,7 +210,7 @@ def compare(
 ) -> None:
     """Compare two runs: parameters that differ, metrics side by side, and how long the steps took."""
     from gpu_pipelines.component_interface.parameter import shown_value
-    from gpu_pipelines.numbers import figure
+    from gpu_pipelines.numbers import figure_or_count
     from gpu_pipelines.targets.recorded_runs import run_named
 
     pair = run_named(runs, first), run_named(runs, second)
@@ -226,7 +226,7 @@ def compare(
     metrics = Table("metric", Column.number("A"), Column.number("B"), Column.number("B − A"))
     for name, values in document["metrics"].items():
         change = f"{values['b'] - values['a']:+.4f}".replace("-", "−") if len(values) == 2 else ""
-        metrics.add_row(name, *(figure(values.get(each)) for each in "ab"), change)
+        metrics.add_row(name, *(figure_or_count(values.get(each)) for each in "ab"), change)
     _print_section("metrics", metrics, bool(document["metrics"]))
     seconds = Table("step", Column.number("A"), Column.number("B"))
     for name, took in document["steps"].items():

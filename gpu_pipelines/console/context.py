@@ -17,7 +17,7 @@ from gpu_pipelines.console.pipelines import Pipelines
 from gpu_pipelines.console.shown import EMULATOR, LOCAL, PLACES
 from gpu_pipelines.console.starting import Starter
 from gpu_pipelines.errors import NotFoundError
-from gpu_pipelines.numbers import figure
+from gpu_pipelines.numbers import figure, figure_or_count
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import templates_in
 
@@ -62,7 +62,13 @@ class Console:
         self.starter = Starter(settings.runs / _OWN, settings.runs)
         self._templates = templates_in(Path(__file__).with_name("templates"))
         self._templates.filters.update(
-            figure=figure, seconds=_took, moment=_moment, value=shown_value, usd=_usd, signed=_signed
+            figure=figure,
+            figure_or_count=figure_or_count,
+            seconds=_took,
+            moment=_moment,
+            value=shown_value,
+            usd=_usd,
+            signed=_signed,
         )
         self._templates.globals.update(PLACES=PLACES, csrf=self.held.csrf)
 

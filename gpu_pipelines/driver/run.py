@@ -128,7 +128,7 @@ class Run:
     def _repr_html_(self) -> str:
         """For a notebook: the steps and how long they took, the figures, the model and the report."""
         from gpu_pipelines.notebook_html import bar, link, table, text
-        from gpu_pipelines.numbers import figure
+        from gpu_pipelines.numbers import figure_or_count
         from gpu_pipelines.reports.durations import format_seconds
 
         longest = max((step.seconds for step in self.steps), default=0.0) or 1.0
@@ -136,9 +136,7 @@ class Run:
             [step.name, step.status, format_seconds(step.seconds), bar(step.seconds / longest)] for step in self.steps
         ]
         outputs = [[name, value] for name, value in self.outputs.items()]
-        figures = [
-            [name, f"{value:,.0f}" if value == int(value) else figure(value)] for name, value in self.metrics.items()
-        ]
+        figures = [[name, figure_or_count(value)] for name, value in self.metrics.items()]
         return "".join(
             [
                 text(f"{self.id} on {self.target}: {self.status}", "h4"),

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.numbers import figure
+from gpu_pipelines.numbers import figure_or_count
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.reports.run_report import KINDS
@@ -41,5 +41,5 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "started": record.started[:16].replace("T", " "),
         "took": "" if record.status == "running" else format_seconds(record.seconds),
         "model": record.registered,
-        "metric": f"{key[0]} {figure(key[1])}" if key else "",
+        "metric": f"{key[0]} {figure_or_count(key[1])}" if key else "",
     }

@@ -294,5 +294,6 @@ def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_th
     assert "tensorboard --logdir" in (record["directory"] / "report.html").read_text()
     assert record["key_metric"] == "test_accuracy"
     assert record["metrics"]["rows_read"] == 1797
+    assert re.search(r"^rows_read +1,797$", command("runs", "show", "latest", cwd=digits_run).out, re.MULTILINE)
     listed = command("runs", "list", cwd=digits_run).out.splitlines()[1].split()
     assert listed[2:4] == ["digits@1", "test_accuracy"]

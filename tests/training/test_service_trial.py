@@ -179,12 +179,12 @@ def test_a_study_in_which_nothing_can_be_trained_begins_no_further_trials(tmp_pa
     asked = ServiceStudy.load(documents)
     replace(asked, request=replace(asked.request, dataset=str(tmp_path / "gone"))).save(documents)
     for trial in range(1, MOST_FAILURES + 1):
-        with pytest.raises(UserError, match="is not a dataset"):
+        with pytest.raises(UserError, match="is no dataset"):
             run(place, str(trial), GOOD, Cluster())
         assert record(place, str(trial)).outcome == FAILED
     with pytest.raises(UserError, match="3 trials have failed, and none has a loss"):
         run(place, "9", GOOD, Cluster())
-    with pytest.raises(UserError, match=r"No trial has a loss on val: .*is not a dataset"):
+    with pytest.raises(UserError, match=r"No trial has a loss on val: .*is no dataset"):
         finishing.finish(place, tmp_path / "report.html", Cluster())
 
 
