@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -15,6 +14,7 @@ import numpy as np
 from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.processors import own_cores
 
 #: What is read, in preparation and in serving. Pillow opens more, EPS for one by starting another program.
 IMAGE_FORMATS = (
@@ -225,8 +225,7 @@ def decode_all(files: Sequence[bytes], geometry: Mapping[str, Any]) -> np.ndarra
 @cache
 def _decoders() -> ThreadPoolExecutor:
     """Threads for this process, of which there may be one for each GPU. Pillow lets go of the interpreter's lock."""
-    share = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-    return ThreadPoolExecutor(max(1, share), thread_name_prefix="decoding")
+    return ThreadPoolExecutor(own_cores(), thread_name_prefix="decoding")
 
 
 def _taken_part(whole: tuple[float, ...], geometry: ImageGeometry) -> tuple[float, float, float, float]:

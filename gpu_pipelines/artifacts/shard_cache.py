@@ -12,6 +12,7 @@ import fcntl
 import hashlib
 import os
 import shutil
+import sys
 import tempfile
 import threading
 import time
@@ -243,7 +244,10 @@ class ShardCache:
                 there.pop(part, None)
                 self._make_room(there, sum(there.values()) + size - self.bound, due, before)
                 os.ftruncate(descriptor, min(size, os.fstat(descriptor).st_size))
-                os.posix_fallocate(descriptor, 0, size)
+                if sys.platform == "linux":
+                    os.posix_fallocate(descriptor, 0, size)
+                else:  # a disk that is full is noticed later
+                    os.ftruncate(descriptor, size)
             except (OSError, _NoRoomError) as error:
                 (self._directory / part).unlink()
                 os.close(descriptor)

@@ -26,8 +26,8 @@ from gpu_pipelines.distributed.pieces import (
     error_as_data,
     leave_cores_to_workers,
 )
-from gpu_pipelines.distributed.processes import cores
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.processors import cores
 
 #: Pieces that are with a process at once, so that it need not wait for this one.
 _AT_ONCE = 2

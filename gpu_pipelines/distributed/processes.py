@@ -43,11 +43,6 @@ _TRACEBACK = "Traceback (most recent call last)"
 _OF_A_LOST_CONNECTION = ("onnection closed", "onnection reset", "roken pipe", "remote process", "DistBackendError")
 
 
-def cores() -> int:
-    """The processor cores that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def end_process(process: subprocess.Popen[Any], seconds: float) -> None:
     """Tells a process to end, and kills it where it has not after some seconds."""
     process.terminate()

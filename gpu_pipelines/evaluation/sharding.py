@@ -20,11 +20,12 @@ import numpy as np
 import torch
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.distributed.processes import cores, killed_is_said, process_pool
+from gpu_pipelines.distributed.processes import killed_is_said, process_pool
 from gpu_pipelines.errors import ProcessFailedError, UserError, first_line
 from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.processors import cores
 from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
 
 #: Shards that the rows of a split are cut into for each process.

@@ -8,9 +8,9 @@ from typing import Any, NamedTuple
 
 from gpu_pipelines.distributed.executor import executor_for
 from gpu_pipelines.distributed.pieces import Executor, Needs
-from gpu_pipelines.distributed.processes import cores
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import AUTO, GPU
+from gpu_pipelines.processors import cores
 from gpu_pipelines.serving.predictors import gpus_here
 from gpu_pipelines.training.local_devices import local_devices
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +10,8 @@ import numpy as np
 import torch
 from PIL import Image, ImageEnhance, ImageOps
 from torch.nn.functional import interpolate
+
+from gpu_pipelines.processors import own_cores
 
 #: Random numbers of a row: mirrored; area, shape, left and top of the part; then operation and sign of each change.
 MIRRORED, AREA, ASPECT, LEFT, TOP, CHANGES = range(6)
@@ -41,8 +42,7 @@ class Augmentation:
 
     def __init__(self, kind: str) -> None:
         self._crops = kind != "flip"
-        per_process = len(os.sched_getaffinity(0)) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        threads = min(_MOST_THREADS, max(1, per_process))
+        threads = min(_MOST_THREADS, own_cores())
         self._threads = ThreadPoolExecutor(threads, "augmentation") if kind == "randaugment" else None
 
     def changed(self, images: np.ndarray, numbers: np.ndarray) -> np.ndarray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import resource
+import sys
 import time
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -65,7 +66,8 @@ def peak_memory() -> int:
     """Most memory that this process has had, bytes: of its GPU, or of the host where it has none."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    # Linux counts KiB, macOS bytes.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 class Losses:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gpu_pipelines.distributed.pieces import Executor
 from gpu_pipelines.distributed.process_executor import ProcessExecutor
-from gpu_pipelines.distributed.processes import cores
+from gpu_pipelines.processors import cores
 
 
 def _nothing() -> None:

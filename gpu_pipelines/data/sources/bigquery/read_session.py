@@ -14,7 +14,7 @@ from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row
 from gpu_pipelines.data.sources.source import Service, SourceFiles
 from gpu_pipelines.data.sources.tables import parts, python_rows
-from gpu_pipelines.distributed.processes import cores
+from gpu_pipelines.processors import cores
 
 if TYPE_CHECKING:
     from google.cloud.bigquery import Table
