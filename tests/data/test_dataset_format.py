@@ -278,7 +278,7 @@ def test_the_fingerprint_does_not_change_when_files_are_renamed(tmp_path: Path) 
 def test_without_its_manifest_a_directory_is_no_dataset(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
         writer.add("train", "x", row(0))
-    with pytest.raises(UserError, match="not a dataset"):
+    with pytest.raises(UserError, match="is no dataset"):
         Dataset(tmp_path)
 
 

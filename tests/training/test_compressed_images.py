@@ -15,7 +15,7 @@ from PIL import ExifTags, Image
 from started_training import weights_digest
 from trainings import train_here
 
-from gpu_pipelines.artifacts import dataset as datasets
+from gpu_pipelines.artifacts import dataset_writer
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.image_features import decode_all
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -58,7 +58,7 @@ def prepared(source: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str
     """The same images in both forms, in shards of 16 rows."""
     folder = tmp_path_factory.mktemp("prepared")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets, "SHARD_BYTES", 16 * (3 * SIZE * SIZE + 4))
+        patch.setattr(dataset_writer, "SHARD_BYTES", 16 * (3 * SIZE * SIZE + 4))
         for form in ("pixels", "compressed"):
             prepare_data(settings_of(source, image_storage=form), folder / form)
     return {form: folder / form for form in ("pixels", "compressed")}

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from started_training import run_training, weights_digest
 from trainings import entries, numbers_dataset, train_here
 
-from gpu_pipelines.artifacts import dataset as datasets
+from gpu_pipelines.artifacts import dataset_writer
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -45,7 +45,7 @@ LAST = "step-00000240"
 def numbers(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of about fifty shards of 64 rows."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(datasets, "SHARD_BYTES", 64 * 12)
+        patch.setattr(dataset_writer, "SHARD_BYTES", 64 * 12)
         directory = numbers_dataset(tmp_path_factory.mktemp("numbers"), rows=4000)
     assert len(Dataset(directory).manifest.splits["train"]) > 40
     return directory
