@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.data.divided import warning_of_division
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.shard_work import INDEX, JOIN, PLAN, SURVEY, WRITE, Piece, ShardWork, Written, for_workers
@@ -111,6 +112,8 @@ def prepare_together(
             Path(scratch, name).mkdir()
         print(f"reading {settings.source}", flush=True)
         preparation = task_named(settings.task).load_preparation()(settings, Path(scratch, "sample"))
+        if told := "" if settings.test_source else warning_of_division(preparation.source.names, settings.source):
+            print(f"warning: {told}", flush=True)
         with _seen_by_all(preparation, scratch, executor) as seen:
             host = Host(seen, check=partial(_require_no, signalled))
             task = _Task(preparation, work, host, unit_weight or unit_bytes(settings), named)

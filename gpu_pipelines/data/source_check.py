@@ -7,6 +7,7 @@ from itertools import islice
 from pathlib import Path
 
 from gpu_pipelines.data.class_names import class_in
+from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.listing import is_pattern, shown_path
 from gpu_pipelines.data.sources.reader import reader_of
@@ -57,10 +58,13 @@ def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> Non
         settings: the task and the columns.
 
     Raises:
-        UserError: a table lacks a column, holds something else in it than texts, or there is a single class.
+        UserError: a table lacks a column, holds something else in it than texts, there is a single class, or the
+            folders of images are splits.
     """
     if source.format == "images":
-        require_labels((class_of(source, name) for name in source.names), settings)
+        classes = {class_of(source, name) for name in source.names}
+        require_classes_not_splits(classes, source.given)
+        require_labels(classes, settings)
     elif source.format in TABLES and len(source):
         _require_columns(source, settings)
         if task_named(settings.task).has_classes:

@@ -201,3 +201,38 @@ def test_test_sources_that_cannot_be_one_are_refused() -> None:
     assert "read by one machine" in alone.problems_on(2)[0]
     # What is kept for test of the source does not matter.
     assert not PrepareSettings(source="x", test_source="y", val_fraction=0.5, test_fraction=0.5).problems()
+
+
+def test_folders_of_splits_are_not_taken_for_classes(tmp_path: Path) -> None:
+    """As torchvision and the hub have images: train/blue, test/blue."""
+    source = tmp_path / "photos"
+    for number, split in enumerate(("train", "Test", "val")):
+        write_photos(source / split, per_class=8, seed=number)
+    (problem,) = problems_here(PrepareSettings(source=str(source)))
+    assert problem == (
+        f"The folders of {source} are splits, not classes: Test, train, val. "
+        f"Give -p source={source}/train -p test_source={source}/Test; val is drawn from the source."
+    )
+    settings = PrepareSettings(source=f"{source}/train", test_source=f"{source}/Test", val_fraction=0.25, image_size=8)
+    manifest = prepare_data(settings, tmp_path / "out")
+    assert (manifest.labels, manifest.rows("test")) == (["blue", "red"], 16)
+    # A class may have such a name, beside others that have not.
+    (source / "train/blue").rename(source / "train/train")
+    assert problems_here(PrepareSettings(source=f"{source}/train")) == []
+
+
+def test_files_of_train_and_test_are_not_mixed_without_a_word(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("train-00000", "train-00001", "test-00000"):
+        write_rows(
+            tmp_path / f"rows/data/{name}.jsonl",
+            [{"text": f"{name} {number}", "label": "ab"[number % 2]} for number in range(40)],
+        )
+    settings = PrepareSettings(source=str(tmp_path / "rows"), task="text_classification", vocabulary_size=300)
+    prepare_data(settings, tmp_path / "out")
+    said = "has files of train (data/train-00000.jsonl) and of test (data/test-00000.jsonl), and all of its rows are"
+    assert f"warning: {tmp_path}/rows {said} divided anew" in capsys.readouterr().out
+    given = {"source": f"{tmp_path}/rows/data/train*", "test_source": f"{tmp_path}/rows/data/test*"}
+    manifest = prepare_data(replace(settings, **given), tmp_path / "kept")
+    assert (manifest.rows("test"), "divided anew" in capsys.readouterr().out) == (40, False)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.artifacts.remote_files import folders_in, is_remote, listed, problems_of_place
+from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_kinds import kinds_of
 from gpu_pipelines.data.sources.files import Dialect, has_no_suffix
@@ -54,6 +55,10 @@ class Files(Source):
 
         if not _has_class_folders(settings):
             require_usable_source(find_files(settings), settings)
+            return
+        folders = _folders(settings.source)
+        if _folders(f"{settings.source.rstrip('/')}/{folders[0]}"):  # else they may hold tables
+            require_classes_not_splits(folders, settings.source)
 
     def open(self, settings: PrepareSettings, scratch: Path) -> SourceFiles:
         return find_files(settings)
@@ -107,6 +112,10 @@ def _version_of(info: Mapping[str, Any]) -> str:
 def _unreadable(path: str, error: Exception) -> UserError:
     reason = getattr(error, "strerror", None) or error
     return UserError(f"The source {shown_path(path)[:200]} cannot be read: {reason}.")
+
+
+def _folders(place: str) -> list[str]:
+    return folders_in(place) if is_remote(place) else [path.name for path in class_folders(Path(place).expanduser())]
 
 
 def _has_class_folders(settings: PrepareSettings) -> bool:
