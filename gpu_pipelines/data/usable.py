@@ -163,6 +163,11 @@ def _require_trained(manifest: Manifest, settings: PrepareSettings) -> None:
             f"Only {trained} of the {len(manifest.labels)} classes of {settings.source} has usable training rows.",
             "Add rows; rejected.jsonl and the report say why rows were left out.",
         )
+    _warn_of_classes(manifest)
+
+
+def _warn_of_classes(manifest: Manifest) -> None:
+    """Tells of classes that cannot be learned, or may not be meant as they are."""
     untrained = [label for label, rows in zip(manifest.labels, manifest.class_rows["train"], strict=True) if not rows]
     if len(untrained) == 1:
         print(f"warning: the class {untrained[0]!r} has no training rows; it cannot be learned", flush=True)
@@ -172,6 +177,11 @@ def _require_trained(manifest: Manifest, settings: PrepareSettings) -> None:
             f"learned: {some_of(map(repr, untrained), most=10)}",
             flush=True,
         )
+    by_letters: dict[str, list[str]] = {}
+    for label in manifest.labels:
+        by_letters.setdefault(label.casefold(), []).append(label)
+    if alike := [" and ".join(map(repr, labels)) for labels in by_letters.values() if len(labels) > 1]:
+        print(f"warning: classes that differ in capitals alone: {some_of(alike, most=10)}", flush=True)
     if 2 * len(manifest.labels) > manifest.records_kept:
         print(
             f"warning: {manifest.records_kept:,} rows have {len(manifest.labels):,} classes; numbers are learned by "

@@ -227,3 +227,11 @@ def test_classes_that_are_no_classes_are_warned_of_in_two_lines(
     first, second = [line for line in told.splitlines() if line.startswith("warning: ")]
     assert "of the 100 classes have no training rows and cannot be learned: '" in first
     assert "100 rows have 100 classes; numbers are learned by the task regression" in second
+
+
+def test_classes_that_differ_in_capitals_alone_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [{"text": f"text {number}", "label": ("yes", "Yes ", "no")[number % 3]} for number in range(90)]
+    prepare_data(settings_of(write_rows(tmp_path / "rows.jsonl", rows)), tmp_path / "out")
+    assert "warning: classes that differ in capitals alone: 'Yes' and 'yes'" in capsys.readouterr().out

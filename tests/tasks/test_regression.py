@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 import torch
 from cut_off import require_same_bits
@@ -241,6 +242,17 @@ def test_named_columns_alone_are_learned_from_though_there_are_texts_names_and_i
     assert dataset.manifest.preprocessing["inputs"] == ["size", "rooms"]
     assert set(dataset.manifest.features) == {"input.size", "input.rooms", "target"}
     assert not dataset.manifest.rows_rejected
+
+
+def test_the_numbers_of_rows_that_pandas_writes_are_not_learned_from(tmp_path: Path) -> None:
+    table = pandas.DataFrame({"x": np.arange(200.0) ** 2, "label": np.arange(200.0)})
+    table.to_csv(tmp_path / "plain.csv")
+    # Read and written again, its numbers have a name.
+    pandas.read_csv(tmp_path / "plain.csv").to_csv(tmp_path / "twice.csv")
+    table[table.x > 0].to_parquet(tmp_path / "some.parquet")
+    for name in ("plain.csv", "twice.csv", "some.parquet"):
+        prepare_data(PrepareSettings(task="regression", source=str(tmp_path / name)), tmp_path / f"of {name}")
+        assert Dataset(tmp_path / f"of {name}").manifest.preprocessing["inputs"] == ["x"], name
 
 
 def test_rows_without_a_number_are_rejected_with_the_reason_and_wrong_requests_refused(tmp_path: Path) -> None:

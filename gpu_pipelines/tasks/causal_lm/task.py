@@ -45,7 +45,10 @@ class CausalLanguageModelTask(Task):
     fine_tuned = FINE_TUNED_DECODER
     pipeline_tag = "text-generation"
     published = True
-    remedy_for_columns = "Name the column of texts with -p text_column=…."
+    remedy_for_columns = (
+        "Name the column of texts with -p text_column=…, or call the columns of a request and its answer prompt and "
+        "completion."
+    )
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         found = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -22,6 +23,10 @@ WITHOUT_NUMBER = "no number in"
 _OF_NUMBERS = ("mlp-small", "linear")
 _OF_IMAGES = ("convnext-micro", "convnext-tiny", "resnet-micro", "swin-micro", "swin-tiny", "vit-micro", "vit-base")
 _OF_TEXTS = ("bert-micro", "bert-base")
+
+
+#: What pandas calls the numbers of rows, which it writes unless told not to: the order of a file is no feature.
+_ROW_NUMBERS = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
 
 
 class RegressionTask(Task):
@@ -75,9 +80,10 @@ class RegressionTask(Task):
                 return choice
         if features_of(settings):
             return named
-        if not set(has) - set(named):
+        others = [name for name in has if name not in named and not _ROW_NUMBERS.fullmatch(name)]
+        if not others:
             raise UserError(f"The source {settings.source} has no column to learn from.", self.remedy_for_columns)
-        return tuple(dict.fromkeys((*(name for name in has if name not in named), *named)))
+        return tuple(dict.fromkeys((*others, *named)))
 
     def model_problems(self, settings: PrepareSettings, columns: Sequence[str], model: str) -> list[str]:
         kind: str = "numbers"
