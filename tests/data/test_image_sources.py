@@ -473,3 +473,19 @@ def test_a_parquet_text_that_is_not_utf8_is_not_a_traceback(tmp_path: Path) -> N
     except UserError:
         return
     assert len(records) == 2
+
+
+def test_images_beside_a_table_that_names_them_are_answered_with_the_table(tmp_path: Path) -> None:
+    """As data sets of the hub have images: metadata.csv in their folder."""
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for number in range(4):
+        write_png(folder / f"{number}.png", (number, 2, 3))
+    (folder / "metadata.csv").write_text("file_name,label\n" + "".join(f"{n}.png,{'ab'[n % 2]}\n" for n in range(4)))
+    with pytest.raises(UserError) as caught:
+        records_of(folder)
+    assert caught.value.remedy == (
+        f"If the table names the images, give -p source={folder}/metadata.csv -p image_column=…, such as file_name."
+    )
+    found = records_of(folder / "metadata.csv", image_column="file_name")
+    assert [record.label for record in found] == ["a", "b", "a", "b"]

@@ -24,7 +24,7 @@ from gpu_pipelines.data.sources.listing import (
 )
 from gpu_pipelines.data.sources.source import Source, SourceFiles
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.tasks.formats import FORMATS
+from gpu_pipelines.tasks.formats import FORMATS, TABLES
 from gpu_pipelines.tasks.tasks import task_named
 
 #: What names of files begin with that mean the same on every machine.
@@ -243,10 +243,12 @@ def _of_one_format(
         found = Counter(kinds[name] or "unknown" for name in files)
         if len(found) > 1:
             counts = some_of([f"{count:,} × {name}" for name, count in found.items()], most=8)
-            raise UserError(
-                f"The source {settings.source} has files in several formats: {counts}.",
-                "Give a pattern for one of them (such as folder/*.jsonl), or source_format.",
-            )
+            remedy = "Give a pattern for one of them (such as folder/*.jsonl), or source_format."
+            tables = [name for name in files if kinds[name] in TABLES]
+            if len(tables) == 1 and "images" in found:  # as data sets of the hub have images: metadata.csv beside them
+                place = f"{settings.source.rstrip('/')}/{tables[0]}"
+                remedy = f"If the table names the images, give -p source={place} -p image_column=…, such as file_name."
+            raise UserError(f"The source {settings.source} has files in several formats: {counts}.", remedy)
         wanted = next(iter(found))
     read = task_named(settings.task).formats
     if wanted not in read or (wanted == "images" and listing.kind == "file" and settings.has_labels):
