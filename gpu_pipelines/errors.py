@@ -138,7 +138,7 @@ class RunFailedError(UserError, kind="run_failed"):
     Args:
         problem: which step failed, and why.
         remedy: where more is said.
-        run: the `gpu_pipelines.driver.run.Run`, where a program has run it.
+        run: the `gpu_pipelines.driver.run.Run`, where a program has run it and a step has failed; else None.
     """
 
     def __init__(self, problem: str, remedy: str = "", run: Any = None) -> None:

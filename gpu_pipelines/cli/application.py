@@ -17,7 +17,7 @@ from typer.core import TyperCommand, TyperGroup
 from gpu_pipelines.errors import ERROR_PREFIX
 from gpu_pipelines.terminal import wrapped
 
-WRONG_REQUEST, INTERRUPTED = 2, 130
+RUN_FAILED, WRONG_REQUEST, INTERRUPTED = 1, 2, 130
 #: Lines of help are no longer than can be read well.
 _WIDEST_HELP = 110
 #: So many parameters are read at one glance.

@@ -10,6 +10,7 @@ import typer
 from gpu_pipelines import __version__
 from gpu_pipelines.cli import accelerators, completion, components, emulator, job, models, runs, schedule, vm
 from gpu_pipelines.cli.application import (
+    RUN_FAILED,
     WRONG_REQUEST,
     Application,
     CommandGroup,
@@ -24,7 +25,7 @@ from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.parameters import parameters
 from gpu_pipelines.cli.run import RunCommand, cancel, follow, run
 from gpu_pipelines.cli.serve import serve
-from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UserError
 from gpu_pipelines.garbage import collect_rarely
 
 PIPELINES, MODELS, MACHINES = "Pipelines", "Models", "Accelerators, jobs and machines"
@@ -100,6 +101,8 @@ def main() -> None:
         sys.exit(app(standalone_mode=False, prog_name="gpu-pipelines"))
     except UserError as error:
         print(f"{ERROR_PREFIX}{error}", file=sys.stderr)
+        if isinstance(error, RunFailedError):
+            sys.exit(RUN_FAILED)
     except UsageError as error:
         print(told_usage_error(error), file=sys.stderr)
     sys.exit(WRONG_REQUEST)

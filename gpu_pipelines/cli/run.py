@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Command, print_json
+from gpu_pipelines.cli.application import INTERRUPTED, RUN_FAILED, Command, print_json
 from gpu_pipelines.cli.target_options import (
     HERE,
     INTERVAL,
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
     from gpu_pipelines.terminal import Table
 
-RUN_FAILED, INTERRUPTED = 1, 130
 Run = Annotated[
     str,
     typer.Argument(

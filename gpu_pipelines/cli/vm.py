@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from gpu_pipelines.cli.application import Application, print_json
+from gpu_pipelines.cli.application import RUN_FAILED, Application, print_json
 from gpu_pipelines.cli.target_options import Arguments, AsJson, with_fields
 from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
 from gpu_pipelines.terminal import width_of, wrapped
@@ -17,7 +17,6 @@ from gpu_pipelines.terminal import width_of, wrapped
 if TYPE_CHECKING:
     from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
-RUN_FAILED = 1
 FORMATS = ("gcloud", "terraform", "script")
 #: Files of each format.
 STARTUP_FILE, COMMAND_FILE, TERRAFORM_FILE = "startup.sh", "create.sh", "main.tf.json"

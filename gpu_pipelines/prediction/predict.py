@@ -28,7 +28,7 @@ from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork, kept_work
 from gpu_pipelines.distributed.pieces import WorkOptions
 from gpu_pipelines.distributed.signals import noted
-from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.errors import Interrupted, RunFailedError, UserError
 from gpu_pipelines.prediction.devices import Workers, workers_for
 from gpu_pipelines.prediction.model import Model
 from gpu_pipelines.prediction.outputs import (
@@ -218,7 +218,7 @@ class _Prediction:
         first = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[:_REASONS_TOLD]]
         told = "; ".join(f"{row['source']}: {row['reason']}, {row['detail']}"[:300] for row in first)
         reasons = ", ".join(f"{number:,} × {reason}" for reason, number in rejected.items())
-        raise UserError(
+        raise RunFailedError(
             f"{count:,} of {rows:,} rows of {self._settings.source} were rejected, more than "
             f"max_rejected={self._settings.max_rejected}: {reasons} (first: {told}).",
             "Mend the rows, or raise max_rejected, a share such as 20%, a number, or unlimited; what is predicted is "

@@ -103,6 +103,15 @@ def test_wrong_requests_are_told_without_a_traceback(
     assert "Traceback" not in done.err
 
 
+def test_a_prediction_that_rejects_too_many_rows_has_run_and_failed(digits_run: Path, tmp_path: Path) -> None:
+    (tmp_path / "photos").mkdir()
+    (tmp_path / "photos/one.png").write_text("no image")
+    given = ("--source", "photos", "--output", "out", "--registry", str(digits_run / "registry"))
+    done = command("models", "predict", "digits", *given, cwd=tmp_path)
+    assert done.status == 1, done.out + done.err
+    assert "1 of 1 rows of photos were rejected, more than max_rejected=10%" in done.err
+
+
 def test_a_request_that_cannot_be_is_refused_before_it_runs(digits_run: Path, tmp_path: Path) -> None:
     given = ("-p", f"registry={digits_run / 'registry'}", "-p", "model_name=digits")
     for more, message in (

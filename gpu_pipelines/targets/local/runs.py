@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES
-from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UnavailableError
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.terminal import Column, Table
@@ -167,7 +167,7 @@ def run_and_record(
         if not (request.spec and isinstance(error, (ValueError, TypeError, KeyError, NotImplementedError))):
             raise
         told = f"KFP's local runner cannot go on with {request.name}: {error}"
-        raise UserError(told, f"Its logs are in {directory / 'logs'}.") from error
+        raise RunFailedError(told, f"Its logs are in {directory / 'logs'}.") from error
     record.status = outcome.status
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
     record.outputs = outcome.values
