@@ -31,7 +31,6 @@ _RUNS = Path("runs")
 @app.command("list")
 def list_runs(runs: Runs = _RUNS, as_json: AsJson = False) -> None:
     """List the runs, the newest first."""
-    from gpu_pipelines.numbers import figure_or_count
     from gpu_pipelines.reports.durations import format_seconds
     from gpu_pipelines.targets.recorded_runs import problems_of_records, recorded_runs
 
@@ -53,10 +52,8 @@ def list_runs(runs: Runs = _RUNS, as_json: AsJson = False) -> None:
         Column("started", spare=2),
     )
     for each in records:
-        key = each.key_figure
-        metric = f"{key[0]} {figure_or_count(key[1])}" if key else ""
         started = each.started[:16].replace("T", " ")
-        row = [each.run_id, each.status, each.registered, metric, format_seconds(each.seconds), started]
+        row = [each.run_id, each.status, each.registered, each.key_figure, format_seconds(each.seconds), started]
         table.add_row(*row, style=_STYLES.get(each.status, ""))
     table.print()
 

@@ -15,7 +15,6 @@ from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.console.shown import LOCAL, Curve, LogPart, Measured, Page, Row, Run, Task
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import NotFoundError, UserError
-from gpu_pipelines.numbers import figure_or_count
 from gpu_pipelines.reports.training_progress import TrainingProgress, training_progress
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RUN, RunRecord
@@ -180,8 +179,6 @@ def _name_of(file: Path, count: int) -> str:
 
 
 def _row(record: RunRecord) -> Row:
-    key = record.key_figure
-    metric = f"{key[0]} {figure_or_count(key[1])}" if key else ""
     return Row(
         LOCAL,
         record.run_id,
@@ -190,7 +187,7 @@ def _row(record: RunRecord) -> Row:
         record.started,
         record.seconds,
         record.registered,
-        metric,
+        record.key_figure,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
 from gpu_pipelines.errors import UserError
 
@@ -23,7 +23,7 @@ def require_classes_not_splits(classes: Collection[str], source: str) -> None:
         UserError: all of them are names of splits.
     """
     folders = {name.lower(): name for name in classes}
-    train, test = (next((folders[name] for name in names if name in folders), "") for names in (_TRAIN, _TEST))
+    train, test = _train_and_test(folders)
     if train and test and folders.keys() <= {*_TRAIN, *_TEST}:
         place = source.rstrip("/")
         raise UserError(
@@ -42,12 +42,18 @@ def warning_of_division(names: Iterable[str], source: str) -> str:
     first: dict[str, str] = {}
     for name in names:
         for part in name.lower().split("/"):
-            word = re.match("[a-z]*", part)
-            first.setdefault(word[0] if word else "", name)
-    train, test = (next((first[name] for name in kinds if name in first), "") for kinds in (_TRAIN, _TEST))
+            word = re.split("[^a-z]", part, maxsplit=1)[0]
+            if word in _TRAIN or word in _TEST:
+                first.setdefault(word, name)
+    train, test = _train_and_test(first)
     if not (train and test):
         return ""
     return (
         f"{source} has files of train ({train}) and of test ({test}), and all of its rows are divided anew; to keep "
         "the division, give the ones as source and the others as test_source"
     )
+
+
+def _train_and_test(named: Mapping[str, str]) -> list[str]:
+    """What is of train, and what is best to test on, by the names of splits; empty for what is not there."""
+    return [next((named[split] for split in splits if split in named), "") for splits in (_TRAIN, _TEST)]

@@ -317,13 +317,9 @@ class PrepareSettings:
         read = tuple(dict.fromkeys(("auto", *(name for task in tasks for name in task.formats))))
         if self.source_format not in read:
             found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
-        for task in tasks if len(tasks) == 1 else ():
-            columns = {name: getattr(self, name) for name in task.column_parameters}
-            if columns and len(set(columns.values())) < len(columns):
-                both = " and ".join(columns)
-                found.append(f"{both} both name {next(iter(columns.values()))!r}. Name a column of its own with each.")
-            found += task.problems(self)
-        return found
+        if len(tasks) > 1:
+            return found
+        return found + [problem for task in tasks for problem in (*task.column_problems(self), *task.problems(self))]
 
     def problems_on(self, nodes: int) -> list[str]:
         """What is wrong with preparing on so many machines together."""

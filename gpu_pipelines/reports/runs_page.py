@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.numbers import figure_or_count
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.reports.run_report import KINDS
@@ -31,7 +30,6 @@ def write_runs_page(runs: Path, records: Sequence[RunRecord]) -> None:
 
 
 def _row(record: RunRecord) -> dict[str, Any]:
-    key = record.key_figure
     return {
         "id": record.run_id,
         "report": f"{record.run_id}/{record.report.name}" if record.report.is_file() else "",
@@ -41,5 +39,5 @@ def _row(record: RunRecord) -> dict[str, Any]:
         "started": record.started[:16].replace("T", " "),
         "took": "" if record.status == "running" else format_seconds(record.seconds),
         "model": record.registered,
-        "metric": f"{key[0]} {figure_or_count(key[1])}" if key else "",
+        "metric": record.key_figure,
     }

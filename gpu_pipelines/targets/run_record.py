@@ -15,6 +15,7 @@ from gpu_pipelines.artifacts.documents import read_as, write_document
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import InvalidRequestError, UserError
+from gpu_pipelines.numbers import figure_or_count
 from gpu_pipelines.targets.local.log import StepRecord
 
 RUN = "run.json"
@@ -155,9 +156,10 @@ class RunRecord:
                 step.seconds = now - step.started
 
     @property
-    def key_figure(self) -> tuple[str, float] | None:
-        """Name and value of the metric that says most; None if there is none."""
-        return (self.key_metric, self.metrics[self.key_metric]) if self.key_metric in self.metrics else None
+    def key_figure(self) -> str:
+        """The metric that says most, with its value, for people; empty if there is none."""
+        key = self.key_metric
+        return f"{key} {figure_or_count(self.metrics[key])}" if key in self.metrics else ""
 
     @property
     def registered(self) -> str:

@@ -18,6 +18,11 @@ def is_path(model: str) -> bool:
     return model.startswith((".", "/", "~"))
 
 
+def place_told(name: str) -> str:
+    """A place or a hub id as errors name it, which say where nothing of the name is on this machine."""
+    return repr(name) if Path(name).expanduser().is_dir() else f"{name!r}, which is no directory here,"
+
+
 def may_be_pretrained(model: str) -> bool:
     """Whether a name can be that of pretrained weights: a place, or a hub id."""
     return is_remote(model) or is_path(model) or Path(model).is_dir() or model.count("/") == 1

@@ -15,6 +15,7 @@ from torch import nn
 
 from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError, first_line, nearest, some_of
+from gpu_pipelines.tasks.model_places import place_told
 
 #: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
 MAX_SHARD_SIZE = "50GB"
@@ -103,8 +104,7 @@ def from_pretrained(
             model, info = load(torch.float32)
     except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
         raise UserError(
-            f"The model {name!r}{', which is no directory here,' * (not place.is_dir())} cannot be loaded: "
-            f"{first_line(error)}",
+            f"The model {place_told(name)} cannot be loaded: {first_line(error)}",
             f"{nearest(name, known)} A local directory in Hugging Face layout or a hub id with safetensors weights "
             "serves as well.",
         ) from None

@@ -124,6 +124,18 @@ class Task:
         """
         return []
 
+    def column_problems(self, settings: PrepareSettings) -> list[str]:
+        """Whether parameters name one column for two things, such as a text that would be its own label.
+
+        Args:
+            settings: all parameters of the preparation.
+        """
+        columns = [getattr(settings, name) for name in self.column_parameters]
+        if len(set(columns)) == len(columns):
+            return []
+        both = " and ".join(self.column_parameters)
+        return [f"{both} both name {columns[0]!r}. Name a column of its own with each."]
+
     def problems_without_classes(self, settings: PrepareSettings) -> list[str]:
         """What is wrong with parameters about classes, for a task whose rows have none.
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.tasks.model_places import place_told
 
 PADDING, BEGIN, END = "<pad>", "<bos>", "<eos>"
 SMALLEST_VOCABULARY = 512
@@ -104,8 +105,7 @@ class TextEncoder:
             tokenizer = AutoTokenizer.from_pretrained(str(place) if place.is_dir() else name, use_fast=True)
         except Exception as error:  # what a broken tokenizer.json raises is not documented
             raise UserError(
-                f"The tokenizer {name!r}{', which is no directory here,' * (not place.is_dir())} cannot be loaded: "
-                f"{first_line(error)}",
+                f"The tokenizer {place_told(name)} cannot be loaded: {first_line(error)}",
                 "Give a local directory with a tokenizer.json, a hub id, or train.",
             ) from None
         if not tokenizer.is_fast:

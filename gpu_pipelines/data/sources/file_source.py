@@ -53,11 +53,10 @@ class Files(Source):
         """Looks at the names of the files, the columns of the first, and the classes of what is small."""
         from gpu_pipelines.data.source_check import require_usable_source
 
-        if not _has_class_folders(settings):
+        folders = _folders_of_classes(settings)
+        if not folders:
             require_usable_source(find_files(settings), settings)
-            return
-        folders = _folders(settings.source)
-        if _folders(f"{settings.source.rstrip('/')}/{folders[0]}"):  # else they may hold tables
+        elif _folders(f"{settings.source.rstrip('/')}/{folders[0]}"):  # else they may hold tables
             require_classes_not_splits(folders, settings.source)
 
     def open(self, settings: PrepareSettings, scratch: Path) -> SourceFiles:
@@ -118,19 +117,21 @@ def _folders(place: str) -> list[str]:
     return folders_in(place) if is_remote(place) else [path.name for path in class_folders(Path(place).expanduser())]
 
 
-def _has_class_folders(settings: PrepareSettings) -> bool:
-    """Whether a source is images in two folders at least: listing all their files can take minutes."""
+def _folders_of_classes(settings: PrepareSettings) -> list[str]:
+    """The folders of a source of images in two at least, else none: listing all their files can take minutes."""
     if "images" not in task_named(settings.task).formats or settings.source_format != "auto":
-        return False
+        return []
     try:
         if is_pattern(settings.source):
-            return False
-        if is_remote(settings.source):
-            return len(folders_in(settings.source)) > 1
+            return []
         path = Path(settings.source).expanduser()
-        return path.is_dir() and len(list(islice(filter(has_files, class_folders(path)), 2))) == 2
+        if not is_remote(settings.source) and not path.is_dir():
+            return []
+        folders = _folders(settings.source)
+        filled = folders if is_remote(settings.source) else filter(has_files, map(path.joinpath, folders))
+        return folders if len(list(islice(filled, 2))) == 2 else []
     except (OSError, RuntimeError, ValueError):
-        return False
+        return []
 
 
 def find_files(settings: PrepareSettings) -> SourceFiles:

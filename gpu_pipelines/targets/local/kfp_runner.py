@@ -2,7 +2,7 @@
 
 Left alone it gives a turn of a loop the item in place of every output of a step outside, knows loops over no output but
 `Output`, takes a condition for false that it cannot evaluate (a text with an apostrophe), and makes floats of the whole
-numbers in lists, dictionaries and metadata.
+numbers in lists, dictionaries and metadata. After Ctrl-C it begins the turns of a loop that are left.
 """
 
 from __future__ import annotations

@@ -18,7 +18,6 @@ from gpu_pipelines.data.text.survey import Survey
 from gpu_pipelines.data.text.work import RowForm, TextRows, UsableText, one_to_a_row
 from gpu_pipelines.data.usable import require_rows
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.token_classification.words import OUTSIDE, WordEncoder
 
 _TAG = re.compile(r"O|[BI]-\S+")
@@ -58,9 +57,8 @@ class TaggedTexts(TextPreparation):
     work = TaggedWork
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
-        task, settings = task_named(self.settings.task), self.settings
         columns = list(source.columns)
-        for _, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
+        for _, (where, row) in rows_of(source, columns, self.task.remedy_for_columns, meter):
             if isinstance(row, Problem):
                 yield TextRecord(where, "", problem=row)
                 continue
@@ -69,14 +67,13 @@ class TaggedTexts(TextPreparation):
                 yield TextRecord(where, "", problem=problem)
             else:
                 yield TextRecord(
-                    where, " ".join(words), " ".join(tags), slice_value=slice_value(row, settings.slice_by)
+                    where, " ".join(words), " ".join(tags), slice_value=slice_value(row, self.settings.slice_by)
                 )
 
     def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
-        task = task_named(self.settings.task)
-        choices = task.columns(self.settings)
+        choices = self.task.columns(self.settings)
         has = source_columns(source, choices)
-        return task.columns_of(self.settings, has) if has else choices[0]
+        return self.task.columns_of(self.settings, has) if has else choices[0]
 
     def features(self, length: int) -> dict[str, Feature]:
         return {"tokens": Feature("int32", (-1,)), "tags": Feature("int32", (-1,))}
