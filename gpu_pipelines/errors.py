@@ -293,8 +293,9 @@ def is_of_a_full_disk(error: BaseException) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first; the name of its class where it says nothing."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
+    """What an error says first, up to the end of a sentence; the name of its class where it says nothing."""
+    first, *others = (str(error).strip() or type(error).__name__).splitlines()
+    return f"{first} {others[0].strip()}" if first.endswith(":") and others else first
 
 
 @contextmanager

@@ -85,7 +85,9 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         storage: where the run leaves its artifacts; empty for this machine.
     """
     training = fields_from(TrainingSettings, arguments)
-    found = problems_of_access_around(arguments, storage, training.problems_here)
+    found = problems_of_access_around(
+        arguments, storage, lambda prepare: training.problems_here(prepare.task, prepare.sequence_length)
+    )
     if not found and not training.recipe:
         from gpu_pipelines.data.source_check import model_problems_here
 
@@ -98,20 +100,20 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
 
 
 def problems_of_access_around(
-    arguments: Mapping[str, Any], storage: str, of_training: Callable[[str], Sequence[str]]
+    arguments: Mapping[str, Any], storage: str, of_training: Callable[[PrepareSettings], Sequence[str]]
 ) -> list[str]:
     """The same of all steps, of whichever trains.
 
     Args:
         arguments: all parameters.
         storage: where the run leaves its artifacts; empty for this machine.
-        of_training: gives what the training cannot open, for a task.
+        of_training: gives what the training cannot open, for what the preparation is given.
     """
     # Compiling a pipeline needs none of the packages of the steps; looking at data does.
     from gpu_pipelines.data import source_check
 
     prepare = fields_from(PrepareSettings, arguments)
-    found = [*source_check.problems_here(prepare), *of_training(prepare.task)]
+    found = [*source_check.problems_here(prepare), *of_training(prepare)]
     found += fields_from(EvaluationSettings, arguments).problems_here()
     registry, near = arguments["registry"], storage if is_remote(storage) else ""
     if near and is_local(registry):

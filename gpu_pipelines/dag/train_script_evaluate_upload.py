@@ -51,5 +51,5 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
     """What cannot be opened from where this is asked; the script only where its parameters are known."""
     script = fields_from(ScriptSettings, of_script(arguments))
     return one_training.problems_of_access_around(
-        arguments, storage, lambda task: script.problems_here() if "script" in arguments else []
+        arguments, storage, lambda prepare: script.problems_here() if "script" in arguments else []
     )

@@ -8,6 +8,7 @@ from typing import Any
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag import train_evaluate_upload as one_training
 from gpu_pipelines.dag.places import Place, places_of_space
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.tuning.halving import shares_of_rungs, usual_sizes
 from gpu_pipelines.tuning.sampler import problems_of_sampler
 from gpu_pipelines.tuning.settings import TuningSettings
@@ -80,7 +81,8 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
     """
     settings = fields_from(TuningSettings, arguments)
 
-    def of_search(task: str) -> list[str]:
-        return [*problems_of_sampler(), *settings.base.problems_here(task), *settings.problems_of_space(task)]
+    def of_search(prepare: PrepareSettings) -> list[str]:
+        of_base = settings.base.problems_here(prepare.task, prepare.sequence_length)
+        return [*problems_of_sampler(), *of_base, *settings.problems_of_space(prepare.task)]
 
     return one_training.problems_of_access_around(arguments, storage, of_search)

@@ -10,7 +10,9 @@ from gpu_pipelines.errors import UserError
 CONFIG = "config.json"
 #: The files by which transformers knows a tokenizer.
 TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
-WEIGHTS = (".safetensors", ".safetensors.index.json", ".bin", ".bin.index.json")
+SAFE = (".safetensors", ".safetensors.index.json")
+PICKLED = (".bin", ".bin.index.json")
+WEIGHTS = (*SAFE, *PICKLED)
 
 
 def is_path(model: str) -> bool:
@@ -30,7 +32,7 @@ def may_be_pretrained(model: str) -> bool:
 
 def is_configuration_alone(name: str) -> bool:
     """Whether `name` is a directory with a config.json and no weights: a model to be trained from scratch."""
-    files = _files_of(name)
+    files = files_of(name)
     return CONFIG in files and not any(file.endswith(WEIGHTS) for file in files)
 
 
@@ -42,10 +44,10 @@ def is_pretrained(model: str) -> bool:
 def has_tokenizer(model: str) -> bool:
     """Whether a pretrained model has a tokenizer beside it; one of the hub, which is not looked at here, may have."""
     is_place = is_remote(model) or is_path(model) or Path(model).is_dir()
-    return not is_place or bool(_files_of(model) & {*TOKENIZERS})
+    return not is_place or bool(files_of(model) & {*TOKENIZERS})
 
 
-def _files_of(place: str) -> set[str]:
+def files_of(place: str) -> set[str]:
     """The names of the files of a folder; none of a place that is no folder."""
     if is_remote(place):
         try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError
 from torch import nn
 
@@ -20,6 +21,11 @@ from gpu_pipelines.tasks.model_places import place_told
 #: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
 MAX_SHARD_SIZE = "50GB"
 
+#: What transformers raises where a configuration or weights are not usable.
+UNUSABLE = (
+    *(OSError, ValueError, TypeError, KeyError, AttributeError, ImportError),
+    *(SafetensorError, StrictDataclassError),
+)
 
 #: Whether weights that are stored in bf16 are loaded in bf16, and not in fp32; see `weights_as_stored`.
 _AS_STORED: ContextVar[bool] = ContextVar("as_stored", default=False)
@@ -61,7 +67,7 @@ def from_configuration(auto_class: Any, name: str, **changes: Any) -> nn.Module:
     try:
         config = AutoConfig.from_pretrained(Path(name).expanduser(), local_files_only=True, **changes)
         return auto_class.from_config(config, dtype=torch.float32)
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except UNUSABLE as error:
         raise UserError(f"No model can be built from {name}/config.json: {first_line(error)}.") from None
 
 
@@ -102,7 +108,7 @@ def from_pretrained(
         # What is new is drawn in fp32, and what was computed once in bf16 cannot be cast back.
         if model.dtype != torch.float32 and (_unmatched(info) or any(b.dtype == model.dtype for b in model.buffers())):
             model, info = load(torch.float32)
-    except (OSError, ValueError, TypeError, KeyError, SafetensorError) as error:
+    except UNUSABLE as error:
         raise UserError(
             f"The model {place_told(name)} cannot be loaded: {first_line(error)}",
             f"{nearest(name, known)} A local directory in Hugging Face layout or a hub id with safetensors weights "

@@ -63,6 +63,9 @@ class Task:
         watched: class of what is compared between the data that a model learned from and that of now; a subclass of
             `gpu_pipelines.profiles.watched.Watched`, which knows images, texts, numbers and all predictions.
         architectures: how the names of architectures for it end, in Hugging Face's config.json.
+        auto_class: class of transformers that loads its models, such as AutoModelForCausalLM; empty where they are of
+            no class or of several, and nothing is known of a model before it is loaded.
+        row_tokens: tokens of a row of text where `sequence_length` is left open.
         serves_others: whether the server prepares inputs as any program that trains such a model does.
         from_scratch, fine_tuned, with_adapters: what a training takes where the user gives nothing: of models that
             begin untrained, of pretrained ones, and of adapters beside pretrained ones.
@@ -90,6 +93,8 @@ class Task:
     predictor: ClassVar[str] = ""
     watched: ClassVar[str] = "gpu_pipelines.profiles.watched:Watched"
     architectures: ClassVar[tuple[str, ...]] = ()
+    auto_class: ClassVar[str] = ""
+    row_tokens: ClassVar[int] = 128
     serves_others: ClassVar[bool] = True
     from_scratch: ClassVar[Hyperparameters] = FROM_SCRATCH
     fine_tuned: ClassVar[Hyperparameters] = FINE_TUNED

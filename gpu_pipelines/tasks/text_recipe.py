@@ -12,6 +12,7 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks import pretrained
+from gpu_pipelines.tasks.model_check import longest_row
 from gpu_pipelines.tasks.model_places import is_configuration_alone
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of, tokens_of
@@ -212,8 +213,8 @@ def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: i
             f"{tokenizer.vocabulary_size:,}.",
             f"Prepare the data with the model's own tokenizer (-p tokenizer={name}).",
         )
-    positions = getattr(model.config, "max_position_embeddings", None)
-    if isinstance(positions, int) and positions < length:
+    positions = longest_row(model)
+    if positions < length:
         raise UserError(
             f"The model {name!r} takes at most {positions:,} tokens; the rows of the dataset have {length:,}.",
             f"Prepare the data with -p sequence_length={positions}.",

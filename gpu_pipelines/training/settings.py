@@ -307,14 +307,24 @@ class TrainingSettings:
                 found.append(f"{name} is {value}; give 0 to 2^53.")
         return found
 
-    def problems_here(self, task: str = "image_classification") -> list[str]:
-        """What is wrong where this runs: a model that is not there, a recipe that cannot be imported."""
+    def problems_here(self, task: str = "image_classification", sequence_length: int | None = None) -> list[str]:
+        """What is wrong where this runs: a model that is not there or of another kind, a recipe that is none.
+
+        Args:
+            task: of the dataset.
+            sequence_length: as the preparation is given it; None where the dataset is there, and tells it.
+        """
         if self.recipe:
             from gpu_pipelines.tasks.building import load_recipe
 
             if wrong := said_by(lambda: load_recipe(self.recipe, task)):
                 return wrong
-        return _missing_model(self.model)
+        found = _missing_model(self.model)
+        if found or self.recipe or sequence_length is None:
+            return found
+        from gpu_pipelines.tasks.model_check import problems_of_configuration
+
+        return problems_of_configuration(task_named(task), self.model, sequence_length)
 
     def problems_on(self, processes: int) -> list[str]:
         """What is wrong with the values on that many processes of all nodes together; 0 if that is not known."""

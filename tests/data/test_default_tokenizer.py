@@ -25,7 +25,7 @@ def version(number: int, tokenizer: str | None, source: str = "a") -> Registered
 def model(folder: Path, *files: str) -> str:
     folder.mkdir()
     for name in ("config.json", *files):
-        (folder / name).write_text("{}")
+        (folder / name).write_text('{"model_type": "bert", "hidden_size": 24}')
     return str(folder)
 
 

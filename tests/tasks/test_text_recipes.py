@@ -251,7 +251,11 @@ def test_weights_that_know_other_tokens_are_refused_and_new_and_renamed_tokens_a
 
 
 def test_a_model_that_looks_across_documents_is_refused(tokenizer: TextTokenizer, tmp_path: Path) -> None:
-    shape = {"model_type": "bloom", "hidden_size": 32, "n_layer": 1, "n_head": 2}
-    (tmp_path / "config.json").write_text(json.dumps(shape))
-    with pytest.raises(UserError, match="would cross the documents of a row"):
-        CausalLanguageModel(tokenizer, LENGTH).build_model(str(tmp_path))
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    for shape in (
+        {"model_type": "bloom", "hidden_size": 32, "n_layer": 1, "n_head": 2},
+        {"model_type": "bert", **small},  # it looks at the tokens to come as well, however little its weights say
+    ):
+        (tmp_path / "config.json").write_text(json.dumps(shape))
+        with pytest.raises(UserError, match="would cross the documents of a row"):
+            CausalLanguageModel(tokenizer, LENGTH).build_model(str(tmp_path))

@@ -51,13 +51,11 @@ class TextPreparation(Preparation[Survey]):
     Attributes:
         reads_all: whether all records are looked through before the first row is made, as for a tokenizer that is
             trained here, or classes.
-        chosen_length: tokens of a row where `sequence_length` is left open.
         ends: whether a tokenizer that is trained here ends each text with the end token.
         work: makes rows of a batch of texts, in a process of its own; as `SingleTexts`.
     """
 
     reads_all = False
-    chosen_length = 128
     ends = True
     content = "the texts"
     work: type[Any] = SingleTexts
@@ -130,7 +128,7 @@ class TextPreparation(Preparation[Survey]):
         labels = self.labels(found, of_test)
         if of_test:
             found.training.leave_out(of_test.training)
-        length = settings.sequence_length or self.chosen_length
+        length = settings.sequence_length or self.task.row_tokens
         encoder = _encoder(settings, found, self.ends)
         if (found.has_chats or (of_test and of_test.has_chats)) and encoder.add_plain_chat_template():
             print("the tokenizer has no chat template; a plain one is saved with it", flush=True)

@@ -58,7 +58,6 @@ class PackedWork(TextWork):
 class PackedTexts(TextPreparation):
     """Documents, prompts with completions, or chats."""
 
-    chosen_length = 512
     ends = False
     packs = True
     work = PackedWork

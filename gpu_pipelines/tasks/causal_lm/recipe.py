@@ -49,7 +49,7 @@ class CausalLanguageModel(TextRecipe):
     """
 
     models = CausalLanguageModelTask.models
-    auto_class = "AutoModelForCausalLM"
+    auto_class = CausalLanguageModelTask.auto_class
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> CausalLanguageModel:
@@ -177,7 +177,7 @@ def _require_documents_apart(name: str, model: nn.Module) -> None:
             logits = model.eval()(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, 3:]
         model.train(training)
         near = SAME_IN_BF16 if logits.dtype == torch.bfloat16 else SAME_LOGITS
-        packed = bool((logits[0] - logits[1]).abs().max() <= near * logits.abs().max().clamp(min=1.0))
+        packed = bool((logits[0] - logits[1]).abs().max() <= near * logits.abs().max())
     if not packed:
         raise UserError(
             f"The attention of the model {name!r} would cross the documents of a row.",

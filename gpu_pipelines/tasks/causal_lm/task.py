@@ -42,6 +42,8 @@ class CausalLanguageModelTask(Task):
     text_task = "gpu_pipelines.tasks.causal_lm.answering:Answering"
     predictor = "gpu_pipelines.tasks.causal_lm.predictor:LanguageModel"
     architectures = ("ForCausalLM", "LMHeadModel")
+    auto_class = "AutoModelForCausalLM"
+    row_tokens = 512
     fine_tuned = FINE_TUNED_DECODER
     pipeline_tag = "text-generation"
     published = True

@@ -33,6 +33,7 @@ class ImageClassificationTask(Classification):
     gates = ("accuracy>=0.9",)
     predictor = "gpu_pipelines.tasks.image_classification.predictor:ImageClassifier"
     architectures = ("ForImageClassification",)
+    auto_class = "AutoModelForImageClassification"
     serves_others = False
     fine_tuned, with_adapters = FINE_TUNED_IMAGES, IMAGES_WITH_ADAPTERS
     pipeline_tag = "image-classification"

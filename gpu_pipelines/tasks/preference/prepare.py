@@ -83,7 +83,6 @@ class ComparedWork(TextWork):
 class ComparedTexts(TextPreparation):
     """Pairs of completions, or completions that were judged, by the columns that the source has."""
 
-    chosen_length = 512
     ends = False
     work = ComparedWork
 

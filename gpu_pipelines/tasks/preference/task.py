@@ -46,7 +46,8 @@ class PreferenceTask(Task):
     row_text = "gpu_pipelines.tasks.preference.shown:parts_of"
     worst = "The rows of test of the lowest margin: where the model is surest of what people did not choose."
     predictor = CausalLanguageModelTask.predictor
-    architectures = CausalLanguageModelTask.architectures
+    architectures, auto_class = CausalLanguageModelTask.architectures, CausalLanguageModelTask.auto_class
+    row_tokens = CausalLanguageModelTask.row_tokens
     fine_tuned, with_adapters = PREFERENCE_TUNED, PREFERENCE_WITH_ADAPTERS
     pipeline_tag = "text-generation"
     remedy_for_columns = (

@@ -36,7 +36,7 @@ class TextClassification(TextRecipe):
     """
 
     models = TextClassificationTask.models
-    auto_class = "AutoModelForSequenceClassification"
+    auto_class = TextClassificationTask.auto_class
 
     def __init__(self, labels: list[str], tokenizer: TextTokenizer, sequence_length: int) -> None:
         super().__init__(tokenizer, sequence_length)

@@ -22,6 +22,7 @@ class TextClassificationTask(Classification):
     models = ("bert-micro", "bert-base")
     predictor = "gpu_pipelines.tasks.text_classification.predictor:TextClassifier"
     architectures = ("ForSequenceClassification",)
+    auto_class = "AutoModelForSequenceClassification"
     fine_tuned, with_adapters = FINE_TUNED_ENCODER, ENCODER_WITH_ADAPTERS
     pipeline_tag = "text-classification"
     published = True

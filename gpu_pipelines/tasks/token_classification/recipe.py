@@ -39,7 +39,7 @@ class TokenClassification(TextRecipe):
     """
 
     models = TokenClassificationTask.models
-    auto_class = "AutoModelForTokenClassification"
+    auto_class = TokenClassificationTask.auto_class
 
     def __init__(self, tags: list[str], tokenizer: TextTokenizer, sequence_length: int) -> None:
         super().__init__(tokenizer, sequence_length)

@@ -44,6 +44,7 @@ class TokenClassificationTask(Task):
     worst = "The texts of test with the most entities that were missed, or found where there are none."
     predictor = "gpu_pipelines.tasks.token_classification.predictor:Tagger"
     architectures = ("ForTokenClassification",)
+    auto_class = "AutoModelForTokenClassification"
     fine_tuned, with_adapters = FINE_TUNED_ENCODER, ENCODER_WITH_ADAPTERS
     pipeline_tag = "token-classification"
 

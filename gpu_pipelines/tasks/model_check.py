@@ -1,0 +1,127 @@
+"""What a config.json tells before any data is read: whether a model is for the task, and how long its rows may be."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from gpu_pipelines.artifacts.remote_files import is_remote, read_remote
+from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.tasks.model_places import CONFIG, PICKLED, SAFE, files_of, may_be_pretrained, place_told
+from gpu_pipelines.tasks.task import Task
+
+#: What the client of the hub raises, and what to do; the first that fits.
+_REMEDIES = {
+    "GatedRepoError": "Agree to its owner's terms on the model's page, and set HF_TOKEN where the steps run.",
+    "RepositoryNotFoundError": "Check its name; for a private one set HF_TOKEN where the steps run.",
+    "LocalEntryNotFoundError": "Check the network, or give a directory or gs://…, which need no hub.",
+    "EntryNotFoundError": "Give a whole model in Hugging Face layout; adapters alone are none.",
+}
+#: How transformers says that a class builds no model of a kind.
+_OTHER_KIND = "Unrecognized configuration class"
+
+
+def problems_of_configuration(task: Task, model: str, sequence_length: int) -> list[str]:
+    """What is wrong with a model for a task, as far as its files' names and its config.json say.
+
+    It builds the model without its weights, so that what is refused here is what the training would refuse.
+
+    Args:
+        task: what it is trained for.
+        model: a directory in Hugging Face layout, local or remote, or a hub id; nothing is known of other names.
+        sequence_length: tokens of a row, as the parameter has it.
+    """
+    if not task.auto_class or not may_be_pretrained(model):
+        return []
+    files = files_of(model)
+    if any(file.endswith(PICKLED) for file in files) and not any(file.endswith(SAFE) for file in files):
+        return [
+            f"The weights of {model} are pickled, and a pickle can run any code. Save them as *.safetensors, as "
+            "save_pretrained does."
+        ]
+    try:
+        built = _without_weights(task, model)
+    except UserError as error:
+        return [error.in_one_line]
+    if built is None or "sequence_length" not in task.parameters:
+        return []
+    longest, length = longest_row(built), sequence_length or task.row_tokens
+    if length <= longest:
+        return []
+    return [
+        f"The model {model} takes at most {longest:,} tokens, and rows of {length:,} would be prepared for it. Give "
+        f"-p sequence_length={longest} or less."
+    ]
+
+
+def longest_row(model: Any) -> float:
+    """Tokens of the longest row that a model of transformers has positions for; infinite where any length will do.
+
+    Models of RoBERTa's family count from behind the number of their padding, so that the first positions are no
+    token's (`create_position_ids_from_input_ids` of transformers).
+
+    Args:
+        model: with or without weights.
+    """
+    positions = getattr(model.config, "max_position_embeddings", None)
+    if not isinstance(positions, int):
+        return math.inf
+    table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)
+    padding = getattr(table, "padding_idx", None)
+    return positions if padding is None else positions - padding - 1
+
+
+def _without_weights(task: Task, model: str) -> Any:
+    """The model that a config.json describes, on PyTorch's meta device; None where it cannot be built there.
+
+    Raises:
+        UserError: there is none, or it is of no kind that is trained for the task.
+    """
+    import torch
+    import transformers
+
+    from gpu_pipelines.tasks.pretrained import UNUSABLE, quiet_transformers
+
+    quiet_transformers()
+    kind = "unknown"
+    with TemporaryDirectory() as folder:
+        place = _configuration(model, Path(folder))
+        try:
+            config = transformers.AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
+            kind = config.model_type
+            with torch.device("meta"):
+                return getattr(transformers, task.auto_class).from_config(config, trust_remote_code=False)
+        except RuntimeError:  # it computes with its weights as it is built; the training finds out what it needs
+            return None
+        except UNUSABLE as error:
+            if str(error).startswith(_OTHER_KIND):
+                raise UserError(
+                    f"The model {model} is of the kind {kind!r}, of which transformers has none for {task.title} "
+                    f"({task.auto_class}).",
+                    "Give another model, or another task.",
+                ) from None
+            raise UserError(f"The model {model} cannot be built from its {CONFIG}: {first_line(error)}") from None
+
+
+def _configuration(model: str, scratch: Path) -> Path:
+    """A folder with the config.json of a model."""
+    if is_remote(model):
+        (scratch / CONFIG).write_bytes(read_remote(f"{model.rstrip('/')}/{CONFIG}"))
+        return scratch
+    directory = Path(model).expanduser()
+    return directory if directory.is_dir() else _of_hub(model)
+
+
+def _of_hub(model: str) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    try:
+        return Path(hf_hub_download(model, CONFIG)).parent
+    except (OSError, ValueError) as error:
+        kinds = {kind.__name__ for kind in type(error).__mro__}
+        raise UserError(
+            f"The model {place_told(model)} cannot be read from the hub: {first_line(error)}",
+            next((said for kind, said in _REMEDIES.items() if kind in kinds), ""),
+        ) from None

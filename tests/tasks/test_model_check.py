@@ -1,0 +1,159 @@
+"""A model that is not for the task, takes shorter rows, or cannot be had is refused before any data is read."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from command_line import command
+from conftest import PIPELINE
+
+from gpu_pipelines.artifacts.remote_files import connected
+from gpu_pipelines.tasks.model_check import longest_row, problems_of_configuration
+from gpu_pipelines.tasks.tasks import task_named
+
+SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+#: What the hub answers for a model, as its own answers are: the status and X-Error-Code.
+ANSWERS = {
+    "owner/gated": (403, "GatedRepo"),
+    "owner/gone": (404, "RepoNotFound"),
+    "owner/adapters": (404, "EntryNotFound"),
+}
+
+
+def written(folder: Path, config: Any, weights: str = "model.safetensors") -> str:
+    config.save_pretrained(folder)
+    (folder / weights).write_bytes(b"")
+    return str(folder)
+
+
+def wrong(task: str, model: str, sequence_length: int = 0) -> str:
+    return " ".join(problems_of_configuration(task_named(task), model, sequence_length))
+
+
+def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
+    t5 = written(tmp_path / "t5", transformers.T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
+    vit = written(tmp_path / "vit", transformers.ViTConfig(**SMALL))
+    assert wrong("text_classification", t5) == wrong("image_classification", vit) == ""
+    assert "is of the kind 't5', of which transformers has none for causal lm" in wrong("causal_lm", t5)
+    assert "(AutoModelForCausalLM). Give another model, or another task." in wrong("preference", vit)
+    assert "is of the kind 'vit'" in wrong("token_classification", vit)
+    assert wrong("causal_lm", "gpt2-micro") == ""
+    assert wrong("regression", vit) == ""  # by its columns, which the data tells
+
+
+@pytest.mark.parametrize(
+    ("kind", "longest"), [("Bert", 128), ("Roberta", 126), ("XLMRoberta", 126), ("Camembert", 126), ("MPNet", 126)]
+)
+def test_rows_may_be_as_long_as_a_model_takes(tmp_path: Path, kind: str, longest: int) -> None:
+    config = getattr(transformers, f"{kind}Config")(**SMALL, max_position_embeddings=128, vocab_size=99, pad_token_id=1)
+    model = getattr(transformers, f"{kind}ForSequenceClassification")(config).eval()
+    assert longest_row(model) == longest
+    model(input_ids=torch.full((1, longest), 5))
+    with pytest.raises((IndexError, RuntimeError)):
+        model(input_ids=torch.full((1, longest + 1), 5))
+    place = written(tmp_path / kind, config)
+    assert wrong("text_classification", place, longest) == ""
+    said = wrong("text_classification", place, longest + 1)
+    assert f"takes at most {longest} tokens, and rows of {longest + 1} would be prepared" in said
+    assert f"-p sequence_length={longest} or less" in said
+    assert bool(wrong("text_classification", place)) == (longest < 128)  # which rows have where nothing is said
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{", "is not a valid JSON file"),
+        ("[]", "Unrecognized model"),
+        ('{"model_type": "of tomorrow"}', "model type `of tomorrow`"),
+        ('{"model_type": "of tomorrow", "auto_map": {"AutoConfig": "their.Config"}}', "contains custom code"),
+        ('{"model_type": "llama", "hidden_size": "many"}', "'hidden_size' expected int, got str"),
+    ],
+)
+def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path, content: str, message: str) -> None:
+    (tmp_path / "config.json").write_text(content)
+    (tmp_path / "their.py").write_text("raise SystemExit('run')")
+    assert message in wrong("causal_lm", str(tmp_path))
+
+
+def test_pickled_weights_are_refused(tmp_path: Path) -> None:
+    place = written(tmp_path / "bert", transformers.BertConfig(**SMALL), "pytorch_model.bin")
+    assert "are pickled" in wrong("text_classification", place)
+    (tmp_path / "bert/model.safetensors").write_bytes(b"")
+    assert wrong("text_classification", place) == ""
+
+
+def test_a_model_in_a_bucket_is_looked_at_there(bucket: str, tmp_path: Path) -> None:
+    local = written(tmp_path / "vit", transformers.ViTConfig(**SMALL))
+    storage, path = connected(f"{bucket}/models/vit")
+    for name in ("config.json", "model.safetensors"):
+        storage.put(f"{local}/{name}", f"{path}/{name}")
+    assert "is of the kind 'vit'" in wrong("text_classification", f"{bucket}/models/vit")
+    assert wrong("image_classification", f"{bucket}/models/vit") == ""
+
+
+def test_the_pipeline_refuses_it_before_anything_runs(tmp_path: Path) -> None:
+    written(tmp_path / "vit", transformers.ViTConfig(**SMALL))
+    (tmp_path / "texts.jsonl").write_text("".join(json.dumps({"text": f"row {n}"}) + "\n" for n in range(50)))
+    given = ["-p", "task=causal_lm", "-p", "source=texts.jsonl", "-p", "model=./vit"]
+    done = command("run", PIPELINE, *given, cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    assert "The model ./vit is of the kind 'vit'" in done.err
+    assert not (tmp_path / "runs").exists()
+
+
+class Hub(BaseHTTPRequestHandler):
+    def do_HEAD(self) -> None:
+        status, code = next((said for name, said in ANSWERS.items() if name in self.path), (200, ""))
+        self.send_response(status)
+        if code:
+            self.send_header("X-Error-Code", code)
+        else:
+            self.send_header("X-Repo-Commit", "1" * 40)
+            self.send_header("ETag", '"1"')
+        self.send_header("Content-Length", str(len(self._content)))
+        self.end_headers()
+
+    def do_GET(self) -> None:
+        self.do_HEAD()
+        self.wfile.write(self._content)
+
+    @property
+    def _content(self) -> bytes:
+        return json.dumps(transformers.BertConfig(**SMALL).to_dict()).encode()
+
+    def log_message(self, *_: Any) -> None: ...
+
+
+@pytest.fixture
+def hub() -> Iterator[str]:
+    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+
+
+def test_a_model_of_the_hub_is_looked_at_there(tmp_path: Path, hub: str) -> None:
+    asked = ["owner/bert", *ANSWERS]
+    code = (
+        "from gpu_pipelines.tasks.model_check import problems_of_configuration as wrong\n"
+        "from gpu_pipelines.tasks.tasks import task_named\n"
+        f"for model in {asked}: print(*wrong(task_named('image_classification'), model, 0))\n"
+    )
+    environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
+    kind, gated, gone, adapters = done.stdout.splitlines()
+    assert "owner/bert is of the kind 'bert'" in kind
+    assert gated.endswith("Agree to its owner's terms on the model's page, and set HF_TOKEN where the steps run.")
+    assert gone.endswith("Check its name; for a private one set HF_TOKEN where the steps run.")
+    assert adapters.endswith("Give a whole model in Hugging Face layout; adapters alone are none.")
