@@ -14,6 +14,7 @@ from gpu_pipelines.cli.application import print_json
 from gpu_pipelines.cli.run import show
 from gpu_pipelines.cli.target_options import HERE, THERE, AsJson, of_targets
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.options import flag_of, given
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
@@ -53,6 +54,11 @@ def compile_pipelines(
         raise UserError("--all writes files with the defaults of the pipelines.", "Leave out -p and --params.")
     if every and output:
         raise UserError("--all writes many files, and -o names one.", "Give --directory in its place.")
+    if every and (others := _of_one_file(target)):
+        raise UserError(
+            f"--all writes the files of every target and accelerator, and {' and '.join(others)} would be of one.",
+            "Leave it out, or give the name of a pipeline.",
+        )
     if not every and directory:
         raise UserError("--directory is for --all; a pipeline is one file.", "Give -o FILE in its place.")
     if not every and check:
@@ -105,6 +111,12 @@ def upload(
         print_json(done.document)
     else:
         show(done.lines)
+
+
+def _of_one_file(target: Any) -> list[str]:
+    """The options that say what one file is for, as they were given; the image may be that of all."""
+    named = [] if target.name == HERE else [f"--target {target.name}"]
+    return [*named, *(flag_of(name) for name in given(target.options) if name != "image")]
 
 
 def _all(directory: Path, check: bool, settings: ProjectSettings) -> None:

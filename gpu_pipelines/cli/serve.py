@@ -46,6 +46,7 @@ def serve(
     _require_extra()
     place = place_of_model(model, registry)
     from gpu_pipelines.serving.listener import listen
+    from gpu_pipelines.serving.request_log import require_writable
     from gpu_pipelines.serving.server import serve as run_server
     from gpu_pipelines.serving.settings import Contract, ServerSettings, tokens_of
 
@@ -57,6 +58,8 @@ def serve(
     settings = replace(ServerSettings.of_environment(), **given)
     if problems := settings.problems():
         raise UserError.of_all(problems)
+    if settings.log_requests:
+        require_writable(settings.log_requests)
     status = run_server(place, settings, Contract.of_environment(), listen(host, port), access_log)
     raise typer.Exit(status)
 

@@ -183,9 +183,12 @@ class Registry(ABC):
 
         rows = []
         for name in self.names():
-            aliases = self.aliases(name)
+            try:
+                aliases, versions = self.aliases(name), str(len(self.versions(name)))
+            except UserError:  # one damaged model hides no other
+                aliases, versions = {}, "damaged"
             known = (str(aliases.get(alias, "–")) for alias in (CHAMPION, CHALLENGER))
-            rows.append([name, len(self.versions(name)), *known, self.where(name)])
+            rows.append([name, versions, *known, self.where(name)])
         return table(("model", "versions", CHAMPION, CHALLENGER, "where"), rows, repr(self))
 
     def champion(self, name: str) -> RegisteredVersion | None:

@@ -24,5 +24,5 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=BACKLOG)
     except (OSError, OverflowError) as error:
-        why = getattr(error, "strerror", None) or error
+        why = str(getattr(error, "strerror", None) or error).rstrip(".")
         raise UserError(f"Nothing can listen on {host}:{port}: {why}.", "Give another --port or --host.") from None

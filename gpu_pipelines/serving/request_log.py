@@ -49,6 +49,28 @@ class _Entry(NamedTuple):
     size: int
 
 
+def require_writable(place: str) -> None:
+    """Tries the folder for logged requests. Of a bucket, the server says what is wrong once it writes there.
+
+    Args:
+        place: as `--log-requests` names it.
+
+    Raises:
+        UserError: the folder cannot be made or written.
+    """
+    if is_remote(place):
+        return
+    folder = Path(place).expanduser()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=_UNFINISHED):
+            pass
+    except OSError as error:
+        raise UserError(
+            f"No requests can be logged to {folder}: {error.strerror}.", "Give another --log-requests, or leave it out."
+        ) from None
+
+
 class RequestLog:
     """Writes a sample of requests, in a thread of its own.
 

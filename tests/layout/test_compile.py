@@ -93,6 +93,10 @@ def test_one_pipeline_can_be_compiled_to_a_file(tmp_path: Path) -> None:
         (["train_evaluate_upload", "--target", "moon"], "There is no target 'moon'"),
         (["train_evaluate_upload", "--task", "causal"], "There is no task 'causal'. Did you mean 'causal_lm'?"),
         (["--all", "--task", "causal_lm"], "--all writes files of every task"),
+        (
+            ["--all", "--accelerator", "l4:1", "--target", "vertex"],
+            "and --target vertex and --accelerator would be of one",
+        ),
         (["--all", "-o", "x.yaml"], "--all writes many files, and -o names one"),
         (["train_evaluate_upload", "--directory", "d"], "--directory is for --all; a pipeline is one file"),
         (["train_evaluate_upload", "--check"], "--check compares all files"),

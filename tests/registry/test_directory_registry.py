@@ -200,6 +200,9 @@ def test_a_damaged_model_hides_no_other(tmp_path: Path, model: Path) -> None:
     assert f"warning: the model 'birds' is not listed: {registry.root}/birds/model.json is damaged" in listed.err
     assert "warning: the model 'cats' is not listed: " in listed.err
     assert "it has no version.json" in listed.err
+    shown = registry._repr_html_()
+    assert shown.count(">damaged<") == 2
+    assert shown.index("birds") < shown.index("cats") < shown.index("digits")
 
 
 def test_the_alias_of_a_deleted_version_does_not_come_to_name_a_new_model(tmp_path: Path, model: Path) -> None:

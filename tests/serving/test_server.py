@@ -206,3 +206,8 @@ def test_the_command_names_what_it_cannot_serve(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         refused = command("serve", "empty", "--port", str(taken.getsockname()[1]), cwd=tmp_path)
     assert "Address already in use" in refused.err
+    refused = command("serve", "empty", "--port", "99999", cwd=tmp_path)
+    assert "must be 0-65535.\n  Give another" in refused.err
+    (tmp_path / "file").touch()
+    refused = command("serve", "empty", "--port", "0", "--log-requests", "file/log", cwd=tmp_path)
+    assert "No requests can be logged to file/log: Not a directory." in refused.err
