@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,11 @@ import pytest
 from command_line import command
 from conftest import GPU_PIPELINES, Finished, gpu_pipelines, newest_run
 from processes import kill_tree
+
+from gpu_pipelines.targets.local.local import LocalOptions
+from gpu_pipelines.targets.local.next_commands import next_commands
+from gpu_pipelines.targets.messages import Request
+from gpu_pipelines.targets.run_record import RunRecord
 
 SMALL = Path(__file__).with_name("small.py")
 REFRESH = '<meta http-equiv="refresh"'
@@ -167,6 +173,22 @@ def test_the_next_commands_can_be_copied(tmp_path: Path) -> None:
     with_options = run_small(tmp_path, "--accelerator", "cpu:1", "--runs", "my runs", "--no-containers", value=60)
     again = next(line for line in with_options.err.splitlines() if "--cache" in line)
     assert again.endswith("small.py -p value=60 --cache --accelerator cpu:1 --runs 'my runs' --no-containers")
+
+
+def test_a_training_on_a_gpu_is_offered_with_what_can_be_read_there(
+    digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my photos").mkdir()
+    run = RunRecord.load(newest_run(digits_run)["directory"])
+    given = {"source": "./my photos", "test_source": "gs://b/test", "gates": ["accuracy>=0.9"], "model": "vit-micro"}
+    local = {"registry": "./models", "tracking": "mlflow", "template": "x" * 5000}
+    *_, copy, command = next_commands(run, Request("train_evaluate_upload", given={**given, **local}), LocalOptions())
+    assert shlex.split(copy) == ["gcloud", "storage", "cp", "--recursive", "./my photos", "gs://BUCKET/"]
+    words = shlex.split(command)
+    assert "source=gs://BUCKET/my photos" in words
+    assert "test_source=gs://b/test" in words
+    assert not any(word.startswith(("registry=", "tracking=")) for word in words)
 
 
 def test_json_is_one_document_whose_progress_is_on_stderr(tmp_path: Path) -> None:

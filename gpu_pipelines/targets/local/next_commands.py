@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
+from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.dag import PIPELINES
+from gpu_pipelines.registry import is_local
 from gpu_pipelines.targets.options import declared, flag_of
 from gpu_pipelines.targets.options import given as given_options
 from gpu_pipelines.targets.trial_record import RUNS
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.run_record import RunRecord
 
 _REGISTRY = Path("registry")
+#: As the messages of targets write it.
+_BUCKET = "gs://BUCKET"
 #: What a first training on a GPU is tried on.
 _ON_A_GPU = "--target vertex --accelerator l4:1"
 
@@ -49,10 +53,33 @@ def _commands(record: RunRecord, request: Request, options: Options) -> Iterator
     if record.model:
         yield from _commands_of_model(record)
     if record.tensorboard:
-        # A file of this machine is no tracker there.
-        is_only_here = problems_of_tracking(str(request.given.get("tracking", "")), "vertex", is_here=False)
-        given = {name: value for name, value in request.given.items() if not (name == "tracking" and is_only_here)}
-        yield f"{shlex.join(_again(replace(request, given=given)))} {_ON_A_GPU}"
+        here = [value for value in request.given.values() if _is_here(value)]
+        if here:
+            yield shlex.join(["gcloud", "storage", "cp", "--recursive", *here, f"{_BUCKET}/"])
+        yield f"{shlex.join(_again(replace(request, given=_given_there(request.given))))} {_ON_A_GPU}"
+
+
+def _given_there(given: Mapping[str, object]) -> dict[str, object]:
+    """Parameters for Vertex AI, where no file of this machine is seen, and no registry or tracker is left."""
+    is_lost = {
+        "registry": is_local(str(given.get("registry", ""))),
+        "tracking": problems_of_tracking(str(given.get("tracking", "")), "vertex", is_here=False),
+    }
+    return {
+        name: f"{_BUCKET}/{Path(str(value)).expanduser().resolve().name}" if _is_here(value) else value
+        for name, value in given.items()
+        if not is_lost.get(name)
+    }
+
+
+def _is_here(value: object) -> TypeGuard[str]:
+    """Whether the value of a parameter is a file or a folder of this machine."""
+    if not isinstance(value, str) or not value or is_remote(value):
+        return False
+    try:
+        return Path(value).expanduser().exists()
+    except (OSError, RuntimeError, ValueError):  # a text that can be no path
+        return False
 
 
 def _commands_of_model(record: RunRecord) -> Iterator[str]:
