@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpu_pipelines.data.sources.files import SourceFile
+from gpu_pipelines.data.sources.files_read import FilesOfSources
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
@@ -74,6 +75,7 @@ def live_rows(settings: DriftSettings, task: str, inputs: Inputs, scratch: Path)
     found = LiveRows()
     rows = settings.rows(task, (*LOGS, *choices_of(settings.rows(task), inputs, "")))
     files = open_source(rows, scratch / "source")
+    FilesOfSources(files, None).say()
     if (columns := _columns_of_log(files, rows)) is not None:
         found.is_log = True
         live: Iterator[Live | Problem] = _logged(files, columns, settings.days)

@@ -21,6 +21,7 @@ from typing import Any
 from gpu_pipelines.artifacts.digests import digest_of_program
 from gpu_pipelines.data.settings import limit_of
 from gpu_pipelines.data.sources.bigquery.load import load_table, require_dataset
+from gpu_pipelines.data.sources.files_read import FilesOfSources
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.sources import source_of
@@ -148,6 +149,7 @@ class _Prediction:
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-source-") as scratch:
             rows = self._settings.rows(self._task)
             source = RowSource(rows, self._inputs, self._settings.key_column, Path(scratch) / "source")
+            FilesOfSources(source.files, None).say()
             meter = Meter(source.files)
             left = _Left(work, source.pieces(meter, self._piece_rows), check)
             progress = Progress("predicting", meter)

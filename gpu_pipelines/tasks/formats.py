@@ -30,6 +30,15 @@ class Format:
     place: int = 0
 
 
+#: All names of files in the formats of images that are read, as Pillow has them.
+_IMAGES = (
+    ".apng", ".avif", ".avifs", ".bmp", ".dds", ".gif", ".icb", ".ico", ".j2c", ".j2k", ".jfif", ".jp2", ".jpc", ".jpe",
+    ".jpeg", ".jpf", ".jpg", ".jpx", ".pbm", ".pcx", ".pfm", ".pgm", ".png", ".pnm", ".ppm", ".tga", ".tif", ".tiff",
+    ".vda", ".vst", ".webp",
+)  # fmt: skip
+#: PNG, JPEG, GIF, WebP and TIFF; what others begin with may begin a text as well.
+_IMAGES_BEGIN = (b"\x89PNG\r\n", b"\xff\xd8\xff", b"GIF8", b"RIFF", b"II*\0", b"MM\0*")
+
 #: By the name in `source_format`. The bytes are those of https://parquet.apache.org/docs/file-format/, of Arrow's "IPC
 #: File Format" and "Encapsulated message format", and of POSIX.1-1988.
 FORMATS = {
@@ -68,7 +77,7 @@ FORMATS = {
         begins=(b"ustar",),
         place=257,
     ),
-    "images": Format("images", (".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff", ".ppm", ".pgm")),
+    "images": Format("images", _IMAGES, begins=_IMAGES_BEGIN),
 }
 #: Formats of tables: rows with columns.
 TABLES = tuple(name for name, each in FORMATS.items() if each.is_table)

@@ -191,6 +191,8 @@ def test_missing_values_are_drift(numbers: Champion, tmp_path: Path) -> None:
     found = check(numbers, source)
     assert named(found) == {"normal is missing", "rows that cannot be used"}
     assert sum(found.unusable.values()) == 60
+    found.save(tmp_path / "drift.json")
+    assert DriftCheck.load(tmp_path / "drift.json") == found
 
 
 def test_rows_that_lacked_another_column_in_training_do_not_count_and_those_that_lacked_this_one_do(

@@ -21,11 +21,13 @@ from predicting import exported, predicted, rejected, write_lines, written
 from server_process import started
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.image_features import IMAGE_FORMATS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction import worker
 from gpu_pipelines.prediction.outputs import Predictions, filled_in
 from gpu_pipelines.prediction.settings import PredictSettings
 from gpu_pipelines.serving.predictor import Predictor
+from gpu_pipelines.tasks.formats import FORMATS
 
 WORDS = ["the", "bee", "sees", "a", "cat", "and", "an", "ant"]
 TASKS = ("image_classification", "text_classification", "regression", "token_classification", "causal_lm")
@@ -149,6 +151,22 @@ def test_what_an_image_is_found_in_makes_no_difference(model: Any, tmp_path: Pat
     assert "instance" not in found["bytes.parquet"][0]
     predicted(model("image_classification"), tmp_path / "bytes.parquet", tmp_path / "out", key_column="id")
     assert [row["key"] for row in written(tmp_path / "out")] == list(range(20))
+
+
+def test_every_image_that_is_read_in_training_is_found_in_a_folder_and_what_is_passed_over_is_said(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Image.init()
+    suffixes = {suffix for suffix, name in Image.registered_extensions().items() if name in IMAGE_FORMATS}
+    assert set(FORMATS["images"].suffixes) == suffixes
+    folder = tmp_path / "photos"
+    folder.mkdir()
+    for name in ("a.jfif", "b.JP2", "c.avif", "d.tga", "5f1e0c"):
+        (folder / name).write_bytes(png(3))
+    (folder / "e.heic").write_bytes(b"no format that is read")
+    predicted(model("image_classification"), folder, tmp_path / "out")
+    assert [row["key"] for row in written(tmp_path / "out")] == ["5f1e0c", "a.jfif", "b.JP2", "c.avif", "d.tga"]
+    assert "warning: passed over 1 × neither its name nor its content tells a format" in capsys.readouterr().out
 
 
 def test_rows_that_cannot_be_predicted_are_listed_with_their_reasons_and_counted(model: Any, tmp_path: Path) -> None:
