@@ -50,7 +50,7 @@ class DriftCheck:
         rows: of now, each content once.
         rows_used: so many were looked at.
         rows_repeated: left out because the same content was there before.
-        unusable: how many could not be predicted, by reason.
+        unusable: how many of the rows that were looked at could not be predicted, by reason.
         reference_rows: of the profile.
         profile: where the profile came from: the registry, or a dataset.
         level, least_effect: what an alarm takes.
@@ -176,7 +176,7 @@ def _unusable(
         for reason, rows in profile.rejected.items()
         if "label" not in reason and not reason.startswith(WITHOUT_NUMBER)
     )
-    found = {_UNUSABLE: ((rejected, profile.rows_read), (sum(live.unusable.values()), live.rows))}
+    found = {_UNUSABLE: ((rejected, profile.rows_read), (sum(live.unusable.values()), len(live.kept)))}
     if live.is_log:
         return found
     every = live.rows + live.repeated

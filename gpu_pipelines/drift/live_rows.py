@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import json
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -24,6 +24,7 @@ from gpu_pipelines.prediction.source_rows import RowSource, choices_of, read_val
 from gpu_pipelines.serving.predictor import Inputs, Predictor, row_or_why_not
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.tasks.formats import FORMATS
+from gpu_pipelines.tasks.regression.prepare import number_in
 
 _AT_ONCE = 64
 NOT_JSON, NO_REQUEST = "request is no JSON", "request cannot be predicted"
@@ -41,15 +42,15 @@ class LiveRows:
     """A sample of the rows of now.
 
     Attributes:
-        kept: the sample, in an order that is as good as any.
+        kept: the sample, in an order that is as good as any, with what could not be read.
         rows: how many there are in all, each content once.
         repeated: how many were left out because the same content was there before.
-        unusable: how many cannot be predicted, by reason.
-        missing: by column of numbers, how many rows have none.
+        unusable: how many of the sample cannot be predicted, by reason.
+        missing: by column of numbers, in how many of all rows it is the first without one.
         is_log: whether they are logged requests.
     """
 
-    kept: list[Live] = field(default_factory=list)
+    kept: list[Live | Problem] = field(default_factory=list)
     rows: int = 0
     repeated: int = 0
     unusable: Counter[str] = field(default_factory=Counter)
@@ -94,8 +95,9 @@ def usable_rows(live: LiveRows, predictor: Predictor) -> Iterator[list[Any]]:
     """
     parameters = predictor.checked({})
     for start in range(0, len(live.kept), _AT_ONCE):
-        some = live.kept[start : start + _AT_ONCE]
-        made = [
+        some = [each for each in live.kept[start : start + _AT_ONCE] if isinstance(each, Live)]
+        made: list[Any] = [each for each in live.kept[start : start + _AT_ONCE] if isinstance(each, Problem)]
+        made += [
             row_or_why_not(partial(_row_of_instance, predictor, each.value, parameters))
             for each in some
             if each.is_instance
@@ -160,26 +162,22 @@ def _of_source(source: RowSource, inputs: Inputs, found: LiveRows) -> Iterator[L
     for piece in source.pieces(Meter(source.files)):
         for row in piece.rows:
             value = row.value
-            if isinstance(value, dict):
-                lacks = [name for name in inputs.columns if _is_missing(value.get(name))]
-                found.missing.update(lacks)
+            if isinstance(value, dict) and (lacked := _first_lacked(value, inputs.columns)):
+                found.missing[lacked] += 1
             yield value if isinstance(value, Problem) else Live(value)
 
 
-def _is_missing(value: Any) -> bool:
-    return value is None or value != value or (isinstance(value, str) and not value.strip())
+def _first_lacked(values: Mapping[str, Any], columns: Sequence[str]) -> str | None:
+    """The first column without a number: a row that was rejected in training counts under one column as well."""
+    return next((name for name in columns if isinstance(number_in(values, name), Problem)), None)
 
 
-def _sample(live: Iterator[Live | Problem], most: int, found: LiveRows) -> list[Live]:
-    """The rows with the smallest hashes of their contents, each content once."""
-    heap: list[tuple[int, int, Live]] = []
+def _sample(live: Iterator[Live | Problem], most: int, found: LiveRows) -> list[Live | Problem]:
+    """The rows with the smallest hashes of their contents, each content once; of what cannot be read, of its place."""
+    heap: list[tuple[int, int, Live | Problem]] = []
     seen: set[int] = set()
     for number, row in enumerate(live):
-        if isinstance(row, Problem):
-            found.unusable[row.reason] += 1
-            found.rows += 1
-            continue
-        place = _hash(row)
+        place = _hash([row.reason, number] if isinstance(row, Problem) else row.value)
         if place in seen:
             found.repeated += 1
             continue
@@ -193,10 +191,9 @@ def _sample(live: Iterator[Live | Problem], most: int, found: LiveRows) -> list[
     return [row for _, _, row in sorted(heap, key=lambda each: -each[0])]
 
 
-def _hash(row: Live) -> int:
-    value = row.value
+def _hash(value: Any) -> int:
     if isinstance(value, SourceFile):  # which is not read for it
-        content = value.name.encode("utf-8", "surrogatepass")
+        content = value.place.encode("utf-8", "surrogatepass")
     elif isinstance(value, bytes):
         content = value
     else:

@@ -99,9 +99,10 @@ def lacking_differ(before: tuple[int, int], now: tuple[int, int]) -> Difference:
         return NONE
     p_value = float(stats.fisher_exact(cells[::-1], alternative="greater").pvalue)
     shares = cells[:, 0] / cells.sum(axis=1)
-    share = cells[:, 0].sum() / cells.sum()
+    more = float(shares[1] - shares[0])
+    share = float(cells[:, 0].sum() / cells.sum())
     deviation = math.sqrt(share * (1 - share)) or 1.0
-    return Difference("Fisher", float(shares[1] - shares[0]), p_value, max(0.0, shares[1] - shares[0]) / deviation)
+    return Difference("Fisher", more, p_value, max(0.0, more) / deviation)
 
 
 def points_differ(before: np.ndarray, now: np.ndarray, seed: int = 0) -> Difference:

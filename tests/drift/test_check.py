@@ -210,6 +210,35 @@ def test_rows_that_lacked_another_column_in_training_do_not_count_and_those_that
         assert named(found) == ({"normal is missing", "rows that cannot be used"} if is_missing else set())
 
 
+def test_rows_that_lack_several_columns_count_as_in_training_and_those_that_cannot_be_used_among_the_sample(
+    numbers: Champion, tmp_path: Path
+) -> None:
+    source = rows(numbers, tmp_path / "rows", 400)
+    head, *lines = source.read_text().splitlines()
+    lines[:80] = [",," + line.split(",", 2)[2] for line in lines[:80]]
+    source.write_text("\n".join([head, *lines]) + "\n")
+    model = shutil.copytree(numbers.model, tmp_path / "model")
+    profile = Profile.load(model / PROFILE)
+    replace(profile, rejected={without_number(head.split(",")[0]): profile.rows_read // 5}).save(model / PROFILE)
+    found = check_for_drift(DriftSettings(source=str(source)), model_in(model, str(model)))
+    assert named(found) == set()
+    sampled = check(numbers, source, max_rows=200)
+    [unusable] = [each for each in sampled.findings if each.name == "rows that cannot be used"]
+    assert sum(sampled.unusable.values()) == 200 - sampled.rows_used > 20
+    assert unusable.now == f"{(200 - sampled.rows_used) / 200:.2%}"
+
+
+def test_images_of_one_name_in_several_folders_are_several(images: Champion, tmp_path: Path) -> None:
+    rows(images, tmp_path / "all", 60, kind="images")
+    for number, image in enumerate((tmp_path / "all").glob("*.png")):
+        folder = tmp_path / "rows" / f"{number}"
+        folder.mkdir(parents=True)
+        shutil.copy(image, folder / "photo.png")
+        (folder / "metadata.csv").write_text("image\nphoto.png\n")
+    found = check(images, tmp_path / "rows", min_rows=20)
+    assert (found.rows_used, found.rows_repeated) == (60, 0)
+
+
 def test_the_same_profile_gives_the_same_file_and_is_no_part_of_the_model(numbers: Champion, tmp_path: Path) -> None:
     profile_of(numbers.model, numbers.dataset).save(tmp_path / PROFILE)
     assert (tmp_path / PROFILE).read_bytes() == (numbers.model / PROFILE).read_bytes()
