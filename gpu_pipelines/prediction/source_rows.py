@@ -181,13 +181,25 @@ class RowSource:
     def _text(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
         column = self._columns[0]
         text = row.get(column)
+        if self._inputs.words and (isinstance(text, list) or column in self._inputs.words):
+            return self._in_words(column, text)
         if isinstance(text, list) and all(isinstance(word, str) for word in text):
-            text = " ".join(text)  # the words of token classification
+            text = " ".join(text)
         if not isinstance(text, str) or not text:
             return Problem(NO_TEXT, f"{column!r} is empty or no text"), None
         if problem := encoding_problem([text]):
             return problem, None
         return text, {self._inputs.field: text}
+
+    def _in_words(self, column: str, value: Any) -> tuple[Any, Any]:
+        """A text in words, as tables are read in training: a list, or words with blanks between them."""
+        words = value.split() if isinstance(value, str) else value
+        if not isinstance(words, list) or not words:
+            return Problem(NO_TEXT, f"{column!r} is empty or no text"), None
+        words = ["" if word is None else str(word) for word in words]
+        if problem := encoding_problem(words):
+            return problem, None
+        return words, {self._inputs.field: words}
 
 
 def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tuple[tuple[str, ...], ...]:
@@ -205,8 +217,15 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
     elif inputs.kind == NUMBERS:
         named = [inputs.columns, (inputs.field,)]
     else:
-        named = [(settings.text_column,), (inputs.field,)]
+        named = [(settings.text_column,), (inputs.field,), *((column,) for column in inputs.words)]
     return tuple(tuple(dict.fromkeys((*columns, *key))) for columns in named)
+
+
+def characters(value: Any) -> int:
+    """How long a text is, or the words of one; 0 of what is neither."""
+    if isinstance(value, list):
+        return sum(len(word) + 1 for word in value)
+    return len(value) if isinstance(value, str) else 0
 
 
 def _key(value: Any) -> Any:
@@ -219,4 +238,4 @@ def _key(value: Any) -> Any:
 
 
 def _weight(row: InputRow) -> int:
-    return _ROW + (len(row.value) if isinstance(row.value, (str, bytes)) else 0)
+    return _ROW + (len(row.value) if isinstance(row.value, bytes) else characters(row.value))

@@ -17,7 +17,7 @@ from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT, Problem
 from gpu_pipelines.data.units.parallel import in_order
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.prediction.source_rows import InputRow, Piece, read_value
+from gpu_pipelines.prediction.source_rows import InputRow, Piece, characters, read_value
 from gpu_pipelines.prediction.written import Form, Prediction
 from gpu_pipelines.serving.batching import Unfinished
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Predictor
@@ -149,7 +149,7 @@ class _Worker:
     def _batches(self, piece: Piece, found: list[Any]) -> Iterator[list[tuple[int, Any]]]:
         """The rows of a piece as the model takes them, with their numbers; `found` gets what is wrong with others."""
         # Texts of like length fill a batch with little padding.
-        order = sorted(range(len(piece.rows)), key=lambda number: _length(piece.rows[number]))
+        order = sorted(range(len(piece.rows)), key=lambda number: characters(piece.rows[number].value))
         size = _IMAGES_AT_ONCE if self._work.kind == IMAGES else _OTHERS_AT_ONCE
         chunks = (order[start : start + size] for start in range(0, len(order), size))
         batch: list[tuple[int, Any]] = []
@@ -233,10 +233,6 @@ class _Failure(NamedTuple):
     def problem(self) -> Problem:
         told = (str(self.error).strip() or "no message").splitlines()[0]
         return Problem(FAILED, f"{type(self.error).__name__}: {told[:300]}")
-
-
-def _length(row: InputRow) -> int:
-    return len(row.value) if isinstance(row.value, str) else 0
 
 
 def _rejected(row: InputRow, problem: Problem) -> dict[str, Any]:

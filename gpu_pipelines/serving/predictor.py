@@ -32,11 +32,14 @@ class Inputs(NamedTuple):
         kind: `IMAGES`, `TEXTS` or `NUMBERS`.
         field: of an instance; a table may have it as a column.
         columns: of numbers, those of a table that hold them.
+        words: columns of a table that may hold a text in words, of a model that takes lists of words as they are; a
+            list for any other is joined by blanks.
     """
 
     kind: str
     field: str
     columns: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
 
 
 class Predictor(ABC):

@@ -169,6 +169,29 @@ def test_every_image_that_is_read_in_training_is_found_in_a_folder_and_what_is_p
     assert "warning: passed over 1 × neither its name nor its content tells a format" in capsys.readouterr().out
 
 
+def test_words_in_a_list_are_those_that_a_tagger_was_trained_with(model: Any, tmp_path: Path) -> None:
+    """Nothing is cut at marks, from whatever table or request."""
+    words = [["the", "U.S.", "cat", "didn't", "see", f"{number},{number}"] for number in range(40)]
+    write_lines(tmp_path / "lists.jsonl", [{"tokens": each, "ner_tags": ["O"] * 6} for each in words])
+    write_lines(tmp_path / "blanks.jsonl", [{"words": " ".join(each)} for each in words])
+    pq.write_table(pa.table({"text": words}), tmp_path / "lists.parquet")
+    found = {}
+    for source in ("lists.jsonl", "blanks.jsonl", "lists.parquet"):
+        predicted(model("token_classification"), tmp_path / source, tmp_path / "out")
+        found[source] = [row["prediction"] for row in written(tmp_path / "out")]
+        assert [row["instance"] for row in written(tmp_path / "out")] == [{"text": each} for each in words]
+    first = found["lists.jsonl"]
+    assert found == dict.fromkeys(found, first)
+    assert sum(len(each["entities"]) for each in first) > 40
+    for row, prediction in zip(words, first, strict=True):
+        assert all(set(entity["word"].split(" ")) <= set(row) for entity in prediction["entities"])
+    with started(model("token_classification")) as server:
+        require_close(server.predict([{"text": each} for each in words]).json()["predictions"], first)
+        refused = server.predict([{"text": ["a", "cat "]}])
+    assert refused.status_code == 400
+    assert "text has 'cat ', and is a list. Send a text, or a list of words" in refused.json()["error"]
+
+
 def test_rows_that_cannot_be_predicted_are_listed_with_their_reasons_and_counted(model: Any, tmp_path: Path) -> None:
     folder = tmp_path / "photos"
     folder.mkdir()

@@ -10,18 +10,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
-from gpu_pipelines.serving.predictor import Predictor
+from gpu_pipelines.serving.predictor import TEXTS, Inputs, Predictor
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import WrongRequest, text_of
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.text_recipe import encoder_logits
 from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
 from gpu_pipelines.tasks.token_classification.scoring import as_answer
-from gpu_pipelines.tasks.token_classification.words import WordEncoder, entities_in, words_in
+from gpu_pipelines.tasks.token_classification.words import WordEncoder, entities_in, is_word, placed, words_in
+
+#: Columns that hold words, as those that are trained with.
+_COLUMNS = ("tokens", "words")
 
 
 class _Row(NamedTuple):
     text: str
+    words: Sequence[tuple[str, int]]
     tokens: np.ndarray
     begins: np.ndarray
 
@@ -30,6 +34,9 @@ class Tagger(Predictor):
     """A model of entities; see `Predictor`."""
 
     field = "text"
+    value = {  # noqa: RUF012 (read only)
+        "anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}, "minItems": 1}]
+    }
     example = {"text": "a text"}  # noqa: RUF012 (read only)
     answer = {  # noqa: RUF012 (read only)
         "type": "object",
@@ -45,16 +52,25 @@ class Tagger(Predictor):
         self._encoding = threading.Lock()
         self._max_characters = settings.max_characters
 
-    def read(self, instance: Any, parameters: Any) -> Pending:
-        text = text_of(instance, "text", self._max_characters)
-        return Pending(len(text) * PIXELS_OF_A_CHARACTER, lambda: self._encoded(text))
+    @classmethod
+    def inputs_of(cls, directory: Path) -> Inputs:
+        return Inputs(TEXTS, cls.field, words=_COLUMNS)
 
-    def _encoded(self, text: str) -> _Row:
-        words = [word for word, _ in words_in(text)]
+    def read(self, instance: Any, parameters: Any) -> Pending:
+        given = instance.get("text") if isinstance(instance, dict) else None
+        if isinstance(given, list):
+            _require_words(given)
+            text, words = text_of({**instance, "text": " ".join(given)}, "text", self._max_characters), placed(given)
+        else:
+            text = text_of(instance, "text", self._max_characters)
+            words = words_in(text)
+        return Pending(len(text) * PIXELS_OF_A_CHARACTER, lambda: self._encoded(text, words))
+
+    def _encoded(self, text: str, words: Sequence[tuple[str, int]]) -> _Row:
         if not words:
             raise WrongRequest("text has no words. Send a text.")
         with self._encoding:
-            return _Row(text, *self._encoder.encode([words])[0])
+            return _Row(text, words, *self._encoder.encode([[word for word, _ in words]])[0])
 
     def columns(self, rows: Sequence[_Row]) -> dict[str, np.ndarray]:
         lengths = np.array([len(row.tokens) for row in rows], dtype=np.int32)
@@ -68,7 +84,8 @@ class Tagger(Predictor):
         for tokens, tags, length in zip(columns["tokens"], columns["tags"], columns["tokens_length"], strict=True):
             begins = np.where(tags[:length] > 0, 0, -1)
             # Which words they are is not kept, and nobody asks.
-            found.append(_Row(" ".join("x" * int((begins >= 0).sum())), tokens[:length], begins))
+            words = ["x"] * int((begins >= 0).sum())
+            found.append(_Row(" ".join(words), placed(words), tokens[:length], begins))
         return found
 
     def predict(self, rows: Sequence[_Row]) -> list[dict[str, Any]]:
@@ -82,5 +99,12 @@ class Tagger(Predictor):
         chosen = of_words.argmax(axis=1)
         entities = entities_in([self._recipe.tags[number] for number in chosen])
         scores = [float(of_words[e.first : e.last + 1].max(axis=1).mean()) for e in entities]
-        answers = as_answer(row.text, entities)
+        answers = as_answer(row.text, row.words, entities)
         return {"entities": [{**answer, "score": score} for answer, score in zip(answers, scores, strict=True)]}
+
+
+def _require_words(given: Sequence[Any]) -> None:
+    wrong = next((word for word in given if not (isinstance(word, str) and is_word(word))), None)
+    if not given or wrong is not None:
+        told = f"has {wrong!r:.60}" if given else "is empty"
+        raise WrongRequest(f"text {told}, and is a list. Send a text, or a list of words without blanks in them.")

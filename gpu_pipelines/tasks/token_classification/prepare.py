@@ -18,7 +18,7 @@ from gpu_pipelines.data.text.survey import Survey
 from gpu_pipelines.data.text.work import RowForm, TextRows, UsableText, one_to_a_row
 from gpu_pipelines.data.usable import require_rows
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.tasks.token_classification.words import OUTSIDE, WordEncoder
+from gpu_pipelines.tasks.token_classification.words import OUTSIDE, WordEncoder, is_word
 
 _TAG = re.compile(r"O|[BI]-\S+")
 #: IOBES, BILOU and BMES say the end of an entity and one of a single word too, which IOB2 tells by the next tag.
@@ -119,7 +119,7 @@ def _iob2(tag: str) -> str:
 def _problem(words: list[str], tags: list[str]) -> Problem | None:
     if not words:
         return Problem("no text", "there are no words; give a list, or a text with blanks between the words")
-    if any(len(word.split()) != 1 or word != word.strip() for word in words):
+    if not all(map(is_word, words)):
         return Problem("malformed words", "a word is empty or has a blank in it")
     if len(words) != len(tags):
         return Problem("malformed tags", f"{len(words):,} words and {len(tags):,} tags")

@@ -160,12 +160,17 @@ class EntityScoring(Scoring):
     def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
         text = instance["text"]
         tags = [self._tags[int(number) - 1] for number in predicted if number > 0]
-        return {"entities": as_answer(text, entities_in(tags))}
+        return {"entities": as_answer(text, words_in(text), entities_in(tags))}
 
 
-def as_answer(text: str, entities: Sequence[Entity]) -> list[dict[str, Any]]:
-    """Entities of a text, in the words of Hugging Face's pipelines: type, text, and the places of its characters."""
-    words = words_in(text)
+def as_answer(text: str, words: Sequence[tuple[str, int]], entities: Sequence[Entity]) -> list[dict[str, Any]]:
+    """Entities of a text, in the words of Hugging Face's pipelines: type, text, and the places of its characters.
+
+    Args:
+        text: the text.
+        words: of it, each with the place of its first character.
+        entities: by the numbers of these words.
+    """
     found = []
     for kind, first, last in entities:
         start, stop = words[first][1], words[last][1] + len(words[last][0])

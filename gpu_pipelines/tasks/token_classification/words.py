@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,6 +27,17 @@ class Entity(NamedTuple):
 def words_in(text: str) -> list[tuple[str, int]]:
     """The words of a text, each with the place of its first character."""
     return [(match[0], match.start()) for match in _WORD.finditer(text)]
+
+
+def is_word(text: str) -> bool:
+    """Whether something can stand among words with blanks between them."""
+    return len(text.split()) == 1 and text == text.strip()
+
+
+def placed(words: Sequence[str]) -> list[tuple[str, int]]:
+    """Words with blanks between them, each with the place of its first character."""
+    ends = accumulate(len(word) + 1 for word in words)
+    return list(zip(words, chain([0], ends), strict=False))
 
 
 def entities_in(tags: Sequence[str]) -> list[Entity]:
