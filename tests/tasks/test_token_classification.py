@@ -13,9 +13,15 @@ import datasets
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
+import torch
 from cut_off import require_same_bits
 from seqeval import metrics as seqeval
 from seqeval.metrics.sequence_labeling import get_entities
+from tokenizers import Tokenizer
+from tokenizers.models import WordPiece
+from tokenizers.normalizers import BertNormalizer
+from tokenizers.pre_tokenizers import BertPreTokenizer
+from transformers import BertTokenizerFast
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.examples import Examples
@@ -29,6 +35,8 @@ from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
 from gpu_pipelines.tasks.token_classification.sample import write_manual
 from gpu_pipelines.tasks.token_classification.scoring import EntityScores
 from gpu_pipelines.tasks.token_classification.words import entities_in
@@ -173,6 +181,22 @@ def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
     entities = predictor.predict([predictor.read({"text": text}, None).row()])[0]["entities"]
     assert [(e["entity_group"], e["word"]) for e in entities] == [("PER", "Barbara Ada"), ("LOC", "Lima")]
     assert all(text[e["start"] : e["end"]] == e["word"] and 0 < e["score"] <= 1 for e in entities)
+
+
+def test_a_word_that_the_tokenizer_leaves_out_does_not_move_the_entities_after_it(tmp_path: Path) -> None:
+    """As those of BERT do with the mark that makes an emoji coloured."""
+    known = {word: number for number, word in enumerate(["[PAD]", "[UNK]", "[CLS]", "[SEP]", "in", "berlin"])}
+    tokenizer = Tokenizer(WordPiece(known, unk_token="[UNK]"))
+    tokenizer.normalizer, tokenizer.pre_tokenizer = BertNormalizer(lowercase=True), BertPreTokenizer()
+    BertTokenizerFast(tokenizer_object=tokenizer, model_max_length=32).save_pretrained(tmp_path / "tokenizer")
+    recipe = TokenClassification(["O", "B-LOC"], TextTokenizer.read(tmp_path / "tokenizer"), 32)
+    model: Any = recipe.build_model("bert-micro")
+    model.classifier.bias.data.copy_(torch.tensor([0.0, 100.0]))  # every word is an entity
+    recipe.export(model.eval(), tmp_path / "model")
+    predictor = load_predictor(tmp_path / "model", ServerSettings())
+    text = "in \u2764\ufe0f Berlin"
+    [found] = predictor.predict([predictor.read({"text": text}, None).row()])
+    assert [entity["word"] for entity in found["entities"]] == ["in", "\u2764", "Berlin"]
 
 
 @pytest.mark.slow  # the engine is the same; that of regression is in the normal run

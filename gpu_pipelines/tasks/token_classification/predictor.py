@@ -82,9 +82,10 @@ class Tagger(Predictor):
     def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
         found = []
         for tokens, tags, length in zip(columns["tokens"], columns["tags"], columns["tokens_length"], strict=True):
-            begins = np.where(tags[:length] > 0, 0, -1)
+            are_first = tags[:length] > 0
+            begins = np.where(are_first, np.cumsum(are_first) - 1, -1)
             # Which words they are is not kept, and nobody asks.
-            words = ["x"] * int((begins >= 0).sum())
+            words = ["x"] * int(are_first.sum())
             found.append(_Row(" ".join(words), placed(words), tokens[:length], begins))
         return found
 
@@ -96,10 +97,12 @@ class Tagger(Predictor):
 
     def _prediction(self, row: _Row, probabilities: np.ndarray) -> dict[str, Any]:
         of_words = probabilities[: len(row.begins)][row.begins >= 0]
+        # A word that the tokenizer leaves out, such as the mark that makes an emoji coloured, has no token.
+        words = [row.words[number] for number in row.begins[row.begins >= 0]]
         chosen = of_words.argmax(axis=1)
         entities = entities_in([self._recipe.tags[number] for number in chosen])
         scores = [float(of_words[e.first : e.last + 1].max(axis=1).mean()) for e in entities]
-        answers = as_answer(row.text, row.words, entities)
+        answers = as_answer(row.text, words, entities)
         return {"entities": [{**answer, "score": score} for answer, score in zip(answers, scores, strict=True)]}
 
 
