@@ -255,6 +255,15 @@ def test_the_numbers_of_rows_that_pandas_writes_are_not_learned_from(tmp_path: P
         assert Dataset(tmp_path / f"of {name}").manifest.preprocessing["inputs"] == ["x"], name
 
 
+def test_truth_values_are_numbers_in_every_table(tmp_path: Path) -> None:
+    rows = pandas.DataFrame({"x": np.arange(200.0), "new": np.arange(200) % 3 == 0, "label": np.arange(200.0) ** 2})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    rows.to_parquet(tmp_path / "rows.parquet")
+    csv, parquet = (prepared(tmp_path / kind, tmp_path / f"rows.{kind}").manifest for kind in ("csv", "parquet"))
+    assert csv.fingerprint == parquet.fingerprint
+    assert csv.rejected == {}
+
+
 def test_rows_without_a_number_are_rejected_with_the_reason_and_wrong_requests_refused(tmp_path: Path) -> None:
     rows = ["a,b,label", *(f"{n},{n * n % 17},{n / 2}" for n in range(60)), "1,,2", "1,2,inf", "1,2,much", "1,1e39,2"]
     (tmp_path / "rows.csv").write_text("\n".join(rows))

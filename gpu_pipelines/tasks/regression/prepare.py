@@ -31,6 +31,7 @@ INPUT = "input."
 TARGET = "target"
 #: Features and targets are float32.
 _LARGEST = float(np.finfo(np.float32).max)
+_TRUTH = {"true": 1.0, "false": 0.0}
 _OTHERS = "feature_columns can leave it out"
 
 
@@ -137,12 +138,16 @@ def numbers_of(row: Mapping[str, Any], settings: PrepareSettings) -> str | Probl
 
 
 def number_in(row: Mapping[str, Any], column: str) -> float | Problem:
-    """The number that a row has in a column, or why it has none; text is read as Python reads numbers."""
+    """The number that a row has in a column, or why it has none; text is read as Python reads numbers.
+
+    Truth values are 1 and 0 in any table: as JSON and Parquet have them, and as text in CSV.
+    """
     value = row.get(column)
     if value is None or (isinstance(value, str) and not value.strip()) or value != value:
         return Problem(without_number(column), f"the column {column!r} is empty")
     try:
-        number = float(value)
+        known = _TRUTH.get(value.strip().lower()) if isinstance(value, str) else None
+        number = float(value) if known is None else known
     except (TypeError, ValueError, OverflowError):
         return Problem(without_number(column), f"the column {column!r} holds {str(value)[:80]!r}")
     if abs(number) <= _LARGEST:
