@@ -48,6 +48,7 @@ class LiveRows:
         unusable: how many of the sample cannot be predicted, by reason.
         missing: by column of numbers, in how many of all rows it is the first without one.
         is_log: whether they are logged requests.
+        are_asked: whether the model is asked for each as it is: as logged, or in a column of what it is asked.
     """
 
     kept: list[Live | Problem] = field(default_factory=list)
@@ -56,6 +57,7 @@ class LiveRows:
     unusable: Counter[str] = field(default_factory=Counter)
     missing: Counter[str] = field(default_factory=Counter)
     is_log: bool = False
+    are_asked: bool = True
 
 
 def live_rows(settings: DriftSettings, task: str, inputs: Inputs, scratch: Path) -> LiveRows:
@@ -81,7 +83,9 @@ def live_rows(settings: DriftSettings, task: str, inputs: Inputs, scratch: Path)
         found.is_log = True
         live: Iterator[Live | Problem] = _logged(files, columns, settings.days)
     else:
-        live = _of_source(RowSource(settings.rows(task), inputs, "", scratch / "rows"), inputs, found)
+        source = RowSource(settings.rows(task), inputs, "", scratch / "rows")
+        found.are_asked = source.columns[:1] == (inputs.field,)
+        live = _of_source(source, inputs, found)
     found.kept = _sample(live, settings.max_rows, found)
     return found
 
@@ -104,7 +108,8 @@ def usable_rows(live: LiveRows, predictor: Predictor) -> Iterator[list[Any]]:
         ]
         values = [read_value(each.value) for each in some if not each.is_instance]
         usable = [each for each in values if not isinstance(each, Problem)]
-        made += [*predictor.rows_of(usable, parameters), *(each for each in values if isinstance(each, Problem))]
+        rows_of = predictor.rows_of if live.are_asked else predictor.rows_of_documents
+        made += [*rows_of(usable, parameters), *(each for each in values if isinstance(each, Problem))]
         for row in made:
             if isinstance(row, (Problem, WrongRequest)):
                 live.unusable[row.reason if isinstance(row, Problem) else NO_REQUEST] += 1

