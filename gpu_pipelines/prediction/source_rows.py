@@ -21,6 +21,7 @@ from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
 from gpu_pipelines.data.sources.sources import open_source
+from gpu_pipelines.data.text.sources import MALFORMED_MESSAGES, TOOLS, chat_in, messages_in
 from gpu_pipelines.data.units.parallel import batches
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import RowsToPredict
@@ -184,6 +185,8 @@ class RowSource:
     def _text(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
         column = self.columns[0]
         text = row.get(column)
+        if self._inputs.chats and (found := self._chat(row, column)) is not None:
+            return found
         if self._inputs.words and (isinstance(text, list) or column in self._inputs.words):
             return self._in_words(column, text)
         if isinstance(text, list) and all(isinstance(word, str) for word in text):
@@ -193,6 +196,17 @@ class RowSource:
         if problem := encoding_problem([text]):
             return problem, None
         return text, {self._inputs.field: text}
+
+    def _chat(self, row: Mapping[str, Any], column: str) -> tuple[Any, Any] | None:
+        """A conversation, a list of messages or such a list as JSON, as an instance has it; None of another text."""
+        given = messages_in(row.get(column))
+        if not isinstance(given, list) or not given:
+            return (MALFORMED_MESSAGES, None) if given and column in self._inputs.chats else None
+        chat = chat_in([given], row.get(TOOLS) if TOOLS in self.columns else None)
+        if isinstance(chat, Problem):
+            return chat, None
+        instance = {"messages": chat.messages, **({TOOLS: chat.tools} if chat.tools else {})}
+        return instance, instance
 
     def _in_words(self, column: str, value: Any) -> tuple[Any, Any]:
         """A text in words, as tables are read in training: a list, or words with blanks between them."""
@@ -220,12 +234,16 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
     elif inputs.kind == NUMBERS:
         named = [inputs.columns, (inputs.field,)]
     else:
-        named = [(settings.text_column,), (inputs.field,), *((column,) for column in inputs.words)]
+        named = [(settings.text_column,), (inputs.field,), *((column,) for column in (*inputs.words, *inputs.chats))]
+    if inputs.chats:
+        named = [choice for columns in named for choice in ((*columns, TOOLS), columns)]
     return tuple(tuple(dict.fromkeys((*columns, *key))) for columns in named)
 
 
 def characters(value: Any) -> int:
-    """How long a text is, or the words of one; 0 of what is neither."""
+    """How long a text is, the words of one, or the messages of a conversation; 0 of anything else."""
+    if isinstance(value, dict) and isinstance(messages := value.get("messages"), list):
+        return sum(len(message.get("content") or "") for message in messages)
     if isinstance(value, list):
         return sum(len(word) + 1 for word in value)
     return len(value) if isinstance(value, str) else 0

@@ -34,12 +34,14 @@ class Inputs(NamedTuple):
         columns: of numbers, those of a table that hold them.
         words: columns of a table that may hold a text in words, of a model that takes lists of words as they are; a
             list for any other is joined by blanks.
+        chats: columns of a table that may hold messages, of a model that answers them; `tools` may stand beside them.
     """
 
     kind: str
     field: str
     columns: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
+    chats: tuple[str, ...] = ()
 
 
 class Predictor(ABC):
@@ -55,6 +57,7 @@ class Predictor(ABC):
         device: where it is.
         field: the one field of an instance.
         value: the schema of its value, in the terms of JSON Schema; in the Open Inference Protocol it is a text.
+        instance: the schema of an instance; left out, one with that field.
         example: an instance that it can predict.
         labels: the classes; empty where there are none.
         parameters: the schema of each parameter of a request, in the terms of JSON Schema.
@@ -68,6 +71,7 @@ class Predictor(ABC):
     device: torch.device
     field: str
     value: Mapping[str, Any] = {"type": "string"}
+    instance: Mapping[str, Any] | None = None
     example: Mapping[str, Any]
     labels: Sequence[str] = ()
     parameters: Mapping[str, Any] = {}

@@ -100,6 +100,16 @@ class BatchEncoder:
         return self._of_chats.conversation(chat, asks=asks)
 
     @property
+    def has_chat_template(self) -> bool:
+        """Whether it can encode conversations."""
+        return bool(self._config.get("chat_template")) or (self._directory / "chat_template.jinja").is_file()
+
+    @property
+    def special_tokens(self) -> frozenset[int]:
+        """The numbers of the tokens that are no text."""
+        return frozenset(n for n, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
+
+    @property
     def _of_chats(self) -> TextEncoder:
         if self._chats is None:
             self._chats = TextEncoder.load(str(self._directory))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,7 +23,7 @@ TOOLS = "tools"
 #: Who speaks, as datasets of the form of ShareGPT call it, and as chat templates do.
 _ROLES = {"human": "user", "gpt": "assistant"}
 #: Columns that hold chats, by whoever made them.
-_CHATS = ("messages", "conversations")
+CHATS = ("messages", "conversations")
 _MAY_BE_MESSAGES = re.compile(r"\s*\[\s*\{")
 #: What is wrong with a list of messages of which one is none.
 MALFORMED_MESSAGES = Problem(
@@ -99,7 +99,7 @@ def plain_texts(
     Raises:
         UserError: a file cannot be read or lacks a column.
     """
-    are_chats = columns[0] in _CHATS and columns[0] != settings.text_column
+    are_chats = columns[0] in CHATS and columns[0] != settings.text_column
     for _, (where, row) in rows_of(source, list(columns), task_named(settings.task).remedy_for_columns, meter):
         yield text_record(where, _with_messages(row, columns, are_chats), columns)
 
@@ -158,20 +158,32 @@ def text_record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, .
 
 
 def _chat(source: str, parts: list[list[Any]], tools: Any) -> TextRecord:
-    """A conversation: whole, or a prompt and what follows it."""
+    """A conversation to learn from."""
+    chat = chat_in(parts, tools)
+    if isinstance(chat, Problem):
+        return TextRecord(source, "", problem=chat)
+    if not any(is_answer(message) for message in chat.messages[chat.given :]):
+        return _unusable(source, "no answer", "no message of the assistant")
+    return TextRecord(source, chat)
+
+
+def chat_in(parts: Sequence[list[Any]], tools: Any = None) -> Chat | Problem:
+    """A conversation, or what is wrong with it.
+
+    Args:
+        parts: lists of messages: the whole, or a prompt and what follows it.
+        tools: a cell as `tools_of` takes it.
+    """
     messages = [message_of(message) for part in parts for message in part]
     if None in messages:
-        return TextRecord(source, "", problem=MALFORMED_MESSAGES)
+        return MALFORMED_MESSAGES
     schemas = tools_of(tools)
     if isinstance(schemas, Problem):
-        return TextRecord(source, "", problem=schemas)
+        return schemas
     held = [message for message in messages if message is not None]
-    given = len(parts[0]) if len(parts) > 1 else 0
-    if not any(is_answer(message) for message in held[given:]):
-        return _unusable(source, "no answer", "no message of the assistant")
     if problem := encoding_problem([message.get("content") or "" for message in held]):
-        return TextRecord(source, "", problem=problem)
-    return TextRecord(source, Chat(held, schemas, given))
+        return problem
+    return Chat(held, schemas, len(parts[0]) if len(parts) > 1 else 0)
 
 
 def _with_messages(

@@ -14,14 +14,24 @@ import numpy as np
 import torch
 
 from gpu_pipelines.data.text.packing import last_piece
+from gpu_pipelines.data.text.sources import CHATS
 from gpu_pipelines.serving.batching import Unfinished
-from gpu_pipelines.serving.predictor import Predictor, row_or_why_not, tensor
+from gpu_pipelines.serving.predictor import TEXTS, Inputs, Predictor, row_or_why_not, tensor
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import WrongRequest, checked_text, require_keys, text_of, whole_parameter
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
+from gpu_pipelines.tasks.causal_lm.chats import (
+    INSTANCE,
+    asked,
+    before_learned,
+    characters_of,
+    chat_of,
+    ends_of_answers,
+)
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.causal_lm.writing import Text, writer_of
+from gpu_pipelines.tasks.text_encoding import Chat
 
 
 class _Row(NamedTuple):
@@ -50,6 +60,7 @@ class LanguageModel(Predictor):
         "required": ["loss", "tokens"],
     }
     outputs = (("loss", "FP64", [-1]), ("tokens", "INT64", [-1]), ("text", "BYTES", [-1]))
+    instance = INSTANCE
     example = {"prompt": "a prompt"}  # noqa: RUF012 (read only)
 
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
@@ -63,21 +74,39 @@ class LanguageModel(Predictor):
         self._encoding = threading.Lock()
         self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
         self._max_characters, self._max_new_tokens = settings.max_characters, settings.max_new_tokens
-        self._writer = writer_of(self._model, self._recipe.tokenizer.padding)
+        self._writer = writer_of(self._model, self._recipe.tokenizer.padding, ends_of_answers(self._encoder))
         self.writes_at_once = settings.max_batch if self._writer.joins_rows else 1
+
+    @classmethod
+    def inputs_of(cls, directory: Path) -> Inputs:
+        return Inputs(TEXTS, cls.field, chats=CHATS)
 
     def checked(self, parameters: Mapping[str, Any]) -> int:
         require_keys(parameters, ("max_new_tokens",), "parameters")
         return whole_parameter(parameters, "max_new_tokens", 0, self._max_new_tokens)
 
     def read(self, instance: Any, parameters: int) -> Pending:
+        if chat := chat_of(instance):
+            if (length := characters_of(chat)) > self._max_characters:
+                raise WrongRequest(f"messages has {length:,} characters; send at most {self._max_characters:,}.")
+            return Pending(length * PIXELS_OF_A_CHARACTER, lambda: self._asked(chat, parameters))
         text = text_of(instance, "prompt", self._max_characters)
         return Pending(len(text) * PIXELS_OF_A_CHARACTER, lambda: self._encoded(text, parameters))
+
+    def pending_of(self, value: Any, parameters: int) -> Pending:
+        return self.read(value if isinstance(value, dict) else {self.field: value}, parameters)
+
+    def _asked(self, chat: Chat, parameters: int) -> _Row:
+        with self._encoding:
+            tokens = asked(self._encoder, chat)
+        return self._fitting(tokens, parameters)
 
     def _encoded(self, text: str, parameters: int) -> _Row:
         with self._encoding:
             encoded = self._encoder.completions([(text, "")])[0]
-        tokens = encoded.tokens[encoded.targets == 0]
+        return self._fitting(encoded.tokens[encoded.targets == 0], parameters)
+
+    def _fitting(self, tokens: np.ndarray, parameters: int) -> _Row:
         longest = self._recipe.sequence_length
         if len(tokens) + parameters > longest:
             new = f" and max_new_tokens is {parameters:,}" if parameters else ""
@@ -96,6 +125,9 @@ class LanguageModel(Predictor):
         return found
 
     def _last_part(self, value: Any, parameters: int) -> _Row | None:
+        if chat := chat_of(value):
+            with self._encoding:
+                return _Row(before_learned(self._encoder, chat, self._recipe.sequence_length), parameters)
         text = checked_text(value, "text", self._max_characters)
         with self._encoding:
             tokens = self._encoder.documents([text])[0].tokens
