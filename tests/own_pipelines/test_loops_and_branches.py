@@ -216,3 +216,41 @@ def test_an_interrupted_loop_begins_no_turn_any_more_and_is_continued(tmp_path: 
     assert told == ["SUCCEEDED", "SUCCEEDED"], "the end of each run is told, also where all else is reused"
     statuses = {step["name"]: step["status"] for step in newest_run(tmp_path)["steps"]}
     assert statuses["total"] == statuses["wait #4"] == "reused"
+
+
+LOTS = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def draw(of: int) -> int:
+    import random
+
+    return random.randrange(10**9)
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def written(lots: list) -> str:
+    return " ".join(str(int(each)) for each in lots)
+
+
+@dsl.pipeline(name="lots")
+def lots() -> str:
+    with dsl.ParallelFor([1, 1, 1], parallelism=1) as of:
+        drawn = draw(of=of)
+    return written(lots=dsl.Collected(drawn.output)).output
+"""
+
+
+def test_equal_turns_of_a_loop_are_run_each_and_later_reused_each(tmp_path: Path) -> None:
+    (tmp_path / "lots.py").write_text(LOTS)
+    drawn = []
+    for options, expected in (((), "succeeded"), ((), "succeeded"), (("--cache",), "reused")):
+        done = gpu_pipelines("run", "lots.py", *options, cwd=tmp_path)
+        assert done.status == 0, done.out + done.err
+        record = newest_run(tmp_path)
+        assert {step["status"] for step in record["steps"]} == {expected}
+        drawn.append(record["outputs"]["Output"].split())
+    assert len(set(drawn[0])) == len(set(drawn[1])) == 3, "each turn draws"
+    assert not set(drawn[0]) & set(drawn[1])
+    assert drawn[2] == drawn[1], "the results of the run before"

@@ -2,7 +2,8 @@
 
 Left alone it gives a turn of a loop the item in place of every output of a step outside, knows loops over no output but
 `Output`, takes a condition for false that it cannot evaluate (a text with an apostrophe), and makes floats of the whole
-numbers in lists, dictionaries and metadata. After Ctrl-C it begins the turns of a loop that are left.
+numbers in lists, dictionaries and metadata. After Ctrl-C it begins the turns of a loop that are left. Of equal steps it
+runs one alone.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.conditions import holds, selected
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes
+from gpu_pipelines.targets.local.kfp_results import key_of_each_step
 
 
 @contextmanager
@@ -56,6 +58,7 @@ def as_on_platforms() -> Iterator[list[Exception]]:
 def _replaced(errors: list[Exception], turns: _Turns) -> list[tuple[Any, str, Any]]:
     """What is replaced: where it is, its name there, and what stands in its place."""
     from kfp.local import executor_input_utils, task_dispatcher
+    from kfp.local.cache import LocalCache
     from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
 
@@ -72,6 +75,7 @@ def _replaced(errors: list[Exception], turns: _Turns) -> list[tuple[Any, str, An
             turns.ended(task_dispatcher.run_single_task_implementation),
         ),
         (orchestrator, "concurrent", SimpleNamespace(futures=turns)),
+        (LocalCache, "compute_key", key_of_each_step(LocalCache.compute_key)),
     ]
 
 
