@@ -150,11 +150,11 @@ def test_a_condition_that_kfp_has_written_so_that_nothing_can_read_it_is_told(tm
     assert newest_run(tmp_path)["status"] == "failed"
 
 
-def test_a_kfp_whose_runner_is_built_in_another_way_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kfp_whose_runner_is_built_in_another_way_is_told(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.delattr("kfp.local.orchestrator.enhanced_dag_orchestrator._run_parallel_for_task")
     with (
         pytest.raises(UserError, match=r"kfp 2\.[0-9.]+ runs pipelines on this machine in another way"),
-        as_on_platforms(),
+        as_on_platforms(tmp_path),
     ):
         pass
 

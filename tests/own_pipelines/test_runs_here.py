@@ -296,3 +296,53 @@ def test_a_dry_run_shows_the_steps_and_values_of_any_type(tmp_path: Path) -> Non
     said = json.loads(done.out)
     assert (said["pipeline"], list(said["steps"])) == ("seeds", ["prepare-data", "train-model"])
     assert said["parameters"]["numbers"] == [1, "b"]
+
+
+ELSEWHERE = """
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Output
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def fill(text: str, place: str, filled: Output[Dataset]):
+    with open(place, "w") as file:
+        file.write(text)
+    filled.uri = place
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def read(table: Input[Dataset]) -> str:
+    return open(table.path).read()
+
+
+@dsl.pipeline(name="imported")
+def imported(table: str) -> str:
+    return read(table=dsl.importer(artifact_uri=table, artifact_class=Dataset).output).output
+
+
+@dsl.pipeline(name="filled")
+def filled(text: str, table: str) -> str:
+    return read(table=fill(text=text, place=table).outputs["filled"]).output
+"""
+
+
+def _read(folder: Path, pipeline: str, *parameters: str) -> tuple[str, set[str]]:
+    assignments = [word for each in (f"table={folder / 'table.csv'}", *parameters) for word in ("-p", each)]
+    done = gpu_pipelines("run", f"elsewhere.py:{pipeline}", *assignments, "--cache", cwd=folder)
+    assert done.status == 0, done.out + done.err
+    record = newest_run(folder)
+    return record["outputs"]["Output"], {step["name"] for step in record["steps"] if step["status"] == "reused"}
+
+
+def test_a_file_that_is_imported_is_read_again_once_it_has_changed(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    for text, reused in (("two rows", set()), ("three rows", set()), ("three rows", {"read"})):
+        if not reused:
+            (tmp_path / "table.csv").write_text(text)
+        assert _read(tmp_path, "imported") == (text, reused)
+
+
+def test_a_file_at_a_place_of_its_own_is_not_what_another_run_has_written_there(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    for text, reused in (("one", set()), ("two", set()), ("one", set()), ("one", {"fill", "read"})):
+        assert _read(tmp_path, "filled", f"text={text}") == (text, reused)

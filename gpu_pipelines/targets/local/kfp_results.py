@@ -1,12 +1,19 @@
-"""The keys under which KFP's local runner keeps results: each of several equal steps of a run has its own."""
+"""What KFP's local runner keeps results by: equal steps have a key each, and files elsewhere are looked at."""
 
 from __future__ import annotations
 
 import hashlib
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
+
+from gpu_pipelines.artifacts.digests import digest_of_files
+from gpu_pipelines.artifacts.remote_files import is_remote
+
+#: Beside what KFP keeps of an artifact: a digest of its files.
+_FILES = "files"
 
 
 def key_of_each_step(original: Callable[..., str]) -> Callable[..., str]:
@@ -28,3 +35,53 @@ def key_of_each_step(original: Callable[..., str]) -> Callable[..., str]:
         return key if number == 1 else hashlib.sha256(f"{key} {number}".encode()).hexdigest()
 
     return compute_key
+
+
+class FilesElsewhere:
+    """Lets an artifact outside of the runs be the same only as long as its files are: others may write there.
+
+    KFP knows an artifact by its place, which in a run's folder nobody writes to again. What `dsl.importer` names, or
+    what a step has given a place of its own, may be another one at each run.
+
+    Args:
+        runs: directory of runs.
+    """
+
+    def __init__(self, runs: Path) -> None:
+        self._runs = runs.resolve()
+
+    def in_keys(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """What an input is in a key, with a digest of its files."""
+
+        def serialize(value: Any) -> Any:
+            made = original(value)
+            return {**made, **self._state(value.uri)} if hasattr(value, "schema_title") else made
+
+        return serialize
+
+    def kept(self, original: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+        """What is kept of an output, with a digest of its files."""
+        return lambda artifact: {**original(artifact), **self._state(artifact.uri)}
+
+    def taken(
+        self, original: Callable[[dict[str, Any]], Any], missing: Callable[[str], Exception]
+    ) -> Callable[[dict[str, Any]], Any]:
+        """An output that was kept, unless its files have changed.
+
+        Args:
+            original: gives it as it is.
+            missing: what is raised where it is not there any more.
+        """
+
+        def deserialize(kept: dict[str, Any]) -> Any:
+            uri = kept.get("uri", "")
+            if self._state(uri).get(_FILES) != kept.get(_FILES):
+                raise missing(uri)
+            return original(kept)
+
+        return deserialize
+
+    def _state(self, uri: str | None) -> Mapping[str, str]:
+        if not uri or is_remote(uri) or Path(uri).resolve().is_relative_to(self._runs):
+            return {}
+        return {_FILES: digest_of_files(Path(uri))}

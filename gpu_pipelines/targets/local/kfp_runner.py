@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager
 from importlib.metadata import version
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,12 +23,15 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.conditions import holds, selected
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes
-from gpu_pipelines.targets.local.kfp_results import key_of_each_step
+from gpu_pipelines.targets.local.kfp_results import FilesElsewhere, key_of_each_step
 
 
 @contextmanager
-def as_on_platforms() -> Iterator[list[Exception]]:
+def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
     """Lets KFP's local runner treat loops, conditions and whole numbers as the platforms do.
+
+    Args:
+        runs: directory of runs.
 
     Yields:
         What it could not go on with. Of a turn of a loop it would only say that it failed.
@@ -38,7 +42,7 @@ def as_on_platforms() -> Iterator[list[Exception]]:
     errors: list[Exception] = []
     turns = _Turns()
     try:
-        replaced = _replaced(errors, turns)
+        replaced = _replaced(errors, turns, FilesElsewhere(runs))
         before = [(place, name, vars(place)[name]) for place, name, _ in replaced]
     except (ImportError, AttributeError, KeyError) as error:
         raise UserError(
@@ -55,10 +59,10 @@ def as_on_platforms() -> Iterator[list[Exception]]:
             setattr(place, name, original)
 
 
-def _replaced(errors: list[Exception], turns: _Turns) -> list[tuple[Any, str, Any]]:
+def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[tuple[Any, str, Any]]:
     """What is replaced: where it is, its name there, and what stands in its place."""
     from kfp.local import executor_input_utils, task_dispatcher
-    from kfp.local.cache import LocalCache
+    from kfp.local.cache import LocalCache, _MissingArtifactError
     from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
 
@@ -76,6 +80,13 @@ def _replaced(errors: list[Exception], turns: _Turns) -> list[tuple[Any, str, An
         ),
         (orchestrator, "concurrent", SimpleNamespace(futures=turns)),
         (LocalCache, "compute_key", key_of_each_step(LocalCache.compute_key)),
+        (LocalCache, "_serialize_value_for_key", staticmethod(files.in_keys(LocalCache._serialize_value_for_key))),
+        (LocalCache, "_serialize_artifact", staticmethod(files.kept(LocalCache._serialize_artifact))),
+        (
+            LocalCache,
+            "_deserialize_artifact",
+            staticmethod(files.taken(LocalCache._deserialize_artifact, _MissingArtifactError)),
+        ),
     ]
 
 

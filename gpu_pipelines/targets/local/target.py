@@ -262,7 +262,7 @@ def run_locally(
             _logging_to(log),
             _printing_to(log),
             # Ends after the processes have, for whose turns it waits.
-            as_on_platforms() as errors,
+            as_on_platforms(place.cache.parent) as errors,
             _no_process_left(log, stopping),
         ):
             outputs = pipeline(**arguments).outputs
