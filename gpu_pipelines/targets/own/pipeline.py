@@ -15,6 +15,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
 from gpu_pipelines.targets.messages import is_python
 from gpu_pipelines.targets.own.file import pipeline_in
+from gpu_pipelines.targets.own.names import name_steps_apart
 from gpu_pipelines.targets.own.placed import Step, place_steps, steps_in
 from gpu_pipelines.targets.own.values import fill_in
 
@@ -29,7 +30,7 @@ class OwnPipeline:
 
     Attributes:
         documents: those of the compiled file: the pipeline, and what is for Kubernetes where there is such.
-        written: the file as it was written; empty where it is not as in a file.
+        written: the file as it was written; empty where it is not as in a file, or steps of it have other names now.
     """
 
     documents: Sequence[Mapping[str, Any]]
@@ -90,13 +91,14 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
         text = filled(text)
         documents = documents_of(text)
         OwnPipeline(documents).name  # noqa: B018 (a file that is none has none)
+        is_as_written = not name_steps_apart(documents[0])
     except UserError:
         raise
     except (yaml.YAMLError, ValueError, RecursionError, KeyError, TypeError, IndexError):
         raise UserError(
             f"{place} is not a compiled pipeline.", "Give FILE.py, or what kfp or gpu-pipelines has compiled."
         ) from None
-    return OwnPipeline(documents, text)
+    return OwnPipeline(documents, text if is_as_written else "")
 
 
 def require_no_task(task: str) -> None:

@@ -163,9 +163,12 @@ def place_steps(
         plans: what steps run on, by the names of their tasks. Other steps stay as they are, unless their component is
             one of this project.
     """
+    # Executors get the names of steps, which may be those that others had before.
+    of_authors = copy.deepcopy(_executors(documents[1])) if len(documents) > 1 else {}
     for step in steps_in(documents[0]):
         if step.name in plans or (step.is_ours and not step.has_accelerators):
-            _take_over(step, _placed_alone(step, place, plans.get(step.name)), documents)
+            of_author = of_authors.get(step.spec["executorLabel"], {})
+            _take_over(step, _placed_alone(step, place, plans.get(step.name)), documents, of_author)
     drop_unused(documents)
 
 
@@ -244,7 +247,9 @@ def _without_settings(container: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in container.items() if name not in ("env", "resources")}
 
 
-def _take_over(step: Step, alone: Sequence[Mapping[str, Any]], documents: list[dict[str, Any]]) -> None:
+def _take_over(
+    step: Step, alone: Sequence[Mapping[str, Any]], documents: list[dict[str, Any]], of_author: Mapping[str, Any]
+) -> None:
     """Puts what a target has made of a step into the pipeline; what its author has set for the task stays."""
     spec, made = documents[0], alone[0]
     (task,) = made["root"]["dag"]["tasks"].values()
@@ -265,15 +270,17 @@ def _take_over(step: Step, alone: Sequence[Mapping[str, Any]], documents: list[d
     step.task["componentRef"] = {"name": key}
     spec["components"][key] = {**component, "executorLabel": new_label}
     spec["deploymentSpec"]["executors"][new_label] = {"container": container}
-    _take_over_platform(step, alone[1:], label, documents)
+    _take_over_platform(step, alone[1:], label, documents, of_author)
 
 
 def _take_over_platform(
-    step: Step, alone: Sequence[Mapping[str, Any]], label: str, documents: list[dict[str, Any]]
+    step: Step,
+    alone: Sequence[Mapping[str, Any]],
+    label: str,
+    documents: list[dict[str, Any]],
+    of_author: Mapping[str, Any],
 ) -> None:
     """The same for what is for Kubernetes."""
-    given = _executors(documents[1]) if len(documents) > 1 else {}
-    of_author = given.get(step.spec["executorLabel"], {})
     of_target = _executors(alone[0]).get(label, {}) if alone else {}
     if not (of_author or of_target):
         return

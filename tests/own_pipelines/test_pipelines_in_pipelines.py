@@ -1,0 +1,146 @@
+"""Pipelines in pipelines, whose steps may have names alike: each has its own code, machine and place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from conftest import gpu_pipelines, newest_run
+
+WRITING = """
+from kfp import dsl
+from kfp.dsl import Dataset, Input, Output
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def write(text: str, written: Output[Dataset]):
+    open(written.path, "w").write(text)
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def read(written: Input[Dataset]) -> str:
+    return open(written.path).read()
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def joined(one: str, two: str, three: str, four: str) -> str:
+    return " ".join([one, two, three, four])
+
+
+@dsl.pipeline
+def pair(text: str) -> str:
+    return read(written=write(text=text).outputs["written"]).output
+
+
+def another():
+    @dsl.component(base_image="python:3.11", install_kfp_package=False)
+    def read(text: str) -> str:
+        return text.upper()
+
+    return read
+
+
+upper = another()
+
+
+@dsl.pipeline
+def other(text: str) -> str:
+    return upper(text=text).output
+
+
+def namesake():
+    @dsl.component(base_image="python:3.11", install_kfp_package=False)
+    def alike(text: str) -> str:
+        return text + "!"
+
+    return alike
+
+
+inside = namesake()
+
+
+@dsl.pipeline
+def alike(text: str) -> str:
+    return inside(text=text).output
+
+
+@dsl.pipeline(name="whole")
+def whole() -> str:
+    one, two, three, four = pair(text="one"), pair(text="two"), other(text="three"), alike(text="four")
+    return joined(one=one.output, two=two.output, three=three.output, four=four.output).output
+"""
+
+
+@pytest.mark.parametrize("place", [(), pytest.param(("--target", "vertex", "--emulate"), marks=pytest.mark.slow)])
+def test_steps_of_one_name_run_their_own_code_in_their_own_place(place: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "whole.py").write_text(WRITING)
+    done = gpu_pipelines("run", "whole.py:whole", *place, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    written = [file.read_text() for file in tmp_path.rglob("executor_output.json")]
+    assert any('"one two THREE four!"' in text for text in written), written
+    if not place:
+        names = {step["name"] for step in newest_run(tmp_path)["steps"]}
+        assert names == {"alike", "joined", "read", "read-2", "read-3", "write", "write-2"}
+
+
+TRAINING = """
+from kfp import dsl
+from kfp.dsl import Dataset, Input
+
+from gpu_pipelines.components import accelerate, prepare_data, train_model
+
+
+@dsl.pipeline
+def large(data: Input[Dataset]):
+    accelerate(train_model(dataset=data, max_steps=20), "h100:8")
+
+
+@dsl.pipeline
+def small(data: Input[Dataset]):
+    accelerate(train_model(dataset=data, max_steps=10), "l4:1")
+
+
+@dsl.pipeline(name="sizes")
+def sizes():
+    data = prepare_data(source="sample:digits").outputs["dataset"]
+    large(data=data)
+    small(data=data)
+"""
+
+
+def _compiled(folder: Path, target: str, *options: str) -> list[Any]:
+    (folder / "sizes.py").write_text(TRAINING)
+    done = gpu_pipelines("compile", "sizes.py:sizes", "--target", target, *options, "-o", "sizes.yaml", cwd=folder)
+    assert done.status == 0, done.err
+    return list(yaml.safe_load_all((folder / "sizes.yaml").read_text()))
+
+
+def _trainings(spec: Any) -> Iterator[tuple[int, Any]]:
+    """The steps of the training of each pipeline, and its component."""
+    for pipeline in ("large", "small"):
+        (task,) = spec["components"][f"comp-{pipeline}"]["dag"]["tasks"].values()
+        steps = task["inputs"]["parameters"]["max_steps"]["runtimeValue"]["constant"]
+        yield steps, spec["components"][task["componentRef"]["name"]]
+
+
+def test_trainings_of_two_pipelines_run_on_the_machines_that_each_was_given(tmp_path: Path) -> None:
+    (spec,) = _compiled(tmp_path, "vertex")
+    pools = {
+        steps: component["inputDefinitions"]["parameters"]["worker_pool_specs"]["defaultValue"][0]
+        for steps, component in _trainings(spec)
+    }
+    machines = {steps: pool["machine_spec"]["machine_type"] for steps, pool in pools.items()}
+    assert machines == {20: "a3-highgpu-8g", 10: "g2-standard-8"}
+
+
+def test_so_they_do_in_a_cluster_with_the_memory_that_each_was_given(tmp_path: Path) -> None:
+    spec, platform = _compiled(tmp_path, "kubeflow")
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    of_steps = {steps: executors[component["executorLabel"]] for steps, component in _trainings(spec)}
+    nodes = {steps: each["nodeSelector"]["labels"] for steps, each in of_steps.items()}
+    label = "cloud.google.com/gke-accelerator"
+    assert {steps: each[label] for steps, each in nodes.items()} == {20: "nvidia-h100-80gb", 10: "nvidia-l4"}
+    assert [len(each["emptyDirMounts"]) for each in of_steps.values()] == [1, 1]
