@@ -1,9 +1,10 @@
 """KFP's local runner as the platforms are: what it finds by the names of channels, it is given as the file says it.
 
-Left alone it gives a turn of a loop the item in place of every output of a step outside, knows loops over no output but
-`Output`, takes a condition for false that it cannot evaluate (a text with an apostrophe), and makes floats of the whole
-numbers in lists, dictionaries and metadata. After Ctrl-C it begins the turns of a loop that are left. Of equal steps it
-runs one alone.
+Left alone it gives a turn of a loop the item in place of every output of a step outside, knows loops over no output
+but `Output`, takes a condition for false that it cannot evaluate (a text with an apostrophe), and makes floats of the
+whole numbers in lists, dictionaries and metadata. A pipeline in a pipeline gets parameters of the outer one in place
+of its own defaults, and an optional whole number without a value is an error. After Ctrl-C it begins the turns of a
+loop that are left. Of equal steps it runs one alone.
 """
 
 from __future__ import annotations
@@ -68,6 +69,21 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
 
     return [
         (executor_input_utils, "executor_input_to_dict", _whole_numbers(executor_input_utils.executor_input_to_dict)),
+        (
+            executor_input_utils,
+            "construct_executor_input",
+            _with_values_alone(executor_input_utils.construct_executor_input),
+        ),
+        (
+            OrchestratorUtils,
+            "join_user_inputs_and_defaults",
+            staticmethod(_with_optional_ones(OrchestratorUtils.join_user_inputs_and_defaults)),
+        ),
+        (
+            orchestrator.task_spec_utils,
+            "build_nested_dag_arguments",
+            _with_own_defaults(orchestrator.task_spec_utils.build_nested_dag_arguments),
+        ),
         (OrchestratorUtils, "_apply_expression_selector", staticmethod(_selected)),
         (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions(orchestrator.run_enhanced_dag)),
         (orchestrator.ConditionEvaluator, "evaluate_condition", staticmethod(_is_met)),
@@ -91,7 +107,58 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
 
 
 def _whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
-    return lambda *given, **named: as_protobuf_writes(original(*given, **named))
+    def written(executor_input: Any, component_spec: Any) -> Any:
+        # Nothing is no whole number, and KFP's executor leaves a function its default for what it is not told.
+        told = type(executor_input)()
+        told.CopyFrom(executor_input)
+        for name, value in executor_input.inputs.parameter_values.items():
+            if value.WhichOneof("kind") in (None, "null_value"):
+                del told.inputs.parameter_values[name]
+        return as_protobuf_writes(original(executor_input=told, component_spec=component_spec))
+
+    return written
+
+
+def _with_values_alone(original: Callable[..., Any]) -> Callable[..., Any]:
+    """What a step is told, without inputs that have no value: it has its own defaults for these."""
+
+    def construct(*, arguments: dict[str, Any], **named: Any) -> Any:
+        return original(arguments={name: each for name, each in arguments.items() if each is not None}, **named)
+
+    return construct
+
+
+def _with_optional_ones(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The inputs of a pipeline; an optional one that has neither a value nor a default is None."""
+
+    def join(dag_arguments: dict[str, Any], dag_inputs_spec: Any) -> dict[str, Any]:
+        known = [*dag_inputs_spec.parameters.items(), *dag_inputs_spec.artifacts.items()]
+        nothing = {name: None for name, each in known if each.is_optional and _default(each) is None}
+        return original(dag_arguments={**nothing, **dag_arguments}, dag_inputs_spec=dag_inputs_spec)
+
+    return join
+
+
+def _with_own_defaults(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The inputs of a pipeline in a pipeline; one that it is not told has its default, whatever is around it."""
+
+    def build(*, task_spec: Any, component_spec: Any, **named: Any) -> dict[str, Any]:
+        made = original(task_spec=task_spec, component_spec=component_spec, **named)
+        wanted, told = component_spec.input_definitions, task_spec.inputs
+        for definitions, given in ((wanted.parameters, told.parameters), (wanted.artifacts, told.artifacts)):
+            untold = [(name, each) for name, each in definitions.items() if each.is_optional and name not in given]
+            made.update({name: _default(each) for name, each in untold})
+        return made
+
+    return build
+
+
+def _default(definition: Any) -> Any:
+    """The default of an input; None where it has none, as no artifact has one."""
+    from kfp.local.executor_output_utils import pb2_value_to_python
+
+    has_one = "default_value" in definition.DESCRIPTOR.fields_by_name and definition.HasField("default_value")
+    return pb2_value_to_python(definition.default_value) if has_one else None
 
 
 class _Turns:

@@ -265,7 +265,8 @@ def run_locally(
             as_on_platforms(place.cache.parent) as errors,
             _no_process_left(log, stopping),
         ):
-            outputs = pipeline(**arguments).outputs
+            # KFP takes no None: an optional parameter without a value is one that it is not told.
+            outputs = pipeline(**{name: value for name, value in arguments.items() if value is not None}).outputs
         log.end_running("succeeded")
         return _succeeded(log.steps, place.directory, outputs)
     except KeyboardInterrupt:
