@@ -24,6 +24,7 @@ from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.targets.own.placed import Step
+from gpu_pipelines.training.script.files import files_of_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 
 
@@ -51,7 +52,7 @@ def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def digest_of_script(settings: ScriptSettings) -> str:
-    """A digest of what a script is made of: its code, or it and the Python files beside it.
+    """A digest of what a script is made of: its code, or it and the files of its own that it imports.
 
     Empty where that is not on this machine, or a module of which nobody knows what belongs to it.
 
@@ -63,7 +64,7 @@ def digest_of_script(settings: ScriptSettings) -> str:
         return digest_of_files(code.resolve()) if code.exists() else ""
     if settings.module or not script.is_file():
         return ""
-    return "".join(digest_of_files(each) for each in sorted(script.resolve().parent.glob("*.py")))
+    return "".join(digest_of_files(each) for each in files_of_script(script))
 
 
 def state_of_own(steps: Sequence[Step], arguments: Mapping[str, Any]) -> dict[str, str]:
