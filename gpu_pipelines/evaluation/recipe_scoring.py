@@ -15,6 +15,7 @@ from torch import nn
 from gpu_pipelines.artifacts.checkpoint import (
     CONFIGURATION,
     MARKER,
+    METRICS,
     Checkpoint,
     complete_checkpoints,
     read_configuration,
@@ -45,6 +46,8 @@ TEXTS_PER_BATCH = 8
 EXAMPLES_KEPT = 4
 #: Rows that are looked at for some that can be sent; see `Scoring.examples`.
 ROWS_TRIED = 64
+#: In the message of a directory without checkpoints.
+_MOST_NAMED = 8
 
 
 class RecipeScorer:
@@ -295,6 +298,24 @@ def foreign_models(directory: Path) -> bool:
     return directory.is_dir() and not (directory / CONFIGURATION).is_file() and bool(models_in(directory))
 
 
+def _require_written(directory: Path) -> None:
+    """Checks that a training has written there what can be scored.
+
+    Raises:
+        UserError: it is another format, or nothing.
+    """
+    if not directory.is_dir() or (directory / CONFIGURATION).is_file():
+        return
+    names = sorted(path.name for path in directory.iterdir() if not path.name.startswith(".") and path.name != METRICS)
+    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
+    held = f"only {', '.join(names[:_MOST_NAMED])}{more}" if names else "nothing"
+    raise UserError(
+        f"{directory} has no checkpoint that can be scored: the training has left {held} there.",
+        "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "
+        "*.safetensors) in a folder such as checkpoint-100. For a format of its own give scoring_function.",
+    )
+
+
 def _configuration(directory: Path) -> dict[str, Any]:
     configuration = read_configuration(directory)
     settings = configuration.get("settings")
@@ -317,6 +338,7 @@ def _foreign_candidates(directory: Path) -> list[Candidate]:
 
 
 def _good_checkpoints(directory: Path, dataset: Dataset, training: str) -> list[Checkpoint]:
+    _require_written(directory)
     _configuration(directory)
     ours, theirs = dataset.manifest.task, read_configuration(directory).get("task", dataset.manifest.task)
     if theirs != ours:

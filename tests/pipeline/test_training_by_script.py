@@ -46,6 +46,32 @@ def test_a_script_of_transformers_trains_and_its_model_is_evaluated_and_uploaded
     assert "run-training-script: succeeded" in changed.out, "goes on from its last checkpoint no more than it has to"
 
 
+BREAKS_OFF = """
+import os
+from pathlib import Path
+
+place = Path(os.environ["GPU_PIPELINES_CHECKPOINTS"], "checkpoint-1")
+if not place.is_dir():
+    place.mkdir()
+    raise RuntimeError("broken off")
+print("goes on", flush=True)
+"""
+
+
+def test_a_script_that_broke_off_goes_on_by_the_command_that_is_shown(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(BREAKS_OFF)
+    given = ("script=train.py", "launcher=plain", "source=sample:digits")
+    failed = gpu_pipelines("run", PIPELINE, *(part for each in given for part in ("-p", each)), cwd=tmp_path)
+    assert failed.status == 1
+    assert "broken off" in failed.err
+    command = failed.err.strip().splitlines()[-1].split()
+    assert command == ["gpu-pipelines", "run", "--resume", newest_run(tmp_path)["run_id"]]
+    done = gpu_pipelines(*command[1:], cwd=tmp_path)
+    assert "run-training-script: goes on" in done.out
+    assert "has no checkpoint that can be scored: the training has left only checkpoint-1 there." in done.err
+    assert "GPU_PIPELINES_CHECKPOINTS" in done.err
+
+
 @pytest.mark.usefixtures("no_project_settings")
 @pytest.mark.parametrize("target", ["vertex", "kubeflow"])
 def test_it_is_compiled_with_the_script_on_the_accelerators(target: str, tmp_path: Path) -> None:

@@ -12,8 +12,11 @@ from typing import TYPE_CHECKING, TypeGuard
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.registry import is_local
+from gpu_pipelines.dag.placement import TRAINING_STEPS
+from gpu_pipelines.errors import UnfitParametersError
 from gpu_pipelines.targets.options import declared, flag_of
 from gpu_pipelines.targets.options import given as given_options
+from gpu_pipelines.targets.recorded_runs import checkpoints_of
 from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.tracking.trackers import problems_of_tracking
 
@@ -97,7 +100,7 @@ def _commands_of_model(record: RunRecord) -> Iterator[str]:
 
 def _going_on(record: RunRecord, request: Request) -> list[str]:
     """The command with which a run goes on that failed, but for its options."""
-    if not record.resumes:
+    if not record.resumes and not _has_trained(record):
         return [*_again(request), "--cache"]
     # What a training goes on from is known by the run alone, and so is what was taken over of another place.
     if request.is_own:
@@ -106,6 +109,14 @@ def _going_on(record: RunRecord, request: Request) -> list[str]:
         return ["gpu-pipelines", "run", "--resume", record.run_id]
     # A pipeline of somebody's whose file only the run that this one goes on from has.
     return ["gpu-pipelines", "run", "--resume", record.resumes, *_parameters(request)]
+
+
+def _has_trained(record: RunRecord) -> bool:
+    """Whether it failed in a training that may go on from what it has left, where `--cache` would begin anew."""
+    step = record.failed_step
+    trained = any(step.task.startswith(each) for each in TRAINING_STEPS) and step.kind != UnfitParametersError.kind
+    place = checkpoints_of(record) if trained else ""
+    return bool(place) and any(each.is_dir() for each in Path(place).glob("*"))
 
 
 def _again(request: Request) -> list[str]:
