@@ -22,6 +22,7 @@ CONFIG = "config.json"
 KEPT = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model")
 #: What a training program leaves beside the weights.
 LEFT_OUT = ("trainer_state.json", "training_args.json", "evaluation.json", "examples.json", "benchmarks.json")
+_CHECKPOINT = re.compile(r"(step|checkpoint|epoch)-[0-9]")
 _NUMBER = re.compile(r".*?(?P<number>[0-9]{1,15})[^0-9]*")
 
 
@@ -31,15 +32,17 @@ def is_model(directory: Path) -> bool:
 
 
 def models_in(directory: Path) -> list[tuple[Path, int]]:
-    """A directory that is a model, or the models in it, by the number in their names; none if there is none.
+    """The models in a directory, by the number in their names, or itself if it is one; none if there is none.
+
+    Beside its checkpoints the Trainer of transformers leaves the last or the best model once more (`save_model`).
 
     Raises:
         UserError: one has its weights in pickles alone.
     """
+    found = [(path, _number_of(path)) for path in sorted(directory.glob("*")) if is_model(path)]
     if is_model(directory):
-        found = [(directory, 0)]
-    else:
-        found = [(path, _number_of(path)) for path in sorted(directory.glob("*")) if is_model(path)]
+        found = [(path, number) for path, number in found if _CHECKPOINT.match(path.name)]
+        found.append((directory, max((number for _, number in found), default=0)))
     for path, _ in found:
         if not any(path.glob("*.safetensors")):
             raise UserError(

@@ -93,6 +93,25 @@ def test_checkpoints_of_another_program_are_ranked_exported_and_compared(
     assert again.champion["metrics"] == again.test["metrics"] == evaluation.test["metrics"]
 
 
+def test_checkpoints_count_beside_the_model_that_a_trainer_has_saved_at_the_end(
+    texts: Dataset, trained: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "output"
+    shutil.copytree(trained, folder)
+    # What `trainer.save_model()` adds, and what a hub's copy of a model may hold.
+    for name in ("config.json", "model.safetensors"):
+        shutil.copy(trained / "checkpoint-1000" / name, folder)
+    shutil.copytree(trained / "checkpoint-500", folder / "onnx")
+    evaluation = evaluate(texts, folder, tmp_path)
+    assert [(scored["name"], scored["step"]) for scored in evaluation.checkpoints] == [
+        ("checkpoint-500", 500),
+        ("checkpoint-1000", 1000),
+        ("output", 1000),
+    ]
+    first, last, saved = (scored["val"] for scored in evaluation.checkpoints)
+    assert last == saved != first
+
+
 def test_a_champion_that_was_registered_without_an_evaluation_is_scored_on_the_same_rows(
     texts: Dataset, trained: Path, tmp_path: Path
 ) -> None:
