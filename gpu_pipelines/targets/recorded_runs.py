@@ -21,6 +21,8 @@ LATEST = "latest"
 #: Where results of steps are kept over runs, below the directory of runs.
 CACHE = ".cache"
 _MOST_NAMED = 8
+#: In the folder of a run: its trainings.
+_CHECKPOINTS = Path("artifacts", "checkpoints")
 
 
 def recorded_runs(runs: Path) -> list[RunRecord]:
@@ -121,11 +123,25 @@ def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> R
 
 def checkpoints_of(record: RunRecord) -> str:
     """Where the training of a run has its checkpoints, be it in the run that this one has continued; empty for none."""
-    place = Path(record.checkpoints or record.directory / "artifacts" / "checkpoints")
+    place = _where_it_is_now(Path(record.checkpoints or record.directory / _CHECKPOINTS), record.directory.parent)
     if place.name == "checkpoints":
         # Its own: the folder has one for its trainings.
         return next((str(each) for each in sorted(place.glob("*")) if each.is_dir()), "")
     return str(place)
+
+
+def _where_it_is_now(place: Path, runs: Path) -> Path:
+    """The place of checkpoints below the directory of runs, which may have been moved or copied since it was noted.
+
+    Args:
+        place: as it was noted.
+        runs: directory of runs.
+    """
+    for length in (3, 4):  # RUN/artifacts/checkpoints, and the folder in it
+        tail = place.parts[-length:]
+        if Path(*tail[1:3]) == _CHECKPOINTS and (here := runs.absolute().joinpath(*tail)).is_dir():
+            return here
+    return place
 
 
 def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:

@@ -72,6 +72,19 @@ def test_a_script_that_broke_off_goes_on_by_the_command_that_is_shown(tmp_path: 
     assert "GPU_PIPELINES_CHECKPOINTS" in done.err
 
 
+def test_a_script_goes_on_also_where_the_folder_has_been_moved(tmp_path: Path) -> None:
+    before = tmp_path / "before"
+    before.mkdir()
+    (before / "train.py").write_text(BREAKS_OFF)
+    given = ("script=train.py", "launcher=plain", "source=sample:digits")
+    request = ("run", PIPELINE, *(part for each in given for part in ("-p", each)))
+    assert "broken off" in gpu_pipelines(*request, cwd=before).err
+    after = before.rename(tmp_path / "after")
+    done = gpu_pipelines(*request, "--resume", cwd=after)
+    assert "run-training-script: goes on" in done.out, done.out + done.err
+    assert not before.exists()
+
+
 @pytest.mark.usefixtures("no_project_settings")
 @pytest.mark.parametrize("target", ["vertex", "kubeflow"])
 def test_it_is_compiled_with_the_script_on_the_accelerators(target: str, tmp_path: Path) -> None:
