@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from command_line import command
-from conftest import PIPELINE, gpu_pipelines, newest_run
+from conftest import GPU_PIPELINES, PIPELINE, gpu_pipelines, newest_run
 
 BY_SCRIPT = "train_script_evaluate_upload"
 EXAMPLE = Path(__file__).parents[2] / "examples/training_scripts/transformers_trainer.py"
@@ -70,6 +71,37 @@ def test_a_script_that_broke_off_goes_on_by_the_command_that_is_shown(tmp_path: 
     assert "run-training-script: goes on" in done.out
     assert "has no checkpoint that can be scored: the training has left only checkpoint-1 there." in done.err
     assert "GPU_PIPELINES_CHECKPOINTS" in done.err
+
+
+TALKS = """
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+told = []
+signal.signal(signal.SIGTERM, lambda *_: told.append(True))
+while not told:
+    print("at work", flush=True)
+    time.sleep(0.1)
+print("writes a checkpoint", flush=True)
+Path(os.environ["GPU_PIPELINES_CHECKPOINTS"], "checkpoint-1").mkdir()
+sys.exit(75)
+"""
+
+
+def test_a_script_that_is_interrupted_may_print_before_it_writes_its_checkpoint(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TALKS)
+    given = ("script=train.py", "launcher=plain", "source=sample:digits")
+    request = [str(GPU_PIPELINES), "run", PIPELINE, *(part for each in given for part in ("-p", each))]
+    with subprocess.Popen(request, cwd=tmp_path, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout
+        assert any("at work" in line for line in process.stdout)
+        process.terminate()
+        process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert list(tmp_path.glob("runs/*/artifacts/checkpoints/*/checkpoint-1"))
 
 
 def test_a_script_goes_on_also_where_the_folder_has_been_moved(tmp_path: Path) -> None:

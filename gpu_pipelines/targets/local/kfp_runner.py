@@ -10,11 +10,12 @@ loop that are left. Of equal steps it runs one alone.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -62,7 +63,7 @@ def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
 
 def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[tuple[Any, str, Any]]:
     """What is replaced: where it is, its name there, and what stands in its place."""
-    from kfp.local import executor_input_utils, task_dispatcher
+    from kfp.local import executor_input_utils, subprocess_task_handler, task_dispatcher
     from kfp.local.cache import LocalCache, _MissingArtifactError
     from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
@@ -95,6 +96,7 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
             turns.ended(task_dispatcher.run_single_task_implementation),
         ),
         (orchestrator, "concurrent", SimpleNamespace(futures=turns)),
+        (subprocess_task_handler, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": _ReadToItsEnd})),
         (LocalCache, "compute_key", key_of_each_step(LocalCache.compute_key)),
         (LocalCache, "_serialize_value_for_key", staticmethod(files.in_keys(LocalCache._serialize_value_for_key))),
         (LocalCache, "_serialize_artifact", staticmethod(files.kept(LocalCache._serialize_artifact))),
@@ -159,6 +161,23 @@ def _default(definition: Any) -> Any:
 
     has_one = "default_value" in definition.DESCRIPTOR.fields_by_name and definition.HasField("default_value")
     return pb2_value_to_python(definition.default_value) if has_one else None
+
+
+class _ReadToItsEnd(subprocess.Popen[str]):
+    """A step whose output is read also after a Ctrl-C: it would die of the next line that it prints, before the
+    checkpoint that it has time for. Whoever has started it ends it.
+    """
+
+    def __exit__(self, kind: Any, *others: Any) -> None:
+        if kind is None or not issubclass(kind, KeyboardInterrupt):
+            super().__exit__(kind, *others)
+        else:
+            threading.Thread(target=self._pass_over, daemon=True).start()
+
+    def _pass_over(self) -> None:
+        with suppress(OSError, ValueError):
+            for _ in self.stdout or ():
+                pass
 
 
 class _Turns:
