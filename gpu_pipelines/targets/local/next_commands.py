@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.dag import PIPELINES
-from gpu_pipelines.registry import is_local
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import UnfitParametersError
+from gpu_pipelines.registry import is_local
 from gpu_pipelines.targets.options import declared, flag_of
 from gpu_pipelines.targets.options import given as given_options
 from gpu_pipelines.targets.recorded_runs import checkpoints_of
