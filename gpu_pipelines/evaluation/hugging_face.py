@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.exported_model import INDEX, weight_files
 from gpu_pipelines.errors import UserError, first_line, some_of
 from gpu_pipelines.tasks.pretrained import labels_of
 from gpu_pipelines.tasks.tasks import task_named
@@ -51,6 +53,25 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
                 "model with safe_serialization=True.",
             )
     return sorted(found, key=lambda entry: (entry[1], entry[0].name))
+
+
+def damaged_file(directory: Path) -> str:
+    """The name of a file of weights that is missing or broken off, as a program that was killed leaves it.
+
+    Args:
+        directory: a model.
+
+    Returns:
+        The name; empty where all are whole.
+    """
+    found = {path.name for path in directory.glob("*.safetensors")}
+    for name in sorted(found | set(weight_files(directory) if (directory / INDEX).is_file() else [])):
+        try:
+            with safe_open(directory / name, framework="pt"):  # reads how long the file has to be
+                pass
+        except (OSError, SafetensorError):
+            return name
+    return ""
 
 
 def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[str]]:

@@ -29,7 +29,7 @@ from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
-from gpu_pipelines.evaluation.hugging_face import copy_model, models_in
+from gpu_pipelines.evaluation.hugging_face import copy_model, damaged_file, models_in
 from gpu_pipelines.evaluation.models import Loaded, Models, ModelSource, champion_errors
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
@@ -334,7 +334,15 @@ def _trained_candidates(checkpoints: list[Checkpoint], has_ema: bool) -> list[Ca
 
 
 def _foreign_candidates(directory: Path) -> list[Candidate]:
-    return [Candidate(path, step=number) for path, number in models_in(directory)]
+    found = []
+    for path, number in models_in(directory):
+        if damaged := damaged_file(path):
+            print(f"warning: passing over {path.name}: {damaged} is damaged", flush=True)
+        else:
+            found.append(Candidate(path, step=number))
+    if not found:
+        raise UserError(f"{directory} has no model whose weights are whole.", "Train for at least one checkpoint more.")
+    return found
 
 
 def _good_checkpoints(directory: Path, dataset: Dataset, training: str) -> list[Checkpoint]:

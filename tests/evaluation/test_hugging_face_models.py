@@ -18,6 +18,7 @@ from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.hugging_face import damaged_file
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
 LABELS = ["bad", "good", "ugly"]
@@ -110,6 +111,22 @@ def test_checkpoints_count_beside_the_model_that_a_trainer_has_saved_at_the_end(
     ]
     first, last, saved = (scored["val"] for scored in evaluation.checkpoints)
     assert last == saved != first
+
+
+def test_a_checkpoint_that_a_killed_program_has_left_is_passed_over(
+    texts: Dataset, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(trained, tmp_path / "trained")
+    weights = tmp_path / "trained/checkpoint-1000/model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-100])
+    assert [each["step"] for each in evaluate(texts, tmp_path / "trained", tmp_path).checkpoints] == [500]
+    assert "passing over checkpoint-1000: model.safetensors is damaged" in capsys.readouterr().out
+    (tmp_path / "trained/checkpoint-500/model.safetensors").write_bytes(b"")
+    with pytest.raises(UserError, match="has no model whose weights are whole"):
+        evaluate(texts, tmp_path / "trained", tmp_path, "again")
+    index = tmp_path / "trained/checkpoint-500/model.safetensors.index.json"
+    index.write_text(json.dumps({"weight_map": {"a": "model-00002-of-00002.safetensors"}}))
+    assert damaged_file(tmp_path / "trained/checkpoint-500") == "model-00002-of-00002.safetensors"
 
 
 def test_a_champion_that_was_registered_without_an_evaluation_is_scored_on_the_same_rows(
