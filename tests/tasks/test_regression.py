@@ -265,16 +265,25 @@ def test_truth_values_are_numbers_in_every_table(tmp_path: Path) -> None:
 
 
 def test_rows_without_a_number_are_rejected_with_the_reason_and_wrong_requests_refused(tmp_path: Path) -> None:
-    rows = ["a,b,label", *(f"{n},{n * n % 17},{n / 2}" for n in range(60)), "1,,2", "1,2,inf", "1,2,much", "1,1e39,2"]
+    rows = [
+        "a,b,label",
+        *(f"{n},{n * n % 17},{n / 2}" for n in range(60)),
+        "1,,2",
+        "1,2,inf",
+        "1,2,much",
+        "1,1e39,2",
+        '1,2,"1,234"',
+    ]
     (tmp_path / "rows.csv").write_text("\n".join(rows))
     dataset = prepared(tmp_path / "data", tmp_path / "rows.csv")
-    assert dataset.manifest.rejected == {"no number in 'b'": 2, "no number in 'label'": 2}
+    assert dataset.manifest.rejected == {"no number in 'b'": 2, "no number in 'label'": 3}
     details = [json.loads(line)["detail"] for line in (tmp_path / "data/rejected.jsonl").read_text().splitlines()]
     assert details == [
         "the column 'b' is empty; feature_columns can leave it out",
         "the column 'label' holds inf",
         "the column 'label' holds 'much'",
         "the column 'b' holds 1e39, and numbers are at most 3.4e+38; feature_columns can leave it out",
+        "the column 'label' holds '1,234', and numbers are written as 1234.5",
     ]
     with pytest.raises(UserError, match="has no column 'price'"):
         prepared(tmp_path / "none", tmp_path / "rows.csv", label_column="price")

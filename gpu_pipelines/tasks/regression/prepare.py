@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -31,6 +32,8 @@ INPUT = "input."
 TARGET = "target"
 #: Features and targets are float32.
 _LARGEST = float(np.finfo(np.float32).max)
+#: Numbers as people write them, which cannot be told from each other: 1,234 is one of four digits, or of one.
+_SEPARATED = re.compile(r"[-+]?\d[\d.,' ]*")
 _TRUTH = {"true": 1.0, "false": 0.0}
 _OTHERS = "feature_columns can leave it out"
 
@@ -149,7 +152,9 @@ def number_in(row: Mapping[str, Any], column: str) -> float | Problem:
         known = _TRUTH.get(value.strip().lower()) if isinstance(value, str) else None
         number = float(value) if known is None else known
     except (TypeError, ValueError, OverflowError):
-        return Problem(without_number(column), f"the column {column!r} holds {str(value)[:80]!r}")
+        is_separated = isinstance(value, str) and _SEPARATED.fullmatch(value.strip())
+        hint = ", and numbers are written as 1234.5" if is_separated else ""
+        return Problem(without_number(column), f"the column {column!r} holds {str(value)[:80]!r}{hint}")
     if abs(number) <= _LARGEST:
         return number
     too_large = f", and numbers are at most {_LARGEST:.1e}" if math.isfinite(number) else ""
