@@ -23,6 +23,7 @@ from processes import kill_tree
 from gpu_pipelines.targets.local.local import LocalOptions
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.messages import Request
+from gpu_pipelines.targets.recorded_runs import checkpoints_of
 from gpu_pipelines.targets.run_record import RunRecord
 
 SMALL = Path(__file__).with_name("small.py")
@@ -173,6 +174,16 @@ def test_the_next_commands_can_be_copied(tmp_path: Path) -> None:
     with_options = run_small(tmp_path, "--accelerator", "cpu:1", "--runs", "my runs", "--no-containers", value=60)
     again = next(line for line in with_options.err.splitlines() if "--cache" in line)
     assert again.endswith("small.py -p value=60 --cache --accelerator cpu:1 --runs 'my runs' --no-containers")
+
+
+def test_checkpoints_are_found_where_the_runs_have_been_moved_to(digits_run: Path, tmp_path: Path) -> None:
+    shutil.copytree(digits_run / "runs", tmp_path / "moved")
+    record = RunRecord.load(tmp_path / "moved" / newest_run(digits_run)["run_id"])
+    before = checkpoints_of(RunRecord.load(newest_run(digits_run)["directory"]))
+    assert Path(before).is_relative_to(digits_run)
+    for noted in (before, str(Path(before).parent)):
+        record.checkpoints = noted
+        assert checkpoints_of(record) == before.replace(str(digits_run / "runs"), str(tmp_path / "moved"))
 
 
 def test_a_training_on_a_gpu_is_offered_with_what_can_be_read_there(

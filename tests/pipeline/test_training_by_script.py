@@ -104,6 +104,7 @@ def test_a_script_that_is_interrupted_may_print_before_it_writes_its_checkpoint(
     assert list(tmp_path.glob("runs/*/artifacts/checkpoints/*/checkpoint-1"))
 
 
+@pytest.mark.slow
 def test_a_script_goes_on_also_where_the_folder_has_been_moved(tmp_path: Path) -> None:
     before = tmp_path / "before"
     before.mkdir()
