@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -12,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_pipelines.emulator.conditions import holds, selected
+from gpu_pipelines.emulator.constants import filled
 from gpu_pipelines.emulator.payload import PipelineRun
 from gpu_pipelines.emulator.task_order import in_order, tasks_before
 
@@ -19,7 +19,6 @@ SUCCEEDED, FAILED, SKIPPED, CANCELLED = "SUCCEEDED", "FAILED", "SKIPPED", "CANCE
 NOT_TRIGGERED, PENDING = "NOT_TRIGGERED", "PENDING"
 _WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
 _FAIL_FAST = "PIPELINE_FAILURE_POLICY_FAIL_FAST"
-_PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 #: How many tasks run at the same time: one for each core; never one alone, so that what waits for another is found.
 AT_A_TIME = max(2, os.cpu_count() or 1)
 Spec = Mapping[str, Any]
@@ -205,7 +204,8 @@ class JobRun:
         found = Values()
         wanted = placed.get("inputs", {})
         component = self._spec["components"][placed["componentRef"]["name"]]
-        for key, definition in component.get("inputDefinitions", {}).get("parameters", {}).items():
+        definitions = component.get("inputDefinitions", {}).get("parameters", {})
+        for key, definition in definitions.items():
             if "defaultValue" in definition:
                 found.parameters[key] = definition["defaultValue"]
         for key, source in wanted.get("parameters", {}).items():
@@ -213,7 +213,12 @@ class JobRun:
             if there:
                 found.parameters[key] = self._selected(source, value)
         for key in found.parameters:
-            found.parameters[key] = self._filled(found.parameters[key], found.parameters, name)
+            found.parameters[key] = filled(
+                found.parameters[key],
+                found.parameters,
+                self._run.placeholders(name),
+                is_text=definitions.get(key, {}).get("parameterType") == "STRING",
+            )
         for key, source in wanted.get("artifacts", {}).items():
             if "componentInputArtifact" in source:
                 held = outer.artifacts.get(source["componentInputArtifact"])
@@ -252,27 +257,6 @@ class JobRun:
             "pipelineJobResourceName": self._run.placeholders("")["{{$.pipeline_job_resource_name}}"],
             "pipelineTaskName": task,
         }
-
-    def _filled(self, value: Any, values: Mapping[str, Any], name: str) -> Any:
-        """A constant in which placeholders are what they stand for, however deep they are in it."""
-        if isinstance(value, dict):
-            return {key: self._filled(each, values, name) for key, each in value.items()}
-        if isinstance(value, list):
-            return [self._filled(each, values, name) for each in value]
-        if not isinstance(value, str) or "{{$" not in value:
-            return value
-        whole = _PARAMETER.fullmatch(value)
-        if whole and whole[1] in values:
-            return values[whole[1]]
-        # Those of artifacts, and the whole input, are the container's to be filled in.
-        value = _PARAMETER.sub(lambda match: _text(values[match[1]]) if match[1] in values else match[0], value)
-        for placeholder, text in self._run.placeholders(name).items():
-            value = value.replace(placeholder, text)
-        return value
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else json.dumps(value)
 
 
 def _turns_of(placed: Mapping[str, Any], values: Values) -> Iterator[Values]:

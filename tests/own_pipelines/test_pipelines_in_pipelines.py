@@ -144,3 +144,56 @@ def test_so_they_do_in_a_cluster_with_the_memory_that_each_was_given(tmp_path: P
     label = "cloud.google.com/gke-accelerator"
     assert {steps: each[label] for steps, each in nodes.items()} == {20: "nvidia-h100-80gb", 10: "nvidia-l4"}
     assert [len(each["emptyDirMounts"]) for each in of_steps.values()] == [1, 1]
+
+
+OUTPUTS_IN_CONSTANTS = r"""
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def word() -> str:
+    return 'C:\\new "it"'
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def number(value: int) -> int:
+    return value
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(text: str, many: list, deep: dict) -> str:
+    with open("SAID", "a") as file:
+        file.write(text + f" {many} {dict(sorted(deep.items()))}\n")
+    return text
+
+
+@dsl.pipeline
+def inside(text: str, many: list, deep: dict):
+    say(text=text, many=many, deep=deep)
+
+
+@dsl.pipeline(name="told")
+def told(given: int = 4):
+    said, three = word(), number(value=3)
+    say(text=f"one {said.output}", many=[said.output, three.output, 7], deep={"n": three.output, "in": {"m": given}})
+    inside(text=f"two {three.output}", many=[given, f"<{given}>"], deep={"word": said.output})
+    say(text=f"{three.output}", many=[], deep={})
+    with dsl.ParallelFor([1, 2]) as turn:
+        inside(text=f"three {turn} {given}", many=[turn, three.output], deep={"turn": turn})
+"""
+TOLD = r"""
+3 [] {}
+one C:\new "it" ['C:\\new "it"', 3, 7] {'in': {'m': 4}, 'n': 3}
+three 1 4 [1, 3] {'turn': 1}
+three 2 4 [2, 3] {'turn': 2}
+two 3 [4, '<4>'] {'word': 'C:\\new "it"'}
+"""
+
+
+@pytest.mark.parametrize("place", [(), pytest.param(("--target", "vertex", "--emulate"), marks=pytest.mark.slow)])
+def test_outputs_in_texts_lists_and_dictionaries_are_what_they_were(place: tuple[str, ...], tmp_path: Path) -> None:
+    text = OUTPUTS_IN_CONSTANTS.replace('"SAID"', repr(str(tmp_path / "SAID")))
+    (tmp_path / "told.py").write_text(text)
+    done = gpu_pipelines("run", "told.py:told", *place, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert sorted((tmp_path / "SAID").read_text().splitlines()) == TOLD.strip().splitlines()

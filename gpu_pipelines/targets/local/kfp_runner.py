@@ -3,8 +3,9 @@
 Left alone it gives a turn of a loop the item in place of every output of a step outside, knows loops over no output
 but `Output`, takes a condition for false that it cannot evaluate (a text with an apostrophe), and makes floats of the
 whole numbers in lists, dictionaries and metadata. A pipeline in a pipeline gets parameters of the outer one in place
-of its own defaults, and an optional whole number without a value is an error. After Ctrl-C it begins the turns of a
-loop that are left. Of equal steps it runs one alone.
+of its own defaults, and an optional whole number without a value is an error. An output in a list or a dictionary is a
+text whose quotes break the step, and one in a text for a pipeline in a pipeline is `null`. After Ctrl-C it begins the
+turns of a loop that are left. Of equal steps it runs one alone.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.conditions import holds, selected
+from gpu_pipelines.emulator.constants import filled
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes
 from gpu_pipelines.targets.local.kfp_results import FilesElsewhere, key_of_each_step
@@ -85,6 +87,7 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
             "build_nested_dag_arguments",
             _with_own_defaults(orchestrator.task_spec_utils.build_nested_dag_arguments),
         ),
+        (OrchestratorUtils, "make_task_arguments", staticmethod(_filled(OrchestratorUtils.make_task_arguments))),
         (OrchestratorUtils, "_apply_expression_selector", staticmethod(_selected)),
         (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions(orchestrator.run_enhanced_dag)),
         (orchestrator.ConditionEvaluator, "evaluate_condition", staticmethod(_is_met)),
@@ -161,6 +164,17 @@ def _default(definition: Any) -> Any:
 
     has_one = "default_value" in definition.DESCRIPTOR.fields_by_name and definition.HasField("default_value")
     return pb2_value_to_python(definition.default_value) if has_one else None
+
+
+def _filled(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """What a task is told, with outputs in texts, lists and dictionaries where they stand."""
+
+    def make(task_inputs_spec: Any, io_store: Any) -> dict[str, Any]:
+        made = original(task_inputs_spec, io_store)
+        constants = {name for name, each in task_inputs_spec.parameters.items() if each.HasField("runtime_value")}
+        return {name: filled(value, made, is_text=True) if name in constants else value for name, value in made.items()}
+
+    return make
 
 
 class _ReadToItsEnd(subprocess.Popen[str]):
