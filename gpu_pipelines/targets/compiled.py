@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from gpu_pipelines.yaml_input import require_bounded
 #: A program writes larger files than people do.
 _LIMITS_OF_A_FILE = 20
 
+_TURNS = re.compile(r"(-#\d+)+$")
 # Ten times as fast where PyYAML has been built with libyaml.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
@@ -199,6 +201,11 @@ def step_components(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     dags = [part["dag"] for part in (spec["root"], *components.values()) if "dag" in part]
     tasks = {name: components[task["componentRef"]["name"]] for dag in dags for name, task in dag["tasks"].items()}
     return {name: component for name, component in tasks.items() if "executorLabel" in component}
+
+
+def without_turns(name: str) -> str:
+    """The name of a task without the turns of loops, which a service may write behind it."""
+    return _TURNS.sub("", name)
 
 
 def _add_steps(

@@ -10,7 +10,6 @@ certain, and it is refused.
 from __future__ import annotations
 
 import copy
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -19,13 +18,12 @@ from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.emulator.conditions import holds
 from gpu_pipelines.emulator.task_order import in_order, tasks_before
 from gpu_pipelines.errors import InvalidRequestError, some_of
+from gpu_pipelines.targets.compiled import without_turns
 from gpu_pipelines.targets.earlier import NOT_TRIGGERED, RESUMES, SUCCEEDED, EarlierRun, Made
 from gpu_pipelines.targets.own.placed import drop_unused
 from gpu_pipelines.targets.spec_steps import containers_of, inputs_named_in, is_last
 
 _CHECKPOINT_URI = "checkpoint_uri"
-#: What stands behind the name of a task in a turn of a loop.
-_TURN = re.compile(r"(-#\d+)+$")
 _NAMED = 8
 
 
@@ -182,7 +180,7 @@ class _Rewriting:
             self.taken.append(name)
             return _Part(True, self._earlier.made.get(name, Made()))
         inside = set(containers_of(self._spec, component)) if "dag" in component else {name}
-        begun = {_TURN.sub("", each) for each in self._earlier.states if self._earlier.has_begun(each)}
+        begun = {without_turns(each) for each in self._earlier.states if self._earlier.has_begun(each)}
         if self._earlier.has_begun(name) or inside & begun:
             raise InvalidRequestError(
                 f"{self._earlier.name} ended inside the loop {name}, and it is not known which of its turns are done.",

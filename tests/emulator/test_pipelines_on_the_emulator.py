@@ -198,3 +198,29 @@ def test_a_schedule_fires_as_often_as_it_may(tmp_path: Path, vertex_certificates
         time.sleep(0.5)
         assert [each.schedule_name for each in emulator.state.pipeline_jobs.jobs.values()] == [name, name]
         assert "next_run_time" not in emulator.state.schedules.one(name)
+
+
+TURNS = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def train(seed: int):
+    print(f"training from {seed}")
+    assert seed < 2, "the loss is no number"
+
+
+@dsl.pipeline(name="turns")
+def turns():
+    with dsl.ParallelFor([1, 2], parallelism=1) as seed:
+        train(seed=seed)
+"""
+
+
+def test_each_turn_of_a_loop_is_followed_and_told_of_when_it_fails(tmp_path: Path) -> None:
+    (tmp_path / "turns.py").write_text(TURNS)
+    done = gpu_pipelines("run", "turns.py", "--target", "vertex", "--emulate", cwd=tmp_path)
+    assert done.status == 1, done.out + done.err
+    assert {"train-#0: training from 1", "train-#1: training from 2"} <= set(done.out.splitlines())
+    assert "error: train-#1 failed" in done.err
+    assert "the loss is no number" in done.err

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -174,17 +174,19 @@ class _LaunchedJobs:
         """
         # A step with choices may launch another job at any time.
         known = self._jobs.keys() - self._choices(job.pipeline_spec).keys()
-        running = {step.name for step in run.steps if step.state == "running"} - known
+        running = {step.task for step in run.steps if step.state == "running"} - known
         step_by_name = {name: step for name, step in launchers(job.pipeline_spec).items() if step in running}
         if step_by_name and self._may_look and (label := job.labels.get(RUN_LABEL)):
             choices = self._choices(job.pipeline_spec)
             regions = {each.region for step in step_by_name.values() for each in choices.get(step, [])} - {""}
             for region in {str(self._settings.region)} | regions:
                 self._look(label, step_by_name, region)
-        return replace(run, steps=tuple(self._with_job(step) for step in run.steps))
+        turns = Counter(step.task for step in run.steps)
+        # Whose of several turns a job is, is told at its end.
+        return replace(run, steps=tuple(self._with_job(step) if turns[step.task] == 1 else step for step in run.steps))
 
     def _with_job(self, step: Any) -> Any:
-        launched = [name for name in self._jobs.get(step.name, []) if name not in step.jobs]
+        launched = [name for name in self._jobs.get(step.task, []) if name not in step.jobs]
         return replace(step, jobs=(*step.jobs, *launched)) if launched else step
 
     def _choices(self, spec: Any) -> dict[str, list[Choice]]:

@@ -46,7 +46,7 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
     """
     region, client = str(settings.region), job_service(settings)
     step_by_name = launchers(job.pipeline_spec)
-    step_by_job = {name: step.name for step in run.steps for name in step.jobs}
+    step_by_job = {name: step.task for step in run.steps for name in step.jobs}
     tried = {each.region for choices, _ in choices_in(job.pipeline_spec).values() for each in choices}
     jobs: dict[str, Any] = {}
     for place in sorted({region, *tried} - {""}):
@@ -65,8 +65,8 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
     for tuning in _labelled(client.list_hyperparameter_tuning_jobs, job, settings):
         found_times += _of_trials(tuning, region)
     known = {time.step for time in found_times}
-    found_times += [_of_container(step, region) for step in run.steps if step.name not in known and _has_run(step)]
-    order = [step.name for step in run.steps]
+    found_times += [_of_container(step, region) for step in run.steps if step.task not in known and _has_run(step)]
+    order = [step.task for step in run.steps]
     return sorted(found_times, key=lambda time: order.index(time.step) if time.step in order else len(order))
 
 
@@ -163,7 +163,7 @@ def _of_pools(step: str, job: str, spec: Any, seconds: float, region: str) -> li
 
 def _of_container(step: StepState, region: str) -> MachineTime:
     """The machine of a step that is a container of the pipeline, which the service does not tell."""
-    return MachineTime(step.name, "", "", "", 0, 1, step.seconds, "standard", region)
+    return MachineTime(step.task, "", "", "", 0, 1, step.seconds, "standard", region)
 
 
 def _has_run(step: StepState) -> bool:

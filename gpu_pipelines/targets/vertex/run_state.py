@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_pipelines.targets.compiled import step_components
+from gpu_pipelines.targets.compiled import step_components, without_turns
 
 #: States of a run that are its end, and what they are called here.
 RUN_ENDS = {
@@ -35,7 +37,8 @@ class StepState:
     """How far a step of a run is.
 
     Attributes:
-        name: name of the task in the pipeline.
+        name: name of the task in the pipeline; of one in a loop the name of the turn.
+        task: name of the task in the pipeline.
         state: waiting, running, succeeded, reused, failed, cancelled or not triggered.
         jobs: full names of the custom jobs that it runs as.
         seconds: how long it has run.
@@ -43,6 +46,7 @@ class StepState:
     """
 
     name: str
+    task: str
     state: str
     jobs: tuple[str, ...] = ()
     seconds: float = 0.0
@@ -86,14 +90,32 @@ class RunState:
 def state_of(job: Any) -> RunState:
     """How far a `PipelineJob` is."""
     names = step_components(job.pipeline_spec).keys()
-    details = [detail for detail in job.job_detail.task_details if detail.task_name in names and detail.parent_task_id]
+    details = [each for each in job.job_detail.task_details if each.parent_task_id]
+    details = [each for each in details if without_turns(each.task_name) in names]
+    called = _names_of(details)
     state = job.state.name
     return RunState(
         name=job.name,
         state=RUN_ENDS.get(state, state.removeprefix("PIPELINE_STATE_").lower()),
-        steps=tuple(_step(detail) for detail in sorted(details, key=_begun)),
+        steps=tuple(_step(detail, called[detail.task_id]) for detail in sorted(details, key=_begun)),
         error=job.error.message,
     )
+
+
+def _names_of(details: Sequence[Any]) -> dict[int, str]:
+    """What each is called, by its id. Turns of one name get numbers as they come, which they keep."""
+    times: Counter[str] = Counter()
+    found = {}
+    for detail in sorted(details, key=_came):
+        name = detail.task_name
+        times[name] += 1
+        found[detail.task_id] = name if times[name] == 1 else f"{name} #{times[name]}"
+    return found
+
+
+def _came(detail: Any) -> tuple[bool, float, int]:
+    came = detail.create_time or detail.start_time
+    return not came, came.timestamp() if came else 0.0, detail.task_id
 
 
 def _begun(detail: Any) -> tuple[bool, float, str]:
@@ -102,12 +124,13 @@ def _begun(detail: Any) -> tuple[bool, float, str]:
     return not began, began.timestamp() if began else 0.0, detail.task_name
 
 
-def _step(detail: Any) -> StepState:
+def _step(detail: Any, name: str) -> StepState:
     seconds = 0.0
     if detail.start_time and detail.end_time:
         seconds = (detail.end_time - detail.start_time).total_seconds()
     return StepState(
-        name=detail.task_name,
+        name=name,
+        task=without_turns(detail.task_name),
         state=STEP_STATES.get(detail.state.name, "waiting"),
         jobs=_jobs(detail),
         seconds=seconds,
