@@ -365,8 +365,11 @@ class _Rewriting:
 
 
 def _require_names(spec: Mapping[str, Any], earlier: EarlierRun) -> None:
-    """Raises UserError if steps in several parts have one name, of which the earlier run has begun one."""
-    names = list(containers_of(spec, spec["root"]))
+    """Raises UserError if steps or loops in several parts have one name, of which the earlier run has begun one."""
+    parts = [spec["root"], *spec.get("components", {}).values()]
+    tasks = [named for part in parts for named in part.get("dag", {}).get("tasks", {}).items()]
+    loops = [name for name, task in tasks if "parameterIterator" in task or "artifactIterator" in task]
+    names = [*containers_of(spec, spec["root"]), *loops]
     if several := {name for name in names if names.count(name) > 1 and earlier.has_begun(name)}:
         raise InvalidRequestError(
             f"Several steps of the pipeline are called {some_of(several, _NAMED)}, so it is not known which of them is "

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import yaml
 from command_line import command as command_here
 from conftest import newest_run
 from kfp_api.server import serving
-from sample_runs import ended, outputs, states
+from sample_runs import ended, outputs, run_spec, states
 
 from gpu_pipelines.targets.earlier import EarlierRun, Made
 from gpu_pipelines.targets.going_on import gone_on
@@ -354,3 +357,47 @@ def test_a_loop_that_was_broken_off_is_refused(vertex_emulator: VertexApi, tmp_p
     assert done.status == 2
     assert "ended inside the loop" in done.err
     assert "--cache" in done.err
+
+
+LOOPS = f"""{STEPS}
+
+@dsl.container_component
+def all_of(made: list, mode: str):
+    return dsl.ContainerSpec("any", ["sh", "-c"], ['echo "fourth: $0"; [ "$1" != bad ]', made, mode])
+
+
+@dsl.pipeline(name="inner")
+def inner(text: str, mode: str):
+    with dsl.ParallelFor(["x", "y"]) as item:
+        made = first(text=text)
+    all_of(made=dsl.Collected(made.outputs["made"]), mode=mode)
+
+
+@dsl.pipeline(name="loops")
+def loops(mode: str = "bad"):
+    before = inner(text="a", mode="good")
+    inner(text="b", mode=mode).after(before)
+"""
+
+
+def test_loops_in_several_pipelines_of_one_are_each_taken_over(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    (tmp_path / "loops.py").write_text(LOOPS)
+    failed = run(vertex_emulator, tmp_path, "loops.py:loops")
+    assert said(vertex_emulator)[-1] == 'fourth: ["b", "b"]'
+    gone_on = run(vertex_emulator, tmp_path, "--resume", failed.name, "-p", "mode=good")
+    assert gone_on.state.name == "PIPELINE_STATE_SUCCEEDED", gone_on.error.message
+    assert said(vertex_emulator)[6:] == ['fourth: ["b", "b"]'], "the second loop's, and nothing else runs"
+
+
+def test_loops_of_one_name_are_not_taken_for_each_other(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    # Sent by another program, which leaves the names as KFP makes them.
+    (tmp_path / "loops.py").write_text(LOOPS)
+    (tmp_path / "compile.py").write_text(
+        "import loops\nfrom kfp import compiler\ncompiler.Compiler().compile(loops.loops, 'loops.yaml')\n"
+    )
+    subprocess.run([sys.executable, "compile.py"], cwd=tmp_path, check=True, timeout=60)
+    failed = run_spec(vertex_emulator, yaml.safe_load((tmp_path / "loops.yaml").read_text()))
+    done = command(vertex_emulator, tmp_path, "run", "--resume", failed.name, "--target", "vertex", "-p", "mode=good")
+    assert done.status == 2
+    assert "for-loop-2" in done.err
+    assert "so it is not known which" in done.err

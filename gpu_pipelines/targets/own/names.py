@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 #: What names a task of the same part: where an input, or an output of the part, comes from.
@@ -13,7 +13,8 @@ def name_steps_apart(spec: Mapping[str, Any]) -> bool:
     """Gives steps other names that are called like another one of the file, or like a pipeline in it.
 
     Whatever is said of a step is said by its name: what it runs on, what it has come to, where it writes. A pipeline
-    that is called twice has two steps of one name, and so have two pipelines with a component of one name each.
+    that is called twice has two steps of one name, and so have two pipelines with a component of one name each. So it
+    is with loops and branches, whose names KFP makes: a run that goes on takes over a loop by its name.
 
     Args:
         spec: the pipeline; changed in place. The names that its root has stay.
@@ -25,23 +26,19 @@ def name_steps_apart(spec: Mapping[str, Any]) -> bool:
     dags = [part["dag"] for part in parts if "dag" in part]
     pipelines = {key.removeprefix("comp-") for key, part in spec.get("components", {}).items() if "dag" in part}
     every = {name for dag in dags for name in dag.get("tasks", {})} | pipelines
-    taken, changed = set(pipelines), False
+    taken_by_steps, taken_by_parts, changed = set(pipelines), set[str](), False
     for dag in dags:
         names = {}
-        for name in _steps_of(spec, dag):
-            names[name] = name if name not in taken else _free(name, every)
+        for name, task in dag.get("tasks", {}).items():
+            is_part = "dag" in spec["components"][task["componentRef"]["name"]]
+            taken = taken_by_parts if is_part else taken_by_steps
+            names[name] = _free(name, every) if name in taken else name
             taken.add(names[name])
             every.add(names[name])
         if new := {old: name for old, name in names.items() if old != name}:
             _rename(dag, new)
             changed = True
     return changed
-
-
-def _steps_of(spec: Mapping[str, Any], dag: Mapping[str, Any]) -> Iterator[str]:
-    for name, task in dag.get("tasks", {}).items():
-        if "dag" not in spec["components"][task["componentRef"]["name"]]:
-            yield name
 
 
 def _free(name: str, taken: Collection[str]) -> str:
