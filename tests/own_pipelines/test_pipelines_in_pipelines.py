@@ -197,3 +197,49 @@ def test_outputs_in_texts_lists_and_dictionaries_are_what_they_were(place: tuple
     done = gpu_pipelines("run", "told.py:told", *place, cwd=tmp_path)
     assert done.status == 0, done.out + done.err
     assert sorted((tmp_path / "SAID").read_text().splitlines()) == TOLD.strip().splitlines()
+
+
+ONE_PLACED = """
+from kfp import dsl
+
+from gpu_pipelines.components import accelerate
+
+
+def another(word):
+    @dsl.component(base_image=f"example.org/{word}:1", install_kfp_package=False)
+    def embed(number: int) -> int:
+        return number
+
+    return embed
+
+
+here, there = another("here"), another("there")
+
+
+@dsl.pipeline
+def inner():
+    accelerate(there(number=2), "l4:1")
+
+
+@dsl.pipeline(name="one-placed")
+def one_placed():
+    inner()
+    here(number=1)
+"""
+
+
+def test_a_step_that_was_given_no_accelerator_stays_what_it_was_beside_one_of_its_name(tmp_path: Path) -> None:
+    (tmp_path / "placed.py").write_text(ONE_PLACED)
+    options = ("--target", "kubeflow", "--image", "example.org/steps:1", "-o", "placed.yaml")
+    done = gpu_pipelines("compile", "placed.py:one_placed", *options, cwd=tmp_path)
+    assert done.status == 0, done.err
+    spec, platform = yaml.safe_load_all((tmp_path / "placed.yaml").read_text())
+    executors = spec["deploymentSpec"]["executors"]
+    of_cluster = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    for part, image, has_gpu in ((spec["root"], "here", False), (spec["components"]["comp-inner"], "there", True)):
+        (task,) = [each for name, each in part["dag"]["tasks"].items() if name.startswith("embed")]
+        label = spec["components"][task["componentRef"]["name"]]["executorLabel"]
+        container = executors[label]["container"]
+        assert container["image"] == f"example.org/{image}:1"
+        assert ("accelerator" in container.get("resources", {})) == has_gpu
+        assert ("nodeSelector" in of_cluster.get(label, {})) == has_gpu

@@ -32,7 +32,7 @@ def name_steps_apart(spec: Mapping[str, Any]) -> bool:
         for name, task in dag.get("tasks", {}).items():
             is_part = "dag" in spec["components"][task["componentRef"]["name"]]
             taken = taken_by_parts if is_part else taken_by_steps
-            names[name] = _free(name, every) if name in taken else name
+            names[name] = free_name(name, every) if name in taken else name
             taken.add(names[name])
             every.add(names[name])
         if new := {old: name for old, name in names.items() if old != name}:
@@ -41,7 +41,8 @@ def name_steps_apart(spec: Mapping[str, Any]) -> bool:
     return changed
 
 
-def _free(name: str, taken: Collection[str]) -> str:
+def free_name(name: str, taken: Collection[str]) -> str:
+    """A name with a number behind it that is not taken."""
     return next(found for number in range(2, len(taken) + 3) if (found := f"{name}-{number}") not in taken)
 
 

@@ -18,6 +18,7 @@ from gpu_pipelines.component_interface.accelerate import WISH, Wish, wish_of
 from gpu_pipelines.component_interface.catalog import COMPONENTS
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
 from gpu_pipelines.dag.placement import EVALUATES, TRAINING_STEPS
+from gpu_pipelines.targets.own.names import free_name
 
 #: What the program of a component of this project says.
 _OURS = re.compile(r"^ *from gpu_pipelines\.\S+ import", re.MULTILINE)
@@ -165,11 +166,24 @@ def place_steps(
     """
     # Executors get the names of steps, which may be those that others had before.
     of_authors = copy.deepcopy(_executors(documents[1])) if len(documents) > 1 else {}
-    for step in steps_in(documents[0]):
-        if step.name in plans or (step.is_ours and not step.has_accelerators):
-            of_author = of_authors.get(step.spec["executorLabel"], {})
-            _take_over(step, _placed_alone(step, place, plans.get(step.name)), documents, of_author)
+    steps = steps_in(documents[0])
+    placed = [step for step in steps if step.name in plans or (step.is_ours and not step.has_accelerators)]
+    kept = _names_kept(documents[0], placed)
+    for step in placed:
+        of_author = of_authors.get(step.spec["executorLabel"], {})
+        name = step.name if step.name not in kept else free_name(step.name, kept | {each.name for each in placed})
+        _take_over(step, name, _placed_alone(step, place, plans.get(step.name)), documents, of_author)
     drop_unused(documents)
+
+
+def _names_kept(spec: Mapping[str, Any], placed: Sequence[Step]) -> set[str]:
+    """What the components and executors of all other tasks are called, which stay as they are."""
+    parts = [spec["root"], *spec["components"].values()]
+    tasks = [task for part in parts for task in part.get("dag", {}).get("tasks", {}).values()]
+    own = {id(step.task) for step in placed}
+    keys = {task["componentRef"]["name"] for task in tasks if id(task) not in own}
+    labels = {spec["components"][key].get("executorLabel", "") for key in keys}
+    return {key.removeprefix("comp-") for key in keys} | {label.removeprefix("exec-") for label in labels}
 
 
 def _placed_alone(
@@ -248,18 +262,30 @@ def _without_settings(container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _take_over(
-    step: Step, alone: Sequence[Mapping[str, Any]], documents: list[dict[str, Any]], of_author: Mapping[str, Any]
+    step: Step,
+    name: str,
+    alone: Sequence[Mapping[str, Any]],
+    documents: list[dict[str, Any]],
+    of_author: Mapping[str, Any],
 ) -> None:
-    """Puts what a target has made of a step into the pipeline; what its author has set for the task stays."""
+    """Puts what a target has made of a step into the pipeline; what its author has set for the task stays.
+
+    Args:
+        step: the step.
+        name: what its component and its executor are called from now on.
+        alone: what the target has made of it.
+        documents: those of the pipeline.
+        of_author: what its author has said for Kubernetes.
+    """
     spec, made = documents[0], alone[0]
     (task,) = made["root"]["dag"]["tasks"].values()
     component = made["components"][task["componentRef"]["name"]]
     label = component["executorLabel"]
     container = made["deploymentSpec"]["executors"][label]["container"]
-    for name, definition in step.spec.get("inputDefinitions", {}).get("parameters", {}).items():
+    for given, definition in step.spec.get("inputDefinitions", {}).get("parameters", {}).items():
         if definition.get("parameterType") == _STATUS:
-            component["inputDefinitions"]["parameters"][name] = definition
-    key, new_label = f"comp-{step.name}", f"exec-{step.name}"
+            component["inputDefinitions"]["parameters"][given] = definition
+    key, new_label = f"comp-{name}", f"exec-{name}"
     if resources := {**container.get("resources", {}), **step.container.get("resources", {})}:
         container["resources"] = resources
     if step.is_ours:
@@ -270,11 +296,11 @@ def _take_over(
     step.task["componentRef"] = {"name": key}
     spec["components"][key] = {**component, "executorLabel": new_label}
     spec["deploymentSpec"]["executors"][new_label] = {"container": container}
-    _take_over_platform(step, alone[1:], label, documents, of_author)
+    _take_over_platform(new_label, alone[1:], label, documents, of_author)
 
 
 def _take_over_platform(
-    step: Step,
+    new_label: str,
     alone: Sequence[Mapping[str, Any]],
     label: str,
     documents: list[dict[str, Any]],
@@ -290,7 +316,7 @@ def _take_over_platform(
     for name in of_target.keys() & of_author.keys():
         if isinstance(of_target[name], list):
             merged[name] = [*of_target[name], *(each for each in of_author[name] if each not in of_target[name])]
-    _executors(documents[1])[f"exec-{step.name}"] = merged
+    _executors(documents[1])[new_label] = merged
 
 
 def _executors(document: Mapping[str, Any]) -> dict[str, Any]:
