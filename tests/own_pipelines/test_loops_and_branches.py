@@ -254,3 +254,37 @@ def test_equal_turns_of_a_loop_are_run_each_and_later_reused_each(tmp_path: Path
     assert len(set(drawn[0])) == len(set(drawn[1])) == 3, "each turn draws"
     assert not set(drawn[0]) & set(drawn[1])
     assert drawn[2] == drawn[1], "the results of the run before"
+
+
+FIELDS = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(text: str = "", rate: int = 0, item: dict = {}):
+    with open("SAID", "a") as file:
+        file.write(f"{text} {rate} {item}\\n")
+
+
+@dsl.pipeline(name="fields")
+def fields():
+    with dsl.ParallelFor([{"rate": 1}, {"rate": 2}]) as item:
+        say(GIVEN)
+"""
+
+
+@pytest.mark.parametrize("given", ['text=f"rate {item.rate}"', 'item={"its": item.rate}'])
+def test_a_field_of_an_item_that_kfp_loses_is_refused(given: str, tmp_path: Path) -> None:
+    (tmp_path / "fields.py").write_text(FIELDS.replace("GIVEN", given))
+    for place in ((), ("--target", "vertex", "--emulate")):
+        done = gpu_pipelines("run", "fields.py", *place, cwd=tmp_path)
+        assert done.status == 2, done.out + done.err
+        assert "KFP loses 'rate' of a loop's item for " in done.err
+
+
+def test_its_remedy_works(tmp_path: Path) -> None:
+    text = FIELDS.replace("GIVEN", "rate=item.rate, item=item").replace('"SAID"', repr(str(tmp_path / "SAID")))
+    (tmp_path / "fields.py").write_text(text)
+    done = gpu_pipelines("run", "fields.py", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert sorted((tmp_path / "SAID").read_text().splitlines()) == [" 1 {'rate': 1}", " 2 {'rate': 2}"]
