@@ -236,6 +236,9 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
     else:
         named = [(settings.text_column,), (inputs.field,), *((column,) for column in (*inputs.words, *inputs.chats))]
     if inputs.chats:
+        # As in training: a prompt beside messages, as in UltraChat, is but their beginning, without the template.
+        in_order = [named[0], (inputs.field, "completion"), *((column,) for column in inputs.chats), *named[1:]]
+        named = list(dict.fromkeys(in_order))
         named = [choice for columns in named for choice in ((*columns, TOOLS), columns)]
     return tuple(tuple(dict.fromkeys((*columns, *key))) for columns in named)
 

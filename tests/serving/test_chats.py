@@ -72,6 +72,19 @@ def test_an_answer_ends_where_those_of_the_template_end(model: Path, tmp_path: P
     assert ends_of_answers(BatchEncoder(plain)) == set()
 
 
+@pytest.mark.parametrize("column", ["messages", "conversations"])
+def test_of_a_table_with_a_text_beside_messages_the_messages_are_asked(
+    model: Path, tmp_path: Path, column: str
+) -> None:
+    row = {"prompt": "the bee", "prompt_id": "1", column: AGAIN}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    predicted(model, tmp_path / "rows.jsonl", tmp_path / "out")
+    assert [each["instance"] for each in written(tmp_path / "out")] == [{"messages": AGAIN}]
+    (tmp_path / "trained.jsonl").write_text(json.dumps({**row, "completion": "hums"}))
+    predicted(model, tmp_path / "trained.jsonl", tmp_path / "completions")
+    assert [each["instance"] for each in written(tmp_path / "completions")] == [{"prompt": "the bee"}]
+
+
 @pytest.mark.parametrize(
     ("instance", "told"),
     [
