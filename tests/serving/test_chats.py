@@ -11,15 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 from exported_models import export
 from predicting import predicted, written
 from server_process import started
+from transformers import AutoModelForCausalLM
 
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
 from gpu_pipelines.tasks.causal_lm.chats import ends_of_answers
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.text_encoding import Chat, TextEncoder
 
 #: With the functions that may be called, and an end of answers behind which a line ends, as ChatML has it. It is short:
@@ -70,6 +73,28 @@ def test_an_answer_ends_where_those_of_the_template_end(model: Path, tmp_path: P
     assert end in encoder.special_tokens
     plain = export("causal_lm", tmp_path / "plain")
     assert ends_of_answers(BatchEncoder(plain)) == set()
+
+
+def test_an_export_names_what_the_template_ends_an_answer_with(tmp_path: Path) -> None:
+    model = export("causal_lm", tmp_path / "model")
+    recipe = CausalLanguageModel.for_exported(model)
+    loaded = recipe.load_exported(model)
+    for name, template in (("other", "bos_token"), ("own", "eos_token")):
+        (model / "chat_template.jinja").write_text(TEMPLATE.replace("eos_token", template))
+        (tmp_path / name).mkdir()
+        recipe.export(loaded, tmp_path / name)
+    begin, end = recipe.tokenizer.begin, recipe.tokenizer.end
+    read = AutoModelForCausalLM.from_pretrained(tmp_path / "other")
+    assert read.generation_config.eos_token_id == [end, begin]
+    assert AutoModelForCausalLM.from_pretrained(tmp_path / "own").generation_config.eos_token_id == end
+    # As other programs write: the end of an answer is what comes first.
+    head = torch.nn.Linear(read.config.hidden_size, read.config.vocab_size)
+    with torch.no_grad():
+        head.weight.zero_()
+        head.bias.zero_()[begin] = 1
+    read.set_output_embeddings(head)
+    written = read.generate(torch.tensor([[5, 6]]), do_sample=False, max_new_tokens=4)
+    assert written.tolist() == [[5, 6, begin]]
 
 
 @pytest.mark.parametrize("column", ["messages", "conversations"])

@@ -8,6 +8,7 @@ that is not scored.
 from __future__ import annotations
 
 import inspect
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,8 @@ import torch
 from torch import nn
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.batch_encoding import BatchEncoder
+from gpu_pipelines.tasks.causal_lm.chats import ends_of_answers
 from gpu_pipelines.tasks.causal_lm.chunked_loss import in_chunks
 from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
 from gpu_pipelines.tasks.packed_attention import OFFSETS, by_length, offsets_of
@@ -148,13 +151,33 @@ class CausalLanguageModel(TextRecipe):
         return model(input_ids=batch["input_ids"], position_ids=batch["position_ids"], use_cache=False, **documents)
 
     def export(self, model: nn.Module, directory: Path) -> None:
-        """Writes config.json, generation_config.json, model.safetensors and the tokenizer."""
+        """Writes config.json, generation_config.json, model.safetensors and the tokenizer.
+
+        What the chat template ends an answer with is named in generation_config.json: a base model that has learned
+        from chats knows another end, and other programs would let it write on.
+        """
         config = _config_of(model)
         config.use_cache = True  # without it those who generate with the model would wait
         try:
             super().export(model, directory)
         finally:
             config.use_cache = False
+        _add_ends(directory, ends_of_answers(BatchEncoder(directory)))
+
+
+def _add_ends(directory: Path, ends: set[int]) -> None:
+    """Names tokens that end what is written, besides those that the generation_config.json of a model has."""
+    path = directory / "generation_config.json"
+    if not path.is_file():
+        return
+    held = json.loads(path.read_text(encoding="utf-8"))
+    named = held.get("eos_token_id")
+    known = named if isinstance(named, list) else [] if named is None else [named]
+    if missing := sorted(ends - set(known)):
+        held["eos_token_id"] = [*known, *missing]
+        # transformers would take config.json's own end instead.
+        held.pop("_from_model_config", None)
+        path.write_text(json.dumps(held, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
 
 def _scored(columns: Mapping[str, Any]) -> np.ndarray:
