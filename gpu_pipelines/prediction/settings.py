@@ -16,7 +16,7 @@ from gpu_pipelines.data.sources.sources import problems_of_source
 from gpu_pipelines.distributed.ray_address import problems_of_ray_address
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import registry_problems
-from gpu_pipelines.tasks.formats import FORMATS
+from gpu_pipelines.tasks.formats import FORMATS, TOOLS
 
 #: What a worker predicts on.
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
@@ -50,12 +50,12 @@ class RowsToPredict(PrepareSettings):
         found = next((choice for choice in self.choices if set(choice) <= set(has)), None)
         if found is not None:
             return found
-        missing = [column for column in self.choices[0] if column not in has]
+        missing = [column for column in self.choices[0] if column not in has and column != TOOLS]
         raise UserError(
             f"The source {self.source} has no column {' and no column '.join(map(repr, missing))}; it has "
             f"{', '.join(has) or 'none at all'}.",
             "Name the columns with image_column, text_column and key_column; numbers need the names that they had in "
-            "training.",
+            "training, and chats are in messages or conversations.",
         )
 
 

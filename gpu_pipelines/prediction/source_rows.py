@@ -21,12 +21,12 @@ from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
 from gpu_pipelines.data.sources.sources import open_source
-from gpu_pipelines.data.text.sources import MALFORMED_MESSAGES, TOOLS, chat_in, messages_in
+from gpu_pipelines.data.text.sources import MALFORMED_MESSAGES, chat_in, messages_in
 from gpu_pipelines.data.units.parallel import batches
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import RowsToPredict
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Inputs
-from gpu_pipelines.tasks.formats import FORMATS
+from gpu_pipelines.tasks.formats import FORMATS, TOOLS
 
 #: Rows of a piece, and bytes of what they hold, at most.
 MOST_ROWS, MOST_BYTES = 1024, 64 << 20

@@ -79,5 +79,7 @@ FORMATS = {
     ),
     "images": Format("images", _IMAGES, begins=_IMAGES_BEGIN),
 }
+#: A column beside a conversation: the functions that the assistant may call, as a list or as JSON.
+TOOLS = "tools"
 #: Formats of tables: rows with columns.
 TABLES = tuple(name for name, each in FORMATS.items() if each.is_table)

@@ -192,13 +192,15 @@ def test_a_training_on_a_gpu_is_offered_with_what_can_be_read_there(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "my photos").mkdir()
     run = RunRecord.load(newest_run(digits_run)["directory"])
-    given = {"source": "./my photos", "test_source": "gs://b/test", "gates": ["accuracy>=0.9"], "model": "vit-micro"}
+    (tmp_path / "photos").mkdir()
+    given = {"source": "./my photos", "test_source": "gs://b/test", "model_name": "photos", "model": "vit-micro"}
     local = {"registry": "./models", "tracking": "mlflow", "template": "x" * 5000}
     *_, copy, command = next_commands(run, Request("train_evaluate_upload", given={**given, **local}), LocalOptions())
     assert shlex.split(copy) == ["gcloud", "storage", "cp", "--recursive", "./my photos", "gs://BUCKET/"]
     words = shlex.split(command)
     assert "source=gs://BUCKET/my photos" in words
     assert "test_source=gs://b/test" in words
+    assert "model_name=photos" in words, "that a folder has this name is chance"
     assert not any(word.startswith(("registry=", "tracking=")) for word in words)
 
 

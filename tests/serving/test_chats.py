@@ -17,6 +17,7 @@ from predicting import predicted, written
 from server_process import started
 from transformers import AutoModelForCausalLM
 
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
@@ -172,3 +173,9 @@ def test_drift_is_measured_on_what_stands_before_the_first_answer(predictor: Any
         assert now.tokens.tolist() == before.tokens.tolist()
     (unanswered,) = predictor.rows_of_documents([{"messages": ASKED}], 0)
     assert isinstance(unanswered, WrongRequest), "the training rejects it as well"
+
+
+def test_a_table_without_a_request_is_told_what_it_lacks(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"chosen": "a", "rejected": "b"}))
+    with pytest.raises(UserError, match="has no column 'text'; it has chosen, rejected"):
+        predicted(model, tmp_path / "rows.jsonl", tmp_path / "out")

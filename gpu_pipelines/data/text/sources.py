@@ -13,13 +13,12 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.tasks.formats import TOOLS
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_encoding import Chat, Composed
 
 #: A text, a (prompt, completion), a conversation, or what a task makes of several.
 Text = str | tuple[str, str] | Chat | Composed
-#: A column beside a conversation: the functions that the assistant may call, as a list or as JSON.
-TOOLS = "tools"
 #: Who speaks, as datasets of the form of ShareGPT call it, and as chat templates do.
 _ROLES = {"human": "user", "gpt": "assistant"}
 #: Columns that hold chats, by whoever made them.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.dag import PIPELINES
+from gpu_pipelines.dag import PIPELINES, load_request
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import UnfitParametersError
 from gpu_pipelines.registry import is_local
@@ -56,20 +56,29 @@ def _commands(record: RunRecord, request: Request, options: Options) -> Iterator
     if record.model:
         yield from _commands_of_model(record)
     if record.tensorboard:
-        here = [value for value in request.given.values() if _is_here(value)]
+        here = _places_here(record, request)
         if here:
-            yield shlex.join(["gcloud", "storage", "cp", "--recursive", *here, f"{_BUCKET}/"])
-        yield f"{shlex.join(_again(replace(request, given=_given_there(request.given))))} {_ON_A_GPU}"
+            yield shlex.join(["gcloud", "storage", "cp", "--recursive", *dict.fromkeys(here.values()), f"{_BUCKET}/"])
+        yield f"{shlex.join(_again(replace(request, given=_given_there(request.given, here))))} {_ON_A_GPU}"
 
 
-def _given_there(given: Mapping[str, object]) -> dict[str, object]:
+def _places_here(record: RunRecord, request: Request) -> dict[str, str]:
+    """The given parameters that name a file or a folder of this machine, with it."""
+    given = {name: value for name, value in request.given.items() if name != "registry" and _is_here(value)}
+    if request.is_own:  # nobody knows what its parameters are
+        return given
+    named = {place.parameter for place in load_request(request.pipeline).places(record.parameters)}
+    return {name: value for name, value in given.items() if name in named}
+
+
+def _given_there(given: Mapping[str, object], here: Mapping[str, str]) -> dict[str, object]:
     """Parameters for Vertex AI, where no file of this machine is seen, and no registry or tracker is left."""
     is_lost = {
         "registry": is_local(str(given.get("registry", ""))),
         "tracking": problems_of_tracking(str(given.get("tracking", "")), "vertex", is_here=False),
     }
     return {
-        name: f"{_BUCKET}/{Path(str(value)).expanduser().resolve().name}" if _is_here(value) else value
+        name: f"{_BUCKET}/{Path(here[name]).expanduser().resolve().name}" if name in here else value
         for name, value in given.items()
         if not is_lost.get(name)
     }

@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from gpu_pipelines.data.sources.row_streams import Problem
-from gpu_pipelines.data.text.sources import TOOLS, chat_in
+from gpu_pipelines.data.text.sources import chat_in
 from gpu_pipelines.serving.request_body import WrongRequest, kind_of, require_keys
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
+from gpu_pipelines.tasks.formats import TOOLS
 from gpu_pipelines.tasks.text_encoding import CannotEncodeError, Chat
 
 _Tokens = TypeVar("_Tokens")
