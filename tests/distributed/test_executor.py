@@ -45,7 +45,7 @@ def executor(request: pytest.FixtureRequest) -> Iterator[Executor]:
 def test_pieces_come_back_with_their_numbers_from_workers_that_are_made_once(
     executor: Executor, tmp_path: Path
 ) -> None:
-    done = list(executor.map(Square, (str(tmp_path), 0.05), iter(range(10, 30))))
+    done = list(executor.map(Square, (str(tmp_path), 0.2), iter(range(10, 30))))
     assert sorted((number, square) for number, (square, _) in done) == [(n, (n + 10) ** 2) for n in range(20)]
     processes = {process for _, (_, process) in done}
     assert len(processes) == 2

@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 SPOT = {"strategy": "SPOT"}
+# What a handler says is written by the system: the signal may come while `print` still has the buffer.
 WAITS = (
-    "import signal, time; signal.signal(signal.SIGTERM, lambda *_: {told}); print('ready', flush=True); time.sleep({s})"
+    "import os, signal, time; signal.signal(signal.SIGTERM, lambda *_: {told}); "
+    "print('ready', flush=True); time.sleep({s})"
 )
-SAVES = WAITS.format(told="(print('saved', flush=True), exit(0))", s=60)
-HOLDS_ON = WAITS.format(told="print('deaf', flush=True)", s=60)
+SAVES = WAITS.format(told="(os.write(1, b'saved\\n'), exit(0))", s=60)
+HOLDS_ON = WAITS.format(told="os.write(1, b'deaf\\n')", s=60)
 SHORT = WAITS.format(told="exit(0)", s=0.4)
 PREEMPTED = "was preempted"
 
@@ -93,6 +95,8 @@ def test_the_whole_job_starts_again_where_it_says_so(vertex_emulator: VertexApi,
     await_message(vertex_emulator, "ready", times=2)
     vertex_emulator.state.replicas.preempt(name, 1)
     await_message(vertex_emulator, "ready", times=starts)
+    # Another thread reads it than reads what the new one says.
+    await_message(vertex_emulator, "saved", times=starts - 2)
     assert vertex_emulator.state.logs.messages().count("saved") == starts - 2
 
 
