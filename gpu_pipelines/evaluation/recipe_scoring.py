@@ -24,7 +24,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.integrity import digest_of
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
@@ -307,8 +307,7 @@ def _require_written(directory: Path) -> None:
     if not directory.is_dir() or (directory / CONFIGURATION).is_file():
         return
     names = sorted(path.name for path in directory.iterdir() if not path.name.startswith(".") and path.name != METRICS)
-    more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-    held = f"only {', '.join(names[:_MOST_NAMED])}{more}" if names else "nothing"
+    held = f"only {some_of(names, _MOST_NAMED)}" if names else "nothing"
     raise UserError(
         f"{directory} has no checkpoint that can be scored: the training has left {held} there.",
         "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "

@@ -233,13 +233,13 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
         named = [(settings.image_column,), (_BASE64,)]
     elif inputs.kind == NUMBERS:
         named = [inputs.columns, (inputs.field,)]
-    else:
-        named = [(settings.text_column,), (inputs.field,), *((column,) for column in (*inputs.words, *inputs.chats))]
-    if inputs.chats:
+    elif inputs.chats:
         # As in training: a prompt beside messages, as in UltraChat, is but their beginning, without the template.
-        in_order = [named[0], (inputs.field, "completion"), *((column,) for column in inputs.chats), *named[1:]]
-        named = list(dict.fromkeys(in_order))
-        named = [choice for columns in named for choice in ((*columns, TOOLS), columns)]
+        chats = [(column,) for column in inputs.chats]
+        in_order = [(settings.text_column,), (inputs.field, "completion"), *chats, (inputs.field,)]
+        named = [choice for columns in in_order for choice in ((*columns, TOOLS), columns)]
+    else:
+        named = [(settings.text_column,), (inputs.field,), *((column,) for column in inputs.words)]
     return tuple(tuple(dict.fromkeys((*columns, *key))) for columns in named)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.tasks.text_encoding import Chat, Encoded, TextEncoder
-from gpu_pipelines.tasks.text_tokenizer import named_token
+from gpu_pipelines.tasks.text_tokenizer import named_token, special_tokens_of
 
 # Both libraries must give the same tokens for these: contractions, white space of all kinds, digits, letters of many
 # scripts, marks, emoji, what Unicode folds or composes, control characters, words that no merge covers.
@@ -107,7 +107,7 @@ class BatchEncoder:
     @property
     def special_tokens(self) -> frozenset[int]:
         """The numbers of the tokens that are no text."""
-        return frozenset(n for n, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
+        return special_tokens_of(self._tokenizer)
 
     @property
     def _of_chats(self) -> TextEncoder:

@@ -93,6 +93,11 @@ def named_token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None
     return tokenizer.token_to_id(text) if isinstance(text, str) else None
 
 
+def special_tokens_of(tokenizer: Any) -> frozenset[int]:
+    """The numbers of the tokens of a tokenizer of `tokenizers` that are no text."""
+    return frozenset(n for n, token in tokenizer.get_added_tokens_decoder().items() if token.special)
+
+
 def tokens_of(tokenizer_directory: Path) -> dict[int, str]:
     """The tokens by their numbers, the added ones too.
 

@@ -16,7 +16,7 @@ from gpu_pipelines.evaluation.generation.port import Pair, TextTask, Written
 from gpu_pipelines.tasks.causal_lm.scoring import documents_of, holds_completions
 from gpu_pipelines.tasks.causal_lm.writing import Text, ends_of, writer_of
 from gpu_pipelines.tasks.packed_attention import by_length
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, special_tokens_of
 
 #: Tokens of prompts that are read at once; nobody waits for a first answer.
 _PROMPT_TOKENS = 16_384
@@ -101,7 +101,7 @@ class Answering(TextTask):
 
     @cached_property
     def _special(self) -> frozenset[int]:
-        return frozenset(n for n, token in self._tokenizer.get_added_tokens_decoder().items() if token.special)
+        return special_tokens_of(self._tokenizer)
 
     @cached_property
     def _ends(self) -> set[int]:

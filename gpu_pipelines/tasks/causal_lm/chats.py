@@ -88,8 +88,8 @@ def ends_of_answers(encoder: BatchEncoder) -> set[int]:
         encoded = encoder.chat(Chat(messages))
     except CannotEncodeError:
         return set()
-    learned = encoded.tokens[encoded.targets != 0].tolist()
-    return set([token for token in learned if token in encoder.special_tokens][-1:])
+    learned, special = encoded.tokens[encoded.targets != 0].tolist(), encoder.special_tokens
+    return set([token for token in learned if token in special][-1:])
 
 
 def characters_of(chat: Chat) -> int:
