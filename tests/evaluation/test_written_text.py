@@ -6,6 +6,7 @@ import json
 import random
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -304,14 +305,15 @@ class LLM:
 
 
 @pytest.fixture
-def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def stand_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """In place of vLLM, which itself needs a GPU."""
     assert "not installed" in EvaluationSettings(generate=["rouge_l"], generate_with="vllm").problems_here()[0]
     (tmp_path / "packages").mkdir()
     (tmp_path / "packages" / "vllm.py").write_text(VLLM)
     monkeypatch.syspath_prepend(str(tmp_path / "packages"))
-    monkeypatch.delitem(sys.modules, "vllm", raising=False)
-    return tmp_path / "packages" / "vllm.py"
+    yield tmp_path / "packages" / "vllm.py"
+    # The next test imports its own.
+    sys.modules.pop("vllm", None)
 
 
 def test_vllm_is_given_prompts_and_rules_and_its_answers_are_read(colors: Path, tmp_path: Path, stand_in: Path) -> None:
