@@ -21,6 +21,7 @@ from gpu_pipelines.cli.target_options import (
     Params,
     of_targets,
 )
+from gpu_pipelines.dag import PUBLISHED
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -66,9 +67,8 @@ def run(
         str,
         typer.Argument(
             show_default=False,
-            help="A name, FILE.py, FILE.py:function or a compiled file; vertex: also an address. "
-            "Names: train_evaluate_upload, scheduled_retraining, tune_train_evaluate_upload, batch_prediction."
-            " With --resume RUN that of the run.",
+            help="A name, FILE.py, FILE.py:function or a compiled file; vertex: also an uploaded version, NAME/TAG, "
+            f"NAME/VERSION or its address. Names: {', '.join(PUBLISHED)}. With --resume RUN that of the run.",
         ),
     ] = "",
     target: Any = None,

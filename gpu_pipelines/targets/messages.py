@@ -73,7 +73,7 @@ class Request:
     @property
     def is_name(self) -> bool:
         """Whether it is the name of a pipeline, which is compiled."""
-        return not self.is_own and "://" not in self.pipeline
+        return not self.is_own and "/" not in self.pipeline
 
     @property
     def is_own(self) -> bool:

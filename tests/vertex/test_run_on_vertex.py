@@ -321,14 +321,14 @@ def test_all_settings_that_are_missing_are_told_at_once(
         assert all(f"Give --{name.replace('_', '-')}" in done.err for name in names)
 
 
-def test_an_uploaded_version_runs_by_its_address(vertex_api: VertexApi, tmp_path: Path) -> None:
+def test_an_uploaded_version_runs_by_its_address_or_name(vertex_api: VertexApi, tmp_path: Path) -> None:
     command(vertex_api, tmp_path, "upload", str(compiled_sum(tmp_path)), "--tag", "stable")
     address = f"{vertex_api.url}/example-project/pipelines/sum"
-    done = command(vertex_api, tmp_path, "run", f"{address}/stable", "--target", "vertex", "-p", "a=2")
-    assert done.status == 0, done.err
-    [job] = jobs(vertex_api)
     [version] = vertex_api.state.repositories.packages["us-central1/pipelines/sum"].versions
-    assert job.template_uri == f"{address}/{version}"
+    for given in (f"{address}/stable", "sum/stable", f"sum/{version}"):
+        done = command(vertex_api, tmp_path, "run", given, "--target", "vertex", "-p", "a=2")
+        assert done.status == 0, done.err
+    assert [job.template_uri for job in jobs(vertex_api)] == [f"{address}/{version}"] * 3
 
 
 def test_a_published_file_takes_the_image_of_the_project(vertex_api: VertexApi, tmp_path: Path) -> None:
