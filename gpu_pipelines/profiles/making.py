@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -145,17 +146,33 @@ def _opened(dataset: Dataset, name: str) -> Split | None:
 def _sampled(
     splits: Sequence[Split], predictor: Predictor, most: int, random: np.random.Generator
 ) -> Iterator[list[Any]]:
-    """Some rows of splits, each as likely as any other, as the model takes them."""
+    """Some rows of splits, each as likely as any other, as the model takes them.
+
+    What the model gets counts once, as among the rows of now: a prompt that was learned with several answers, or
+    numbers that came with several results.
+    """
     sizes = np.array([len(split) for split in splits], dtype=np.int64)
     chosen = np.sort(random.choice(sizes.sum(), min(most, int(sizes.sum())), replace=False))
     starts = np.concatenate([[0], np.cumsum(sizes)])
-    found = 0
+    found, seen = 0, set[bytes]()
     for number, split in enumerate(splits):
         own = chosen[(chosen >= starts[number]) & (chosen < starts[number + 1])] - starts[number]
         for start in range(0, len(own), _AT_ONCE):
-            rows = predictor.rows_of_dataset(split.take(own[start : start + _AT_ONCE]))[: most - found]
-            found += len(rows)
-            yield rows
+            rows = predictor.rows_of_dataset(split.take(own[start : start + _AT_ONCE]))
+            fresh = _new(rows, predictor, seen)[: most - found]
+            found += len(fresh)
+            yield fresh
+
+
+def _new(rows: Sequence[Any], predictor: Predictor, seen: set[bytes]) -> list[Any]:
+    """The rows that the model gets for the first time; what it gets is noted."""
+    found = []
+    for row in rows:
+        content = hashlib.sha256(b"".join(values.tobytes() for values in predictor.columns([row]).values())).digest()
+        if content not in seen:
+            seen.add(content)
+            found.append(row)
+    return found
 
 
 def _projected(embeddings: np.ndarray) -> np.ndarray:

@@ -147,6 +147,42 @@ def test_documents_that_training_cuts_are_no_drift_and_prompts_that_are_too_long
     assert "rows that cannot be used" in named(found["asked"])
 
 
+def test_prompts_that_were_learned_with_several_answers_are_one_row_as_they_are_when_asked(tmp_path: Path) -> None:
+    model = exported("causal_lm", tmp_path / "model")
+    random = np.random.default_rng(0)
+    words = ["the", "bee", "cat", "ant", "sees", "and", "a"]
+    prompts = [" ".join(random.choice(words, 5 + 15 * (number % 2))) for number in range(400)]
+    lines = [
+        json.dumps({"prompt": prompt, "completion": f"a cat sees {answer}"}) + "\n"
+        for prompt in prompts
+        for answer in words[: 6 if len(prompt.split()) > 5 else 1]
+    ]
+    (tmp_path / "rows.jsonl").write_text("".join(lines))
+    given: Any = {"source": str(tmp_path / "rows.jsonl"), "tokenizer": str(model.with_name("model-tokenizer"))}
+    given |= {"sequence_length": 32, "val_fraction": 0.3, "test_fraction": 0.3}
+    prepare_data(PrepareSettings(task="causal_lm", **given), tmp_path / "dataset")
+    keep_profile(model, Dataset(tmp_path / "dataset"))
+    found = check_for_drift(DriftSettings(source=given["source"]), model_in(model, str(model)))
+    assert not found.has_drift, found.reason
+    # The shortest prompts are the same now and then.
+    assert 380 < found.rows_used < 400
+    assert found.rows_used + found.rows_repeated == len(lines)
+
+
+def test_numbers_that_came_with_several_results_are_one_row(tmp_path: Path) -> None:
+    model = exported("regression", tmp_path / "model")
+    random = np.random.default_rng(0)
+    sizes, ages = random.geometric(0.1, 3000), random.geometric(0.1, 3000)
+    rows = zip(sizes, ages, random.integers(1, 6, 3000), strict=True)
+    (tmp_path / "rows.csv").write_text("size,age,price\n" + "".join(f"{a},{b},{c}\n" for a, b, c in rows))
+    given: Any = {"source": str(tmp_path / "rows.csv"), "label_column": "price"}
+    prepare_data(PrepareSettings(task="regression", val_fraction=0.3, test_fraction=0.3, **given), tmp_path / "dataset")
+    keep_profile(model, Dataset(tmp_path / "dataset"))
+    found = check_for_drift(DriftSettings(source=given["source"]), model_in(model, str(model)))
+    assert not found.has_drift, found.reason
+    assert found.rows_used == len(set(zip(sizes.tolist(), ages.tolist(), strict=True)))
+
+
 def test_logged_requests_are_read_as_the_server_and_as_vertex_write_them(numbers: Champion, tmp_path: Path) -> None:
     source = rows(numbers, tmp_path / "rows", shift=0.8)
     with source.open() as file:
