@@ -59,6 +59,7 @@ print("goes on", flush=True)
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_broke_off_goes_on_by_the_command_that_is_shown(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(BREAKS_OFF)
     given = ("script=train.py", "launcher=plain", "source=sample:digits")
@@ -91,6 +92,7 @@ sys.exit(75)
 """
 
 
+@pytest.mark.slow
 def test_a_script_that_is_interrupted_may_print_before_it_writes_its_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(TALKS)
     given = ("script=train.py", "launcher=plain", "source=sample:digits")

@@ -146,6 +146,7 @@ def test_what_the_numbers_are_measured_by_is_told_by_dataset_json_alone(diabetes
     assert form.inputs_deviation == pytest.approx([values.std() for values in inputs])
 
 
+@pytest.mark.slow
 def test_a_training_cut_off_and_continued_ends_with_the_same_bits(
     diabetes: Dataset, trained: Path, tmp_path: Path
 ) -> None:

@@ -33,6 +33,7 @@ SETTINGS = TrainingSettings(
 LAST = "step-00000004"
 
 
+@pytest.mark.slow
 def test_it_continues_to_the_bit_and_its_checkpoints_hold_the_adapters_alone(
     datasets: SmallDatasets, tmp_path: Path
 ) -> None:

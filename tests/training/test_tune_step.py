@@ -40,6 +40,7 @@ def outputs(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 def test_what_the_step_leaves_is_evaluated_as_any_training(numbers: Path, tmp_path: Path) -> None:
     made, dataset = outputs(tmp_path), dsl.Dataset(name="dataset", uri=str(numbers))
     settings = TuningSettings(**ASKED, trials=5, reduction=1)
