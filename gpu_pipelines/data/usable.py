@@ -12,6 +12,9 @@ from gpu_pipelines.data.settings import PrepareSettings, limit_of
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.tasks import task_named
 
+#: Share of rows that are left out as equal to others, above which a table of numbers may well have no copies.
+_MANY_EQUAL = 0.1
+
 
 def require_labels(
     found: Iterable[str], settings: PrepareSettings, problems: Mapping[str, str] | None = None
@@ -110,6 +113,7 @@ def require_usable(manifest: Manifest, settings: PrepareSettings, rejected: Iter
     for split in SPLITS:
         if not manifest.rows(split):
             raise _empty(split, manifest, settings, reasons)
+    _warn_of_equal_rows(manifest)
     if not manifest.labels:
         return
     _require_trained(manifest, settings)
@@ -141,6 +145,18 @@ def _empty(split: str, manifest: Manifest, settings: PrepareSettings, reasons: s
         + f" Left out: {why}." * bool(why),
         "Add rows, or lower the fractions." if split == "train" else f"Add rows, or raise {split}_fraction.",
     )
+
+
+def _warn_of_equal_rows(manifest: Manifest) -> None:
+    """Tells that measurements which are alike may not be copies of one: how many they are is then to be learned."""
+    are_numbers = not any(each.shape for name, each in manifest.features.items() if name not in ("label", "target"))
+    equal = manifest.duplicates - manifest.in_test_source
+    if are_numbers and equal > _MANY_EQUAL * manifest.rows_read:
+        print(
+            f"warning: {equal:,} of {manifest.rows_read:,} rows are equal to an earlier one and were left out; if they "
+            "are no copies, as where columns have few values, give remove_duplicates=false",
+            flush=True,
+        )
 
 
 def _first_places(files: Iterable[Path], reasons: set[str]) -> dict[str, str]:
