@@ -342,6 +342,13 @@ def test_a_file_that_is_imported_is_read_again_once_it_has_changed(tmp_path: Pat
         assert _read(tmp_path, "imported") == (text, reused)
 
 
+def test_a_path_in_a_bucket_that_is_mounted_nowhere_is_told_as_such(tmp_path: Path) -> None:
+    (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    done = gpu_pipelines("run", "elsewhere.py:imported", "-p", "table=gs://bucket/table.csv", cwd=tmp_path)
+    assert done.status == 1
+    assert "no bucket is mounted here: open the uri of the artifact, not its path" in done.err
+
+
 def test_a_file_at_a_place_of_its_own_is_not_what_another_run_has_written_there(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     for text, reused in (("one", set()), ("two", set()), ("one", set()), ("one", {"fill", "read"})):

@@ -34,6 +34,8 @@ LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CHARACTERS_SHOWN = 200
 _WORD = re.compile(r"[\w.]+")
+#: What a step says that opens the path of an artifact in a bucket, which KFP makes of its URI.
+_NO_MOUNT = re.compile(r"No such file or directory: '/(gcs|s3|minio)/")
 #: What a run on this machine costs.
 NOTHING_TO_PAY = "nothing to pay: it ran on this machine"
 #: Between two writes of the report of a run that goes on; its page reads itself again as often.
@@ -387,6 +389,8 @@ def _failure(record: RunRecord) -> Iterator[str]:
         lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
         yield f"{ERROR_PREFIX}{step.name} failed; its log ends:"
         yield from (f"  {line}" for line in lines[-LINES_OF_LOG_SHOWN:])
+        if any(_NO_MOUNT.search(line) for line in lines[-LINES_OF_LOG_SHOWN:]):
+            yield "no bucket is mounted here: open the uri of the artifact, not its path, or give a local one"
     yield f"log: {log}"
     if step.kind == UnavailableError.kind:
         yield f"it is an error of a service; to go on at this step: gpu-pipelines run --resume {record.run_id}"
