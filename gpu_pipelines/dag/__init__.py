@@ -40,7 +40,7 @@ def load_request(name: str) -> ModuleType:
     Raises:
         UserError: there is no pipeline of that name.
     """
-    _require(name)
+    require_pipeline(name)
     return import_module(f"gpu_pipelines.dag.{name}")
 
 
@@ -50,10 +50,17 @@ def load_pipeline(name: str) -> ModuleType:
     Raises:
         UserError: there is no pipeline of that name.
     """
-    _require(name)
+    require_pipeline(name)
     return import_module(f"gpu_pipelines.pipelines.{name}.pipeline")
 
 
-def _require(name: str) -> None:
+def require_pipeline(name: str) -> None:
+    """Checks that a pipeline is one of this project.
+
+    Raises:
+        UserError: there is none of that name.
+    """
     if name not in PIPELINES:
-        raise UserError(f"There is no pipeline {name[:60]!r}.", nearest(name, PIPELINES))
+        own = "One of your own is FILE.py, a compiled file, or on Vertex AI an uploaded NAME/TAG."
+        others = f"Valid: {', '.join(PIPELINES)}. {own}"
+        raise UserError(f"There is no pipeline {name[:60]!r}.", nearest(name, PIPELINES, otherwise=others))

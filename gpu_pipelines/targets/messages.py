@@ -8,6 +8,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from gpu_pipelines.dag import require_pipeline
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import how_to_give
 from gpu_pipelines.targets.options import no_accelerator
@@ -88,8 +89,10 @@ class Request:
             names: of the settings that the command itself needs.
 
         Raises:
-            UserError: lists all that is missing.
+            UserError: lists all that is missing; or there is no pipeline of that name.
         """
+        if self.is_name:
+            require_pipeline(self.pipeline)
         needed = [*names, "image"] if self.is_name else names
         missing = [how_to_give(name) for name in needed if not getattr(target.settings, name)]
         if self.is_name and not (target.options.accelerator or target.settings.fallback.get("accelerator")):

@@ -331,6 +331,14 @@ def test_an_uploaded_version_runs_by_its_address_or_name(vertex_api: VertexApi, 
     assert [job.template_uri for job in jobs(vertex_api)] == [f"{address}/{version}"] * 3
 
 
+def test_a_name_that_is_no_pipeline_is_told_before_what_is_missing(vertex_api: VertexApi, tmp_path: Path) -> None:
+    done = command(vertex_api, tmp_path, "run", "sum", "--target", "vertex")
+    assert done.status == 2
+    assert "There is no pipeline 'sum'" in done.err
+    assert "an uploaded NAME/TAG" in done.err
+    assert "--accelerator" not in done.err
+
+
 def test_a_published_file_takes_the_image_of_the_project(vertex_api: VertexApi, tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "compiled/train_evaluate_upload/vertex/image_classification/h100-8-4-nodes.yaml"
     given = ("--dry-run", "--target", "vertex", "-p", REGISTRY)
