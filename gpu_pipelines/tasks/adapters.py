@@ -16,6 +16,7 @@ from torch import nn
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import trained_weights
 from gpu_pipelines.tasks.model_places import is_pretrained
+from gpu_pipelines.tasks.pretrained import head_of
 
 #: The folder of the adapters beside the model that they are merged into.
 ADAPTER = "adapter"
@@ -46,7 +47,7 @@ def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
     from peft import LoraConfig, inject_adapter_in_model
     from transformers.pytorch_utils import Conv1D
 
-    head = _head(model)
+    head = head_of(model)
     targets = _targets(model, head)
     if not targets:
         raise UserError(
@@ -117,7 +118,7 @@ def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> No
     if not is_pretrained(base):
         return
     trained = trained_weights(model)
-    head = _head(model)
+    head = head_of(model)
     adapters = {name.replace(f".{_NAME}.", "."): value for name, value in trained.items() if ".lora_" in name}
     heads = {name: value for name, value in trained.items() if _is_in(name, head)}
     if others := trained.keys() - heads.keys() - {name for name in trained if ".lora_" in name}:
@@ -160,17 +161,6 @@ def _targets(model: Any, head: list[str]) -> list[str]:
     # The output of a language model is often the embedding itself; an adapter would part the two.
     outputs = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     return named or [name for name in linear if model.get_submodule(name) is not outputs]
-
-
-def _head(model: Any) -> list[str]:
-    """Names of the modules beside the backbone that have weights; of a language model none, of any other its last."""
-    if hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None:
-        return []
-    parts: list[tuple[str, Any]] = [(n, m) for n, m in model.named_children() if any(True for _ in m.parameters())]
-    prefix = getattr(model, "base_model_prefix", "")
-    if any(name == prefix for name, _ in parts):
-        return [name for name, _ in parts if name != prefix]
-    return [name for name, module in parts[-1:] if isinstance(module, nn.Linear)]
 
 
 def _is_in(name: str, parents: list[str]) -> bool:

@@ -187,12 +187,31 @@ def load_exported(auto_class: Any, directory: Path) -> nn.Module:
 
 
 def is_outside_backbone(model: nn.Module, key: str) -> bool:
-    """Whether a weight belongs to a head and not to the encoder or decoder that all heads of a family share.
+    """Whether a weight is not of the encoder or decoder that all heads of a family share.
 
-    The pooler, one layer between the two, is left out by some heads and missing beside others.
+    It is of a head, then, or of something that only another model has, such as the encoder of texts beside one of
+    images. The pooler, one layer between the two, is left out by some heads and missing beside others.
+
+    Args:
+        model: that is built.
+        key: of the model, or of a file; one of a backbone that was saved alone does not begin with its name.
     """
     prefix = getattr(model, "base_model_prefix", "")
-    return not key.startswith(f"{prefix}.") or key.startswith(f"{prefix}.pooler.")
+    backbone: Any = getattr(model, prefix, model)
+    part = key.removeprefix(f"{prefix}.").partition(".")[0]
+    shared = {name.partition(".")[0] for name, _ in backbone.named_parameters()} - {*head_of(model), "pooler"}
+    return part not in shared
+
+
+def head_of(model: Any) -> list[str]:
+    """Names of the modules beside the backbone that have weights; of a language model none, of any other its last."""
+    if hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None:
+        return []
+    parts: list[tuple[str, Any]] = [(n, m) for n, m in model.named_children() if any(True for _ in m.parameters())]
+    prefix = getattr(model, "base_model_prefix", "")
+    if any(name == prefix for name, _ in parts):
+        return [name for name, _ in parts if name != prefix]
+    return [name for name, module in parts[-1:] if isinstance(module, nn.Linear)]
 
 
 def label_config(labels: list[str]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,13 +13,19 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file, save_file
 from transformers import (
     AutoImageProcessor,
+    BeitConfig,
+    BeitForMaskedImageModeling,
     ConvNextConfig,
     ConvNextForImageClassification,
+    SiglipConfig,
+    SiglipModel,
     ViTConfig,
     ViTForImageClassification,
     ViTImageProcessor,
+    ViTModel,
     pipeline,
 )
 
@@ -125,6 +132,45 @@ def test_an_exported_model_keeps_its_preprocessor_and_everyone_predicts_the_same
     }
     for who, scores in found.items():
         np.testing.assert_allclose(scores, wanted, atol=1e-5, err_msg=who)
+
+
+def vit_without_head(directory: Path) -> None:
+    """As google/vit-base-patch16-224-in21k has it: the backbone alone, with its pooler."""
+    ViTModel(ViTConfig(image_size=SIZE, patch_size=4, **SMALL)).save_pretrained(directory)
+
+
+def siglip_of_images_and_texts(directory: Path) -> None:
+    texts = {"vocab_size": 32, "max_position_embeddings": 8, "bos_token_id": 0, "eos_token_id": 1, **SMALL}
+    images = {"image_size": SIZE, "patch_size": 4, **SMALL}
+    SiglipModel(SiglipConfig(text_config=texts, vision_config=images)).save_pretrained(directory)
+
+
+def beit_that_filled_in_patches(directory: Path) -> None:
+    config = BeitConfig(image_size=SIZE, patch_size=4, vocab_size=16, use_mask_token=True, **SMALL)
+    BeitForMaskedImageModeling(config).save_pretrained(directory)
+
+
+@pytest.mark.parametrize(
+    ("write", "key"),
+    [
+        (vit_without_head, "encoder.layer.0.intermediate.dense.weight"),
+        (siglip_of_images_and_texts, "vision_model.encoder.layers.0.mlp.fc1.weight"),
+        (beit_that_filled_in_patches, "beit.encoder.layer.0.intermediate.dense.weight"),
+    ],
+)
+def test_what_only_another_kind_of_model_has_may_be_left_out_and_no_other_weight(
+    tmp_path: Path, write: Callable[[Path], None], key: str
+) -> None:
+    write(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    model = recipe_for("RGB").build_model(str(tmp_path))
+    wanted = weights[key]
+    assert any(torch.equal(found, wanted) for found in model.parameters() if found.shape == wanted.shape)
+    lacking = {name: value for name, value in weights.items() if name != key}
+    for changed in (lacking, {**weights, key.replace(".0.", ".9."): wanted.clone()}):
+        save_file(changed, tmp_path / "model.safetensors", {"format": "pt"})
+        with pytest.raises(UserError, match="do not fit its architecture"):
+            recipe_for("RGB").build_model(str(tmp_path))
 
 
 def test_a_model_from_scratch_is_given_the_bits_that_it_was_always_given() -> None:

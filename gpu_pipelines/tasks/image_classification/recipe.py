@@ -120,7 +120,7 @@ class ImageClassification(Recipe):
             AutoModelForImageClassification,
             name,
             ImageClassificationTask.models,
-            _is_head,
+            pretrained.is_outside_backbone,
             **pretrained.label_config(self.labels),
         )
         said = read_preprocessor(name)
@@ -242,8 +242,3 @@ class ImageClassification(Recipe):
 
 def _scaling_in(preprocessor: dict[str, Any]) -> dict[str, Any]:
     return {entry: preprocessor[entry] for entry in SCALING if preprocessor.get(entry) is not None}
-
-
-def _is_head(model: nn.Module, key: str) -> bool:
-    # A new head is what fine-tuning means; any other weight that was not loaded would be silently random.
-    return key.startswith(("classifier", "head"))
