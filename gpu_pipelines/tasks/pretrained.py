@@ -215,8 +215,10 @@ def head_of(model: Any) -> list[str]:
 
 
 def label_config(labels: list[str]) -> dict[str, Any]:
-    """The classes in the terms of a config.json."""
+    """The classes in the terms of a config.json, of which each row has one."""
     return {
+        # A pretrained model may have had several to a row; transformers' pipelines would take no softmax of its logits.
+        "problem_type": None,
         "num_labels": len(labels),
         "id2label": dict(enumerate(labels)),
         "label2id": {label: index for index, label in enumerate(labels)},

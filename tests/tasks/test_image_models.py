@@ -134,6 +134,18 @@ def test_an_exported_model_keeps_its_preprocessor_and_everyone_predicts_the_same
         np.testing.assert_allclose(scores, wanted, atol=1e-5, err_msg=who)
 
 
+def test_a_model_that_gave_several_classes_to_an_image_gives_one_to_everyone_once_it_is_exported(
+    tmp_path: Path,
+) -> None:
+    place, recipe, columns = pretrained_model(tmp_path / "model"), recipe_for("RGB"), rows("RGB")
+    config = json.loads((place / "config.json").read_text())
+    (place / "config.json").write_text(json.dumps({**config, "problem_type": "multi_label_classification"}))
+    model = recipe.build_model(str(place))
+    recipe.export(model, tmp_path / "out")
+    found = as_transformers_predicts(tmp_path / "out", pictures(columns))
+    np.testing.assert_allclose(found, probabilities(recipe, model, columns), atol=1e-5)
+
+
 def vit_without_head(directory: Path) -> None:
     """As google/vit-base-patch16-224-in21k has it: the backbone alone, with its pooler."""
     ViTModel(ViTConfig(image_size=SIZE, patch_size=4, **SMALL)).save_pretrained(directory)
