@@ -12,7 +12,7 @@ from gpu_pipelines.dag import load_request
 from gpu_pipelines.dag.advanced import by_step, fields_of_advanced, read_advanced
 from gpu_pipelines.dag.request import Request
 from gpu_pipelines.data.default_tokenizer import PARAMETER as TOKENIZER
-from gpu_pipelines.data.default_tokenizer import TRAIN, tokenizer_for, was_trained_on
+from gpu_pipelines.data.default_tokenizer import TRAIN, lacks_tokenizer, tokenizer_for, was_trained_on
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.channels import problems_of_addresses
@@ -100,6 +100,12 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
         if tokenizer != values[TOKENIZER]:
             steps["prepare"][TOKENIZER] = tokenizer
             print(f"texts are prepared with the tokenizer of {tokenizer}", flush=True)
+        if values[TOKENIZER] == TRAIN and lacks_tokenizer(values["task"], values["model"]):
+            print(
+                f"warning: {values['model']} has weights and no tokenizer, and what they know of tokens is lost with "
+                "another one; put its own beside it (tokenizer.save_pretrained), or name it: -p tokenizer=…",
+                flush=True,
+            )
     if values["test_source"]:
         # An input of the step, so that no service takes what it made of another test set.
         steps["prepare"]["test_source_fingerprint"] = source_fingerprint(

@@ -38,6 +38,18 @@ def tokenizer_for(given: str, task: str, model: str, champion: RegisteredVersion
     return champion.place if champion is not None and _hash(champion) is not None else TRAIN
 
 
+def lacks_tokenizer(task: str, model: str) -> bool:
+    """Whether a model has weights for tokens that nothing tells of.
+
+    Args:
+        task: the task's name.
+        model: what is trained.
+    """
+    if task_problems(task) or PARAMETER not in task_named(task).parameters or not task_named(task).auto_class:
+        return False
+    return is_pretrained(model) and not has_tokenizer(model)
+
+
 def was_trained_on(versions: Sequence[RegisteredVersion], champion: RegisteredVersion, source_fingerprint: str) -> bool:
     """Whether the data of a source gave the champion's tokenizer, so that training one would give it again.
 

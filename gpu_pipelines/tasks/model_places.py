@@ -8,8 +8,8 @@ from gpu_pipelines.artifacts.remote_files import is_remote, listed
 from gpu_pipelines.errors import UserError
 
 CONFIG = "config.json"
-#: The files by which transformers knows a tokenizer.
-TOKENIZERS = ("tokenizer.json", "tokenizer.model", "spiece.model", "vocab.json", "vocab.txt")
+#: How the names of the files end by which transformers knows a tokenizer; those of SentencePiece have many names.
+TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", ".model")
 SAFE = (".safetensors", ".safetensors.index.json")
 PICKLED = (".bin", ".bin.index.json")
 WEIGHTS = (*SAFE, *PICKLED)
@@ -44,7 +44,7 @@ def is_pretrained(model: str) -> bool:
 def has_tokenizer(model: str) -> bool:
     """Whether a pretrained model has a tokenizer beside it; one of the hub, which is not looked at here, may have."""
     is_place = is_remote(model) or is_path(model) or Path(model).is_dir()
-    return not is_place or bool(files_of(model) & {*TOKENIZERS})
+    return not is_place or any(file.endswith(TOKENIZERS) for file in files_of(model))
 
 
 def files_of(place: str) -> set[str]:

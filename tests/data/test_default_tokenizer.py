@@ -35,6 +35,9 @@ def test_pretrained_weights_keep_their_tokenizer_and_other_models_the_champions(
     untrained = model(tmp_path / "untrained", "tokenizer.json")
     champion, of_numbers = version(1, "x"), version(1, None)
     assert tokenizer_for("train", TEXTS, whole, champion) == whole
+    for number, pieces in enumerate(("spm.model", "sentencepiece.bpe.model")):  # as DeBERTa v3 and XLM-R have them
+        of_pieces = model(tmp_path / str(number), "model.safetensors", pieces)
+        assert tokenizer_for("train", TEXTS, of_pieces, champion) == of_pieces
     assert tokenizer_for("other", TEXTS, whole, champion) == "other"
     assert tokenizer_for("train", TEXTS, "google/bert-base", champion) == "google/bert-base"
     for name in (without, untrained, "bert-micro"):
@@ -64,7 +67,9 @@ def reviews(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "reviews.jsonl"
 
 
-def test_the_first_step_gives_the_champions_once_the_data_is_other(reviews: Path, tmp_path: Path) -> None:
+def test_the_first_step_gives_the_champions_once_the_data_is_other(
+    reviews: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     from gpu_pipelines.component_interface.catalog import load_component
     from gpu_pipelines.component_interface.step import fields_from
     from gpu_pipelines.dag.advanced import COMMON
@@ -85,6 +90,9 @@ def test_the_first_step_gives_the_champions_once_the_data_is_other(reviews: Path
     assert prepared(tokenizer="google/bert-base") == prepared(model_name="other") == {}
     own = model(tmp_path / "own", "model.safetensors", "tokenizer.json")
     assert prepared(model=own) == {"tokenizer": own}
+    assert "warning" not in capsys.readouterr().out
+    prepared(model=model(tmp_path / "without", "model.safetensors"))
+    assert "warning: " + str(tmp_path / "without") + " has weights and no tokenizer" in capsys.readouterr().out
 
 
 def test_retraining_takes_that_of_a_pretrained_model(reviews: Path, tmp_path: Path) -> None:
