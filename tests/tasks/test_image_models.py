@@ -185,6 +185,19 @@ def test_what_only_another_kind_of_model_has_may_be_left_out_and_no_other_weight
             recipe_for("RGB").build_model(str(tmp_path))
 
 
+def test_a_model_of_images_and_texts_is_given_grey_images_in_three_channels_by_everyone(tmp_path: Path) -> None:
+    siglip_of_images_and_texts(tmp_path / "model")
+    recipe, columns = recipe_for("L"), rows("L")
+    model: Any = recipe.build_model(str(tmp_path / "model"))
+    with torch.no_grad():
+        model.classifier.weight.mul_(20)
+    wanted = probabilities(recipe, model, columns)
+    assert wanted.std(axis=0).max() > 0.01, "predictions have to depend on the pixels"
+    recipe.export(model, tmp_path / "out")
+    np.testing.assert_allclose(as_transformers_predicts(tmp_path / "out", pictures(columns)), wanted, atol=1e-5)
+    np.testing.assert_allclose(as_served(tmp_path / "out", pictures(columns)), wanted, atol=1e-5)
+
+
 def test_a_model_from_scratch_is_given_the_bits_that_it_was_always_given() -> None:
     recipe, columns = recipe_for("RGB"), rows("RGB")
     recipe.build_model("vit-micro")

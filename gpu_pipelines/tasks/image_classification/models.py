@@ -82,6 +82,11 @@ def _divisor_near(size: int, wanted: float) -> int:
     return min((d for d in range(1, size + 1) if size % d == 0), key=lambda d: (abs(d - max(wanted, 2)), d))
 
 
+def part_of_images(config: Any) -> Any:
+    """What a configuration says of images, which is a part of it where the model was trained on texts as well."""
+    return getattr(config, "vision_config", None) or config
+
+
 def shape_of_images(directory: Path, config: Any, usual: tuple[int, ...]) -> tuple[int, ...]:
     """Channels, height and width of the images that a model of another program takes.
 
@@ -90,6 +95,7 @@ def shape_of_images(directory: Path, config: Any, usual: tuple[int, ...]) -> tup
         config: its configuration.
         usual: what is taken where it says nothing.
     """
+    config = part_of_images(config)
     channels = getattr(config, "num_channels", None) or usual[0]
     size = getattr(config, "image_size", None)
     geometry = None if size else geometry_in(exported_preprocessor(directory), "RGB")

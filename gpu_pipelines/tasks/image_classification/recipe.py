@@ -17,6 +17,7 @@ from gpu_pipelines.tasks.image_classification.models import (
     LUMA,
     image_classifier,
     of_three_channels,
+    part_of_images,
     shape_of_images,
     to_one_channel,
 )
@@ -90,7 +91,8 @@ class ImageClassification(Recipe):
         mode, geometry = mode_of(said), geometry_in(said, mode_of(said))
         if geometry is None:
             raise UserError(f"{directory}/{PREPROCESSOR} does not turn images into squares of one size.")
-        channels = said.get(LEARNED_CHANNELS) or config.get("num_channels") or geometry.channels
+        of_images = config.get("vision_config") or config
+        channels = said.get(LEARNED_CHANNELS) or of_images.get("num_channels") or geometry.channels
         return cls(pretrained.labels_of(config), said, (channels, geometry.size, geometry.size), mode == "L")
 
     def build_model(self, name: str) -> nn.Module:
@@ -188,7 +190,7 @@ class ImageClassification(Recipe):
         of three channels that looks at their luma, and gives the same for a grey image.
         """
         config: Any = model.config
-        said, channels = self.preprocessing, getattr(config, "num_channels", None)
+        said, channels = self.preprocessing, getattr(part_of_images(config), "num_channels", None)
         weights = of_three_channels(model) if self.is_grey else None
         if weights is not None:
             config.num_channels = channels = len(LUMA)
@@ -214,6 +216,7 @@ class ImageClassification(Recipe):
         Raises:
             UserError: those of the dataset are of another size or have colours that it does not take.
         """
+        config = part_of_images(config)
         size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
         if isinstance(size, int) and size != self.image_shape[1]:
             raise UserError(
