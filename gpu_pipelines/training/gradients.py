@@ -17,6 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.tasks.checkpoint_state import without_wrappers
 
 #: Keeps the division below from a norm of 0. Source: torch.nn.utils.clip_grads_with_norm_.
 _SMALL = 1e-6
@@ -67,10 +68,13 @@ class Gradients:
         if len(found) == len(self._weights) or not isinstance(self._parallel, DistributedDataParallel):
             return found
         named = self._model.named_parameters()
-        without = [name for name, weight in named if weight.requires_grad and weight.grad is None]
+        without = [without_wrappers(name) for name, weight in named if weight.requires_grad and weight.grad is None]
         raise UserError(
             f"These weights got no gradient, because the loss does not depend on them: {some_of(without, most=3)}.",
-            "Freeze them where the recipe builds the model (requires_grad_(False)), or remove them.",
+            # Beside adapters nothing else can be frozen.
+            "Train it with lora_rank=0."
+            if any(".lora_" in name for name in without)
+            else f"Leave them as they are: -p freeze={','.join(without)}",
         )
 
     def clip(self, most: float) -> torch.Tensor:
