@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from pathlib import Path
@@ -117,11 +117,16 @@ def from_pretrained(
     unmatched = _unmatched(info)
     if lost := [key for key in unmatched if not may_be_new(model, key)]:
         raise UserError(f"The weights of {name!r} do not fit its architecture: {some_of(lost, most=5)}.")
+    other = _other_classes(str(place) if place.is_dir() else name, changes)
+    order = _places_in(other, list(changes.get("id2label", {}).values()))
+    _put_in_order(model, order)
     if os.environ.get("RANK", "0") != "0":
         return model
     if unmatched:
         print(f"not taken over from {name}, or begun anew: {some_of(unmatched, most=5)}", flush=True)
-    elif other := _other_classes(str(place) if place.is_dir() else name, changes):
+    if order:
+        print(f"the head of {name} has the classes of the data, and is put in their order", flush=True)
+    elif other and not unmatched:
         print(f"the head of {name} was trained for other classes: {some_of(other, most=5)}", flush=True)
     return model
 
@@ -144,6 +149,24 @@ def _other_classes(name: str, changes: Mapping[str, Any]) -> list[str]:
     theirs = AutoConfig.from_pretrained(name).id2label
     unnamed = all(label == f"LABEL_{number}" for number, label in theirs.items())
     return [] if unnamed or theirs == changes["id2label"] else list(theirs.values())
+
+
+def _places_in(theirs: Sequence[str], labels: Sequence[str]) -> list[int]:
+    """Where each of the data's classes is among those of a model, whatever its capitals; empty if they are others.
+
+    transformers' `run_glue` keeps the classes of a model in its order as well: each data set of NLI has another one.
+    """
+    known = {label.casefold(): place for place, label in enumerate(theirs)}
+    places = [known.get(label.casefold(), -1) for label in labels]
+    return places if sorted(places) == list(range(len(theirs))) else []
+
+
+def _put_in_order(model: Any, order: Sequence[int]) -> None:
+    """Puts the rows of the last layer of each head in an order, if one is given."""
+    for part in head_of(model) if order else ():
+        layers = [each for each in model.get_submodule(part).modules() if isinstance(each, nn.Linear)]
+        for weight in layers[-1].parameters() if layers and layers[-1].out_features == len(order) else ():
+            weight.data = weight.data[list(order)].contiguous()
 
 
 def _without_weights(auto_class: Any, name: str, **changes: Any) -> nn.Module:

@@ -218,6 +218,10 @@ def test_a_model_of_other_classes_gets_a_new_head_where_it_needs_one_and_says_so
     kept = begun(LABELS)
     assert torch.equal(kept.classifier.weight, trained.classifier.weight)
     assert not capsys.readouterr().out
+    turned = begun(["bee", "CAT", "ant"])
+    assert torch.equal(turned.classifier.weight, trained.classifier.weight[[1, 2, 0]])
+    assert torch.equal(turned.classifier.bias, trained.classifier.bias[[1, 2, 0]])
+    assert "has the classes of the data, and is put in their order" in capsys.readouterr().out
     new = begun(["x", "y"])
     assert new.classifier.weight.shape[0] == 2
     backbone = "vit.layers.3.mlp.fc1.weight"
