@@ -20,7 +20,7 @@ _PERMUTATIONS = 499
 _ENOUGH = 10
 #: What a distribution that was fitted to a few hundred values can still tell.
 _LEAST_SHARE = 1e-12
-#: Expected rows that a category must have for the chi-square distribution to hold; rarer ones are put together.
+#: Expected rows that each category must have for the chi-square distribution to hold.
 #: Source: Cochran, Biometrics 10 (1954), https://doi.org/10.2307/3001616.
 _FEWEST_EXPECTED = 5.0
 
@@ -68,7 +68,9 @@ def shift_of(distance: float) -> float:
 
 
 def shares_differ(before: np.ndarray, now: np.ndarray) -> Difference:
-    """Whether the shares of categories differ: the chi-square test.
+    """Whether the shares of categories differ: the chi-square test, by permutations where categories are rare.
+
+    A category with few rows of both samples may be most of the smaller one, so rare ones are not put together.
 
     The effect is the distance of the shares in standard deviations: of two categories the difference of a share by the
     square root of p (1 - p), of samples of the same size twice Cohen's w; without what chance adds to it.
@@ -78,14 +80,25 @@ def shares_differ(before: np.ndarray, now: np.ndarray) -> Difference:
     Args:
         before, now: rows by category, of the same categories in the same order.
     """
-    cells = _with_enough_rows(np.stack([before, now]).astype(np.float64))
-    if cells.shape[1] < 2:
+    cells = np.stack([before, now]).astype(np.int64)
+    cells = cells[:, cells.any(axis=0)]
+    if cells.shape[1] < 2 or not cells.any(axis=1).all():
         return NONE
-    statistic, p_value, freedom, _ = stats.chi2_contingency(cells, correction=False)
+    statistic, p_value, freedom, expected = stats.chi2_contingency(cells, correction=False)
+    if expected.min() < _FEWEST_EXPECTED:
+        p_value = _share_beyond(float(statistic), _chi_squares(cells.sum(axis=0), expected))
     rows = cells.sum(axis=1)
     harmonic = rows[0] * rows[1] / rows.sum()
     effect = math.sqrt(max(0.0, float(statistic) - freedom) / harmonic)
     return Difference("chi-square", float(statistic), float(p_value), effect)
+
+
+def _chi_squares(both: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """The statistic of each of the permutations of the rows of two samples, `both` by category."""
+    rows = round(float(expected[1].sum()))
+    drawn = np.random.default_rng(0).multivariate_hypergeometric(both, rows, _PERMUTATIONS, method="marginals")
+    # What one sample has more of a category, the other has less.
+    return np.asarray((drawn - expected[1]) ** 2 @ (1 / expected).sum(axis=0))
 
 
 def lacking_differ(before: tuple[int, int], now: tuple[int, int]) -> Difference:
@@ -161,19 +174,6 @@ def _share_beyond(value: float, permuted: np.ndarray) -> float:
 def _some(points: np.ndarray, random: np.random.Generator) -> np.ndarray:
     points = points[np.isfinite(points).all(axis=1)]
     return points if len(points) <= _MOST_POINTS else points[random.choice(len(points), _MOST_POINTS, replace=False)]
-
-
-def _with_enough_rows(cells: np.ndarray) -> np.ndarray:
-    """Cells (samples, categories), those of the rarest categories put together until enough rows are expected."""
-    cells = cells[:, np.argsort(cells.sum(axis=0), kind="stable")]
-    cells = cells[:, cells.sum(axis=0) > 0]
-    if not cells.sum(axis=1).all():
-        return cells[:, :0]
-    smallest = cells.sum(axis=1).min() / cells.sum()
-    while cells.shape[1] > 1 and cells[:, 0].sum() * smallest < _FEWEST_EXPECTED:
-        merged = np.column_stack([cells[:, 0] + cells[:, 1], cells[:, 2:]])
-        cells = merged[:, np.argsort(merged.sum(axis=0), kind="stable")]
-    return cells
 
 
 def corrected(p_values: list[float]) -> list[float]:

@@ -63,6 +63,28 @@ def test_rare_and_new_categories() -> None:
     assert shares_differ(np.array([500, 499, 1]), np.array([500, 499, 1])).p_value == 1
     assert shares_differ(np.array([500, 500, 0]), np.array([450, 450, 100])).p_value < 1e-9
     assert shares_differ(np.array([1000]), np.array([1000])).effect == 0
+    assert shares_differ(np.array([1000, 0]), np.array([0, 0])).p_value == 1
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [([5000, 0], [0, 100]), ([5000, 0], [60, 40]), ([4900, 100, 0], [39, 1, 60]), ([500, 500, 0], [40, 40, 20])],
+)
+def test_a_new_category_is_found_in_a_sample_that_is_small_beside_the_training_data(
+    before: list[int], now: list[int]
+) -> None:
+    found = shares_differ(np.array(before), np.array(now))
+    assert found.p_value < 1e-6
+    assert found.effect > 0.5
+
+
+@pytest.mark.parametrize("shares", [[0.98, 0.02], [0.7, 0.2, 0.05, 0.03, 0.01, 0.005, 0.003, 0.002]])
+def test_p_values_of_rare_categories_are_not_too_small_without_a_difference(shares: list[float]) -> None:
+    random = np.random.default_rng(1)
+    found = [shares_differ(*random.multinomial([5000, 100], shares)).p_value for _ in range(800)]
+    for level in (0.05, 0.01):
+        below = int(np.sum(np.array(found) < level))
+        assert stats.binomtest(below, len(found), level, alternative="greater").pvalue > 0.001
 
 
 def test_more_missing_values_are_found_and_fewer_are_none_of_our_business() -> None:
