@@ -60,8 +60,19 @@ def _all_weights(rows: int, seed: int) -> np.ndarray:
     return weights
 
 
-def interval(value: float, resampled: np.ndarray) -> Interval:
-    """A metric with its 95% percentile interval.
+def fewest_rows(confidence: float) -> int:
+    """How many rows can say anything at a confidence: five are all on one side of 0 by chance more often than 5%.
+
+    Resamples of fewer rows would say it, since they hold no row that the sample does not.
+
+    Args:
+        confidence: such as 0.95, of an interval with two ends.
+    """
+    return math.ceil(1 - math.log2(1 - confidence))
+
+
+def interval(value: float, resampled: np.ndarray, rows: int) -> Interval:
+    """A metric with its 95% percentile interval, which too few rows do not have.
 
     Resampled minima lie below the minimum of the sample (`min_recall` of many classes), so an interval is widened to
     hold its own value.
@@ -69,8 +80,9 @@ def interval(value: float, resampled: np.ndarray) -> Interval:
     Args:
         value: of all rows.
         resampled: float64 (resamples,): the same of rows drawn with replacement.
+        rows: their number.
     """
-    if not math.isfinite(value):
+    if not math.isfinite(value) or rows < fewest_rows(CONFIDENCE):
         return without_interval(value)
     low, high = percentiles(resampled, CONFIDENCE)
     return {"value": value, "low": finite_or_none(min(value, low)), "high": finite_or_none(max(value, high))}

@@ -8,7 +8,14 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval, interval, percentiles, without_interval
+from gpu_pipelines.evaluation.bootstrap import (
+    CONFIDENCE,
+    Interval,
+    fewest_rows,
+    interval,
+    percentiles,
+    without_interval,
+)
 from gpu_pipelines.evaluation.scores import Scores
 
 
@@ -31,14 +38,15 @@ class Comparison:
         return self.ours.metrics().get(metric, math.nan) - self.theirs.metrics().get(metric, math.nan)
 
     def ends(self, metric: str, confidence: float) -> tuple[float, float] | None:
-        """The interval of a difference, by paired bootstrap; None where only the two values are known.
+        """The interval of a difference, by paired bootstrap; None where only the two values are known, or of few rows.
 
         Args:
             metric: its name.
             confidence: such as 0.95, between both ends.
         """
         resampled = self._resampled(metric)
-        if resampled is None or not math.isfinite(self.difference(metric)):
+        few = self.ours.rows < fewest_rows(confidence)
+        if resampled is None or few or not math.isfinite(self.difference(metric)):
             return None
         low, high = percentiles(resampled, confidence)
         return (low, high) if math.isfinite(low) and math.isfinite(high) else None
@@ -62,7 +70,9 @@ class Comparison:
         differences: dict[str, Interval] = {}
         for metric in self.ours.metrics():
             value, resampled = self.difference(metric), self._resampled(metric)
-            differences[metric] = without_interval(value) if resampled is None else interval(value, resampled)
+            differences[metric] = (
+                without_interval(value) if resampled is None else interval(value, resampled, self.ours.rows)
+            )
         found: dict[str, Any] = {"version": self.version, "metrics": self.theirs.intervals()}
         found |= {"confidence": CONFIDENCE, "differences": differences}
         test = self.mcnemar()

@@ -57,7 +57,9 @@ def fallen(what: str, before: tuple[int, int], now: tuple[int, int], level: floa
 def worsened(
     metric: str, recorded: Mapping[str, Any], measured: Mapping[str, Any], more_is_better: bool, unit: str = ""
 ) -> ShiftCheck | None:
-    """A metric whose interval was recorded; one that is not a number any more is worse. None if it never was one.
+    """A metric whose interval was recorded; one that is not a number any more is worse.
+
+    None if it never was one, or one of the two has no interval.
 
     Args:
         metric: its name.
@@ -71,6 +73,8 @@ def worsened(
     if before is None:
         return None
     what = f"its {metric}"
+    if now is None and measured["value"] is not None:
+        return None
     if now is None:
         why = f"{what} was {before.value:.4f} and is not a finite number"
         return ShiftCheck(what, True, why, before.value, measured["value"])

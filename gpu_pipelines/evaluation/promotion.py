@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpu_pipelines.evaluation.bootstrap import CONFIDENCE
+from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, fewest_rows
 from gpu_pipelines.evaluation.comparison import Comparison, Incomparable
 from gpu_pipelines.evaluation.gates import ChampionGate, GateResult
 from gpu_pipelines.evaluation.scores import Scores
@@ -34,7 +34,7 @@ def better_by_value(scores: Scores, champion: Comparison | Incomparable | None, 
     both, improvement = _both(metric, champion), sign * champion.difference(metric)
     ends = champion.ends(metric, CONFIDENCE)
     if ends is None:
-        why = f"{both}: {_word(improvement)}; no interval is known"
+        why = f"{both}: {_word(improvement)}; {_no_interval(champion, CONFIDENCE)}"
         return GateResult(BETTER_BY_VALUE, value, other, improvement > 0, why)
     low, high = sorted(sign * end for end in ends)
     passed = improvement > 0 and high >= 0
@@ -75,7 +75,8 @@ def better(
         return GateResult(str(gate), improvement, gate.margin, passed, f"{both}: {gained}, {wanted}")
     ends = comparison.ends(metric, gate.confidence)
     if ends is None:
-        return GateResult(str(gate), finite_or_none(improvement), gate.margin, False, f"{both}: no interval is known")
+        why = f"{both}: {_no_interval(comparison, gate.confidence)}"
+        return GateResult(str(gate), finite_or_none(improvement), gate.margin, False, why)
     low, high = sorted(sign * end for end in ends)
     passed = low > gate.margin
     why = (
@@ -110,6 +111,12 @@ def _without_comparison(
         why = f"{metric} of version {comparison.version} is not a finite number on the same {comparison.ours.row_name}"
         return GateResult(name, None if threshold is not None else value, threshold, True, why)
     return None
+
+
+def _no_interval(comparison: Comparison, confidence: float) -> str:
+    if comparison.ours.rows >= (fewest := fewest_rows(confidence)):
+        return "no interval is known"
+    return f"a {confidence * 100:g}% interval takes {fewest} {comparison.ours.row_name}"
 
 
 def _word(improvement: float) -> str:

@@ -109,6 +109,28 @@ def test_a_few_rows_are_not_enough_however_one_sided_they_are() -> None:
     assert result(AT_95, Comparison(of([True] * 100), of([False] * 8 + [True] * 92), 1)).passed
 
 
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_so_few_texts_say_nothing_though_the_loss_of_each_is_lower(rows: int) -> None:
+    # By a coin one of two models has the lower loss on each of five texts in 1 of 16.
+    pair = texts(0, rows, gain=5.0)
+    assert all(ours < theirs for ours, theirs in zip(pair.ours.sums[:, 0], pair.theirs.sums[:, 0], strict=True))
+    ranking = Ranking("loss", False)
+    found = better(AT_95, pair.ours, pair, ranking)
+    assert not found.passed
+    assert found.why.endswith(f"on the same {rows} test rows: a 95% interval takes 6 test rows")
+    by_value = better_by_value(pair.ours, pair, ranking)
+    assert by_value.passed
+    assert "beyond chance" not in by_value.why
+    assert pair.summary()["differences"]["loss"]["low"] is None
+    assert pair.ours.intervals()["loss"]["high"] is None
+
+
+def test_six_texts_whose_losses_are_all_lower_say_something() -> None:
+    pair = texts(0, 6, gain=5.0)
+    assert better(AT_95, pair.ours, pair, Ranking("loss", False)).passed
+    assert not better(ChampionGate(confidence=0.99), pair.ours, pair, Ranking("loss", False)).passed
+
+
 def test_a_margin_must_be_exceeded_by_the_difference_or_by_its_interval() -> None:
     pair = Comparison(of([True] * 950 + [False] * 50), of([True] * 900 + [False] * 100), 1)
     assert result(ChampionGate(margin=0.049), pair).passed

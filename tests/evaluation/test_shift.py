@@ -162,6 +162,12 @@ def test_a_loss_that_is_no_number_any_more_is_an_alarm_and_a_small_rise_over_man
     assert moved(checks(then, no_classes(), broken)) == ["its loss"]
 
 
+def test_a_loss_of_a_few_rows_says_nothing_of_the_data() -> None:
+    for before, now in ((500, 5), (5, 500)):
+        then = recorded(language_model(0, before, 2.0), no_classes())
+        assert moved(checks(then, no_classes(), language_model(1, now, 4.0))) == []
+
+
 def test_where_nothing_is_known_nothing_has_moved() -> None:
     then = recorded(language_model(0, 30, 3.0), no_classes(), data=None, test={"rows": 3, "metrics": {}})
     found = checks(then, no_classes(), language_model(1, 30, 9.0))

@@ -44,7 +44,7 @@ class BenchmarkScores(Scores):
     def intervals(self) -> dict[str, Interval]:
         known = self.resampled
         return {
-            name: interval(value, known[name]) if name in known else without_interval(value)
+            name: interval(value, known[name], self.rows) if name in known else without_interval(value)
             for name, value in self.metrics().items()
         }
 
