@@ -66,7 +66,7 @@ def better(
     if settled := _without_comparison(str(gate), metric, scores.metrics()[metric], gate.margin, comparison):
         return settled
     assert isinstance(comparison, Comparison)
-    improvement = sign * comparison.difference(metric)
+    improvement = _without_rounding(sign * comparison.difference(metric), gate.margin)
     both = _both(metric, comparison)
     wanted = f"wanted more than {gate.margin:g}"
     if gate.confidence is None:
@@ -77,7 +77,7 @@ def better(
     if ends is None:
         why = f"{both}: {_no_interval(comparison, gate.confidence)}"
         return GateResult(str(gate), finite_or_none(improvement), gate.margin, False, why)
-    low, high = sorted(sign * end for end in ends)
+    low, high = sorted(_without_rounding(sign * end, gate.margin) for end in ends)
     passed = low > gate.margin
     why = (
         f"{both}: {'better' if improvement >= 0 else 'worse'} by {abs(improvement):.4f}, {gate.confidence * 100:g}% "
@@ -111,6 +111,11 @@ def _without_comparison(
         why = f"{metric} of version {comparison.version} is not a finite number on the same {comparison.ours.row_name}"
         return GateResult(name, None if threshold is not None else value, threshold, True, why)
     return None
+
+
+def _without_rounding(difference: float, margin: float) -> float:
+    """The margin itself where a difference of two metrics, 0.955 and 0.95, is off it by their last bits alone."""
+    return margin if math.isclose(difference, margin, rel_tol=1e-9) else difference
 
 
 def _no_interval(comparison: Comparison, confidence: float) -> str:

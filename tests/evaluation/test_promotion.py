@@ -145,6 +145,17 @@ def test_a_margin_must_be_exceeded_by_the_difference_or_by_its_interval() -> Non
     assert found.high == pytest.approx(0.05 + 1.96 * error, abs=0.002)
 
 
+@pytest.mark.parametrize("right", range(100, 200, 9))
+def test_as_much_better_as_the_margin_is_not_more_than_it(right: int) -> None:
+    pair = Comparison(
+        of([True] * (right + 1) + [False] * (199 - right)), of([True] * right + [False] * (200 - right)), 1
+    )
+    found = result(ChampionGate(margin=0.005), pair)
+    assert (found.passed, found.value) == (False, 0.005)
+    assert "better by 0.0050, wanted more than 0.005" in found.why
+    assert result(ChampionGate(margin=0.00499), pair).passed
+
+
 def test_equals_are_not_better_and_less_loss_is_better() -> None:
     pair = Comparison(of([True, False]), of([False, True]), 1)
     assert not better_by_value(pair.ours, pair, RANKINGS["accuracy"]).passed
