@@ -16,7 +16,7 @@ from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT
 from gpu_pipelines.drift.comparison import INPUTS, PREDICTIONS, Finding, compared
 from gpu_pipelines.drift.live_rows import LiveRows, live_rows, usable_rows
 from gpu_pipelines.drift.settings import DriftSettings
-from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import figure
 from gpu_pipelines.prediction.model import Model
 from gpu_pipelines.profiles.making import PREDICTED_ROWS, Gathered, profile_of
@@ -193,5 +193,6 @@ def _verdict(settings: DriftSettings, model: Model, rows: int, found: list[Findi
     beside = f"the training data of {model.title} ({len(found)} tests on {rows:,} rows)"
     if not drifted:
         return NO_DRIFT, f"{NO_DRIFT}: {settings.source} is as {beside}"
-    named = some_of([f"{each.name} by {figure(each.effect)}" for each in drifted], _NAMED)
+    named = ", ".join(f"{each.name} by {figure(each.effect)}" for each in drifted[:_NAMED])
+    named += f" and {len(drifted) - _NAMED} more" if len(drifted) > _NAMED else ""
     return DRIFT, f"{DRIFT}: {settings.source} is not as {beside}; in standard deviations: {named}"

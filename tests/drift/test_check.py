@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pytest
 
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -320,6 +321,19 @@ def test_a_model_without_a_profile_is_compared_with_its_dataset(numbers: Champio
         (each.name, each.effect) for each in check(numbers, source).findings
     ]
     assert found.profile == str(numbers.dataset.directory)
+
+
+def test_the_reason_names_what_has_drifted_most(numbers: Champion, tmp_path: Path) -> None:
+    table = pa.csv.read_csv(rows(numbers, tmp_path / "as before")).to_pandas()
+    for shift, name in ((1, "count"), (2, "even"), (3, "normal"), (4, "rounded")):
+        table[name] += shift * table[name].std()
+    table.to_csv(tmp_path / "now.csv", index=False)
+    found = check(numbers, tmp_path / "now.csv")
+    most = [each.name for each in sorted(found.drifted, key=lambda each: -each.effect)]
+    assert most[:2] == ["rounded", "normal"]
+    told = found.reason.partition("in standard deviations: ")[2]
+    assert [each.split(" by ")[0] for each in told.split(", ")] == most[:3]
+    assert told.endswith(f" and {len(most) - 3} more")
 
 
 def test_a_few_rows_say_nothing_and_many_are_sampled(numbers: Champion, tmp_path: Path) -> None:
