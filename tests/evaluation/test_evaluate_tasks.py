@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation import step
+from gpu_pipelines.evaluation.bootstrap import without_interval
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
@@ -244,3 +246,8 @@ def test_the_mistakes_of_a_text_classifier_are_shown_as_text(tmp_path: Path) -> 
     words = [f"w{token - 1}" for token in row["input_ids"][0, : row["length"][0]]]
     assert f"{' '.join(words)}<br>" in page
     assert "<h2>Confusion matrix</h2>" in page
+    assert "Intervals are 95%" in page
+    unknown = {name: without_interval(metric["value"]) for name, metric in evaluation.test["metrics"].items()}
+    few = replace(evaluation, test={**evaluation.test, "metrics": unknown})
+    write_report(few, dataset.directory, tmp_path / "report.html")
+    assert "Intervals are 95%" not in (tmp_path / "report.html").read_text()
