@@ -37,6 +37,8 @@ CLASSES_IN_TABLE = 25
 CLASSES_IN_PICTURE = 1000
 PAIRS_SHOWN = 20
 TEXT_SHOWN = 240
+#: Entries of a worst row that are shown in a column of their own.
+_PLACES = ("row", "source", "text")
 
 
 def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) -> None:
@@ -80,9 +82,14 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         slices=evaluation.test.get("slices", []),
         worst=shown_rows(evaluation.mistakes, dataset_directory),
         worst_text=task_named(evaluation.task).worst,
-        worst_columns=[name for name in next(iter(evaluation.mistakes), {}) if name not in ("row", "source", "text")],
+        worst_columns=_worst_columns(evaluation),
     )
     write_page(path, f"Evaluation: {evaluation.model_name}", sections)
+
+
+def _worst_columns(evaluation: Evaluation) -> list[str]:
+    """What a task says of its worst rows, besides where each comes from and its text; not every row need have all."""
+    return list(dict.fromkeys(name for row in evaluation.mistakes for name in row if name not in _PLACES))
 
 
 def _reasons(evaluation: Evaluation) -> list[str]:

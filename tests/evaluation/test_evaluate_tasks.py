@@ -232,6 +232,18 @@ def test_the_step_writes_all_outputs_for_a_task_without_classes(numbers: Dataset
         assert word not in page
 
 
+def test_the_worst_rows_of_a_task_of_another_package_are_shown_by_their_keys(numbers: Dataset, tmp_path: Path) -> None:
+    write_regressions(tmp_path / "checkpoints", numbers, [40.0])
+    evaluation = evaluate_checkpoints(
+        settings_in(tmp_path), numbers.directory, tmp_path / "checkpoints", tmp_path / "best"
+    )
+    told = [{"row": 3, "source": "a.csv:4", "off by": 2}, {"row": 1, "source": "a.csv:2", "why": "no such topic"}]
+    write_report(replace(evaluation, mistakes=told), numbers.directory, tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "<th>off by</th><th>why</th><th>row</th>" in page
+    assert "no such topic" in page
+
+
 def test_the_mistakes_of_a_text_classifier_are_shown_as_text(tmp_path: Path) -> None:
     dataset = classes_dataset(tmp_path / "data")
     train_classes(tmp_path / "checkpoints", dataset)
