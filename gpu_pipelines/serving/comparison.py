@@ -33,17 +33,19 @@ def differences(examples: Examples, predictions: Sequence[Any]) -> list[str]:
 def _difference(expected: Mapping[str, Any], got: Any) -> str:
     if not isinstance(got, Mapping):
         return f"got {str(got)[:80]!r} in place of a prediction"
-    if "scores" not in expected:
+    label, evaluated = expected.get("label"), expected.get("scores")
+    # A task of another package may give scores of another form.
+    if not (isinstance(label, str) and isinstance(evaluated, Mapping) and label in evaluated):
         return unlike(expected, got)
     scores: Any = got.get("scores")
     if not isinstance(scores, Mapping):
         return "there are no scores"
-    for label, probability in expected["scores"].items():
-        if not _close(scores.get(label), probability, 1.0):
-            return f"the score of {label!r} is {_shown(scores.get(label))}, evaluated was {_shown(probability)}"
+    for name, probability in evaluated.items():
+        if not _close(scores.get(name), probability, 1.0):
+            return f"the score of {name!r} is {_shown(scores.get(name))}, evaluated was {_shown(probability)}"
     # Of two classes that are as good as equal either may be the first.
-    behind = expected["scores"][expected["label"]] - expected["scores"].get(got.get("label"), -math.inf)
-    return "" if behind <= 2 * TOLERANCE else f"label is {got.get('label')!r}, evaluated was {expected['label']!r}"
+    behind = evaluated[label] - evaluated.get(got.get("label"), -math.inf)
+    return "" if behind <= 2 * TOLERANCE else f"label is {got.get('label')!r}, evaluated was {label!r}"
 
 
 def unlike(expected: Any, got: Any, name: str = "the prediction") -> str:

@@ -188,3 +188,15 @@ def test_what_is_compared() -> None:
     assert differences(loss, [{"loss": 4.021, "tokens": 3}])
     assert differences(loss, [{"loss": 4.0, "tokens": 4}])
     assert differences(loss, [{"loss": None, "tokens": 3}])
+
+
+def test_scores_of_a_task_of_another_package_are_compared_as_they_are() -> None:
+    expected = {"topics": ["billing"], "scores": {"billing": 0.9, "login": 0.2}}
+    examples = Examples("topics.task:Topics", [{"text": "an invoice"}], [expected])
+    assert differences(examples, [{"topics": ["billing"], "scores": {"billing": 0.901, "login": 0.2}}]) == []
+    assert differences(examples, [{**expected, "scores": {"billing": 0.9, "login": 0.3}}]) == [
+        "example 0 of 1: login is 0.3000, evaluated was 0.2000"
+    ]
+    assert differences(examples, [{**expected, "topics": []}])
+    listed = Examples("topics.task:Topics", [{"text": "an invoice"}], [{"label": ["billing"], "scores": [0.9]}])
+    assert differences(listed, [{"label": ["billing"], "scores": [0.9]}]) == []
