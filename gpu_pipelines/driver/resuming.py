@@ -35,7 +35,9 @@ if TYPE_CHECKING:
 _VERTEX_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
 #: As `run --target vertex` prints it; a run on this machine has no four digits at its end.
 _JOB_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
+#: As Kubeflow calls a run; a target of another package may do so as well, and these three do not.
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NAMED_OTHERWISE = ("local", "vertex", "compute_engine")
 #: The step that checks the parameters of all others, and hands on those that were given in `advanced`.
 _CHECKS = LOOKING_STEPS[0]
 _MOST_BEFORE, _NAMED = 20, 8
@@ -136,8 +138,8 @@ def _origin(target: Target, run: str) -> Any:
             return target
         made = target_named("vertex")
         return made(made.Options(), replace(settings, project=parts[1], region=parts[3]))
-    if _UUID.fullmatch(run):
-        return target if target.name == "kubeflow" else target_named("kubeflow")(None, settings)
+    if _UUID.fullmatch(run) and target.name in _NAMED_OTHERWISE:
+        return target_named("kubeflow")(None, settings)
     if target.name in ("local", "kubeflow") and _JOB_ID.fullmatch(run) and not (Path(runs) / run).exists():
         return target_named("vertex")(None, settings)
     if target.name == "local":

@@ -73,6 +73,9 @@ class Shelf(Target):
             observer.step_began("train-model")
         lines = ["it is done"] if state == "succeeded" else [f"error: {run} is {state}"]
         return Outcome(state, lines, {"state": state})
+
+    def retried(self, run):
+        return Submission({"state": "waiting", "again": run}, lambda: [f"{run} would be put back on the shelf"])
 """
 
 
@@ -135,6 +138,12 @@ def test_a_pipeline_runs_there_as_it_was_built_without_a_file(site: Path, tmp_pa
     assert done.status == 0, done.err
     content = json.loads((tmp_path / "shelf" / "run-1").read_text())
     assert (content["values"]["source"], content["values"]["epochs"]) == ("/tape/photos", 3.0)
+
+
+@pytest.mark.parametrize("run", ["run-1", "7fb7caa1-6fb3-46a3-9c50-3cc8c48c5306"])
+def test_a_run_goes_on_there_whatever_it_is_called(site: Path, tmp_path: Path, run: str) -> None:
+    done = command(site, tmp_path, "run", "--resume", run, "--target", "shelf", "--dry-run")
+    assert (done.status, done.out) == (0, f"{run} would be put back on the shelf\n"), done.err
 
 
 @pytest.mark.parametrize(
