@@ -7,9 +7,11 @@ store of pipelines, `schedules` that are None where there is no clock.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import is_dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 #: Where the entry points of targets stand.
 GROUP = "gpu_pipelines.targets"
+_OWN = "gpu_pipelines."
 
 
 class Target(ABC):
@@ -245,17 +248,32 @@ def targets() -> dict[str, type[Target]]:
     """
     from importlib.metadata import entry_points
 
-    found = {}
-    for point in sorted(entry_points(group=GROUP), key=lambda point: point.name):
+    found: dict[str, type[Target]] = {}
+    # Those of this program come first, so that no package takes their names.
+    for point in sorted(entry_points(group=GROUP), key=lambda point: (not point.value.startswith(_OWN), point.name)):
         try:
-            found[point.name] = point.load()
+            target = point.load()
+            problem = "the name is taken" if point.name in found else _problem_of_class(target, point.name)
         except Exception as error:
+            problem = f"{type(error).__name__}: {error}"
+        if problem:
             package = point.dist.name if point.dist else "a package"
-            print(
-                f"warning: the target {point.name} of {package} cannot be loaded: {type(error).__name__}: {error}",
-                file=sys.stderr,
-            )
+            print(f"warning: the target {point.name} of {package} cannot be loaded: {problem}", file=sys.stderr)
+        else:
+            found[point.name] = target
     return found
+
+
+def _problem_of_class(target: Any, name: str) -> str:
+    """What keeps a class from being a target of a name; empty if nothing does."""
+    if not (inspect.isclass(target) and issubclass(target, Target)):
+        return f"it is not a subclass of {Target.__module__}.{Target.__qualname__}"
+    lacks = [*sorted(target.__abstractmethods__), *(n for n in ("name", "title", "Options") if not hasattr(target, n))]
+    if lacks:
+        return f"it has no {', '.join(lacks)}"
+    if not is_dataclass(target.Options):
+        return "its Options are no dataclass"
+    return "" if target.name == name else f"its name is {target.name!r}"
 
 
 def target_named(name: str, can: str = "") -> type[Target]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib.metadata import entry_points
@@ -27,36 +28,64 @@ ENTRY_POINTS = "gpu_pipelines.tasks"
 
 
 class _Tasks(Mapping[str, Task]):
-    """Tasks by name, each imported when it is asked for."""
+    """Tasks by name, each imported when it is asked for.
+
+    Whoever goes through all of them gets those that can be had; asking for one by its name says why it cannot.
+    """
 
     def __getitem__(self, name: str) -> Task:
         return _loaded(name, self._places[name])
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return (name for name, place in self._places.items() if name in _BUILT_IN or _is_usable(name, place))
 
     def __len__(self) -> int:
-        return len(self._places)
+        return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
         return name in _BUILT_IN or name in self._places
 
     @property
     def _places(self) -> dict[str, str]:
-        return {**{each.name: each.value for each in _installed()}, **_BUILT_IN}
+        return {**_installed(), **_BUILT_IN}
 
 
 TASKS = _Tasks()
 
 
 @cache
-def _installed() -> tuple[Any, ...]:
-    return tuple(entry_points(group=ENTRY_POINTS))
+def _installed() -> dict[str, str]:
+    """The classes of the tasks of packages by their names; those of this program win."""
+    found: dict[str, str] = {}
+    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
+        if point.name in _BUILT_IN or point.name in found:
+            package = point.dist.name if point.dist else "a package"
+            print(f"warning: the task {point.name} of {package} is left out: the name is taken", file=sys.stderr)
+        else:
+            found[point.name] = point.value
+    return found
+
+
+@cache
+def _is_usable(name: str, place: str) -> bool:
+    """Whether a task can be had; where not, that is said on stderr: it must not keep the others from working."""
+    try:
+        _loaded(name, place)
+    except UserError as error:
+        print(f"warning: the task {name} is left out: {error.problem}", file=sys.stderr)
+        return False
+    return True
 
 
 @cache
 def _loaded(name: str, place: str) -> Task:
-    task: Task = own_class(place, Task, f"The task {name}", "See docs/tasks.md.")(name)
+    kind = own_class(place, Task, f"The task {name}", "See docs/tasks.md.")
+    try:
+        task: Task = kind(name)
+    except Exception as error:  # the user's own code
+        raise UserError(
+            f"The task {name} cannot be made by {place}: {type(error).__name__}: {error}.", "See docs/tasks.md."
+        ) from None
     return task
 
 

@@ -81,11 +81,13 @@ class Shelf(Target):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder into which the package is installed, and one that cannot be imported."""
+    """A folder into which the package is installed, and others that are no targets, or have the name of one."""
     folder = tmp_path_factory.mktemp("site")
     (folder / "shelf_target.py").write_text(SHELF)
     (folder / "broken_target.py").write_text("import no_such_module_at_all\n")
-    for name, entry in (("shelf", "shelf_target:Shelf"), ("broken", "broken_target:Broken")):
+    entries = {"shelf": "shelf_target:Shelf", "broken": "broken_target:Broken", "local": "shelf_target:Shelf"}
+    entries |= {"options": "shelf_target:ShelfOptions", "rack": "shelf_target:Shelf"}
+    for name, entry in entries.items():
         info = folder / f"{name}_target-1.0.dist-info"
         info.mkdir()
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-target\nVersion: 1.0\n")
@@ -110,7 +112,13 @@ def test_a_pipeline_is_compiled_run_and_followed_on_it(site: Path, tmp_path: Pat
     made = command(site, tmp_path, "compile", PIPELINE, "--target", "shelf", "--tape", "blue", "-o", "x.yaml")
     assert made.status == 0, made.err
     assert "a tape is put in" in made.err
-    assert "the target broken of broken-target cannot be loaded: ModuleNotFoundError" in made.err
+    for name, why in (
+        ("broken", "ModuleNotFoundError"),
+        ("local", "the name is taken"),
+        ("options", "it is not a subclass of gpu_pipelines.targets.target.Target"),
+        ("rack", "its name is 'shelf'"),
+    ):
+        assert f"the target {name} of {name}-target cannot be loaded: {why}" in made.err
     executors = yaml.safe_load((tmp_path / "x.yaml").read_text())["deploymentSpec"]["executors"]
     assert all({"name": "TAPE", "value": "blue"} in each["container"]["env"] for each in executors.values())
     where = ("run", PIPELINE, "--target", "shelf", "--shelf", "runs")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -104,18 +105,45 @@ def test_the_command_line_refuses_a_task_that_cannot_be_imported(tmp_path: Path)
     assert "Traceback" not in done.err
 
 
-def test_an_installed_package_may_name_its_tasks(importable: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def installed(importable: Path) -> Iterator[None]:
+    """The package with its metadata, in which tasks that are none stand beside its own."""
     metadata = importable / "counts-1.0.dist-info"
     metadata.mkdir()
     (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: counts\nVersion: 1.0\n")
-    (metadata / "entry_points.txt").write_text("[gpu_pipelines.tasks]\ncounts = counts.task:Counts\n")
+    entries = ["counts = counts.task:Counts", "regression = counts.task:Counts", "sample = counts.task:write_sample"]
+    (metadata / "entry_points.txt").write_text("\n".join(["[gpu_pipelines.tasks]", *entries, ""]))
     tasks._installed.cache_clear()
-    try:
-        assert "counts" in TASKS
-        assert task_named("counts").metrics.keys() == {"deviance", "mean_error"}
-        assert json.dumps([*TASKS]).count("counts") == 1
-    finally:
-        for path in metadata.iterdir():
-            path.unlink()
-        metadata.rmdir()
-        tasks._installed.cache_clear()
+    yield
+    for path in metadata.iterdir():
+        path.unlink()
+    metadata.rmdir()
+    tasks._installed.cache_clear()
+
+
+def test_an_installed_package_may_name_its_tasks(installed: None) -> None:
+    assert "counts" in TASKS
+    assert task_named("counts").metrics.keys() == {"deviance", "mean_error"}
+    assert json.dumps([*TASKS]).count("counts") == 1
+
+
+def test_a_task_of_a_package_that_is_none_does_not_keep_others_from_working(
+    installed: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tasks._is_usable.cache_clear()
+    assert [task.name for task in TASKS.values()][:1] == ["counts"]
+    assert [*TASKS].count("regression") == 1
+    assert "rmse" in TASKS["regression"].metrics
+    told = capsys.readouterr().err
+    assert "warning: the task regression of counts is left out: the name is taken" in told
+    assert told.count("warning: the task sample is left out: counts.task:write_sample is not a subclass") == 1
+    assert "counts.task:write_sample is not a subclass" in task_problems("sample")[0]
+
+
+def test_a_task_that_cannot_be_made_is_refused(importable: Path) -> None:
+    (importable / "raising.py").write_text(
+        "from counts.task import Counts\n\nclass Raising(Counts):\n    def __init__(self):\n        pass\n"
+    )
+    assert (
+        "The task raising:Raising cannot be made by raising:Raising: TypeError" in task_problems("raising:Raising")[0]
+    )
