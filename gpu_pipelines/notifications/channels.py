@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.google_cloud.secret_reference import FORM, is_secret, is_variable
 from gpu_pipelines.notifications.channel import Channel, MailServer
 from gpu_pipelines.notifications.email_channel import is_mail_address
+from gpu_pipelines.own_class import own_class
 
 #: An address of this channel is an e-mail address alone, without the channel's name before it.
 EMAIL = "email"
@@ -50,11 +50,7 @@ def channel_named(name: str) -> Channel:
     if name not in (found := _places()):
         # What is behind the name is not repeated: it may be a secret.
         raise UserError(f"notify names an unknown channel {name[:40]!r}.", nearest(name, found))
-    module, _, called = found[name].partition(":")
-    try:
-        channel: Channel = getattr(import_module(module), called)()
-    except Exception as error:
-        raise UserError(f"The channel {name} cannot be loaded: {type(error).__name__}: {error}.") from None
+    channel: Channel = own_class(found[name], Channel, f"The channel {name}", "See docs/extending.md.")()
     return channel
 
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.tasks.own_class import own_class
+from gpu_pipelines.own_class import own_class
 from gpu_pipelines.tasks.pretrained import weights_as_stored
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.tasks.tasks import task_named

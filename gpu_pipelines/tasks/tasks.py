@@ -9,8 +9,8 @@ from importlib.metadata import entry_points
 from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.own_class import own_class
 from gpu_pipelines.tasks.model_places import is_pretrained
-from gpu_pipelines.tasks.own_class import own_class
 from gpu_pipelines.tasks.task import Task
 
 #: A task of this program is one folder and one line here.

@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache
-from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from urllib.parse import parse_qsl, urlsplit
 
 from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.own_class import own_class
 from gpu_pipelines.step_environment import TRACKING
 from gpu_pipelines.tracking.tracker import Tracker
 
@@ -85,12 +85,7 @@ def _has_secret(address: str) -> bool:
 def _class_of(name: str) -> type[Tracker]:
     if name not in (found := _places()):
         raise UserError(f"There is no tracker {name[:60]!r}.", nearest(name, [NONE, *found]))
-    module, _, called = found[name].partition(":")
-    try:
-        tracker: type[Tracker] = getattr(import_module(module), called)
-    except Exception as error:
-        raise UserError(f"The tracker {name} cannot be loaded: {type(error).__name__}: {error}.") from None
-    return tracker
+    return own_class(found[name], Tracker, f"The tracker {name}", "See docs/extending.md.")
 
 
 @cache

@@ -16,6 +16,7 @@ import pytest
 from servers import Posts, certificate_for_here, mail_server, webhook
 
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
+from gpu_pipelines.notifications import channels
 from gpu_pipelines.notifications.channel import MailServer
 from gpu_pipelines.notifications.channels import problems_of_addresses
 from gpu_pipelines.notifications.message import Message, Metric
@@ -310,3 +311,17 @@ def test_a_channel_of_a_package_is_found_and_may_fail(tmp_path: Path) -> None:
     assert (tmp_path / "page").read_text() == "mine failed"
     assert "the pager was not told of the end of the run: RuntimeError" in done.stderr
     assert "very-secret" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("entry", "told"),
+    [
+        ("json:JSONDecoder", "json:JSONDecoder is not a subclass of gpu_pipelines.notifications.channel.Channel."),
+        ("gpu_pipelines.notifications.channel:Channel", "has no send, which Channel asks for."),
+        ("no_such_module:A", "The channel pager cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_what_is_no_channel_is_refused(monkeypatch: pytest.MonkeyPatch, entry: str, told: str) -> None:
+    monkeypatch.setattr(channels, "_places", lambda: {"pager": entry})
+    (problem,) = problems_of_addresses(["pager:FILE"], None)
+    assert told in problem

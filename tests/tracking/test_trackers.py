@@ -71,7 +71,10 @@ def package(tmp_path: Path) -> dict[str, str]:
     information.mkdir(parents=True)
     (folder / "notebook_tracker.py").write_text(NOTEBOOK)
     (information / "METADATA").write_text("Metadata-Version: 2.1\nName: notebook-tracker\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text("[gpu_pipelines.trackers]\nnotebook = notebook_tracker:Notebook\n")
+    entries = ["notebook = notebook_tracker:Notebook", "none_at_all = json:JSONDecoder", "half = half_tracker:Half"]
+    (information / "entry_points.txt").write_text("\n".join(["[gpu_pipelines.trackers]", *entries, ""]))
+    half = "from gpu_pipelines.tracking.tracker import Tracker\n\nclass Half(Tracker):\n    title = 'half'\n"
+    (folder / "half_tracker.py").write_text(half)
     return {**os.environ, "PYTHONPATH": str(folder)}
 
 
@@ -87,8 +90,18 @@ def test_a_tracker_of_a_package_follows_a_training(package: dict[str, str], tmp_
     assert kept["status"] == "succeeded"
 
 
-def test_the_command_line_asks_it_what_is_wrong(package: dict[str, str], tmp_path: Path) -> None:
-    ask = ["run", "train_evaluate_upload", "--dry-run", "-p", "tracking=notebook:x"]
+@pytest.mark.parametrize(
+    ("tracking", "told"),
+    [
+        ("notebook:x", "Give notebook:/FOLDER."),
+        ("none_at_all", "json:JSONDecoder is not a subclass of gpu_pipelines.tracking.tracker.Tracker."),
+        ("half", "half_tracker:Half has no begin, end, "),
+    ],
+)
+def test_the_command_line_asks_it_what_is_wrong(
+    package: dict[str, str], tmp_path: Path, tracking: str, told: str
+) -> None:
+    ask = ["run", "train_evaluate_upload", "--dry-run", "-p", f"tracking={tracking}"]
     done = subprocess.run(
         [sys.executable, "-m", "gpu_pipelines.cli.main", *ask],
         env=package,
@@ -97,7 +110,8 @@ def test_the_command_line_asks_it_what_is_wrong(package: dict[str, str], tmp_pat
         text=True,
     )
     assert done.returncode == 2
-    assert "Give notebook:/FOLDER." in done.stderr
+    assert told in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ from functools import cache
 
 from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.row_streams import Meter, Row
+from gpu_pipelines.own_class import own_class
 from gpu_pipelines.tasks.formats import FORMATS
-from gpu_pipelines.tasks.own_class import own_class
 
 
 class Reader(ABC):

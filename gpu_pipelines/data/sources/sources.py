@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.data.sources.source import Source, SourceFiles
-from gpu_pipelines.tasks.own_class import own_class
+from gpu_pipelines.own_class import own_class
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings

@@ -19,7 +19,7 @@ def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any
         see: where it is described what such a class is.
 
     Raises:
-        UserError: it cannot be imported, or is no such class.
+        UserError: it cannot be imported, is no such class, or lacks a method.
     """
     module, _, name = place.partition(":")
     try:
@@ -31,4 +31,6 @@ def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any
         ) from None
     if not (inspect.isclass(found) and issubclass(found, base)):
         raise UserError(f"{place} is not a subclass of {base.__module__}.{base.__qualname__}.", see)
+    if lacking := sorted(getattr(found, "__abstractmethods__", ())):
+        raise UserError(f"{place} has no {', '.join(lacking)}, which {base.__qualname__} asks for.", see)
     return found
