@@ -104,10 +104,12 @@ def _settings(project: str | None, region: str | None, pipeline_root: str | None
 def _tell(asked: NewProject) -> None:
     """What to do next, and what keeps others from doing the same."""
     from gpu_pipelines.new_project.installed import folder_of_programs, is_of_this_machine, requirement
+    from gpu_pipelines.new_project.project import packages_in
 
-    place = requirement()
-    if is_of_this_machine(place):
-        _note(f"requirements.txt names {place.partition('@ ')[2]}, which other machines do not have. Change it there.")
+    for place in (requirement(), *(requirement(name, "") for name in packages_in(asked))):
+        if is_of_this_machine(place):
+            where = place.partition("@ ")[2]
+            _note(f"requirements.txt names {where}, which other machines do not have. Change it there.")
     if folder_of_programs() is None:
         _note("make installs requirements.txt into .venv first: this installation has not all that a project needs.")
     print("next:", f"  cd {shlex.quote(str(asked.directory))}", "  make run", "  make test", sep="\n")

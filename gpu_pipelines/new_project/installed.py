@@ -6,11 +6,12 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 _PACKAGE = "gpu-pipelines"
 #: What a project needs to run its pipeline, and to test itself.
@@ -20,15 +21,29 @@ _MODULES = ("cryptography", "gcp_storage_emulator", "grpc", "pytest", "ruff", "t
 _CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 
-def requirement() -> str:
-    """What pip installs to have this package with all that a project needs: by its version, or from where it was."""
-    installed = metadata.distribution(_PACKAGE)
+def requirement(name: str = _PACKAGE, extra: str = EXTRA) -> str:
+    """What pip installs to have an installed package as it is here: by its version, or from where it was.
+
+    Args:
+        name: of the package; this one if not given, with all that a project needs.
+        extra: of it; empty for none.
+    """
+    installed = metadata.distribution(name)
     origin = json.loads(installed.read_text("direct_url.json") or "{}")
+    named = f"{name}[{extra}]" if extra else name
     if "url" not in origin:
-        return f"{_PACKAGE}[{EXTRA}]=={installed.version}"
+        return f"{named}=={installed.version}"
     revision = origin.get("vcs_info", {})
     place = f"{revision['vcs']}+{origin['url']}@{revision['commit_id']}" if revision else origin["url"]
-    return f"{_PACKAGE}[{EXTRA}] @ {place}"
+    return f"{named} @ {place}"
+
+
+def packages_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
+    """The installed packages that bring some classes; none for this one, and for what lies in a folder alone."""
+    own = _PACKAGE.replace("-", "_")
+    modules = {each.__module__.partition(".")[0] for each in classes} - {own}
+    brought = metadata.packages_distributions() if modules else {}
+    return tuple(sorted({name for module in modules for name in brought.get(module, ())}))
 
 
 def is_of_this_machine(place: str) -> bool:
@@ -37,9 +52,13 @@ def is_of_this_machine(place: str) -> bool:
 
 
 @cache
-def pins() -> list[str]:
-    """The versions that are installed here of all that a project needs, as constraints of pip."""
-    found = {name: version for name, version in _closure() if name != _PACKAGE}
+def pins(packages: tuple[str, ...] = ()) -> list[str]:
+    """The versions that are installed here of all that a project needs, as constraints of pip.
+
+    Args:
+        packages: what it needs besides this package.
+    """
+    found = {name: version for name, version in _closure(packages) if name not in (_PACKAGE, *packages)}
     index = [f"--extra-index-url {_CPU_BUILDS}"] if found.get("torch", "").endswith("+cpu") else []
     return [*index, *(f"{name}=={version}" for name, version in sorted(found.items()))]
 
@@ -54,12 +73,12 @@ def folder_of_programs() -> Path | None:
     return programs if has_all else None
 
 
-def _closure() -> Iterator[tuple[str, str]]:
+def _closure(packages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
     """Name and version of each installed distribution that a project needs, directly or not."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 
-    waiting, seen = [(_PACKAGE, frozenset({EXTRA}))], set()
+    waiting, seen = [(_PACKAGE, frozenset({EXTRA})), *((name, frozenset[str]()) for name in packages)], set()
     while waiting:
         name, extras = waiting.pop()
         if (name, extras) in seen:

@@ -9,7 +9,7 @@ from typing import Any
 from gpu_pipelines import __version__
 from gpu_pipelines.component_interface.parameter import KFP_TYPES
 from gpu_pipelines.new_project.compiling import compiled_text
-from gpu_pipelines.new_project.installed import folder_of_programs, is_of_this_machine, pins, requirement
+from gpu_pipelines.new_project.installed import folder_of_programs, is_of_this_machine, packages_of, pins, requirement
 from gpu_pipelines.new_project.request import NewProject
 from gpu_pipelines.terminal import wrapped
 
@@ -61,12 +61,21 @@ def files_of(project: NewProject) -> dict[str, str]:
     facts = _facts(project)
     names = {**_FILES, **(_FILES_OF_A_STORE if facts["has_store"] else {})}
     found = {path.format(package=project.package): _filled(name, facts) for path, name in names.items()}
-    found[CONSTRAINTS] = "\n".join([f"# What gpu-pipelines {__version__} was tested with here.", *pins(), ""])
+    found[CONSTRAINTS] = "\n".join(
+        [f"# What gpu-pipelines {__version__} was tested with here.", *pins(packages_in(project)), ""]
+    )
     if programs := folder_of_programs():
         found[LOCAL_MAKE] = _filled("local.mk", {**facts, "programs": programs})
     place, target = facts["compiled"], facts["compiled_for"]
     found[place] = compiled_text(found, project.package, target)
     return found
+
+
+def packages_in(project: NewProject) -> tuple[str, ...]:
+    """The packages that bring the task and the target of a project, where this one does not."""
+    from gpu_pipelines.targets.target import targets
+
+    return packages_of([type(project.base), targets()[project.target]])
 
 
 def _facts(project: NewProject) -> dict[str, Any]:
@@ -78,7 +87,7 @@ def _facts(project: NewProject) -> dict[str, Any]:
     has_store = hasattr(targets()[project.target], "publish")
     # Where there is no store nobody sends a file; it is that of this machine, to be compared.
     compiled_for = project.target if has_store else "local"
-    place = requirement()
+    brought = [requirement(name, "") for name in packages_in(project)]
     settings = {**{name: project.settings.get(name) for name in SETTINGS}, **project.settings}
     return {
         "project": project,
@@ -100,8 +109,9 @@ def _facts(project: NewProject) -> dict[str, Any]:
         "has_clock": project.target == "vertex",
         "settings": settings,
         "examples": SETTINGS,
-        "requirement": place,
-        "is_of_this_machine": is_of_this_machine(place),
+        "requirements": [requirement(), *brought],
+        "brought": brought,
+        "is_of_this_machine": is_of_this_machine(requirement()),
         "version": __version__,
         "constraints": CONSTRAINTS,
         "compiled": f"compiled/{compiled_for}.yaml",

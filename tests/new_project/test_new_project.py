@@ -16,8 +16,9 @@ from command_line import command
 from conftest import GPU_PIPELINES
 from packaging.requirements import Requirement
 
-from gpu_pipelines.new_project.installed import pins, requirement
+from gpu_pipelines.new_project.installed import packages_of, pins, requirement
 from gpu_pipelines.new_project.request import names_of_tasks
+from gpu_pipelines.tasks.tasks import task_named
 
 PROGRAMS = Path(sys.executable).parent
 LONGEST = "a-name-that-is-as-long-as-it-can-be-4012"
@@ -227,6 +228,38 @@ def test_a_project_installs_what_wrote_it(
     monkeypatch.syspath_prepend(tmp_path)
     assert requirement() == wanted
     assert Requirement(wanted).extras == {"project"}
+
+
+def test_a_project_installs_what_brings_its_task_and_its_target(tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    information = site / "brought_task-2.3.dist-info"
+    information.mkdir(parents=True)
+    (site / "brought").mkdir()
+    (site / "brought/task.py").write_text(
+        "from gpu_pipelines.tasks.regression.task import RegressionTask\n\nclass Brought(RegressionTask):\n    pass\n"
+    )
+    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: brought-task\nVersion: 2.3\n")
+    (information / "entry_points.txt").write_text("[gpu_pipelines.tasks]\nbrought = brought.task:Brought\n")
+    (information / "top_level.txt").write_text("brought\n")
+    done = subprocess.run(
+        [str(GPU_PIPELINES), "init", "mine", "--task", "brought"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(site)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine/requirements.txt").read_text().splitlines()[-1] == "brought-task==2.3"
+    assert (
+        "pip install --constraint /opt/gpu-pipelines/constraints.txt 'brought-task==2.3'"
+        in (tmp_path / "mine/Dockerfile").read_text()
+    )
+
+
+def test_what_is_of_this_program_brings_no_package() -> None:
+    assert packages_of([type(task_named("regression"))]) == ()
+    assert packages_of([Requirement]) == ("packaging",)
 
 
 def test_all_versions_are_those_that_are_installed() -> None:
