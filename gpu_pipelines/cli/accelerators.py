@@ -6,7 +6,7 @@ Everything but typer is imported inside the commands, so that `--help` and `plan
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +16,7 @@ import typer
 
 from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.target_options import AsJson, with_fields
-from gpu_pipelines.targets.options import option
+from gpu_pipelines.targets.options import fixed, option
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators.workload import Workload
@@ -90,6 +90,12 @@ def plan(
         _print(views.plans(requests), as_json, views.draw_plans)
 
 
+def _optimizers(others: Mapping[str, Any]) -> Iterable[str]:
+    from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES
+
+    return OPTIMIZER_BYTES
+
+
 def _of_advice(default: Any, text: str, **more: Any) -> Any:
     return option(default, text, ("advise",), **more)
 
@@ -108,8 +114,8 @@ class AdviceOptions:
     )
     sequence_length: int = _of_advice(2048, "Tokens of one sample.")
     batch: int | None = _of_advice(None, "Samples in a micro-batch of one GPU; by default as many as fit.")
-    precision: str = _of_advice("auto", "auto, bf16, fp16 or fp32.")
-    optimizer: str = _of_advice("adamw", "adamw, adamw_8bit, sgd, adafactor or muon.")
+    precision: str = _of_advice("auto", "auto, bf16, fp16 or fp32.", words=fixed("auto", "bf16", "fp16", "fp32"))
+    optimizer: str = _of_advice("adamw", "adamw, adamw_8bit, sgd, adafactor or muon.", words=_optimizers)
     lora_rank: int | None = _of_advice(None, "Train only LoRA adapters of this rank.")
     quantize_base: str = _of_advice("", "nf4 holds the frozen layers in four bits (QLoRA).")
     layers: int | None = _of_advice(None, "Layers; estimated if not given.")

@@ -204,8 +204,6 @@ _WORDS: dict[str, Words] = {
 _WORDS_OF_COMMAND: dict[tuple[str, str], Words] = {
     ("vm config", "output_format"): _fixed("gcloud", "terraform", "script"),
     ("accelerators show", "name"): _gpus,
-    ("accelerators advise", "precision"): _fixed("auto", "bf16", "fp16", "fp32"),
-    ("accelerators advise", "optimizer"): _fixed("adamw"),
     ("components show", "name"): _components,
     ("init", "target"): _targets,
     ("models show", "name"): _models,

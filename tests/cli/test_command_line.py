@@ -233,6 +233,7 @@ def offered(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[list
         (["run", PIPELINE, "-p", "weight"], ["weight_decay=", "weight_decay=-1.0"]),
         (["run", PIPELINE, "-p", "task", "=", "te"], ["text_classification"]),
         (["accelerators", "show", "h"], ["h100", "h100-mega", "h200"]),
+        (["accelerators", "advise", "--optimizer", "ada"], ["adafactor", "adamw", "adamw_8bit"]),
         (["models", "show", "d"], ["digits"]),
         (["serve", "digits", "@", "ch"], ["champion"]),
     ],
