@@ -145,6 +145,8 @@ def test_a_model_that_misses_a_gate_does_not_become_champion(digits_run: Path, t
     done = run_pipeline(tmp_path, "--cache", gates="accuracy>=0.9,log_loss<=0.0001")
     assert done.status == 0, done.err
     assert aliases(tmp_path) == {"challenger": 1}
+    reused = [step["name"] for step in newest_run(tmp_path)["steps"] if step["status"] == "reused"]
+    assert reused == ["prepare-data", "train-model"]
     assert "✗ log_loss<=0.0001" in done.out
     assert "there is still no champion" in done.out
     page = (newest_run(tmp_path)["directory"] / "report.html").read_text()

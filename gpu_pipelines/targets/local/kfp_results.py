@@ -11,6 +11,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.digests import digest_of_files
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.targets.run_record import RUN
 
 #: Beside what KFP keeps of an artifact: a digest of its files.
 _FILES = "files"
@@ -82,6 +83,10 @@ class FilesElsewhere:
         return deserialize
 
     def _state(self, uri: str | None) -> Mapping[str, str]:
-        if not uri or is_remote(uri) or Path(uri).resolve().is_relative_to(self._runs):
+        if not uri or is_remote(uri):
             return {}
-        return {_FILES: digest_of_files(Path(uri))}
+        place = Path(uri).resolve()
+        # Or the runs were copied with what is kept of them, and the artifact is where it was.
+        if place.is_relative_to(self._runs) or any((folder / RUN).is_file() for folder in place.parents):
+            return {}
+        return {_FILES: digest_of_files(place)}
