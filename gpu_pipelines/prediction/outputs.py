@@ -9,6 +9,8 @@ Where a later prediction fails, all of these stay, and its rejected rows are in 
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
 from collections import Counter
@@ -31,6 +33,8 @@ DOCUMENT, REJECTED = "predictions.json", "rejected.jsonl"
 #: Of a prediction that failed, beside an earlier one.
 REJECTED_BY_A_FAILED = "rejected-by-a-failed-prediction.jsonl"
 _PART = "part"
+#: What the name of a folder begins with in which predictions are joined; a process that is killed leaves it.
+_SCRATCH = ".predictions-"
 _WHAT = "document of predictions"
 
 
@@ -229,6 +233,28 @@ def output_folder(place: str) -> Iterator[Path]:
         output.delete(sorted((before | {REJECTED_BY_A_FAILED}) - now))
 
 
+def _remove_what_was_killed(folder: Path) -> None:
+    """Removes what predictions into a folder have left that were killed, and of those that go on nothing."""
+    for left in folder.glob(f"{_SCRATCH}*"):
+        if (held := _lock(left)) is not None:
+            shutil.rmtree(left, ignore_errors=True)
+            os.close(held)
+
+
+def _lock(folder: Path) -> int | None:
+    """Locks a folder for as long as this process lives, or the number is open; None where another one has locked it."""
+    try:
+        held = os.open(folder, os.O_RDONLY)
+    except OSError:
+        return None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(held)
+        return None
+    return held
+
+
 @dataclass(frozen=True)
 class _Output:
     """The place of predictions.
@@ -254,8 +280,10 @@ class _Output:
         folder = Path(place).expanduser()
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            _remove_what_was_killed(folder)
             # On the same disk, so that files are put into their place whole.
-            scratch = tempfile.mkdtemp(prefix=".predictions-", dir=folder)
+            scratch = tempfile.mkdtemp(prefix=_SCRATCH, dir=folder)
+            held = _lock(Path(scratch))
         except OSError as error:
             reason = error.strerror or error
             raise UserError(f"{folder} cannot be written to: {reason}.", "Give another output.") from None
@@ -263,6 +291,8 @@ class _Output:
             yield cls(Path(scratch), folder=folder)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
+            if held is not None:
+                os.close(held)
 
     def names_before(self) -> set[str]:
         """The files of an earlier prediction that its document names."""

@@ -16,6 +16,7 @@ from processes import Started
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.errors import INTERRUPTED, UserError
+from gpu_pipelines.prediction.outputs import output_folder, require_output
 from gpu_pipelines.prediction.settings import PredictSettings
 
 ROWS, PIECE = 3000, 40
@@ -146,6 +147,16 @@ def test_a_signal_ends_a_long_piece_between_two_batches(
     assert started.wait() == INTERRUPTED, started.output
     assert pieces_done(base) == 0
     assert time.monotonic() - began < 20
+
+
+def test_what_a_killed_one_left_in_the_output_is_removed_and_of_one_that_goes_on_nothing(tmp_path: Path) -> None:
+    (tmp_path / ".predictions-killed").mkdir()
+    (tmp_path / ".predictions-killed" / "predictions-00000-of-00001.jsonl").write_text("{}")
+    with output_folder(str(tmp_path)) as goes_on:
+        require_output(str(tmp_path))
+        assert list(tmp_path.iterdir()) == [goes_on]
+        (goes_on / "predictions.json").write_text("{}")
+    assert [path.name for path in tmp_path.iterdir()] == ["predictions.json"]
 
 
 @pytest.mark.slow
