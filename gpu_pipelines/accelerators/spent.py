@@ -92,17 +92,20 @@ class Planned:
     """What a step's machines were to cost before the run.
 
     Attributes:
-        usd_per_hour: of all its machines.
-        hours: the longest that they may run; None for no limit.
+        usd_per_hour: of all its machines; of the dearest ones where there is a list of them.
+        hours: the longest that they may run; None for no limit, as for a list, whose machines run one after the other.
+        max_price: most that all steps of the run which have it may cost together, USD; None for no such limit.
     """
 
     usd_per_hour: float
     hours: float | None
+    max_price: float | None = None
 
     @property
     def at_most(self) -> float | None:
         """What they cost at their limit, USD."""
-        return None if self.hours is None else self.usd_per_hour * self.hours
+        by_hours = None if self.hours is None else self.usd_per_hour * self.hours
+        return min((limit for limit in (by_hours, self.max_price) if limit is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -171,8 +174,13 @@ class Spent:
     @property
     def at_most(self) -> float | None:
         """What the run was to cost at its limits before it began, USD; None where a limit or a price is not known."""
-        limits = [each.at_most for each in self.planned.values()]
-        return sum(each or 0.0 for each in limits) if limits and None not in limits else None
+        at_most_by_limit: dict[float | None, float] = {}
+        for each in self.planned.values():
+            if each.at_most is None:
+                return None
+            at_most_by_limit[each.max_price] = at_most_by_limit.get(each.max_price, 0.0) + each.at_most
+        limited = (usd if limit is None else min(usd, limit) for limit, usd in at_most_by_limit.items())
+        return sum(limited) if self.planned else None
 
     @property
     def told(self) -> str:

@@ -18,6 +18,7 @@ from safetensors import safe_open
 
 from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.fallback import PriceLimits, fallback, named
+from gpu_pipelines.accelerators.spent import Spent
 from gpu_pipelines.artifacts.versioned_file import versioned_file
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
@@ -29,6 +30,7 @@ from gpu_pipelines.targets.fallback.tries import Choice, Tries
 from gpu_pipelines.targets.fallback.trying import try_in_order
 from gpu_pipelines.targets.vertex.fallback import CHOICES, LAUNCHER, choices_in, job_on
 from gpu_pipelines.targets.vertex.fallback_launcher import VertexJobs, refusal, tries_of
+from gpu_pipelines.targets.vertex.machine_times import planned_in
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec
 
 if TYPE_CHECKING:
@@ -120,6 +122,30 @@ def test_a_file_has_its_choices_in_order_for_the_training_and_the_evaluation(
     )
     assert plain.status == 0
     assert LAUNCHER not in (tmp_path / "q.yaml").read_text()
+
+
+def test_at_most_is_what_the_limit_leaves_all_steps_together_and_not_told_without_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def planned(*given: str) -> Spent:
+        done = command_line.command("compile", PIPELINE, "--target", "vertex", *given, *IMAGE, "-o", "p.yaml")
+        assert done.status == 0, done.err
+        return Spent(planned=planned_in(parsed_spec((tmp_path / "p.yaml").read_text(), "p.yaml"), HERE[0]))
+
+    limited = planned(*LISTS, "--max-price", "500")
+    assert (limited.planned["train-model"].at_most, limited.at_most) == (500, 500)
+    choices, _ = choices_in(parsed_spec((tmp_path / "p.yaml").read_text(), "p.yaml"))["train-model"]
+    dearest = max(each.per_hour or 0 for each in choices)
+    assert limited.planned["train-model"].usd_per_hour == dearest
+    assert planned(*LISTS).at_most is None, "one after the other may run for its whole time"
+    one = ("--accelerator", "l4:1", "--regions", HERE[0], "--hours", "2")
+    below = planned(*one, "--max-price", "500").at_most
+    assert below is not None
+    assert below == pytest.approx(
+        sum(each.usd_per_hour * (each.hours or 0) for each in planned(*one).planned.values()), abs=0.01
+    )
 
 
 def test_the_settings_say_what_to_fall_back_to_and_flags_win(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

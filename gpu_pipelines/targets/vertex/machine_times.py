@@ -89,12 +89,16 @@ def planned_in(spec: Mapping[str, Any], region: str | None) -> dict[str, Planned
         machines = machines_of(spec, region)
     except UserError:  # compiled by another version, for machines that its catalog had
         return {}
-    found = {}
+    found, choices_by_step = {}, choices_in(spec)
     for each in machines:
         cost = estimate_cost(each.plan)
         price = cost.per_hour(cost.here) if cost and cost.here else None
-        if price is not None and not each.persistent_resource:
-            found[each.step] = Planned(price, each.plan.hours)
+        choices, max_price = choices_by_step.get(each.step, ([], None))
+        dearest = max((choice.per_hour for choice in choices if choice.per_hour), default=price)
+        if dearest is not None and not each.persistent_resource:
+            # Several may run one after the other, each for as long as it may.
+            hours = each.plan.hours if len(choices) <= 1 else None
+            found[each.step] = Planned(dearest, hours, max_price)
     return found
 
 
