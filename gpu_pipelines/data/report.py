@@ -23,6 +23,8 @@ BARS = 10
 TEXTS_SHOWN = 8
 CHARACTERS_SHOWN = 600
 ROWS_LOOKED_AT = 20_000
+#: Rows in whose text special tokens are looked for.
+_FIRST_ROWS = 100
 
 
 def write_report(directory: Path, path: Path) -> None:
@@ -158,7 +160,7 @@ def learned_of_first_row(dataset: Dataset) -> str:
 
     A chat template that marks too much or too little is seen here before anything is trained.
     """
-    parts_of = _row_text(dataset) or ("loss_mask" in dataset.manifest.features and _parts)
+    parts_of = _language_model_text(dataset)
     if not parts_of:
         return ""
     taken = dataset.split("train").take(np.zeros(1, int))
@@ -166,6 +168,30 @@ def learned_of_first_row(dataset: Dataset) -> str:
     if not any(part["learned"] for part in parts):
         return ""
     return "".join(f"«{part['text']}»" if part["learned"] else part["text"] for part in _shortened(parts))
+
+
+def special_tokens_in_texts(dataset: Dataset) -> list[str]:
+    """Special tokens that are letters in most of the first rows of train of a language model.
+
+    So it is with chats that were rendered before: in a text, nothing is a special token.
+    """
+    parts_of = _language_model_text(dataset)
+    if not parts_of:
+        return []
+    train = dataset.split("train")
+    rows = min(len(train), _FIRST_ROWS)
+    taken, decode = train.take(np.arange(rows)), _decoder(dataset, skips_special=True)
+    texts = [
+        "".join(part["text"] for part in parts_of({name: column[row] for name, column in taken.items()}, decode))
+        for row in range(rows)
+    ]
+    special = (token for token in _tokenizer_of(dataset).get_added_tokens_decoder().values() if token.special)
+    return sorted(token.content for token in special if sum(token.content in text for text in texts) > rows / 2)
+
+
+def _language_model_text(dataset: Dataset) -> Any:
+    """What makes text of a row of a language model; nothing of other tasks."""
+    return _row_text(dataset) or ("loss_mask" in dataset.manifest.features and _parts)
 
 
 def _is_text(dataset: Dataset) -> bool:
@@ -177,10 +203,14 @@ def _row_text(dataset: Dataset) -> Any:
     return task_named(dataset.manifest.task).load_row_text()
 
 
-def _decoder(dataset: Dataset, *, skips_special: bool) -> Callable[[np.ndarray], str]:
+def _tokenizer_of(dataset: Dataset) -> Any:
     from tokenizers import Tokenizer
 
-    tokenizer = Tokenizer.from_file(str(dataset.directory / str(dataset.manifest.tokenizer) / "tokenizer.json"))
+    return Tokenizer.from_file(str(dataset.directory / str(dataset.manifest.tokenizer) / "tokenizer.json"))
+
+
+def _decoder(dataset: Dataset, *, skips_special: bool) -> Callable[[np.ndarray], str]:
+    tokenizer = _tokenizer_of(dataset)
     return lambda tokens: str(tokenizer.decode(tokens.tolist(), skip_special_tokens=skips_special))
 
 

@@ -14,12 +14,12 @@ from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST, Dataset, 
 from gpu_pipelines.component_interface.machines import on_machines
 from gpu_pipelines.component_interface.step import log_metrics, output_files, own_process, place_of, with_advanced
 from gpu_pipelines.data.prepare import prepare_together
-from gpu_pipelines.data.report import learned_of_first_row, write_report
+from gpu_pipelines.data.report import learned_of_first_row, special_tokens_in_texts, write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
 from gpu_pipelines.distributed.executor import executor_for
 from gpu_pipelines.distributed.members import Cluster
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.step_environment import UNFINISHED_WORK
 
 #: What the name of a source begins with that is an artifact of a step before.
@@ -104,10 +104,22 @@ def _prepared(settings: PrepareSettings, place: str, dataset: Any, report: Path,
         with output_files(dataset, MANIFEST) as directory:
             manifest = prepare_together(settings, directory, work, executor, named=named)
             write_report(directory, report)
-            if text := learned_of_first_row(Dataset(directory)):
-                print(f"the first row; what is learned of it stands between « and »:\n{text}", flush=True)
+            _show(Dataset(directory))
         work.remove()
     return manifest
+
+
+def _show(dataset: Dataset) -> None:
+    """Shows what a language model will learn, and warns of chats that were rendered before."""
+    if text := learned_of_first_row(dataset):
+        print(f"the first row; what is learned of it stands between « and »:\n{text}", flush=True)
+    if tokens := special_tokens_in_texts(dataset):
+        print(
+            f"warning: {some_of(tokens, most=3)} in most of the texts are learned as letters, not as the special "
+            "tokens of the tokenizer, because nothing in a text is one; give chats as messages, which the chat "
+            "template renders",
+            flush=True,
+        )
 
 
 def _tell(manifest: Manifest) -> None:

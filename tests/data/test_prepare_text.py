@@ -14,11 +14,12 @@ from tokenizers import Tokenizer
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
 from gpu_pipelines.data.prepare import prepare_data
-from gpu_pipelines.data.report import learned_of_first_row, padding_share, write_report
+from gpu_pipelines.data.report import learned_of_first_row, padding_share, special_tokens_in_texts, write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.text.packing import Packer, packed_rows
 from gpu_pipelines.data.text.sources import messages_in
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 HALVES = {"val_fraction": 0.25, "test_fraction": 0.25}
@@ -245,6 +246,22 @@ def test_the_report_marks_what_is_learned(tmp_path: Path) -> None:
     assert learned_of_first_row(Dataset(tmp_path / "all")) == ""
     write_report(tmp_path / "all", tmp_path / "report.html")
     assert "<mark>" not in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize("form", ["text", "completion", "preference", "messages"])
+def test_special_tokens_in_texts_are_found_where_most_texts_have_them(form: str, tmp_path: Path) -> None:
+    TextEncoder.train(["user: hi. assistant: yes, of course."] * 50, 400, ends=False).save(tmp_path / "made", 64)
+    rows_of: dict[str, Any] = {
+        "text": lambda n: {"text": f"<bos>user: hi {n}<eos>"},
+        "completion": lambda n: {"prompt": f"user: hi {n}", "completion": f"yes {n}<bos><eos>"},
+        "preference": lambda n: {"prompt": f"<bos>hi {n}", "chosen": f"yes {n}<eos>", "rejected": f"no {n}<eos>"},
+        "messages": lambda n: {"messages": [*asked(n), *answered(n)]},
+    }
+    source = write_lines(tmp_path / "t.jsonl", [rows_of[form](n) for n in range(60)])
+    task = "preference" if form == "preference" else "causal_lm"
+    prepare(source, tmp_path / "out", task, sequence_length=64, tokenizer=str(tmp_path / "made"))
+    found = special_tokens_in_texts(Dataset(tmp_path / "out"))
+    assert found == ([] if form == "messages" else ["<bos>", "<eos>"])
 
 
 @pytest.mark.parametrize("task", ["text_classification", "causal_lm"])
