@@ -220,8 +220,11 @@ class TextEncoder:
             if message["role"] == "assistant" and number >= chat.given
         ]
         found = self._tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
-        starts = [start for start, _ in found["offset_mapping"]]
-        return found["input_ids"], [int(any(low <= start < high for low, high in spans)) for start in starts]
+        # A token that begins in the template's own blank and ends in the answer is of the answer.
+        places = found["offset_mapping"]
+        return found["input_ids"], [
+            int(any(start < high and low < end for low, high in spans)) for start, end in places
+        ]
 
     def _answer(self, chat: Chat, number: int, whole: str) -> tuple[int, int]:
         """Where an answer begins and ends in the text of the whole conversation, with the token that ends it.

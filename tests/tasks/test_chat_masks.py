@@ -121,3 +121,23 @@ def test_a_template_that_hides_an_answer_is_refused(encoder_of: Any) -> None:
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{{ m.content if loop.last }};{% endfor %}"
     with pytest.raises(CannotEncodeError, match="does not show message 2"):
         encoder.chat(Chat(turns(2)))
+
+
+def test_a_token_that_begins_in_the_blank_before_an_answer_is_learned(words: TextEncoder) -> None:
+    tokenizer = deepcopy(words._tokenizer)
+    # Mistral's: what the system says is shown before the next answer alone, so the text up to an answer is another.
+    tokenizer.chat_template = (
+        "{% for message in messages %}"
+        "{% if message.role == 'user' %}{{ messages[0].content if loop.last else '' }}{{ '[' + message.content + ']' }}"
+        "{% elif message.role == 'assistant' %}{{ ' ' + message.content + eos_token }}{% endif %}{% endfor %}"
+    )
+    said = [
+        ("system", "hi there"),
+        ("user", "hi"),
+        ("assistant", "Berne"),
+        ("user", "and then?"),
+        ("assistant", "sunny"),
+    ]
+    messages = [{"role": role, "content": content} for role, content in said]
+    encoded = TextEncoder(tokenizer).chat(Chat(messages))
+    assert learned(tokenizer, encoded) == [" Berne<eos>", " sunny<eos>"]
