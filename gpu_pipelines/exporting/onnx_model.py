@@ -93,7 +93,7 @@ def write(model: Any, inputs: Inputs, to: Path, dtype: str, opset: int) -> None:
     if dtype == "f16":
         model = copy.deepcopy(model).half()
     names = tuple(inputs.tensors)
-    graph = (_OfOne if len(names) == 1 else _OfTwo)(model, names, inputs, half=dtype == "f16").eval()
+    graph = {1: _OfOne, 2: _OfTwo, 3: _OfThree}[len(names)](model, names, inputs, half=dtype == "f16").eval()
     longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or _MOST_TOKENS
     with _without_grouped_experts(model), _quiet():
         try:
@@ -172,6 +172,11 @@ class _OfOne(_Graph):
 class _OfTwo(_Graph):
     def forward(self, first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
         return self._logits(first, second)
+
+
+class _OfThree(_Graph):
+    def forward(self, first: torch.Tensor, second: torch.Tensor, third: torch.Tensor) -> torch.Tensor:
+        return self._logits(first, second, third)
 
 
 @contextmanager

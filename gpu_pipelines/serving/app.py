@@ -182,8 +182,8 @@ class Serving:
 
     async def _infer(self, request: Request) -> Response:
         self._require_name(request)
-        field, most = self._model().field, self._settings.max_instances
-        found = await self._predicted(request, lambda body: open_inference.parsed(body, field, most))
+        fields, most = self._model().fields, self._settings.max_instances
+        found = await self._predicted(request, lambda body: open_inference.parsed(body, fields, most))
         return self._answer(open_inference.answer(self._name, found.more, self._model().tensors(found.predictions)))
 
     async def _predicted(self, request: Request, parse: Parse) -> Predicted:

@@ -19,54 +19,77 @@ from gpu_pipelines.serving.request_body import (
     require_keys,
 )
 
-_FORM = 'Send {{"inputs": [{{"name": "{field}", "datatype": "BYTES", "shape": [1], "data": ["…"]}}]}}.'
+_TENSOR = '{{"name": "{field}", "datatype": "BYTES", "shape": [1], "data": ["…"]}}'
 _OF_THE_REQUEST = ("id", "parameters", "inputs", "outputs")
 _OF_A_TENSOR = ("name", "shape", "datatype", "parameters", "data")
 SERVER = {"name": "gpu-pipelines", "version": __version__, "extensions": []}
 
 
-def parsed(body: bytes, field: str, max_instances: int) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
+def parsed(
+    body: bytes, fields: tuple[str, ...], max_instances: int
+) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
     """The instances, parameters and id of a request.
 
     Args:
         body: JSON.
-        field: the one input of the model, a tensor of texts.
+        fields: the inputs of the model, each a tensor of texts.
         max_instances: elements that it has at most.
 
     Raises:
         WrongRequest: it is not of that form.
     """
-    form = _FORM.format(field=field)
+    form = f'Send {{"inputs": [{", ".join(_TENSOR.format(field=field) for field in fields)}]}}.'
     document = document_of(body, form)
     require_keys(document, _OF_THE_REQUEST, "The body")
     inputs, number = document.get("inputs"), document.get("id", "")
     if not isinstance(number, str):
         raise WrongRequest(f"id is {kind_of(number)}, not a text.")
-    if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
-        raise WrongRequest(f"inputs is not a list of one tensor. {form}")
-    tensor = inputs[0]
-    require_keys(tensor, _OF_A_TENSOR, "inputs[0]")
-    if tensor.get("name") != field:
-        raise WrongRequest(f"inputs[0] has the name {str(tensor.get('name'))[:60]!r}; the input is {field}. {form}")
+    if not isinstance(inputs, list) or len(inputs) != len(fields) or not all(isinstance(t, dict) for t in inputs):
+        count = "one tensor" if len(fields) == 1 else f"{len(fields)} tensors"
+        raise WrongRequest(f"inputs is not a list of {count}. {form}")
+    named: dict[str, list[Any]] = {}
+    for place, each in enumerate(inputs):
+        named |= _elements(each, f"inputs[{place}]", [name for name in fields if name not in named], form)
+    columns = [named[field] for field in fields]
+    if len({len(column) for column in columns}) > 1:
+        counts = " and ".join(f"{len(named[name])} of {name}" for name in fields)
+        raise WrongRequest(f"inputs has {counts}; send as many of each. {form}")
+    require_count("inputs[0].data", len(columns[0]), max_instances)
+    instances = [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
+    return instances, parameters_of(document.get("parameters"), form), number
+
+
+def _elements(tensor: dict[str, Any], place: str, fields: list[str], form: str) -> dict[str, list[Any]]:
+    """The elements of a tensor, by its name.
+
+    Args:
+        tensor: an entry of `inputs`.
+        place: of it, for messages.
+        fields: the names that it may have.
+        form: what to send, for messages.
+    """
+    require_keys(tensor, _OF_A_TENSOR, place)
+    name = tensor.get("name")
+    if name not in fields:
+        wanted = " or ".join(fields)
+        raise WrongRequest(f"{place} has the name {str(name)[:60]!r}; the input is {wanted}. {form}")
     if tensor.get("datatype") != "BYTES":
-        raise WrongRequest(f"inputs[0] is of the type {str(tensor.get('datatype'))[:20]!r}; it takes BYTES. {form}")
+        raise WrongRequest(f"{place} is of the type {str(tensor.get('datatype'))[:20]!r}; it takes BYTES. {form}")
     data = tensor.get("data")
     if not isinstance(data, list):
-        raise WrongRequest(f"inputs[0] has no data, or in binary form, which is not taken. {form}")
+        raise WrongRequest(f"{place} has no data, or in binary form, which is not taken. {form}")
     if len(data) == 1 and isinstance(data[0], list):
         data = data[0]
     shape = tensor.get("shape")
     if shape not in ([len(data)], [1, len(data)], [len(data), 1]):
-        raise WrongRequest(f"inputs[0] has {len(data)} elements, which is not its shape {str(shape)[:40]}. {form}")
-    require_count("inputs[0].data", len(data), max_instances)
-    elements = [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]
-    return [{field: each} for each in elements], parameters_of(document.get("parameters"), form), number
+        raise WrongRequest(f"{place} has {len(data)} elements, which is not its shape {str(shape)[:40]}. {form}")
+    return {str(name): [each[0] if isinstance(each, list) and len(each) == 1 else each for each in data]}
 
 
 def metadata(name: str, predictor: Predictor) -> dict[str, Any]:
     """What the protocol says of a model: its inputs and outputs, -1 for sizes that vary."""
     outputs = [tensor(*output) for output in predictor.outputs]
-    inputs = [tensor(predictor.field, "BYTES", [-1])]
+    inputs = [tensor(field, "BYTES", [-1]) for field in predictor.fields]
     return {"name": name, "versions": [], "platform": "gpu-pipelines", "inputs": inputs, "outputs": outputs}
 
 

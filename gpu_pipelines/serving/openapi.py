@@ -65,7 +65,7 @@ def openapi_document(contract: Contract, predictor: Predictor, name: str, has_to
 
 
 def _schemas(predictor: Predictor) -> dict[str, Any]:
-    instance = predictor.instance or _object({predictor.field: dict(predictor.value)}, closed=True)
+    instance = predictor.instance or _object({name: dict(predictor.value) for name in predictor.fields}, closed=True)
     parameters = {"type": "object", "properties": dict(predictor.parameters)}
     tensor = _object({"name": _TEXT, "datatype": _TEXT, "shape": _array({"type": "integer"}), "data": _array({})})
     return {

@@ -35,6 +35,7 @@ class Inputs(NamedTuple):
         words: columns of a table that may hold a text in words, of a model that takes lists of words as they are; a
             list for any other is joined by blanks.
         chats: columns of a table that may hold messages, of a model that answers them; `tools` may stand beside them.
+        pair: the field of the second text of an instance, of a model for pairs of texts; empty for others.
     """
 
     kind: str
@@ -42,6 +43,7 @@ class Inputs(NamedTuple):
     columns: tuple[str, ...] = ()
     words: tuple[str, ...] = ()
     chats: tuple[str, ...] = ()
+    pair: str = ""
 
 
 class Predictor(ABC):
@@ -55,9 +57,10 @@ class Predictor(ABC):
     Attributes:
         task: what it is for, for people; whoever loads it says so.
         device: where it is.
-        field: the one field of an instance.
+        field: the one field of an instance, or of two texts the first one.
+        pair: the field of the second text of an instance, of a model for pairs of texts; empty for others.
         value: the schema of its value, in the terms of JSON Schema; in the Open Inference Protocol it is a text.
-        instance: the schema of an instance; left out, one with that field.
+        instance: the schema of an instance; left out, one with these fields.
         example: an instance that it can predict.
         labels: the classes; empty where there are none.
         parameters: the schema of each parameter of a request, in the terms of JSON Schema.
@@ -70,6 +73,7 @@ class Predictor(ABC):
     task: str = ""
     device: torch.device
     field: str
+    pair: str = ""
     value: Mapping[str, Any] = {"type": "string"}
     instance: Mapping[str, Any] | None = None
     example: Mapping[str, Any]
@@ -91,6 +95,11 @@ class Predictor(ABC):
             directory: the model, in Hugging Face layout.
         """
         return Inputs(IMAGES if cls.field == "b64" else TEXTS, cls.field)
+
+    @property
+    def fields(self) -> tuple[str, ...]:
+        """All fields of an instance."""
+        return (self.field, self.pair) if self.pair else (self.field,)
 
     def checked(self, parameters: Mapping[str, Any]) -> Any:
         """Checks the parameters of a request.

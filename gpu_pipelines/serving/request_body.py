@@ -100,20 +100,21 @@ def require_count(name: str, count: int, most: int) -> None:
         raise WrongRequest(f"{name} has {count} entries; send 1 to {most}.")
 
 
-def field_of(instance: Any, name: str, example: str) -> str:
-    """The one field of an instance, a text.
+def field_of(instance: Any, name: str, example: str, beside: tuple[str, ...] = ()) -> str:
+    """A field of an instance, a text.
 
     Args:
         instance: an entry of `instances`.
         name: the field.
         example: what an instance looks like, for the message.
+        beside: other fields that it may have.
 
     Raises:
         WrongRequest: it is not there, or is no text, or something else is there.
     """
     if not isinstance(instance, dict):
         raise WrongRequest(f"is {kind_of(instance)}, not an object. Send {example}.")
-    require_keys(instance, (name,), "It", f" Send {example}.")
+    require_keys(instance, dict.fromkeys((name, *beside)), "It", f" Send {example}.")
     value = instance.get(name)
     if not isinstance(value, str):
         told = f"{name} is {kind_of(value)}, not a text" if name in instance else f"has no {name}"
@@ -133,6 +134,12 @@ def text_of(instance: Any, name: str, longest: int) -> str:
         WrongRequest: it is missing, empty, too long, or not Unicode.
     """
     return checked_text(field_of(instance, name, f'{{"{name}": "…"}}'), name, longest)
+
+
+def texts_of(instance: Any, names: tuple[str, ...], longest: int) -> tuple[str, ...]:
+    """The texts of an instance in some fields, all of which it must have; as `text_of`."""
+    example = json.dumps(dict.fromkeys(names, "…"), ensure_ascii=False)
+    return tuple(checked_text(field_of(instance, name, example, names), name, longest) for name in names)
 
 
 def checked_text(text: str, name: str, longest: int) -> str:
