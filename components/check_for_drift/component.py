@@ -26,6 +26,7 @@ def check_for_drift(
     image_column: str = "image",
     image_root: str = "",
     text_column: str = "text",
+    text_pair_column: str = "",
     days: float = 0.0,
     max_rows: int = 5000,
     min_rows: int = 100,
@@ -53,6 +54,7 @@ def check_for_drift(
         image_column: As for predict_batch.
         image_root: As for prepare_data.
         text_column: As for predict_batch.
+        text_pair_column: As for predict_batch.
         days: Of logged requests, those of so many last days; 0 for all.
         max_rows: Rows that are looked at; of more, those with the smallest hashes. The first 2,000 of them are
             predicted.
@@ -86,6 +88,7 @@ def check_for_drift(
             image_column=image_column,
             image_root=image_root,
             text_column=text_column,
+            text_pair_column=text_pair_column,
             days=days,
             max_rows=max_rows,
             min_rows=min_rows,

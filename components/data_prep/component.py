@@ -26,6 +26,7 @@ def prepare_data(
     missing_labels: str = "auto",
     label_conflicts: str = "keep",
     text_column: str = "text",
+    text_pair_column: str = "",
     feature_columns: str = "",
     image_size: int = 0,
     image_processor: str = "",
@@ -91,6 +92,8 @@ def prepare_data(
             report and leaves them in, all in one split; reject rejects all of them, because no class is certain.
         text_column: For a table, the column with the text, or with a list of chat messages. Where causal_lm finds none
             of that name, it reads prompt and completion, messages, or conversations.
+        text_pair_column: For text_classification, and regression from texts, the column of a table with the second text
+            of each pair, such as the hypothesis for the premise in text_column. Empty for single texts.
         feature_columns: For regression from numbers, the columns of a table to learn from, with commas between several.
             Empty for the image or the text of a table that has one, and else for all columns but label_column and
             slice_by.
@@ -158,6 +161,7 @@ def prepare_data(
             missing_labels=missing_labels,
             label_conflicts=label_conflicts,
             text_column=text_column,
+            text_pair_column=text_pair_column,
             feature_columns=feature_columns,
             image_size=image_size,
             image_processor=image_processor,

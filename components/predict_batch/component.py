@@ -27,6 +27,7 @@ def predict_batch(
     image_column: str = "image",
     image_root: str = "",
     text_column: str = "text",
+    text_pair_column: str = "",
     top_k: int = 0,
     max_new_tokens: int = 0,
     rows_at_once: int = 0,
@@ -66,6 +67,8 @@ def predict_batch(
         image_column: As for prepare_data. Where there is none, the column b64 is read, base64.
         image_root: As for prepare_data.
         text_column: For a table, the column with the text. Where causal_lm finds none, it reads the column prompt.
+        text_pair_column: For a table, and a model for pairs of texts, the column with the second text. Empty for
+            text_pair.
         top_k: For classifiers, scores that are written for each row, the greatest first; 0 for all.
         max_new_tokens: For causal_lm, tokens that are written at most for each prompt.
         rows_at_once: Rows that the model gets at once; 0 for 32 on a CPU, and 128 on a GPU. Less if the memory is not
@@ -104,6 +107,7 @@ def predict_batch(
             image_column=image_column,
             image_root=image_root,
             text_column=text_column,
+            text_pair_column=text_pair_column,
             top_k=top_k,
             max_new_tokens=max_new_tokens,
             rows_at_once=rows_at_once,

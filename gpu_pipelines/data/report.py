@@ -13,6 +13,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, REJECTED, Dataset, Manifest
 from gpu_pipelines.reports.page import image_data, render, write_page
+from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.tasks import task_named
 
 CLASSES_SHOWN = 40
@@ -146,7 +147,9 @@ def text_examples(dataset: Dataset) -> list[dict[str, Any]]:
     rows = np.unique(np.linspace(0, len(train) - 1, TEXTS_SHOWN).astype(int))
     examples: list[dict[str, Any]] = [{"name": source} for source in train.sources(rows.tolist())]
     taken = train.take(rows)
-    decode, parts_of = _decoder(dataset, skips_special="length" in taken), _row_text(dataset) or _parts
+    # What stands between the texts of a pair is a special token.
+    skips_special = "length" in taken and TYPE_IDS not in taken
+    decode, parts_of = _decoder(dataset, skips_special=skips_special), _row_text(dataset) or _parts
     for number, example in enumerate(examples):
         row = {name: column[number] for name, column in taken.items()}
         if dataset.manifest.labels:

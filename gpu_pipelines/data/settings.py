@@ -132,6 +132,11 @@ class PrepareSettings:
         "name, it reads prompt and completion, messages, or conversations.",
         common=True,
     )
+    text_pair_column: str = parameter(
+        "",
+        "For text_classification, and regression from texts, the column of a table with the second text of each pair, "
+        "such as the hypothesis for the premise in text_column. Empty for single texts.",
+    )
     feature_columns: str = parameter(
         "",
         "For regression from numbers, the columns of a table to learn from, with commas between several. Empty for the "
@@ -275,6 +280,11 @@ class PrepareSettings:
         return task_named(self.task).columns_of(self, has)
 
     @property
+    def classified_columns(self) -> tuple[str, ...]:
+        """The columns of the texts that are classified: one, or two for pairs."""
+        return (self.text_column, self.text_pair_column) if self.text_pair_column else (self.text_column,)
+
+    @property
     def dialect(self) -> Dialect:
         """How the text of files is to be read."""
         encoding = "" if self.encoding == "auto" else self.encoding
@@ -319,6 +329,8 @@ class PrepareSettings:
             found.append(f"source_format is {self.source_format!r}; {self.task} reads {', '.join(read)}.")
         if len(tasks) > 1:
             return found
+        if self.text_pair_column and not any("text_pair_column" in task.parameters for task in tasks):
+            found.append(f"text_pair_column is given, but {self.task} takes no pairs of texts. Leave it out.")
         return found + [problem for task in tasks for problem in (*task.column_problems(self), *task.problems(self))]
 
     def problems_on(self, nodes: int) -> list[str]:

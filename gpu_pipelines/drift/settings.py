@@ -45,6 +45,7 @@ class DriftSettings:
     image_column: str = parameter("image", "As for predict_batch.")
     image_root: str = parameter("", "As for prepare_data.")
     text_column: str = parameter("text", "As for predict_batch.")
+    text_pair_column: str = parameter("", "As for predict_batch.")
     days: float = parameter(0.0, "Of logged requests, those of so many last days; 0 for all.")
     max_rows: int = parameter(
         5000, "Rows that are looked at; of more, those with the smallest hashes. The first 2,000 of them are predicted."
@@ -88,5 +89,6 @@ class DriftSettings:
             choices: which columns are read of a table.
         """
         names = ("source", "source_format", "delimiter", "encoding", "row_filter", "billing_project")
-        given = {name: getattr(self, name) for name in (*names, "image_column", "image_root", "text_column")}
+        columns = ("image_column", "image_root", "text_column", "text_pair_column")
+        given = {name: getattr(self, name) for name in (*names, *columns)}
         return RowsToPredict(**given, task=task, label_column="", choices=tuple(choices))

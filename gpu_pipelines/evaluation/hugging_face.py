@@ -17,7 +17,7 @@ from gpu_pipelines.artifacts.exported_model import INDEX, weight_files
 from gpu_pipelines.errors import UserError, first_line, some_of
 from gpu_pipelines.tasks.pretrained import labels_of
 from gpu_pipelines.tasks.tasks import task_named
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, declare_inputs
 
 CONFIG = "config.json"
 #: What is taken over of a model that is exported: weights, settings and tokenizer, and nothing that runs.
@@ -101,6 +101,12 @@ def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
     for path in sorted({path for pattern in KEPT for path in directory.glob(pattern)}):
         if path.is_file() and path.name not in LEFT_OUT:
             shutil.copyfile(path, to / path.name)
+    if dataset.manifest.tokenizer is not None:
+        ours = TextTokenizer.read(dataset.directory / dataset.manifest.tokenizer)
+        if ours.takes_pairs:  # what a program saves need not say so
+            ours.copy_to(to)
+            config = json.loads((to / CONFIG).read_text(encoding="utf-8"))
+            declare_inputs(to, types=(config.get("type_vocab_size") or 0) > 1)
 
 
 def _labels(directory: Path, config: dict[str, Any], dataset: Dataset) -> list[str]:

@@ -19,6 +19,7 @@ from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.evaluation.candidates import NoComparisonError
 from gpu_pipelines.evaluation.hugging_face import is_model, open_model
+from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.checkpoint_state import WEIGHTS, frozen_weights_sha256, load_weights
 from gpu_pipelines.tasks.nf4 import round_weights
@@ -235,6 +236,14 @@ def _require_same_kind(source: ModelSource, evaluation: Evaluation, dataset: Dat
     if evaluation.task != task:
         raise UserError(
             f"{source.title} is a model for {evaluation.task}, this one is for {task}.", "Give another model_name."
+        )
+    data = evaluation.data or {}
+    if (takes_pairs := TYPE_IDS in data.get("features", [])) != (TYPE_IDS in dataset.manifest.features):
+        kinds = ("single texts", "pairs of texts")
+        raise UserError(
+            f"{source.title} takes {kinds[takes_pairs]}, and this dataset has {kinds[not takes_pairs]}, so they cannot "
+            "be compared on the same rows.",
+            "Give another model_name.",
         )
     if labels and not set(evaluation.labels) & set(labels):
         raise UserError(f"{source.title} knows none of the classes of this dataset.", "Give another model_name.")

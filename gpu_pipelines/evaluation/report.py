@@ -18,6 +18,7 @@ from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.numbers import figure, signed
 from gpu_pipelines.reports.charts import Line, Range, heatmap, interval_chart, line_chart, reliability_chart
 from gpu_pipelines.reports.page import image_data, render, write_page
+from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.tasks import task_named
 
@@ -327,7 +328,8 @@ def _texts(worst: list[dict[str, Any]], rows: dict[str, np.ndarray], directory: 
         first = int(np.argmax(rows["loss_mask"][number, place] != 0)) if "start" in entry else 0
         # A token is at least one character, so that the tokens of a long text need not all be read.
         parts = tokens[max(0, first - TEXT_SHOWN - 8) : first], tokens[first : first + TEXT_SHOWN + 8]
-        prompt, text = (tokenizer.decode(part.tolist()) for part in parts)
+        # What stands between the texts of a pair is a special token.
+        prompt, text = (tokenizer.decode(part.tolist(), skip_special_tokens=TYPE_IDS not in rows) for part in parts)
         shown.append({"prompt": _end_of(prompt), "text": _beginning_of(text)})
     return shown
 

@@ -54,8 +54,8 @@ class RowsToPredict(PrepareSettings):
         raise UserError(
             f"The source {self.source} has no column {' and no column '.join(map(repr, missing))}; it has "
             f"{', '.join(has) or 'none at all'}.",
-            "Name the columns with image_column, text_column and key_column; numbers need the names that they had in "
-            "training, and chats are in messages or conversations.",
+            "Name the columns with image_column, text_column, text_pair_column and key_column; numbers need the names "
+            "that they had in training, and chats are in messages or conversations.",
         )
 
 
@@ -119,6 +119,9 @@ class PredictSettings:
         "text",
         "For a table, the column with the text. Where causal_lm finds none, it reads the column prompt.",
         common=True,
+    )
+    text_pair_column: str = parameter(
+        "", "For a table, and a model for pairs of texts, the column with the second text. Empty for text_pair."
     )
     top_k: int = parameter(
         0, "For classifiers, scores that are written for each row, the greatest first; 0 for all.", common=True
@@ -208,6 +211,6 @@ class PredictSettings:
             choices: which columns are read of a table.
         """
         names = ("source", "source_format", "delimiter", "encoding", "row_filter", "billing_project")
-        columns = ("image_column", "image_root", "text_column")
+        columns = ("image_column", "image_root", "text_column", "text_pair_column")
         given = {name: getattr(self, name) for name in (*names, *columns)}
         return RowsToPredict(**given, task=task, label_column="", choices=choices)

@@ -44,8 +44,8 @@ class InputRow(NamedTuple):
     Attributes:
         key: what its prediction is found by: the value of the key column, or else its place in the source.
         place: where it is, for people.
-        value: what the model takes: a text, the bytes of an image or the file that it is in, numbers by column; or the
-            `Problem` for which there is nothing.
+        value: what the model takes: a text, a pair of texts, the bytes of an image or the file that it is in, numbers
+            by column; or the `Problem` for which there is nothing.
         instance: the same as it is written beside the prediction; None for the bytes of an image.
     """
 
@@ -189,13 +189,11 @@ class RowSource:
             return found
         if self._inputs.words and (isinstance(text, list) or column in self._inputs.words):
             return self._in_words(column, text)
-        if isinstance(text, list) and all(isinstance(word, str) for word in text):
-            text = " ".join(text)
-        if not isinstance(text, str) or not text:
-            return Problem(NO_TEXT, f"{column!r} is empty or no text"), None
-        if problem := encoding_problem([text]):
+        fields = (self._inputs.field, *filter(None, [self._inputs.pair]))
+        texts = [_plain_text(row, name) for name in self.columns[: len(fields)]]
+        if problem := next((each for each in texts if isinstance(each, Problem)), None):
             return problem, None
-        return text, {self._inputs.field: text}
+        return tuple(texts) if self._inputs.pair else texts[0], dict(zip(fields, texts, strict=True))
 
     def _chat(self, row: Mapping[str, Any], column: str) -> tuple[Any, Any] | None:
         """A conversation, a list of messages or such a list as JSON, as an instance has it; None of another text."""
@@ -233,6 +231,8 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
         named = [(settings.image_column,), (_BASE64,)]
     elif inputs.kind == NUMBERS:
         named = [inputs.columns, (inputs.field,)]
+    elif inputs.pair:
+        named = [(settings.text_column, settings.text_pair_column or inputs.pair), (inputs.field, inputs.pair)]
     elif inputs.chats:
         # As in training: a prompt beside messages, as in UltraChat, is but their beginning, without the template.
         chats = [(column,) for column in inputs.chats]
@@ -243,11 +243,20 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
     return tuple(tuple(dict.fromkeys((*columns, *key))) for columns in named)
 
 
+def _plain_text(row: Mapping[str, Any], column: str) -> str | Problem:
+    text = row.get(column)
+    if isinstance(text, list) and all(isinstance(word, str) for word in text):
+        text = " ".join(text)
+    if not isinstance(text, str) or not text:
+        return Problem(NO_TEXT, f"{column!r} is empty or no text")
+    return encoding_problem([text]) or text
+
+
 def characters(value: Any) -> int:
-    """How long a text is, the words of one, or the messages of a conversation; 0 of anything else."""
+    """How long a text is, a pair, the words of one, or the messages of a conversation; 0 of anything else."""
     if isinstance(value, dict) and isinstance(messages := value.get("messages"), list):
         return sum(len(message.get("content") or "") for message in messages)
-    if isinstance(value, list):
+    if isinstance(value, (list, tuple)):
         return sum(len(word) + 1 for word in value)
     return len(value) if isinstance(value, str) else 0
 

@@ -7,16 +7,18 @@ refuses a tokenizer that it does not know in full; that one, and one that it enc
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
 from gpu_pipelines.tasks.text_encoding import Chat, Encoded, TextEncoder
-from gpu_pipelines.tasks.text_tokenizer import named_token, special_tokens_of
+from gpu_pipelines.tasks.text_tokenizer import TEXT_PAIR, named_token, special_tokens_of
 
+#: The feature that a dataset of pairs has and no other, and the name of it as an input of models.
+TYPE_IDS = "token_type_ids"
 # Both libraries must give the same tokens for these: contractions, white space of all kinds, digits, letters of many
 # scripts, marks, emoji, what Unicode folds or composes, control characters, words that no merge covers.
 _PROBES = (
@@ -27,6 +29,45 @@ _PROBES = (
 )  # fmt: skip
 
 
+class TextRow(NamedTuple):
+    """A text, or a pair of texts, as a model gets it.
+
+    Attributes:
+        tokens: int32.
+        types: of a pair, which of the two texts each token belongs to, as the tokenizer has it; uint8.
+    """
+
+    tokens: np.ndarray
+    types: np.ndarray | None = None
+
+
+def columns_of_rows(rows: Sequence[TextRow], length: int, padding: int) -> dict[str, np.ndarray]:
+    """Rows as a dataset has them: `input_ids`, their `length`, and of pairs `token_type_ids`.
+
+    Args:
+        rows: all of texts, or all of pairs.
+        length: tokens of a row.
+        padding: the token that fills it.
+    """
+    tokens = np.full((len(rows), length), padding, dtype=np.int32)
+    types = np.zeros((len(rows), length), dtype=np.uint8)
+    for place, row in enumerate(rows):
+        tokens[place, : len(row.tokens)] = row.tokens
+        if row.types is not None:
+            types[place, : len(row.types)] = row.types
+    found = {"input_ids": tokens, "length": np.array([len(row.tokens) for row in rows], dtype=np.int32)}
+    return {**found, TYPE_IDS: types} if rows and rows[0].types is not None else found
+
+
+def rows_in_columns(columns: Mapping[str, np.ndarray]) -> list[TextRow]:
+    """What `columns_of_rows` was given."""
+    types = columns.get(TYPE_IDS)
+    return [
+        TextRow(tokens[:length], None if types is None else types[place, :length])
+        for place, (tokens, length) in enumerate(zip(columns["input_ids"], columns["length"], strict=True))
+    ]
+
+
 class BatchEncoder:
     """A tokenizer directory in Hugging Face layout, for encoding.
 
@@ -34,6 +75,9 @@ class BatchEncoder:
 
     Args:
         directory: as `TextEncoder.save` wrote it.
+
+    Attributes:
+        takes_pairs: whether it is for pairs of texts.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -45,6 +89,7 @@ class BatchEncoder:
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True
         self._config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+        self.takes_pairs: bool = self._config.get(TEXT_PAIR, False)
         self._end = named_token(self._tokenizer, self._config, "eos_token")
         self._ends = {self._end, named_token(self._tokenizer, self._config, "sep_token")} - {None}
         self._chats: TextEncoder | None = None
@@ -58,6 +103,22 @@ class BatchEncoder:
             return self._tokens(texts)
         finally:
             encoder.no_truncation()
+
+    def rows(self, texts: Sequence[str] | Sequence[tuple[str, str]], longest: int) -> list[TextRow]:
+        """Texts, or pairs for a tokenizer that takes them, with the tokenizer's own form, cut to `longest`.
+
+        Of a pair the longer text is cut, until both are of one length.
+        """
+        if not self.takes_pairs:
+            return [TextRow(tokens) for tokens in self.classified(cast(Sequence[str], texts), longest)]
+        direction = self._config.get("truncation_side", "right")
+        self._tokenizer.enable_truncation(longest, strategy="longest_first", direction=direction)
+        try:
+            # fastokens has no pairs.
+            found = self._tokenizer.encode_batch_fast(list(texts))
+        finally:
+            self._tokenizer.no_truncation()
+        return [TextRow(np.array(each.ids, dtype=np.int32), np.array(each.type_ids, dtype=np.uint8)) for each in found]
 
     def documents(self, texts: Sequence[str]) -> list[Encoded]:
         """Texts that begin as the tokenizer begins texts and end with its end token; all of each is to be learned."""

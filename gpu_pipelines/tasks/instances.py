@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.reports.page import png_bytes
-from gpu_pipelines.tasks.batch_encoding import BatchEncoder
+from gpu_pipelines.tasks.batch_encoding import BatchEncoder, rows_in_columns
 
 Columns = dict[str, np.ndarray]
+#: The fields of an instance of two texts, as `pipeline("text-classification")` of transformers takes them.
+PAIR = ("text", "text_pair")
 
 
 def images_to_send(rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]]:
@@ -21,20 +23,36 @@ def images_to_send(rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]]:
 
 
 def texts_to_send(rows: Columns, tokenizer: Path) -> tuple[list[dict[str, Any]], list[Columns]]:
-    """Texts whose tokens are those of their rows, and these rows; cut ones and unknown words are left out.
+    """Texts, or pairs, whose tokens are those of their rows, and these rows; without cut ones and unknown words.
 
     Args:
         rows: with `input_ids` and `length`.
         tokenizer: directory of the tokenizer that they were made with.
     """
-    texts = decoded([ids[:length] for ids, length in zip(rows["input_ids"], rows["length"], strict=True)], tokenizer)
-    encoded = BatchEncoder(tokenizer).classified(texts, rows["input_ids"].shape[1])
-    same = [
-        number
-        for number, tokens in enumerate(encoded)
-        if np.array_equal(tokens, rows["input_ids"][number, : rows["length"][number]])
-    ]
-    return [{"text": texts[n]} for n in same], [{name: values[[n]] for name, values in rows.items()} for n in same]
+    encoder, wanted = BatchEncoder(tokenizer), rows_in_columns(rows)
+    tokens = [row.tokens for row in wanted]
+    texts: list[Any] = decoded(tokens, tokenizer)
+    if encoder.takes_pairs:
+        texts = _pairs(tokens, encoder.special_tokens, tokenizer)
+    told = [number for number, text in enumerate(texts) if text is not None]
+    encoded = encoder.rows([texts[number] for number in told], rows["input_ids"].shape[1])
+    same = [n for n, row in zip(told, encoded, strict=True) if np.array_equal(row.tokens, tokens[n])]
+    return [as_instance(texts[n]) for n in same], [{name: values[[n]] for name, values in rows.items()} for n in same]
+
+
+def as_instance(text: str | tuple[str, str]) -> dict[str, str]:
+    """A text, or a pair, as it is sent to a server."""
+    return {"text": text} if isinstance(text, str) else dict(zip(PAIR, text, strict=True))
+
+
+def _pairs(rows: list[np.ndarray], special: frozenset[int], directory: Path) -> list[tuple[str, str] | None]:
+    """The two texts of each row, which special tokens part; None where these are in a text too, for unknown words."""
+    parts = []
+    for tokens in rows:
+        places = np.flatnonzero(~np.isin(tokens, list(special)))
+        parts.append(np.split(tokens[places], np.flatnonzero(np.diff(places) > 1) + 1))
+    texts = iter(decoded([part for each in parts if len(each) == 2 for part in each], directory))
+    return [(next(texts), next(texts)) if len(each) == 2 else None for each in parts]
 
 
 def decoded(tokens: list[np.ndarray], directory: Path) -> list[str]:

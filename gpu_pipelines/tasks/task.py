@@ -135,11 +135,11 @@ class Task:
         Args:
             settings: all parameters of the preparation.
         """
-        columns = [getattr(settings, name) for name in self.column_parameters]
-        if len(set(columns)) == len(columns):
-            return []
-        both = " and ".join(self.column_parameters)
-        return [f"{both} both name {columns[0]!r}. Name a column of its own with each."]
+        columns = {name: column for name in self.column_parameters if (column := getattr(settings, name))}
+        for column in dict.fromkeys(columns.values()):
+            if len(both := [name for name in columns if columns[name] == column]) > 1:
+                return [f"{' and '.join(both)} both name {column!r}. Name a column of its own with each."]
+        return []
 
     def problems_without_classes(self, settings: PrepareSettings) -> list[str]:
         """What is wrong with parameters about classes, for a task whose rows have none.

@@ -13,6 +13,7 @@ import numpy as np
 
 from gpu_pipelines.errors import UserError, first_line
 from gpu_pipelines.tasks.model_places import place_told
+from gpu_pipelines.tasks.text_tokenizer import TEXT_PAIR
 
 PADDING, BEGIN, END = "<pad>", "<bos>", "<eos>"
 SMALLEST_VOCABULARY = 512
@@ -155,10 +156,50 @@ class TextEncoder:
         self._tokenizer.chat_template = PLAIN_CHAT_TEMPLATE
         return True
 
-    def save(self, directory: Path, longest: int) -> None:
-        """Writes the tokenizer in Hugging Face layout, with `longest` as the most tokens it gives a model."""
+    def add_pair_template(self) -> bool:
+        """Lets a tokenizer that puts nothing between the two texts of a pair put its end there.
+
+        Returns:
+            Whether it was such a tokenizer.
+
+        Raises:
+            UserError: it has no token that ends a text.
+        """
+        from tokenizers import processors
+
+        tokenizer = self._tokenizer.backend_tokenizer
+        alone, pair = tokenizer.encode("a"), tokenizer.encode("a", "a")
+        if None in pair.sequence_ids[pair.sequence_ids.index(0) : pair.sequence_ids.index(1)]:
+            return False
+        text = alone.sequence_ids.index(0), alone.sequence_ids.count(0)
+        begins, ends = alone.tokens[: text[0]], alone.tokens[sum(text) :]
+        between = ends or [token for token in (self._tokenizer.eos_token, self._tokenizer.sep_token) if token][:1]
+        if not between:
+            raise UserError(
+                "The tokenizer puts nothing between the texts of a pair, and has no token that ends one.",
+                "Give another tokenizer, such as that of the pretrained model.",
+            )
+        tokenizer.post_processor = processors.TemplateProcessing(
+            single=[*begins, "$A", *ends],
+            pair=[*begins, "$A", *between, "$B:1", *(f"{token}:1" for token in ends)],
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in dict.fromkeys([*begins, *between])],
+        )
+        return True
+
+    def save(self, directory: Path, longest: int, takes_pairs: bool = False) -> None:
+        """Writes the tokenizer in Hugging Face layout.
+
+        Args:
+            directory: where to.
+            longest: the most tokens that it gives a model.
+            takes_pairs: whether it is for pairs of texts.
+        """
         usual = self._tokenizer.model_max_length
         self._tokenizer.model_max_length = longest
+        if self._tokenizer.init_kwargs.pop(TEXT_PAIR, False):  # what `declare_inputs` wrote for pairs
+            self._tokenizer.init_kwargs.pop("model_input_names", None)
+        if takes_pairs:
+            self._tokenizer.init_kwargs[TEXT_PAIR] = True
         self._tokenizer.save_pretrained(directory)
         self._tokenizer.model_max_length = usual
 

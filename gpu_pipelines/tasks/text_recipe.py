@@ -12,10 +12,11 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks import pretrained
+from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.model_check import longest_row
 from gpu_pipelines.tasks.model_places import is_configuration_alone
 from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of, tokens_of
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, declare_inputs, rules_of, tokens_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -119,6 +120,8 @@ class TextRecipe(Recipe):
         """Writes config.json, model.safetensors and the tokenizer."""
         pretrained.save(model, directory, self.max_shard_size)
         self.tokenizer.copy_to(directory)
+        if self.tokenizer.takes_pairs:
+            declare_inputs(directory, types=knows_types(model))
 
     @property
     def _auto_class(self) -> Any:
@@ -137,7 +140,17 @@ def read_exported(directory: Path) -> tuple[list[str], TextTokenizer, int]:
 
 def encoder_logits(model: nn.Module, batch: Batch) -> torch.Tensor:
     """What a model with a head gives for a batch, float32."""
-    return model(input_ids=batch["input_ids"], attention_mask=batch["attention_mask"]).logits.float()
+    given = ("input_ids", "attention_mask", *([TYPE_IDS] if TYPE_IDS in batch and knows_types(model) else []))
+    return model(**{name: batch[name] for name in given}).logits.float()
+
+
+def knows_types(model: Any) -> bool:
+    """Whether a model tells the two texts of a pair apart by the types of their tokens.
+
+    Args:
+        model: of transformers, or a wrapper around it.
+    """
+    return (getattr(getattr(model, "module", model).config, "type_vocab_size", None) or 0) > 1
 
 
 def mean_of_scored(logits: torch.Tensor, targets: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:

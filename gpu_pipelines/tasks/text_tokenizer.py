@@ -12,6 +12,8 @@ from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.errors import UserError
 
 TOKENIZER = "tokenizer.json"
+#: In tokenizer_config.json, of a tokenizer that is for pairs of texts; wherever the tokenizer goes it says so.
+TEXT_PAIR = "text_pair"
 #: What a tokenizer in Hugging Face layout can consist of; all of it is small.
 TOKENIZER_FILES = (
     TOKENIZER,
@@ -32,6 +34,7 @@ class TextTokenizer:
         begin: token that begins a text, where it has one.
         end: token that ends a text, where it has one.
         padding: token that fills rows; where it has none of its own, `end`, else 0. Masks decide, not this token.
+        takes_pairs: whether it is for pairs of texts.
     """
 
     directory: Path
@@ -39,6 +42,7 @@ class TextTokenizer:
     begin: int | None
     end: int | None
     padding: int
+    takes_pairs: bool = False
 
     @classmethod
     def read(cls, directory: Path) -> TextTokenizer:
@@ -64,6 +68,7 @@ class TextTokenizer:
             begin=begin if begin is not None else first,
             end=end if end is not None else separator,
             padding=next((token for token in (padding, end, separator) if token is not None), 0),
+            takes_pairs=config.get(TEXT_PAIR, False),
         )
 
     def config(self) -> dict[str, int | None]:
@@ -84,6 +89,19 @@ class TextTokenizer:
         for name in TOKENIZER_FILES:
             if (self.directory / name).is_file():
                 shutil.copyfile(self.directory / name, directory / name)
+
+
+def declare_inputs(directory: Path, types: bool) -> None:
+    """Lets transformers give a model the types of tokens if, and only if, this program does.
+
+    Args:
+        directory: an exported model for pairs of texts, whose tokenizer_config.json is written anew.
+        types: whether the model gets them.
+    """
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["model_input_names"] = ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"]
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def named_token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None:

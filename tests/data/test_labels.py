@@ -170,7 +170,8 @@ def test_what_is_wrong_with_a_source_is_said_before_the_run(tmp_path: Path) -> N
     (tmp_path / "t.csv").write_text("body;label\nx;a\n")
     assert problems_here(settings_of(tmp_path / "t.csv")) == [
         f"The source {tmp_path}/t.csv has no column 'text'; it has body, label. "
-        "Name the columns with -p text_column=… and -p label_column=…."
+        "Name the columns with -p text_column=… and -p label_column=…. Of pairs of texts, -p text_pair_column=… names "
+        "the second one."
     ]
     assert problems_here(settings_of(tmp_path / "t.csv", text_column="body", slice_by="sort")) == [
         f"The source {tmp_path}/t.csv has no column 'sort'; it has body, label. "

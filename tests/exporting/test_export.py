@@ -56,6 +56,17 @@ def test_numbers_as_onnx_for_any_number_of_rows(tmp_path: Path) -> None:
         assert run_onnx(tmp_path / "out", inputs=np.zeros((rows, 2), np.float32)).shape == (rows, 2)
 
 
+def test_a_model_of_pairs_of_texts_as_onnx_takes_the_types_of_tokens(tmp_path: Path) -> None:
+    rows = [{"text": f"one {n}", "text_pair": f"other {n % 7}", "label": "ab"[n % 2]} for n in range(80)]
+    (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    given = {"source": str(tmp_path / "pairs.jsonl"), "text_pair_column": "text_pair", "sequence_length": 16}
+    prepare_data(PrepareSettings(task="text_classification", **given), tmp_path / "dataset")
+    model = evaluated(tmp_path / "dataset", tmp_path, "bert-micro")
+    done = export(model, tmp_path / "dataset", tmp_path / "out", format="onnx")
+    require_agreement(done)
+    assert done.content["inputs"].keys() == {"input_ids", "attention_mask", "token_type_ids"}
+
+
 @pytest.mark.slow_but_for("texts-f32")
 @pytest.mark.parametrize(
     ("task", "dtype"),

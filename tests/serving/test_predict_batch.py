@@ -316,7 +316,7 @@ def test_a_row_that_the_model_fails_on_does_not_fail_the_others(
         predict = predictor.predict
 
         def fail(rows: Any) -> Any:
-            if any(len(row.tokens) == 5 for row in rows):
+            if any(len(row.encoded.tokens) == 5 for row in rows):
                 raise RuntimeError("CUDA out of memory")
             return predict(rows)
 

@@ -34,6 +34,7 @@ from gpu_pipelines.data.units.units import Group, Sizes, UnitWriters, Writing, c
 from gpu_pipelines.data.usable import require_rows
 from gpu_pipelines.distributed.pieces import WorkOptions
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.text_encoding import Chat, Composed, TextEncoder, texts_of
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
@@ -67,6 +68,11 @@ class TextPreparation(Preparation[Survey]):
     @abstractmethod
     def features(self, length: int) -> dict[str, Feature]:
         """The features of a row of so many tokens."""
+
+    def token_features(self, length: int) -> dict[str, Feature]:
+        """The features of a row of one text, or of a pair, besides what is learned."""
+        found = {"input_ids": Feature("int32", (length,)), "length": Feature("int32")}
+        return {**found, TYPE_IDS: Feature("uint8", (length,))} if self.settings.text_pair_column else found
 
     def preprocessing(self, plan: Mapping[str, Any]) -> dict[str, Any]:
         """What whoever serves the model has to know of how texts become rows."""
@@ -132,7 +138,10 @@ class TextPreparation(Preparation[Survey]):
         encoder = _encoder(settings, found, self.ends)
         if (found.has_chats or (of_test and of_test.has_chats)) and encoder.add_plain_chat_template():
             print("the tokenizer has no chat template; a plain one is saved with it", flush=True)
-        encoder.save(folder / TOKENIZER, length)
+        takes_pairs = bool(settings.text_pair_column)
+        if takes_pairs and encoder.add_pair_template() and settings.tokenizer != TRAIN:
+            print("the tokenizer puts nothing between two texts; its end is put there, and saved with it", flush=True)
+        encoder.save(folder / TOKENIZER, length, takes_pairs)
         return {"labels": labels, "length": length}
 
     def entries(self, shard: SourceShard, host: Host) -> Iterator[Entry]:

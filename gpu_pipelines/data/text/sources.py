@@ -17,7 +17,7 @@ from gpu_pipelines.tasks.formats import TOOLS
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_encoding import Chat, Composed
 
-#: A text, a (prompt, completion), a conversation, or what a task makes of several.
+#: A text, a (prompt, completion) or another pair, a conversation, or what a task makes of several.
 Text = str | tuple[str, str] | Chat | Composed
 #: Who speaks, as datasets of the form of ShareGPT call it, and as chat templates do.
 _ROLES = {"human": "user", "gpt": "assistant"}
@@ -66,7 +66,7 @@ class TextRecord:
 def labelled_texts(
     source: SourceFiles, settings: PrepareSettings, meter: Meter, label_of: LabelOf = class_of_row
 ) -> Iterator[TextRecord]:
-    """The records of a table with a text and a label in each row, in order, each with what is wrong with it.
+    """The records of a table with a text, or a pair, and a label in each row, in order, with what is wrong with each.
 
     Args:
         source: the files.
@@ -121,18 +121,22 @@ def _labelled(
     settings: PrepareSettings,
     label_of: LabelOf,
 ) -> TextRecord:
-    value = None if isinstance(row, Problem) else row.get(settings.text_column)
-    if isinstance(value, list):
-        return _unusable(where, "no text", _nested(settings.text_column, value))
-    record = text_record(where, row, (settings.text_column,))
-    if record.problem or isinstance(row, Problem):
-        return record
+    if isinstance(row, Problem):
+        return TextRecord(where, "", problem=row)
+    texts: list[Any] = []
+    for column in settings.classified_columns:
+        if isinstance(value := row.get(column), list):
+            return _unusable(where, "no text", _nested(column, value))
+        record = text_record(where, row, (column,))
+        if record.problem:
+            return record
+        texts.append(record.text)
     named = label_of(row, settings)
     if isinstance(named, Problem):
         return TextRecord(where, "", problem=named)
     if problem := encoding_problem([named]):
         return TextRecord(where, "", problem=problem)
-    return replace(record, label=named)
+    return TextRecord(where, tuple(texts) if len(texts) > 1 else texts[0], named)
 
 
 def text_record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, ...]) -> TextRecord:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gpu_pipelines.artifacts.dataset import SPLITS
 from gpu_pipelines.data.sources.row_streams import Problem
 from gpu_pipelines.data.text.packing import PackedRows, Piece
 from gpu_pipelines.data.text.sources import Text
-from gpu_pipelines.tasks.batch_encoding import BatchEncoder
+from gpu_pipelines.tasks.batch_encoding import BatchEncoder, columns_of_rows
 
 
 class UsableText(NamedTuple):
@@ -74,21 +74,17 @@ class TextWork:
 
 
 class SingleTexts(TextWork):
-    """Texts one to a row, each with what is to be learned of it; by itself, with the index of its class."""
+    """Texts, or pairs, one to a row, each with what is to be learned of it; by itself, with the index of its class."""
 
     def __call__(self, batch: Sequence[UsableText]) -> TextRows:
         length = self._form.length
-        encoded = self._encoder.classified([str(record.text) for record in batch], length)
+        encoded = self._encoder.rows([cast(Any, record.text) for record in batch], length)
 
         def columns_of(chosen: Sequence[int]) -> dict[str, Any]:
-            tokens = np.full((len(chosen), length), self._form.padding, dtype=np.int32)
-            for row, number in enumerate(chosen):
-                tokens[row, : len(encoded[number])] = encoded[number]
-            lengths = np.array([len(encoded[number]) for number in chosen], dtype=np.int32)
-            targets = self.targets([batch[number].target for number in chosen])
-            return {"input_ids": tokens, "length": lengths, **targets}
+            columns = columns_of_rows([encoded[number] for number in chosen], length, self._form.padding)
+            return {**columns, **self.targets([batch[number].target for number in chosen])}
 
-        return one_to_a_row(batch, [len(tokens) == length for tokens in encoded], columns_of)
+        return one_to_a_row(batch, [len(row.tokens) == length for row in encoded], columns_of)
 
     @staticmethod
     def targets(targets: Sequence[Any]) -> dict[str, np.ndarray]:

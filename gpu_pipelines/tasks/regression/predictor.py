@@ -43,7 +43,7 @@ class Regressor(Predictor):
         self._reader: Any = None
         if kind := _READERS.get(self._recipe.form.kind):
             self._reader = kind(directory, settings, device)
-            self.field, self.example = self._reader.field, self._reader.example
+            self.field, self.pair, self.example = self._reader.field, self._reader.pair, self._reader.example
             return
         self.field = "values"
         names = self._recipe.form.inputs

@@ -82,7 +82,7 @@ class MeasuredWork(SingleTexts):
 
 
 class MeasuredTexts(TextPreparation):
-    """Texts, each with the numbers to learn."""
+    """Texts, or pairs of texts, each with the numbers to learn."""
 
     work = MeasuredWork
 
@@ -94,8 +94,7 @@ class MeasuredTexts(TextPreparation):
         return labelled_texts(source, self.settings, meter, numbers_of)
 
     def features(self, length: int) -> dict[str, Feature]:
-        tokens = {"input_ids": Feature("int32", (length,)), "length": Feature("int32")}
-        return {**tokens, TARGET: _target(self.settings)}
+        return {**self.token_features(length), TARGET: _target(self.settings)}
 
     def target_of(self, plan: Mapping[str, Any]) -> Callable[[TextRecord], list[float]]:
         return lambda record: _parsed(record.label)

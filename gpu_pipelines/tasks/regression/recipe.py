@@ -20,6 +20,7 @@ from gpu_pipelines.tasks.image_classification.task import ImageClassificationTas
 from gpu_pipelines.tasks.recipe import Batch, Recipe, on_device
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
+from gpu_pipelines.tasks.text_recipe import encoder_logits
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 #: The share of rows whose number a prediction interval is to hold, and where it ends, in standard deviations.
@@ -204,8 +205,11 @@ class Regression(Recipe):
         path.write_text(text, encoding="utf-8")
 
     def _outputs(self, model: nn.Module, batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
-        given = {name: values for name, values in batch.items() if name != "target"}
-        found = model(batch["inputs"]) if self.inner is None else model(**given).logits
+        if self.form.kind == "text":
+            found = encoder_logits(model, batch)
+        else:
+            given = {name: values for name, values in batch.items() if name != "target"}
+            found = model(batch["inputs"]) if self.inner is None else model(**given).logits
         mean, log_variance = found.float().chunk(2, dim=1)
         return mean, log_variance.clamp(-MOST_LOG_VARIANCE, MOST_LOG_VARIANCE)
 

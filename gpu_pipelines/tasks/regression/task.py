@@ -34,8 +34,8 @@ class RegressionTask(Task):
 
     formats = (*TABLES, "tar")
     parameters = (
-        *("image_column", "text_column", "feature_columns", "label_column", "image_root", "slice_by", "image_size"),
-        *("image_processor", "color_mode", "image_storage", "augmentation"),
+        *("image_column", "text_column", "text_pair_column", "feature_columns", "label_column", "image_root"),
+        *("slice_by", "image_size", "image_processor", "color_mode", "image_storage", "augmentation"),
         *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates"),
     )
     samples = {"diabetes": "gpu_pipelines.tasks.regression.sample:write_diabetes"}
@@ -62,6 +62,10 @@ class RegressionTask(Task):
         found = [] if targets_of(settings) else ["label_column is empty. Name the columns of the numbers to learn."]
         if both := [name for name in features_of(settings) if name in targets_of(settings)]:
             found.append(f"feature_columns and label_column both name {both[0]!r}. Learn it, or learn from it.")
+        if settings.text_pair_column and features_of(settings):
+            found.append("text_pair_column is of texts, and feature_columns are of numbers. Leave one of them out.")
+        if settings.text_pair_column in (settings.text_column, *targets_of(settings)):
+            found.append(f"text_pair_column is {settings.text_pair_column!r}, as another column. Name one of its own.")
         return found + self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
@@ -69,6 +73,8 @@ class RegressionTask(Task):
         choices = [(settings.image_column, *named), (settings.text_column, *named), named]
         if features := features_of(settings):
             choices = [(*features, *named)]
+        elif settings.text_pair_column:
+            choices = [(*settings.classified_columns, *named), named]
         return [tuple(dict.fromkeys(choice)) for choice in choices]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
@@ -78,6 +84,8 @@ class RegressionTask(Task):
         for choice in choices:
             if set(choice) <= set(has):
                 return choice
+        if settings.text_pair_column:
+            raise self._lacks(settings, has, [name for name in choices[0] if name not in has])
         if features_of(settings):
             return named
         others = [name for name in has if name not in named and not _ROW_NUMBERS.fullmatch(name)]

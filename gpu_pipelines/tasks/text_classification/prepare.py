@@ -13,13 +13,13 @@ from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 
 
 class LabelledTexts(TextPreparation):
-    """Texts of one class each, one to a row."""
+    """Texts, or pairs of texts, of one class each, one to a row."""
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         return labelled_texts(source, self.settings, meter)
 
     def features(self, length: int) -> dict[str, Feature]:
-        return {"input_ids": Feature("int32", (length,)), "length": Feature("int32"), "label": Feature("int32")}
+        return {**self.token_features(length), "label": Feature("int32")}
 
     def target_of(self, plan: Mapping[str, Any]) -> Callable[[TextRecord], int]:
         index = {label: number for number, label in enumerate(plan["labels"])}

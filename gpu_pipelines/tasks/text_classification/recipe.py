@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.tasks import pretrained
+from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_architectures import classifier
 from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
@@ -73,12 +74,17 @@ class TextClassification(TextRecipe):
         return model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
-        """Rows of a dataset as `input_ids`, `attention_mask` and `labels`, as long as the longest of these rows."""
+        """Rows of a dataset as `input_ids`, `attention_mask` and `labels`, as long as the longest of these rows.
+
+        Of pairs, `token_type_ids` too.
+        """
         lengths = columns["length"]
         # The rows of a dataset can be shorter than what a registered model takes.
         width = trimmed_length(int(lengths.max()), columns["input_ids"].shape[1])
         mask = np.arange(width) < lengths[:, None]
         tensors = {"input_ids": columns["input_ids"][:, :width], "attention_mask": mask, "labels": columns["label"]}
+        if TYPE_IDS in columns:
+            tensors[TYPE_IDS] = columns[TYPE_IDS][:, :width]
         return {name: on_device(np.ascontiguousarray(values), device).long() for name, values in tensors.items()}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:

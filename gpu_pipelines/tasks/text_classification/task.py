@@ -7,11 +7,15 @@ from gpu_pipelines.tasks.hyperparameters import ENCODER_WITH_ADAPTERS, FINE_TUNE
 
 
 class TextClassificationTask(Classification):
-    """Texts of one class each."""
+    """Texts, or pairs of texts, of one class each."""
 
-    column_parameters = ("text_column", "label_column")
+    column_parameters = ("text_column", "text_pair_column", "label_column")
+    remedy_for_columns = (
+        "Name the columns with -p text_column=… and -p label_column=…. Of pairs of texts, -p text_pair_column=… names "
+        "the second one."
+    )
     parameters = (
-        *("label_column", "text_column", "missing_labels", "label_conflicts"),
+        *("label_column", "text_column", "text_pair_column", "missing_labels", "label_conflicts"),
         *("tokenizer", "vocabulary_size", "sequence_length", "stratify", "near_duplicates", "slice_by"),
         "label_smoothing",
     )
