@@ -32,5 +32,5 @@ def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any
     if not (inspect.isclass(found) and issubclass(found, base)):
         raise UserError(f"{place} is not a subclass of {base.__module__}.{base.__qualname__}.", see)
     if lacking := sorted(getattr(found, "__abstractmethods__", ())):
-        raise UserError(f"{place} has no {', '.join(lacking)}, which {base.__qualname__} asks for.", see)
+        raise UserError(f"{what} does not define {', '.join(lacking)}.", see)
     return found

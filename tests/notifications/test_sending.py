@@ -317,7 +317,7 @@ def test_a_channel_of_a_package_is_found_and_may_fail(tmp_path: Path) -> None:
     ("entry", "told"),
     [
         ("json:JSONDecoder", "json:JSONDecoder is not a subclass of gpu_pipelines.notifications.channel.Channel."),
-        ("gpu_pipelines.notifications.channel:Channel", "has no send, which Channel asks for."),
+        ("gpu_pipelines.notifications.channel:Channel", "The channel pager does not define send."),
         ("no_such_module:A", "The channel pager cannot be imported: ModuleNotFoundError"),
     ],
 )

@@ -94,7 +94,8 @@ def test_what_is_no_recipe_is_refused(importable: Path, path: str, message: str)
     (importable / "broken.py").write_text("1 / 0\n")
     (importable / "flawed.py").write_text(
         "from gpu_pipelines.tasks.recipe import Recipe\nnumber = 3\nclass Plain: pass\nclass Half(Recipe): pass\n"
-        "class Old(Recipe):\n    def loss_terms(self, columns): return 1\n"
+        "from gpu_pipelines.tasks.image_classification.recipe import ImageClassification\n"
+        "class Old(ImageClassification):\n    def loss_terms(self, columns): return 1\n"
     )
     with pytest.raises(UserError) as caught:
         load_recipe(path, "image_classification")

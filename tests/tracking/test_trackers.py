@@ -95,7 +95,7 @@ def test_a_tracker_of_a_package_follows_a_training(package: dict[str, str], tmp_
     [
         ("notebook:x", "Give notebook:/FOLDER."),
         ("none_at_all", "json:JSONDecoder is not a subclass of gpu_pipelines.tracking.tracker.Tracker."),
-        ("half", "half_tracker:Half has no begin, end, "),
+        ("half", "The tracker half does not define begin, end, "),
     ],
 )
 def test_the_command_line_asks_it_what_is_wrong(
