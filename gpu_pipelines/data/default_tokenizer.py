@@ -31,7 +31,7 @@ def tokenizer_for(given: str, task: str, model: str, champion: RegisteredVersion
     """
     if given != TRAIN:
         return given
-    if task_problems(task) or PARAMETER not in task_named(task).parameters:
+    if not _has_tokens(task):
         return TRAIN
     if is_pretrained(model) and has_tokenizer(model):
         return model
@@ -45,9 +45,13 @@ def lacks_tokenizer(task: str, model: str) -> bool:
         task: the task's name.
         model: what is trained.
     """
-    if task_problems(task) or PARAMETER not in task_named(task).parameters or not task_named(task).auto_class:
-        return False
-    return is_pretrained(model) and not has_tokenizer(model)
+    of_texts_alone = _has_tokens(task) and task_named(task).auto_class
+    return bool(of_texts_alone) and is_pretrained(model) and not has_tokenizer(model)
+
+
+def _has_tokens(task: str) -> bool:
+    """Whether rows of a task may be tokens."""
+    return not task_problems(task) and PARAMETER in task_named(task).parameters
 
 
 def was_trained_on(versions: Sequence[RegisteredVersion], champion: RegisteredVersion, source_fingerprint: str) -> bool:

@@ -150,7 +150,12 @@ def knows_types(model: Any) -> bool:
     Args:
         model: of transformers, or a wrapper around it.
     """
-    return (getattr(getattr(model, "module", model).config, "type_vocab_size", None) or 0) > 1
+    return has_types(getattr(model, "module", model).config)
+
+
+def has_types(config: Any) -> bool:
+    """Whether the models of a configuration tell the two texts of a pair apart by the types of their tokens."""
+    return (getattr(config, "type_vocab_size", None) or 0) > 1
 
 
 def mean_of_scored(logits: torch.Tensor, targets: torch.Tensor, smoothing: float = 0.0) -> torch.Tensor:

@@ -315,6 +315,10 @@ def test_a_model_of_another_program_takes_pairs_as_its_data_does(animals: Datase
     config = json.loads((other / "tokenizer_config.json").read_text())
     del config["text_pair"], config["model_input_names"]
     (other / "tokenizer_config.json").write_text(json.dumps(config))
+    # It need not say either what is the default of its kind.
+    settings = json.loads((other / "config.json").read_text())
+    assert settings.pop("type_vocab_size") == 2
+    (other / "config.json").write_text(json.dumps(settings))
     (tmp_path / "copy").mkdir()
     copy_model(other, tmp_path / "copy", animals)
     ours = json.loads((model / "tokenizer_config.json").read_text())
