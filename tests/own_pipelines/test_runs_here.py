@@ -336,6 +336,8 @@ def _read(folder: Path, pipeline: str, *parameters: str) -> tuple[str, set[str]]
 
 def test_a_file_that_is_imported_is_read_again_once_it_has_changed(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
+    # Of another program, and no run's.
+    (tmp_path / "run.json").write_text("{}")
     for text, reused in (("two rows", set()), ("three rows", set()), ("three rows", {"read"})):
         if not reused:
             (tmp_path / "table.csv").write_text(text)

@@ -86,7 +86,11 @@ class FilesElsewhere:
         if not uri or is_remote(uri):
             return {}
         place = Path(uri).resolve()
-        # Or the runs were copied with what is kept of them, and the artifact is where it was.
-        if place.is_relative_to(self._runs) or any((folder / RUN).is_file() for folder in place.parents):
+        if place.is_relative_to(self._runs) or any(map(_is_of_a_run, place.parents)):
             return {}
         return {_FILES: digest_of_files(place)}
+
+
+def _is_of_a_run(folder: Path) -> bool:
+    """Whether a folder has the artifacts of a run, also of one elsewhere, whose results alone were copied here."""
+    return folder.name == "artifacts" and (folder.parent / RUN).is_file()
