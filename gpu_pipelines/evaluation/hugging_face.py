@@ -17,8 +17,8 @@ from gpu_pipelines.artifacts.exported_model import INDEX, weight_files
 from gpu_pipelines.errors import UserError, first_line, some_of
 from gpu_pipelines.tasks.pretrained import labels_of
 from gpu_pipelines.tasks.tasks import task_named
-from gpu_pipelines.tasks.text_recipe import has_types
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, declare_inputs
+from gpu_pipelines.tasks.text_recipe import declare_inputs
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer
 
 CONFIG = "config.json"
 #: What is taken over of a model that is exported: weights, settings and tokenizer, and nothing that runs.
@@ -97,8 +97,6 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
 
 def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
     """Copies what a model consists of, and nothing else; where it has no tokenizer, that of the dataset with it."""
-    from transformers import AutoConfig
-
     if dataset.manifest.tokenizer is not None and not (directory / TOKENIZER).is_file():
         shutil.copytree(dataset.directory / dataset.manifest.tokenizer, to, dirs_exist_ok=True)
     for path in sorted({path for pattern in KEPT for path in directory.glob(pattern)}):
@@ -108,8 +106,7 @@ def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
         ours = TextTokenizer.read(dataset.directory / dataset.manifest.tokenizer)
         if ours.takes_pairs:  # what a program saves need not say so
             ours.copy_to(to)
-            # What its config.json leaves out has the default of its kind.
-            declare_inputs(to, types=has_types(AutoConfig.from_pretrained(to, local_files_only=True)))
+            declare_inputs(to)
 
 
 def _labels(directory: Path, config: dict[str, Any], dataset: Dataset) -> list[str]:

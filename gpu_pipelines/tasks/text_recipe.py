@@ -16,7 +16,7 @@ from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.model_check import longest_row
 from gpu_pipelines.tasks.model_places import is_configuration_alone
 from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, declare_inputs, rules_of, tokens_of
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of, tokens_of
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -121,7 +121,7 @@ class TextRecipe(Recipe):
         pretrained.save(model, directory, self.max_shard_size)
         self.tokenizer.copy_to(directory)
         if self.tokenizer.takes_pairs:
-            declare_inputs(directory, types=knows_types(model))
+            declare_inputs(directory)
 
     @property
     def _auto_class(self) -> Any:
@@ -151,6 +151,22 @@ def knows_types(model: Any) -> bool:
         model: of transformers, or a wrapper around it.
     """
     return has_types(getattr(model, "module", model).config)
+
+
+def declare_inputs(directory: Path) -> None:
+    """Lets transformers give a model the types of tokens if, and only if, this program does.
+
+    Args:
+        directory: an exported model for pairs of texts, whose tokenizer_config.json is written anew.
+    """
+    from transformers import AutoConfig
+
+    # What config.json leaves out has the default of the model's kind.
+    types = [TYPE_IDS] if has_types(AutoConfig.from_pretrained(directory, local_files_only=True)) else []
+    path = directory / "tokenizer_config.json"
+    config = json.loads(path.read_text(encoding="utf-8"))
+    config["model_input_names"] = ["input_ids", *types, "attention_mask"]
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def has_types(config: Any) -> bool:

@@ -91,19 +91,6 @@ class TextTokenizer:
                 shutil.copyfile(self.directory / name, directory / name)
 
 
-def declare_inputs(directory: Path, types: bool) -> None:
-    """Lets transformers give a model the types of tokens if, and only if, this program does.
-
-    Args:
-        directory: an exported model for pairs of texts, whose tokenizer_config.json is written anew.
-        types: whether the model gets them.
-    """
-    path = directory / "tokenizer_config.json"
-    config = json.loads(path.read_text(encoding="utf-8"))
-    config["model_input_names"] = ["input_ids", *(["token_type_ids"] if types else []), "attention_mask"]
-    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-
-
 def named_token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None:
     """The number of a special token by its name in tokenizer_config.json, such as `eos_token`, if there is one."""
     named = config.get(name)
