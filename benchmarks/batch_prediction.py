@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import sys
@@ -26,6 +25,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+from gpu_pipelines.processors import cores
 
 CLASSES = 10
 GOAL = 0.85
@@ -94,7 +95,7 @@ def bare(model: Path, values: list[Any], at_once: int) -> Callable[[], float]:
     from gpu_pipelines.serving.predictors import gpus_here, load_predictor
     from gpu_pipelines.serving.settings import ServerSettings
 
-    predictor: Any = load_predictor(model, ServerSettings(), len(os.sched_getaffinity(0)))
+    predictor: Any = load_predictor(model, ServerSettings(), cores())
     ordered = sorted(values, key=lambda value: len(value) if isinstance(value, str) else 0)
     rows = predictor.rows_of(ordered, predictor.checked({}))
     columns = [predictor.columns(rows[start : start + at_once]) for start in range(0, len(rows), at_once)]
@@ -213,7 +214,7 @@ def show(found: dict[str, dict[str, list[float]]], rows: dict[str, int]) -> None
             pairs = zip(seconds["transformers"], seconds["ours"], strict=True)
             ratios[f"{kind}, ours / transformers"] = round(statistics.median(other / own for other, own in pairs), 3)
     machine = {
-        "cpus": len(os.sched_getaffinity(0)),
+        "cpus": cores(),
         "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else "",
         "python": platform.python_version(),
         "torch": torch.__version__,

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import platform
 import statistics
 import subprocess
@@ -25,6 +24,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from gpu_pipelines.processors import cores
 
 MODEL, SIDE, CLASSES = "vit-micro", 32, 10
 GOAL_BARE, GOAL_PEER = 1.25, 3.0
@@ -116,7 +117,7 @@ def forward(folder: Path, processes: int, number: int, checkpoints: int) -> None
     from gpu_pipelines.artifacts.dataset import Dataset
     from gpu_pipelines.tasks.building import build_model, load_recipe
 
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
+    torch.set_num_threads(max(1, cores() // processes))
     dataset = Dataset(folder / "data")
     recipe = load_recipe("", dataset.manifest.task).for_dataset(dataset)
 
@@ -158,7 +159,7 @@ def one_checkpoint(folder: Path, checkpoint: Path, processes: int) -> None:
     from gpu_pipelines.evaluation.models import ModelSource
     from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // processes))
+    torch.set_num_threads(max(1, cores() // processes))
     settings = RunnerSettings(folder / "data", {"model": MODEL, "seed": 0}, "", BATCH)
     rows = json.loads((folder / "rows.json").read_text())
     Runner(settings, "cpu").predict(ModelSource("checkpoint", checkpoint, checkpoint.name), "val", 0, rows)
@@ -194,7 +195,7 @@ def report(found: dict[str, list[float]], given: argparse.Namespace) -> None:
         missed = "" if below >= GOAL_PEER else ": missed"
         print(f"one each / ours, {count} processes: {below:.2f} (goal at least {GOAL_PEER}{missed})")
     machine = {
-        "cores": len(os.sched_getaffinity(0)),
+        "cores": cores(),
         "machine": platform.machine(),
         "python": platform.python_version(),
     }

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import platform
+
+from gpu_pipelines.processors import cores
 
 
 def machine() -> dict[str, str | int]:
     """Cores that this process may use, architecture and version of Python."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return {"cores": cores, "architecture": platform.machine(), "python": platform.python_version()}
+    return {"cores": cores(), "architecture": platform.machine(), "python": platform.python_version()}

@@ -50,6 +50,8 @@ def settings_of(kind: str, folder: Path) -> dict[str, Any]:
 
 def peak_mib(command: list[str]) -> float:
     """The most memory of a command and all processes below it, MiB."""
+    if sys.platform != "linux":
+        raise SystemExit("The proportional set size is Linux's: run it there.")
     most = 0.0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
         root = psutil.Process(running.pid)

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -27,6 +26,8 @@ from functools import partial
 from pathlib import Path
 
 from machine import machine
+
+from gpu_pipelines.processors import cores
 
 LENGTH, SIDE = 512, 224
 TOKENIZER = "tokenizer/tokenizer.json"
@@ -121,7 +122,7 @@ def bare_pillow(folder: Path, out: Path) -> Callable[[], None]:
             image.convert("RGB").resize((SIDE, SIDE), Image.Resampling.BILINEAR)
 
     def work() -> None:
-        with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        with ThreadPoolExecutor(cores()) as pool:
             list(pool.map(load, sorted((folder / "images").rglob("*.jpg"))))
 
     return work
