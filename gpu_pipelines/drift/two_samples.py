@@ -13,6 +13,8 @@ import numpy as np
 from scipy import stats
 from scipy.spatial.distance import cdist
 
+from gpu_pipelines.evaluation.two_samples import FEWEST_EXPECTED, permuted_chi_squares
+
 #: Rows of each side that an energy test takes: it looks at all pairs.
 _MOST_POINTS = 1000
 _PERMUTATIONS = 499
@@ -20,9 +22,6 @@ _PERMUTATIONS = 499
 _ENOUGH = 10
 #: What a distribution that was fitted to a few hundred values can still tell.
 _LEAST_SHARE = 1e-12
-#: Expected rows that each category must have for the chi-square distribution to hold.
-#: Source: Cochran, Biometrics 10 (1954), https://doi.org/10.2307/3001616.
-_FEWEST_EXPECTED = 5.0
 
 
 class Difference(NamedTuple):
@@ -85,20 +84,13 @@ def shares_differ(before: np.ndarray, now: np.ndarray) -> Difference:
     if cells.shape[1] < 2 or not cells.any(axis=1).all():
         return NONE
     statistic, p_value, freedom, expected = stats.chi2_contingency(cells, correction=False)
-    if expected.min() < _FEWEST_EXPECTED:
-        p_value = _share_beyond(float(statistic), _chi_squares(cells.sum(axis=0), expected))
+    if expected.min() < FEWEST_EXPECTED:
+        chance = permuted_chi_squares(cells.sum(axis=0), expected, _PERMUTATIONS, np.random.default_rng(0))
+        p_value = _share_beyond(float(statistic), chance)
     rows = cells.sum(axis=1)
     harmonic = rows[0] * rows[1] / rows.sum()
     effect = math.sqrt(max(0.0, float(statistic) - freedom) / harmonic)
     return Difference("chi-square", float(statistic), float(p_value), effect)
-
-
-def _chi_squares(both: np.ndarray, expected: np.ndarray) -> np.ndarray:
-    """The statistic of each of the permutations of the rows of two samples, `both` by category."""
-    rows = round(float(expected[1].sum()))
-    drawn = np.random.default_rng(0).multivariate_hypergeometric(both, rows, _PERMUTATIONS, method="marginals")
-    # What one sample has more of a category, the other has less.
-    return np.asarray((drawn - expected[1]) ** 2 @ (1 / expected).sum(axis=0))
 
 
 def lacking_differ(before: tuple[int, int], now: tuple[int, int]) -> Difference:

@@ -11,9 +11,12 @@ import torch
 
 from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval
 
-#: Expected rows that a class must have for the chi-square distribution to hold; classes with fewer are put together.
+#: Expected rows that each class must have for the chi-square distribution to hold.
 #: Source: Cochran, Biometrics 10 (1954), https://doi.org/10.2307/3001616.
-_FEWEST_EXPECTED = 5.0
+FEWEST_EXPECTED = 5.0
+#: Permutations of the test of shares, enough for a level of 0.001; each draw's, and those at least as far apart as the
+#: samples from which on no more are drawn: their share is the p-value.
+_MOST_PERMUTATIONS, _DRAWN_AT_ONCE, _ENOUGH = 10_000, 500, 20
 
 
 @dataclass(frozen=True)
@@ -78,17 +81,51 @@ def widened(metric: Interval, z: float) -> Estimate | None:
 def same_shares(before: np.ndarray, now: np.ndarray) -> float:
     """The p-value of the chi-square test that two samples have the same shares of classes.
 
+    By permutations where classes are rare. A class with few rows of both samples may be most of the smaller one, so
+    rare ones are not put together.
+
     Args:
         before: rows by class, int64 (classes,).
         now: the same of the other sample.
     """
-    cells = _with_enough_rows(np.stack([before, now]).astype(np.float64))
-    if cells.shape[1] < 2:
+    cells = np.stack([before, now])
+    cells = cells[:, cells.any(axis=0)]
+    if cells.shape[1] < 2 or not cells.any(axis=1).all():
         return 1.0
-    expected = cells.sum(axis=1, keepdims=True) * cells.sum(axis=0) / cells.sum()
+    expected = cells.sum(axis=1, keepdims=True) * (cells.sum(axis=0) / cells.sum())
     statistic = float(((cells - expected) ** 2 / expected).sum())
+    if expected.min() < FEWEST_EXPECTED:
+        return _share_beyond(statistic, cells.sum(axis=0), expected)
     half = torch.tensor([(cells.shape[1] - 1) / 2, statistic / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def permuted_chi_squares(both: np.ndarray, expected: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
+    """The chi-square statistic of permutations of the rows of two samples.
+
+    Args:
+        both: rows of both samples by class, int64 (classes,).
+        expected: rows of each by class, were their shares the same, (2, classes).
+        count: permutations.
+        random: draws them.
+
+    Returns:
+        Statistics, float64 (count,).
+    """
+    drawn = random.multivariate_hypergeometric(both, round(float(expected[1].sum())), count, method="marginals")
+    # What one sample has more of a class, the other has less.
+    return np.asarray((drawn - expected[1]) ** 2 @ (1 / expected).sum(axis=0))
+
+
+def _share_beyond(statistic: float, both: np.ndarray, expected: np.ndarray) -> float:
+    """How often permutations are at least as far apart. The rows as they are count as one, so that it is never 0."""
+    random, beyond, drawn = np.random.default_rng(0), 1, 1
+    while beyond <= _ENOUGH and drawn < _MOST_PERMUTATIONS:
+        found = permuted_chi_squares(both, expected, _DRAWN_AT_ONCE, random)
+        # Equal tables need not have equal sums.
+        beyond += int((found >= statistic * (1 - 1e-9)).sum())
+        drawn += _DRAWN_AT_ONCE
+    return beyond / drawn
 
 
 def effect_of_shares(before: np.ndarray, now: np.ndarray) -> float:
@@ -100,16 +137,3 @@ def effect_of_shares(before: np.ndarray, now: np.ndarray) -> float:
     known = (before + now) > 0
     first, second = before[known] / before.sum(), now[known] / now.sum()
     return math.sqrt(float(((first - second) ** 2 / ((first + second) / 2)).sum()))
-
-
-def _with_enough_rows(cells: np.ndarray) -> np.ndarray:
-    """Cells (samples, classes) with those classes added up that have too few expected rows in either sample."""
-    if not cells.sum(axis=1).all():
-        return cells[:, :0]
-    cells = cells[:, np.argsort(cells.sum(axis=0), kind="stable")]
-    smallest = cells.sum(axis=1).min() / cells.sum()
-    # The rarest first, added up until what they make together is large enough.
-    while cells.shape[1] > 1 and cells[:, 0].sum() * smallest < _FEWEST_EXPECTED:
-        merged = np.column_stack([cells[:, 0] + cells[:, 1], cells[:, 2:]])
-        cells = merged[:, np.argsort(merged.sum(axis=0), kind="stable")]
-    return cells

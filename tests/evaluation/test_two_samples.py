@@ -50,14 +50,23 @@ def test_the_test_of_shares_is_the_chi_square_test(before: list[int], now: list[
     assert same_shares(np.array(before), np.array(now)) == pytest.approx(wanted, rel=1e-6)
 
 
-def test_classes_with_few_rows_are_put_together() -> None:
+def test_rare_classes_move_by_chance_as_often_as_the_level_says() -> None:
     # A long tail: 300 classes of about a row each, most of which are in one of the samples alone.
     generator = np.random.default_rng(0)
     shares = np.array([0.3, 0.3, *[0.4 / 300] * 300])
     found = [same_shares(*generator.multinomial([900, 600], shares)) for _ in range(100)]
     assert np.mean(np.array(found) < 0.05) == pytest.approx(0.05, abs=0.045)
-    assert same_shares(np.array([3, 0]), np.array([0, 3])) == 1.0, "six rows say nothing"
     assert same_shares(np.array([0, 0]), np.array([10, 3])) == 1.0
+
+
+@pytest.mark.parametrize(("before", "now"), [([3, 0], [0, 3]), ([40, 2], [3, 2]), ([5000, 50], [95, 5])])
+def test_the_test_of_rare_classes_is_about_fishers(before: list[int], now: list[int]) -> None:
+    assert same_shares(np.array(before), np.array(now)) == pytest.approx(stats.fisher_exact([before, now])[1], rel=0.5)
+
+
+@pytest.mark.parametrize(("before", "now"), [([9900, 100], [160, 40]), ([5000, 0, 5000], [90, 20, 90])])
+def test_a_rare_class_that_is_much_of_a_small_sample_is_found(before: list[int], now: list[int]) -> None:
+    assert same_shares(np.array(before), np.array(now)) < 0.001
 
 
 def test_the_effect_does_not_depend_on_the_number_of_rows() -> None:
