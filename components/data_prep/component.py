@@ -61,9 +61,10 @@ def prepare_data(
             labels, or tar shards in WebDataset's layout. Texts: tables, for causal_lm also text with blank lines
             between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it,
             NAME.sql. A data set of the Hugging Face hub, hf://OWNER/NAME, where datasets is installed. Or a sample:
-            sample:digits, the UCI handwritten digits; sample:diabetes for regression; sample:docstrings for
-            text_classification, sample:manual for token_classification, sample:documentation for causal_lm and
-            sample:explanations for preference, from Python itself.
+            sample:digits, the UCI handwritten digits; sample:several_digits for multi_label_classification;
+            sample:diabetes for regression; sample:docstrings for text_classification, sample:manual for
+            token_classification, sample:documentation for causal_lm and sample:explanations for preference, from Python
+            itself.
         test_source: Another source of the same kind, whose rows alone are the test split, the same for every version
             of a model; test_fraction is then not used. Rows of source that are in it too are left out and counted.
             Empty to take the test split from source.
@@ -78,13 +79,14 @@ def prepare_data(
             sub-queries, such as lang = 'en'; empty for all.
         billing_project: Project that pays for reading from BigQuery; empty for that of the environment
             (GOOGLE_CLOUD_PROJECT) or of the credentials.
-        task: What the rows are for: image_classification, text_classification, regression, token_classification,
-            causal_lm, preference, or a class of your own, package.module:Class.
+        task: What the rows are for: image_classification, text_classification, multi_label_classification, regression,
+            token_classification, causal_lm, preference, or a class of your own, package.module:Class.
         image_column: For a table, the column with the image: a path relative to the table, gs://…, or its bytes.
         image_root: For a table, the folder or gs://… that paths of images are relative to, and that all images must be
             in. Empty for the folder of the table; images on this machine must then be in the folder of the source.
-        label_column: For a table, the column with the class name; for regression, with the number, or several columns
-            with commas between them; for token_classification, with the tags.
+        label_column: For a table, the column with the class name; for multi_label_classification, with all classes of a
+            row, or a column of 0 and 1 for each class, with commas between them; for regression, with the number, or
+            several columns; for token_classification, with the tags.
         missing_labels: Labels of a table that stand for a missing one, with commas between them; such rows are
             rejected. auto for those that pandas takes for missing (NaN, NULL, N/A, None and the like); empty if all of
             them are meant as names of classes.

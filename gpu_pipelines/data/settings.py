@@ -58,7 +58,8 @@ class PrepareSettings:
         "labels, or tar shards in WebDataset's layout. Texts: tables, for causal_lm also text with blank lines "
         "between the documents. A table in BigQuery, bq://PROJECT.DATASET.TABLE, or a file with a query for it, "
         "NAME.sql. A data set of the Hugging Face hub, hf://OWNER/NAME, where datasets is installed. Or a sample: "
-        "sample:digits, the UCI handwritten digits; sample:diabetes for regression; sample:docstrings for "
+        "sample:digits, the UCI handwritten digits; sample:several_digits for multi_label_classification; "
+        "sample:diabetes for regression; sample:docstrings for "
         "text_classification, sample:manual for token_classification, "
         "sample:documentation for causal_lm and sample:explanations for preference, from Python itself.",
         common=True,
@@ -96,8 +97,8 @@ class PrepareSettings:
     )
     task: str = parameter(
         "image_classification",
-        "What the rows are for: image_classification, text_classification, regression, token_classification, "
-        "causal_lm, preference, or a class of your own, package.module:Class.",
+        "What the rows are for: image_classification, text_classification, multi_label_classification, "
+        "regression, token_classification, causal_lm, preference, or a class of your own, package.module:Class.",
         common=True,
     )
     image_column: str = parameter(
@@ -111,8 +112,9 @@ class PrepareSettings:
     )
     label_column: str = parameter(
         "label",
-        "For a table, the column with the class name; for regression, with the number, or several columns with commas "
-        "between them; for token_classification, with the tags.",
+        "For a table, the column with the class name; for multi_label_classification, with all classes of a row, or "
+        "a column of 0 and 1 for each class, with commas between them; for regression, with the number, or several "
+        "columns; for token_classification, with the tags.",
         common=True,
     )
     missing_labels: str = parameter(
@@ -285,6 +287,16 @@ class PrepareSettings:
         return (self.text_column, self.text_pair_column) if self.text_pair_column else (self.text_column,)
 
     @property
+    def label_columns(self) -> tuple[str, ...]:
+        """The columns with what is learned, of tasks that take several."""
+        return _names_in(self.label_column)
+
+    @property
+    def feature_names(self) -> tuple[str, ...]:
+        """The columns of numbers to learn from that the user names."""
+        return _names_in(self.feature_columns)
+
+    @property
     def dialect(self) -> Dialect:
         """How the text of files is to be read."""
         encoding = "" if self.encoding == "auto" else self.encoding
@@ -405,6 +417,10 @@ class PrepareSettings:
         from gpu_pipelines.artifacts.dataset_writer import rows_of_shard
 
         return rows_of_shard(features, self.shard_megabytes << 20) if self.shard_megabytes else None
+
+
+def _names_in(text: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
 def limit_of(max_rejected: str) -> tuple[float, float]:

@@ -6,7 +6,6 @@ small model.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,6 +15,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.bootstrap import Resampled, resample
+from gpu_pipelines.evaluation.counts import least_and_mean
 from gpu_pipelines.evaluation.moved import (
     LEAST_FALL,
     LEAST_FALL_OF_A_CLASS,
@@ -129,14 +129,7 @@ class ClassificationScores(Scores):
         }
 
     def figures(self) -> dict[str, float]:
-        """`per_class.recall.min` and the like: least and mean figure of the classes that have rows."""
-        present = [figures for figures in self.per_class() if figures["rows"]]
-        found = {}
-        for name in ("precision", "recall", "f1"):
-            values = [float(figures[name]) for figures in present]
-            found[f"per_class.{name}.min"] = min(values, default=math.nan)
-            found[f"per_class.{name}.mean"] = math.fsum(values) / len(values) if values else math.nan
-        return found
+        return least_and_mean(self.per_class())
 
     def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
         """Accuracy and recalls on rows of the classes that it knows; half of the level each."""

@@ -41,7 +41,8 @@ class EvaluationSettings:
         [],
         "Conditions on test metrics that a champion must meet, such as accuracy>=0.95. Metrics of the classification "
         "tasks: accuracy, macro_f1, macro_recall, min_recall, roc_auc, ece (calibration error), log_loss, and "
-        "per_class.recall.min (also precision, f1; also mean); of causal_lm: loss, perplexity, bits_per_byte, "
+        "per_class.recall.min (also precision, f1; also mean); of multi_label_classification: f1, precision, recall, "
+        "macro_f1, exact_match, log_loss, and per_class as before; of causal_lm: loss, perplexity, bits_per_byte, "
         "token_accuracy, completion_accuracy, and those of generate; of regression: rmse, mae, r2, coverage; of "
         "token_classification: f1, precision, recall, macro_f1, token_accuracy; of preference: accuracy, margin, loss; "
         "of tasks of your own: loss, perplexity, token_accuracy. For all tasks, slices.METRIC.min and .max, and "

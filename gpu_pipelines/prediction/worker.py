@@ -7,7 +7,7 @@ prediction server.
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -140,8 +140,7 @@ class _Worker:
                 rejected.append(_rejected(row, prediction))
                 continue
             predictions.append(Prediction(row.key, row.instance, prediction))
-            if isinstance(label := prediction.get("label"), str):
-                labels[label] += 1
+            labels.update(_classes_of(prediction))
         content = self._work.form.content(predictions)
         counted = Counter(dict(labels.most_common(_LABELS_COUNTED)))
         return Predicted(piece.number, len(piece.rows), content, len(predictions), rejected, counted)
@@ -238,3 +237,9 @@ class _Failure(NamedTuple):
 def _rejected(row: InputRow, problem: Problem) -> dict[str, Any]:
     key = {} if row.key == row.place else {"key": row.key}
     return {**key, "source": row.place, "reason": problem.reason, "detail": problem.detail}
+
+
+def _classes_of(prediction: Mapping[str, Any]) -> list[str]:
+    """The classes that a prediction names, one or several."""
+    found = [prediction.get("label"), *(many if isinstance(many := prediction.get("labels"), list) else [])]
+    return [each for each in found if isinstance(each, str)]

@@ -103,11 +103,13 @@ def _json(value: Any) -> str:
 
 
 def _kind(schema: Mapping[str, Any]) -> str:
-    """string, number, integer, numbers (an object of numbers by name), or json for everything else."""
+    """string, number, integer, numbers (an object of numbers by name), strings, or json for everything else."""
     kinds = schema.get("type")
     kind = next((each for each in kinds if each != "null"), "") if isinstance(kinds, list) else str(kinds)
     if kind == "object" and "number" in str(schema.get("additionalProperties")):
         return "numbers"
+    if kind == "array" and schema.get("items") == {"type": "string"}:
+        return "strings"
     return kind if kind in ("string", "number", "integer", "boolean") else "json"
 
 
@@ -116,6 +118,7 @@ def _type(schema: Mapping[str, Any]) -> pa.DataType:
 
     named = pa.struct([pa.field("name", pa.string()), pa.field("value", pa.float64())])
     kinds = {"number": pa.float64(), "integer": pa.int64(), "boolean": pa.bool_(), "numbers": pa.list_(named)}
+    kinds["strings"] = pa.list_(pa.string())
     return kinds.get(_kind(schema), pa.string())
 
 

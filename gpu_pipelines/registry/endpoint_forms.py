@@ -15,6 +15,7 @@ from typing import Any, Protocol
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.registry.serving_container import ServingContainer
 from gpu_pipelines.serving.comparison import differences, unlike
+from gpu_pipelines.tasks.multi_label_classification.answers import THRESHOLD
 
 
 class Form(Protocol):
@@ -53,7 +54,11 @@ class HuggingFaceForm:
         if not isinstance(answer, Sequence) or not all(isinstance(each, Mapping) for each in answer):
             return None
         scores = {str(each["label"]): each["score"] for each in answer if {"label", "score"} <= set(each)}
-        return {"label": max(scores, key=lambda label: scores[label]), "scores": scores} if scores else None
+        if not scores:
+            return None
+        if "labels" in expected:  # several classes to a row: a sigmoid of each
+            return {"labels": sorted(name for name, score in scores.items() if score >= THRESHOLD), "scores": scores}
+        return {"label": max(scores, key=lambda label: scores[label]), "scores": scores}
 
 
 class VllmForm:

@@ -177,7 +177,7 @@ class Task:
         for wanted in choices:
             if set(wanted) <= set(has):
                 return wanted
-        raise self._lacks(settings, has, [column for column in choices[0] if column not in has])
+        raise self._lacks(settings, has, min(([c for c in wanted if c not in has] for wanted in choices), key=len))
 
     def _lacks(self, settings: PrepareSettings, has: Sequence[str], missing: Sequence[str]) -> UserError:
         """The error for a table without some columns."""

@@ -17,6 +17,7 @@ from gpu_pipelines.tasks.task import Task
 _BUILT_IN = {
     "image_classification": "gpu_pipelines.tasks.image_classification.task:ImageClassificationTask",
     "text_classification": "gpu_pipelines.tasks.text_classification.task:TextClassificationTask",
+    "multi_label_classification": "gpu_pipelines.tasks.multi_label_classification.task:MultiLabelTask",
     "regression": "gpu_pipelines.tasks.regression.task:RegressionTask",
     "token_classification": "gpu_pipelines.tasks.token_classification.task:TokenClassificationTask",
     "causal_lm": "gpu_pipelines.tasks.causal_lm.task:CausalLanguageModelTask",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from functools import partial
@@ -78,8 +78,7 @@ class ImagePreparation(Preparation[Survey]):
         meter, found = Meter(share), self.empty_survey()
         is_open = not settings.image_size or settings.color_mode == "auto"
         for record in found.usable(self.records(share, meter), meter, host.check):
-            if self.task.has_classes:
-                found.labels.add(record.label)
+            found.labels.update(self.names_in(record))
             if is_open:
                 found.look_at(record)
         return found
@@ -99,6 +98,10 @@ class ImagePreparation(Preparation[Survey]):
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[Record]:
         return image_records(source, self.settings, meter)
+
+    def names_in(self, record: Record) -> Iterable[str]:
+        """The names in a record that are all to be known before the first row is made, such as that of its class."""
+        return (record.label,) if self.task.has_classes else ()
 
     def target_features(self) -> dict[str, Feature]:
         """The features of a row besides the image."""

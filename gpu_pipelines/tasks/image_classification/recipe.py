@@ -177,11 +177,14 @@ class ImageClassification(Recipe):
 
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Class probabilities, float32 of shape (rows, classes). Images of another size are resized."""
-        images = batch["pixel_values"]
-        if tuple(images.shape[2:]) != self.image_shape[1:]:
-            size = self.image_shape[1:]
-            images = nn.functional.interpolate(images, size=size, mode="bilinear", antialias=True)
-        return model(pixel_values=images).logits.float().softmax(dim=-1)
+        return model(pixel_values=self.fitted(batch["pixel_values"])).logits.float().softmax(dim=-1)
+
+    def fitted(self, images: torch.Tensor) -> torch.Tensor:
+        """Images in the size that the model takes; those of a dataset of another size are resized."""
+        size = self.image_shape[1:]
+        if tuple(images.shape[2:]) == size:
+            return images
+        return nn.functional.interpolate(images, size=size, mode="bilinear", antialias=True)
 
     def export(self, model: nn.Module, directory: Path) -> None:
         """Writes config.json, model.safetensors and preprocessor_config.json.

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
 
 
 def write_digits(folder: Path) -> Path:
@@ -17,8 +21,18 @@ def write_digits(folder: Path) -> Path:
     Returns:
         The path to give as the source.
     """
-    import numpy as np
     from PIL import Image
+
+    for number, (image, label) in enumerate(zip(*digits(), strict=True)):
+        path = folder / str(label) / f"{number:04d}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(image).save(path)
+    return folder
+
+
+def digits() -> tuple[np.ndarray, np.ndarray]:
+    """The images, uint8 (rows, 8, 8), and the digit of each, int64 (rows,)."""
+    import numpy as np
 
     # As load_digits reads it, whose import takes a second: 64 pixels from 0 to 16 in a row, and the digit.
     package = find_spec("sklearn")
@@ -26,8 +40,4 @@ def write_digits(folder: Path) -> Path:
     assert package.origin is not None
     rows = np.loadtxt(Path(package.origin).parent / "datasets" / "data" / "digits.csv.gz", delimiter=",")
     pixels = np.rint(rows[:, :-1] * (255 / 16)).astype(np.uint8).reshape(-1, 8, 8)
-    for number, (image, label) in enumerate(zip(pixels, rows[:, -1].astype(int), strict=True)):
-        path = folder / str(label) / f"{number:04d}.png"
-        path.parent.mkdir(exist_ok=True)
-        Image.fromarray(image).save(path)
-    return folder
+    return pixels, rows[:, -1].astype(int)

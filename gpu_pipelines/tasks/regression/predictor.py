@@ -38,13 +38,14 @@ class Regressor(Predictor):
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
         self.device = device
         self._recipe = Regression.for_exported(directory)
-        self._model = self._recipe.load_exported(directory).to(device).eval()
         self._targets = tuple(self._recipe.form.targets)
         self._reader: Any = None
         if kind := _READERS.get(self._recipe.form.kind):
             self._reader = kind(directory, settings, device)
+            self._model = self._reader.network
             self.field, self.pair, self.example = self._reader.field, self._reader.pair, self._reader.example
             return
+        self._model = self._recipe.load_exported(directory).to(device).eval()
         self.field = "values"
         names = self._recipe.form.inputs
         self.value = {"type": "object", "properties": {name: {"type": "number"} for name in names}, "required": names}

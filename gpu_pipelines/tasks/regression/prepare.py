@@ -25,7 +25,7 @@ from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.data.text.work import SingleTexts
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.regression.task import RegressionTask, features_of, targets_of, without_number
+from gpu_pipelines.tasks.regression.task import RegressionTask, without_number
 
 #: Before the name of a column that is learned from, as a feature.
 INPUT = "input."
@@ -47,7 +47,7 @@ def preparation_of(settings: PrepareSettings, scratch: Path) -> Preparation[Any]
     source = open_source(settings, scratch / "source")
     task = RegressionTask(settings.task)
     columns = task.columns_of(settings, source_columns(source, task.columns(settings)))
-    learned_from = None if features_of(settings) else columns[0]
+    learned_from = None if settings.feature_names else columns[0]
     if learned_from == settings.text_column:
         return MeasuredTexts(settings, scratch, source)
     if settings.near_duplicates:
@@ -70,7 +70,7 @@ class MeasuredImages(ImagePreparation):
         return lambda record: {TARGET: _parsed(record.label)}
 
     def preprocessing(self, geometry: ImageGeometry) -> dict[str, Any]:
-        return {**super().preprocessing(geometry), "targets": list(targets_of(self.settings))}
+        return {**super().preprocessing(geometry), "targets": list(self.settings.label_columns)}
 
 
 class MeasuredWork(SingleTexts):
@@ -100,7 +100,7 @@ class MeasuredTexts(TextPreparation):
         return lambda record: _parsed(record.label)
 
     def preprocessing(self, plan: Mapping[str, Any]) -> dict[str, Any]:
-        return {**super().preprocessing(plan), "targets": list(targets_of(self.settings))}
+        return {**super().preprocessing(plan), "targets": list(self.settings.label_columns)}
 
 
 class Measurements(RowPreparation):
@@ -110,9 +110,9 @@ class Measurements(RowPreparation):
 
     @property
     def _inputs(self) -> Sequence[str]:
-        if features := features_of(self.settings):
-            return features
-        named = {*targets_of(self.settings), self.settings.slice_by}
+        if self.settings.feature_names:
+            return self.settings.feature_names
+        named = {*self.settings.label_columns, self.settings.slice_by}
         return [column for column in self.source.columns if column not in named]
 
     def features(self) -> dict[str, Feature]:
@@ -123,18 +123,18 @@ class Measurements(RowPreparation):
         for name in self._inputs:
             number = number_in(row, name)
             if isinstance(number, Problem):
-                return number if features_of(self.settings) else number._replace(detail=f"{number.detail}; {_OTHERS}")
+                return number if self.settings.feature_names else number._replace(detail=f"{number.detail}; {_OTHERS}")
             found[f"{INPUT}{name}"] = number
         learned = numbers_of(row, self.settings)
         return learned if isinstance(learned, Problem) else {**found, TARGET: _parsed(learned)}
 
     def preprocessing(self) -> dict[str, Any]:
-        return {"inputs": list(self._inputs), "targets": list(targets_of(self.settings))}
+        return {"inputs": list(self._inputs), "targets": list(self.settings.label_columns)}
 
 
 def numbers_of(row: Mapping[str, Any], settings: PrepareSettings) -> str | Problem:
     """The numbers to learn of a row with blanks between them, or why it has none."""
-    found = [number_in(row, column) for column in targets_of(settings)]
+    found = [number_in(row, column) for column in settings.label_columns]
     problem = next((number for number in found if isinstance(number, Problem)), None)
     return problem or " ".join(map(repr, found))
 
@@ -165,4 +165,4 @@ def _parsed(numbers: str) -> list[float]:
 
 
 def _target(settings: PrepareSettings) -> Feature:
-    return Feature("float32", (len(targets_of(settings)),))
+    return Feature("float32", (len(settings.label_columns),))

@@ -17,6 +17,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
+from gpu_pipelines.tasks.inner_recipe import inner_recipe, inputs_in
 from gpu_pipelines.tasks.recipe import Batch, Recipe, on_device
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
@@ -85,7 +86,7 @@ class Regression(Recipe):
         kind = "image" if "image" in manifest.features else "text" if manifest.tokenizer else "numbers"
         inputs = _spread(dataset, [f"{_INPUT}{name}" for name in names])
         form = Form(kind, list(said["targets"]), *_spread(dataset, ["target"]), names, *inputs)
-        return cls(form, _inner_for(dataset, form))
+        return cls(form, inner_recipe(dataset, form.outputs, "targets"))
 
     @classmethod
     def for_exported(cls, directory: Path) -> Regression:
@@ -168,9 +169,7 @@ class Regression(Recipe):
         target = (columns["target"] - np.array(self.form.mean)) / np.array(self.form.deviation)
         made = {"target": on_device(target.astype(np.float32), device)}
         if self.inner is not None:
-            found = self.inner.batch({**columns, "label": np.zeros(len(target), np.int32)}, device)
-            del found["labels"]
-            return {**found, **made}
+            return {**inputs_in(self.inner, columns, device), **made}
         numbers = np.stack([columns[f"{_INPUT}{name}"] for name in self.form.inputs], axis=1).astype(np.float64)
         numbers = (numbers - np.array(self.form.inputs_mean)) / np.array(self.form.inputs_deviation)
         return {"inputs": on_device(numbers.astype(np.float32), device), **made}
@@ -247,17 +246,6 @@ def _restate(model: Any, before: Form, now: Form) -> None:
     last.weight[:targets] *= scale.float()[:, None]
     last.bias[:targets] = (last.bias[:targets] * scale + (mean - mean_now) / deviation_now).float()
     last.bias[targets:] += 2 * scale.log().float()
-
-
-def _inner_for(dataset: Dataset, form: Form) -> Any:
-    manifest = dataset.manifest
-    if form.kind == "image":
-        said = {name: value for name, value in manifest.preprocessing.items() if name != "targets"}
-        return ImageClassification(form.outputs, said, manifest.features["image"].shape)
-    if form.kind == "text":
-        tokenizer = TextTokenizer.read(dataset.directory / str(manifest.tokenizer))
-        return TextClassification(form.outputs, tokenizer, manifest.features["input_ids"].shape[0])
-    return None
 
 
 def _spread(dataset: Dataset, names: list[str]) -> tuple[list[float], list[float]]:

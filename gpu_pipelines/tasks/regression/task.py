@@ -59,19 +59,19 @@ class RegressionTask(Task):
     )
 
     def problems(self, settings: PrepareSettings) -> list[str]:
-        found = [] if targets_of(settings) else ["label_column is empty. Name the columns of the numbers to learn."]
-        if both := [name for name in features_of(settings) if name in targets_of(settings)]:
+        found = [] if settings.label_columns else ["label_column is empty. Name the columns of the numbers to learn."]
+        if both := [name for name in settings.feature_names if name in settings.label_columns]:
             found.append(f"feature_columns and label_column both name {both[0]!r}. Learn it, or learn from it.")
-        if settings.text_pair_column and features_of(settings):
+        if settings.text_pair_column and settings.feature_names:
             found.append("text_pair_column is of texts, and feature_columns are of numbers. Leave one of them out.")
-        if settings.text_pair_column in (settings.text_column, *targets_of(settings)):
+        if settings.text_pair_column in (settings.text_column, *settings.label_columns):
             found.append(f"text_pair_column is {settings.text_pair_column!r}, as another column. Name one of its own.")
         return found + self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        named = (*targets_of(settings), *([settings.slice_by] if settings.slice_by else []))
+        named = (*settings.label_columns, *([settings.slice_by] if settings.slice_by else []))
         choices = [(settings.image_column, *named), (settings.text_column, *named), named]
-        if features := features_of(settings):
+        if features := settings.feature_names:
             choices = [(*features, *named)]
         elif settings.text_pair_column:
             choices = [(*settings.classified_columns, *named), named]
@@ -86,7 +86,7 @@ class RegressionTask(Task):
                 return choice
         if settings.text_pair_column:
             raise self._lacks(settings, has, [name for name in choices[0] if name not in has])
-        if features_of(settings):
+        if settings.feature_names:
             return named
         others = [name for name in has if name not in named and not _ROW_NUMBERS.fullmatch(name)]
         if not others:
@@ -96,9 +96,9 @@ class RegressionTask(Task):
     def model_problems(self, settings: PrepareSettings, columns: Sequence[str], model: str) -> list[str]:
         kind: str = "numbers"
         fit: tuple[str, ...] = _OF_NUMBERS
-        if not features_of(settings) and columns[0] == settings.image_column:
+        if not settings.feature_names and columns[0] == settings.image_column:
             kind, fit = f"the images in {columns[0]!r}", _OF_IMAGES
-        elif not features_of(settings) and columns[0] == settings.text_column:
+        elif not settings.feature_names and columns[0] == settings.text_column:
             kind, fit = f"the texts in {columns[0]!r}", _OF_TEXTS
         if model not in self.models or model in fit:
             return []
@@ -108,20 +108,6 @@ class RegressionTask(Task):
         return column == settings.image_column
 
 
-def targets_of(settings: PrepareSettings) -> tuple[str, ...]:
-    """The columns of the numbers to learn."""
-    return _names(settings.label_column)
-
-
-def features_of(settings: PrepareSettings) -> tuple[str, ...]:
-    """The columns of numbers to learn from that the user names."""
-    return _names(settings.feature_columns)
-
-
 def without_number(column: str) -> str:
     """Why a row is rejected that has no number in a column."""
     return f"{WITHOUT_NUMBER} {column[:80]!r}"
-
-
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))

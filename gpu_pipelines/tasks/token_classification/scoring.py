@@ -9,12 +9,11 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.evaluation.bootstrap import Resampled
+from gpu_pipelines.evaluation.counts import FOUND, RIGHT, TRUE, averages, figures_of_each, share
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
 from gpu_pipelines.tasks.instances import decoded
 from gpu_pipelines.tasks.token_classification.words import Entity, WordEncoder, entities_in, words_in
-
-RIGHT, FOUND, TRUE = range(3)
 
 
 @dataclass(frozen=True)
@@ -54,29 +53,13 @@ class EntityScores(SummedScores):
 
     def of_totals(self, totals: np.ndarray) -> Resampled:
         """Precision, recall and F1 over all entities, and the mean F1 of the types that there are or were found."""
-        by_kind = totals[:, :-2].reshape(len(totals), len(self.kinds), 3)
-        every, present = by_kind.sum(axis=1), (by_kind[..., FOUND] + by_kind[..., TRUE]) > 0
-        f1 = _share(2 * by_kind[..., RIGHT], by_kind[..., FOUND] + by_kind[..., TRUE])
-        return {
-            "f1": _share(2 * every[:, RIGHT], every[:, FOUND] + every[:, TRUE]),
-            "precision": _share(every[:, RIGHT], every[:, FOUND]),
-            "recall": _share(every[:, RIGHT], every[:, TRUE]),
-            "macro_f1": _share((f1 * present).sum(axis=1), present.sum(axis=1)),
-            "token_accuracy": _share(totals[:, -2], totals[:, -1]),
-        }
+        found = averages(totals[:, :-2].reshape(len(totals), len(self.kinds), 3))
+        return {**found, "token_accuracy": share(totals[:, -2], totals[:, -1])}
 
     def details(self) -> dict[str, Any]:
         """Figures of each type."""
         by_kind = self.sums[:, :-2].sum(axis=0).reshape(len(self.kinds), 3)
-        precision, recall = _share(by_kind[:, RIGHT], by_kind[:, FOUND]), _share(by_kind[:, RIGHT], by_kind[:, TRUE])
-        f1 = _share(2 * by_kind[:, RIGHT], by_kind[:, FOUND] + by_kind[:, TRUE])
-        figures = zip(self.kinds, by_kind[:, TRUE], precision, recall, f1, strict=True)
-        return {
-            "parts": [
-                {"name": kind, "entities": int(n), "precision": float(p), "recall": float(r), "f1": float(f)}
-                for kind, n, p, r, f in figures
-            ]
-        }
+        return {"parts": figures_of_each(by_kind, self.kinds, "entities")}
 
 
 class EntityScoring(Scoring):
@@ -181,7 +164,3 @@ def as_answer(text: str, words: Sequence[tuple[str, int]], entities: Sequence[En
 def _named(tags: Sequence[str], words: Sequence[str]) -> str:
     found = (f"{kind}: {' '.join(words[first : last + 1])}" for kind, first, last in entities_in(tags))
     return "; ".join(found) or "none"
-
-
-def _share(part: Any, whole: Any) -> np.ndarray:
-    return np.divide(part, whole, out=np.zeros(np.shape(part), dtype=np.float64), where=np.asarray(whole) > 0)

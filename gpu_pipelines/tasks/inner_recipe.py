@@ -1,0 +1,47 @@
+"""The recipe of images or of texts within one that learns something else of them than a class of each row."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
+from gpu_pipelines.tasks.recipe import Batch
+from gpu_pipelines.tasks.text_classification.recipe import TextClassification
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+
+
+def inner_recipe(dataset: Dataset, outputs: Sequence[str], own: str) -> Any:
+    """The recipe of the classifier of a dataset of images or texts; None where its rows are neither.
+
+    Args:
+        dataset: what is learned from.
+        outputs: what the model gives, in place of the logits of classes.
+        own: the entry of `preprocessing` that is not of the images.
+    """
+    manifest = dataset.manifest
+    if image := manifest.features.get("image"):
+        said = {name: value for name, value in manifest.preprocessing.items() if name != own}
+        return ImageClassification(list(outputs), said, image.shape)
+    if manifest.tokenizer:
+        tokenizer = TextTokenizer.read(dataset.directory / manifest.tokenizer)
+        return TextClassification(list(outputs), tokenizer, manifest.features["input_ids"].shape[0])
+    return None
+
+
+def inputs_in(inner: Any, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
+    """What a model of images or of texts takes of rows, without what is learned of them.
+
+    Args:
+        inner: the recipe of the classifier.
+        columns: rows of a dataset.
+        device: where the tensors go.
+    """
+    rows = len(next(iter(columns.values())))
+    found: Batch = inner.batch({**columns, "label": np.zeros(rows, np.int32)}, device)
+    del found["labels"]
+    return found

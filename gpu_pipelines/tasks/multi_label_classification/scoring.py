@@ -1,0 +1,145 @@
+"""Scores the probabilities of classes of which a row may be of several, or of none."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from gpu_pipelines.evaluation.bootstrap import Resampled
+from gpu_pipelines.evaluation.classification_metrics import SMALLEST_PROBABILITY
+from gpu_pipelines.evaluation.counts import FOUND, RIGHT, TRUE, averages, figures_of_each, least_and_mean
+from gpu_pipelines.evaluation.scores import SummedScores
+from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
+from gpu_pipelines.tasks.instances import images_to_send, texts_to_send
+from gpu_pipelines.tasks.multi_label_classification.answers import as_answer, is_found
+
+_EXACT, _LOSS, _ROWS = range(-3, 0)
+
+
+@dataclass(frozen=True)
+class MultiLabelScores(SummedScores):
+    """Classes of rows.
+
+    Attributes:
+        sums: float64 (rows, 3 × classes + 3): of each class whether it was found where it is one, was found, and is
+            one; then whether all classes of the row are right, its mean binary cross entropy, and 1.
+        classes: their names.
+        probabilities: float32 (rows, classes).
+    """
+
+    classes: tuple[str, ...]
+    probabilities: np.ndarray
+
+    @classmethod
+    def of(cls, probabilities: np.ndarray, true: np.ndarray, classes: Sequence[str]) -> MultiLabelScores:
+        """Scores probabilities (rows, classes) against 1 for the classes that rows are of, and 0 for others.
+
+        A model that has diverged gives NaN: it finds nothing, and its loss is none.
+        """
+        there, found = true > 0, is_found(probabilities)
+        sums = np.zeros((len(true), 3 * len(classes) + 3))
+        by_class = sums[:, :_EXACT].reshape(len(true), len(classes), 3)
+        by_class[..., RIGHT], by_class[..., FOUND], by_class[..., TRUE] = found & there, found, there
+        sums[:, :_EXACT] = by_class.reshape(len(true), -1)
+        finite = np.isfinite(probabilities).all(axis=1)
+        sums[:, _EXACT] = (found == there).all(axis=1) & finite
+        of_truth = np.where(there, probabilities, 1 - probabilities).astype(np.float64)
+        sums[:, _LOSS] = -np.log(np.clip(of_truth, SMALLEST_PROBABILITY, 1.0)).mean(axis=1)
+        sums[:, _ROWS] = 1
+        return cls(sums, tuple(classes), probabilities)
+
+    def subset(self, rows: np.ndarray) -> MultiLabelScores:
+        return MultiLabelScores(self.sums[rows], self.classes, self.probabilities[rows])
+
+    @property
+    def right(self) -> np.ndarray:
+        """Bool (rows,): whether all classes of a row are right."""
+        return self.sums[:, _EXACT] > 0
+
+    def right_by(self, metric: str) -> np.ndarray | None:
+        return self.right if metric == "exact_match" else None
+
+    def of_totals(self, totals: np.ndarray) -> Resampled:
+        """Precision, recall and F1 over all classes of all rows, the mean F1 of the classes, and means over rows."""
+        rows = totals[:, _ROWS]
+        return {
+            **averages(totals[:, :_EXACT].reshape(len(totals), len(self.classes), 3)),
+            "exact_match": totals[:, _EXACT] / rows,
+            "log_loss": totals[:, _LOSS] / rows,
+        }
+
+    def details(self) -> dict[str, Any]:
+        """Figures of each class."""
+        return {"parts": self._by_class}
+
+    def figures(self) -> dict[str, float]:
+        return least_and_mean(self._by_class)
+
+    @property
+    def _by_class(self) -> list[dict[str, Any]]:
+        counts = self.sums[:, :_EXACT].sum(axis=0).reshape(len(self.classes), 3)
+        return figures_of_each(counts, self.classes, "rows")
+
+
+class MultiLabelScoring(Scoring):
+    """Takes the probability of each class, (rows, classes)."""
+
+    rows_at_once = 256
+
+    @property
+    def _classes(self) -> list[str]:
+        return list(self.dataset.manifest.preprocessing["classes"])
+
+    def width(self, labels: list[str]) -> None:
+        return None
+
+    def shape(self, rows: int, labels: list[str]) -> str:
+        return f"probabilities of shape ({rows}, {len(self._classes)})"
+
+    def aligned(self, predicted: np.ndarray, labels: list[str], recipe: Any) -> np.ndarray:
+        """In the order of the dataset's classes; one that the model does not know is found in no row."""
+        wanted, has = self._classes, getattr(recipe, "classes", self._classes)
+        if has == wanted:
+            return predicted
+        found = np.zeros((len(predicted), len(wanted)), dtype=predicted.dtype)
+        for place, name in enumerate(wanted):
+            if name in has:
+                found[:, place] = predicted[:, has.index(name)]
+        return found
+
+    def scores(self, predicted: np.ndarray, split: str) -> MultiLabelScores:
+        return MultiLabelScores.of(predicted, self._true(split), self._classes)
+
+    def _true(self, split: str) -> np.ndarray:
+        rows = self.dataset.split(split)
+        return np.concatenate([columns["classes"] for columns in rows.columns(0, len(rows), ["classes"])])
+
+    def worst(self, scores: MultiLabelScores) -> list[dict[str, Any]]:
+        test, true = self.dataset.split("test"), self._true("test") > 0
+        found = is_found(scores.probabilities)
+        wrong = (found != true).sum(axis=1)
+        rows = [int(row) for row in np.lexsort((-scores.sums[:, _LOSS], -wrong))[:WORST_KEPT] if wrong[row]]
+        return [
+            {
+                "row": row,
+                "source": source,
+                "missed or wrong": int(wrong[row]),
+                "true": self._named(true[row]),
+                "found": self._named(found[row]),
+            }
+            for row, source in zip(rows, test.sources(rows), strict=True)
+        ]
+
+    def _named(self, marks: np.ndarray) -> str:
+        return ", ".join(name for name, mark in zip(self._classes, marks, strict=True) if mark) or "none"
+
+    def examples(self, rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]] | None:
+        if "image" in rows:
+            return images_to_send(rows)
+        return texts_to_send(rows, self.dataset.directory / str(self.dataset.manifest.tokenizer))
+
+    def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
+        return as_answer(predicted, self._classes, len(predicted))
