@@ -15,7 +15,7 @@ from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
-from gpu_pipelines.data.splits.content_split import content_number
+from gpu_pipelines.data.splits.content_split import content_number, split_number
 from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.units.host import Host
 from gpu_pipelines.data.units.progress import Progress
@@ -219,8 +219,10 @@ class Preparation(ABC, Generic[Found]):
             progress.advance()
             host.check()
             if not record.problem:
-                content = content_number(record.content, self.settings.split_seed)
-                yield record, Entry(position, content, record.label, record.source)
+                seed = self.settings.split_seed
+                content = content_number(record.content, seed)
+                split = split_number(content, record.group, seed)
+                yield record, Entry(position, content, record.label, record.source, split)
 
     @abstractmethod
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[Any]:

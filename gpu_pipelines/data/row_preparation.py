@@ -14,9 +14,9 @@ from gpu_pipelines.data.class_names import class_of_row
 from gpu_pipelines.data.preparation import Preparation, Survey
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
+from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
-from gpu_pipelines.data.splits.content_split import content_number
+from gpu_pipelines.data.splits.content_split import content_number, split_number
 from gpu_pipelines.data.units.host import Host
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.units import Made, Sizes, Writing, write_group
@@ -36,6 +36,7 @@ class Record(NamedTuple):
         label: what is learned of it, as text; rows of the same content and label are the same.
         problem: why it cannot be used, or None.
         slice_value: its value of the column `slice_by`.
+        group: its value of the column `group_by`.
     """
 
     source: str
@@ -44,6 +45,7 @@ class Record(NamedTuple):
     label: str = ""
     problem: Problem | None = None
     slice_value: str = ""
+    group: str = ""
 
 
 class RowPreparation(Preparation[Survey]):
@@ -118,7 +120,7 @@ class RowPreparation(Preparation[Survey]):
             label = class_of_row(row, self.settings)
         if isinstance(label, Problem):
             return Record(where, {}, problem=label)
-        return Record(where, arrays, inputs, label, slice_value=slice_value(row, self.settings.slice_by))
+        return Record(where, arrays, inputs, label, **beside(row, self.settings))
 
     def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Record]:
         return Sizes(lambda record: len(record.content) + _ROW, ROWS_AT_ONCE, unit_weight, unit_weight)
@@ -140,4 +142,5 @@ def _made(record: Record, index: Mapping[str, int], seed: int) -> Made | Problem
     if record.problem:
         return record.problem
     row = {**record.values, "label": index[record.label]} if index else record.values
-    return Made(content_number(record.content, seed), row)
+    content = content_number(record.content, seed)
+    return Made(content, split_number(content, record.group, seed), row)

@@ -142,7 +142,7 @@ class PrepareSettings:
     feature_columns: str = parameter(
         "",
         "For regression from numbers, the columns of a table to learn from, with commas between several. Empty for the "
-        "image or the text of a table that has one, and else for all columns but label_column and slice_by.",
+        "image or the text of a table that has one, and else for all columns but label_column, slice_by and group_by.",
     )
     image_size: int = parameter(
         0,
@@ -226,6 +226,12 @@ class PrepareSettings:
         "For a table, for classification, a column whose values are kept with the rows and not trained on, so that the "
         "evaluation can score each value apart. Empty for none.",
     )
+    group_by: str = parameter(
+        "",
+        "For a table, a column whose equal values stay in one split, such as the patient, the user or the prompt that "
+        "several rows are of: else the test rows of those that were learned are easier than new ones. Empty to split "
+        "by the content of the rows alone. A row without a value is split by its content.",
+    )
 
     def problems(self) -> list[str]:
         """Everything that is wrong with the values, each with what to do."""
@@ -240,6 +246,7 @@ class PrepareSettings:
         if abs(self.split_seed) > LARGEST_WHOLE_NUMBER:
             found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
         found += self._likeness_problems()
+        found += self._problems_of_groups()
         if self.image_size != 0 and not 8 <= self.image_size <= MAX_IMAGE_SIZE:
             found.append(f"image_size is {self.image_size}; give 8 to {MAX_IMAGE_SIZE} pixels, or 0 to choose it.")
         found += problems_of_place("image_processor", self.image_processor)
@@ -269,6 +276,13 @@ class PrepareSettings:
             )
         return found
 
+    def _problems_of_groups(self) -> list[str]:
+        if self.group_by and self.stratify:
+            return ["stratify and group_by both decide on the splits. Leave one of them out."]
+        if self.group_by in self.label_columns and "label_column" in task_named(self.task).parameters:
+            return [f"group_by is {self.group_by!r}, which is learned: each class would be in one split alone."]
+        return []
+
     def column_choices(self) -> list[tuple[str, ...]]:
         """The choices of columns that are read, the first one first; a table needs all columns of one choice."""
         return task_named(self.task).columns(self)
@@ -285,6 +299,11 @@ class PrepareSettings:
     def classified_columns(self) -> tuple[str, ...]:
         """The columns of the texts that are classified: one, or two for pairs."""
         return (self.text_column, self.text_pair_column) if self.text_pair_column else (self.text_column,)
+
+    @property
+    def columns_beside(self) -> tuple[str, ...]:
+        """The columns that are read and neither learned nor learned from."""
+        return tuple(dict.fromkeys(filter(None, (self.slice_by, self.group_by))))
 
     @property
     def label_columns(self) -> tuple[str, ...]:

@@ -160,7 +160,7 @@ class Task:
         Args:
             settings: all parameters of the preparation.
         """
-        named = (*(getattr(settings, name) for name in self.column_parameters), settings.slice_by)
+        named = (*(getattr(settings, name) for name in self.column_parameters), *settings.columns_beside)
         return [tuple(dict.fromkeys(column for column in named if column))]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
@@ -181,11 +181,13 @@ class Task:
 
     def _lacks(self, settings: PrepareSettings, has: Sequence[str], missing: Sequence[str]) -> UserError:
         """The error for a table without some columns."""
-        slices = f"Name the column with -p slice_by=…, which is {settings.slice_by!r}, or leave it out."
+        beside = [name for name in ("slice_by", "group_by") if getattr(settings, name) in missing]
+        named = " and ".join(f"-p {name}=…, which is {getattr(settings, name)!r}" for name in beside)
+        other = f"Name the column with {named}, or leave it out."
         return UserError(
             f"The source {settings.source} has no column {' and no column '.join(map(repr, missing))}; "
             f"it has {', '.join(has) or 'none at all'}.",
-            slices if set(missing) == {settings.slice_by} else self.remedy_for_columns,
+            other if set(missing) <= set(settings.columns_beside) else self.remedy_for_columns,
         )
 
     @property

@@ -43,7 +43,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_there_is_a_project_for_each_task_of_this_program(projects: Path) -> None:
-    assert len(names_of_tasks()) == 6
+    assert len(names_of_tasks()) == 7
     assert len(list(projects.glob("*/pipeline.py"))) == 9
 
 
@@ -75,7 +75,7 @@ def test_the_scripts_of_continuous_integration_are_sound(projects: Path, tmp_pat
         script = "\n".join(step["args"][1].replace("$$", "$") for step in steps if step.get("entrypoint") == "bash")
         (tmp_path / f"cloud-{number}.sh").write_text(f"#!/bin/bash\n{script}\n")
     scripts = sorted(tmp_path.glob("*.sh"))
-    assert len(scripts) == 9 + 7 + 7
+    assert len(scripts) == 10 + 8 + 8
     # Values of Cloud Build are variables that nobody sets.
     check = [PROGRAMS / "shellcheck", "--exclude", "SC2154", *scripts]
     done = subprocess.run(check, capture_output=True, text=True, check=False)
@@ -190,7 +190,7 @@ def test_on_a_terminal_it_asks(tmp_path: Path) -> None:
     ) as process:
         os.close(theirs)
         # Folder, task by its number, data, target, accelerator.
-        os.write(ours, b"asked\n3\n\nkubeflow\nh100:8\n")
+        os.write(ours, b"asked\n4\n\nkubeflow\nh100:8\n")
         said = b""
         while True:
             try:

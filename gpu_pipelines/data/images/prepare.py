@@ -22,7 +22,7 @@ from gpu_pipelines.data.source_check import require_usable_source
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
-from gpu_pipelines.data.splits.content_split import content_number
+from gpu_pipelines.data.splits.content_split import content_number, split_number
 from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.units.host import Host
 from gpu_pipelines.data.units.parallel import batches, in_order
@@ -130,7 +130,8 @@ class ImagePreparation(Preparation[Survey]):
                 host.check()
                 for place, (record, content) in enumerate(zip(records, contents, strict=True), start=progress.rows):
                     if content is not None:
-                        yield Entry(place, content, record.label, record.source)
+                        split = split_number(content, record.group, self.settings.split_seed)
+                        yield Entry(place, content, record.label, record.source, split)
                 progress.advance(len(records))
 
     def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Record]:
@@ -194,4 +195,5 @@ def _made(
     except UnreadableImageError as error:
         return Problem("unreadable image", str(error))
     image = smaller_file(encoded, pixels) if _keeps_files(plan) else pixels
-    return Made(content_number(encoded, seed), {"image": image, **target_of(record)})
+    content = content_number(encoded, seed)
+    return Made(content, split_number(content, record.group, seed), {"image": image, **target_of(record)})

@@ -13,7 +13,7 @@ from gpu_pipelines.data.source_check import class_of
 from gpu_pipelines.data.sources.files import LARGEST_IMAGE, SourceFile
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import rows_of, slice_value
+from gpu_pipelines.data.sources.rows import beside, rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.tasks import task_named
@@ -30,6 +30,7 @@ class Record:
         problem: why the record is unusable before it is read (a malformed line), or None.
         held: bytes of the image that are in memory before it is read.
         slice_value: its value of the column `slice_by`.
+        group: its value of the column `group_by`.
     """
 
     source: str
@@ -38,6 +39,7 @@ class Record:
     problem: Problem | None = None
     held: int = 0
     slice_value: str = ""
+    group: str = ""
 
 
 def image_records(
@@ -55,10 +57,9 @@ def image_records(
         UserError: a file cannot be read or lacks a column.
     """
     if source.format == "images":
-        if settings.slice_by:
-            raise UserError(
-                f"slice_by is {settings.slice_by!r}, but folders of images have no columns.", "Give a table."
-            )
+        for name in ("slice_by", "group_by"):
+            if column := getattr(settings, name):
+                raise UserError(f"{name} is {column!r}, but folders of images have no columns.", "Give a table.")
         for name, file in zip(source.names, source, strict=True):
             yield Record(file.name, class_of(source, name), file.read)
             meter.finish_file()
@@ -68,7 +69,7 @@ def image_records(
     for file, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
         label = row if isinstance(row, Problem) else label_of(row, settings)
         record = _table_record(file, where, row, label, settings, images)
-        yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
+        yield replace(record, **beside(row, settings)) if settings.columns_beside else record
 
 
 def _table_record(

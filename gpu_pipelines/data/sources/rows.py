@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row, as_damaged
 from gpu_pipelines.data.sources.source import SourceFiles
+
+if TYPE_CHECKING:
+    from gpu_pipelines.data.settings import PrepareSettings
 
 
 def rows_of(source: SourceFiles, columns: list[str], remedy: str, meter: Meter) -> Iterator[tuple[SourceFile, Row]]:
@@ -48,7 +51,28 @@ def source_columns(source: SourceFiles, choices: Sequence[Sequence[str]]) -> lis
         return reader_of(source.format).columns(first, choices)
 
 
-def slice_value(row: dict[str, Any] | Problem, column: str) -> str:
-    """A row's value of the column that the evaluation slices by, as text; empty where it has none."""
+class Beside(TypedDict):
+    """What is read of a row beside what is learned; empty where there is none.
+
+    Attributes:
+        slice_value: of the column that the evaluation slices by.
+        group: of the column whose equal values stay in one split.
+    """
+
+    slice_value: str
+    group: str
+
+
+def beside(row: dict[str, Any] | Problem, settings: PrepareSettings) -> Beside:
+    """A row's values of the columns `slice_by` and `group_by`, as text.
+
+    Args:
+        row: values by column.
+        settings: the names of the columns are read.
+    """
+    return {"slice_value": _value(row, settings.slice_by), "group": _value(row, settings.group_by)}
+
+
+def _value(row: dict[str, Any] | Problem, column: str) -> str:
     value = None if isinstance(row, Problem) or not column else row.get(column)
     return "" if value is None or value != value else shown_path(str(value)).strip()

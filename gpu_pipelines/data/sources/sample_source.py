@@ -26,8 +26,9 @@ class Samples(Source):
         if settings.source not in samples:
             known = ", ".join(samples) or "none"
             found.append(f"There is no {settings.source!r} for {settings.task}. Samples: {known}.")
-        if settings.slice_by:
-            found.append(f"slice_by is {settings.slice_by!r}, but samples have no more columns. Leave it out.")
+        for name in ("slice_by", "group_by"):
+            if column := getattr(settings, name):
+                found.append(f"{name} is {column!r}, but samples have no more columns. Leave it out.")
         return found
 
     def require_readable(self, settings: PrepareSettings) -> None:

@@ -104,7 +104,7 @@ class Judge:
         work = self._work = UnfinishedWork(plan.uri, Path(self._staging.name))
         self._read: dict[int, tuple[Any, np.ndarray]] = {}
         groups, ranges = plan.groups, plan.ranges
-        self._records = Exchange(work, "records", 4, groups, ranges)
+        self._records = Exchange(work, "records", 5, groups, ranges)
         self._kept = Exchange(work, "kept", 2, ranges, groups)
         near_senders = 1 if plan.near_parts == 1 else groups
         self._near = Exchange(work, "near", 2, near_senders, ranges)
@@ -138,7 +138,7 @@ class Judge:
             self._work.require(index_name(shard))
             index = RecordIndex(self._work.path(index_name(shard)))
             key = keys_of(shard, np.asarray(index.position))
-            rows.append(np.stack([index.content, index.number, index.label, key], axis=1))
+            rows.append(np.stack([index.content, index.number, index.label, key, index.split], axis=1))
         table = np.concatenate(rows)
         self._records.send(group, table, self._plan.range_of(table[:, 0]))
 

@@ -14,7 +14,7 @@ _TRAIN, _VAL, _TEST = (SPLITS.index(name) for name in ("train", "val", "test"))
 #: A record's key is its shard, and its place in that in so many bits; keys ascend in the order of the source.
 POSITION_BITS = 40
 #: Columns of a row of the exchange of records.
-CONTENT, NUMBER, LABEL, KEY = range(4)
+CONTENT, NUMBER, LABEL, KEY, SPLIT = range(5)
 
 
 def keys_of(shard: int, positions: np.ndarray) -> np.ndarray:
@@ -44,7 +44,7 @@ class Range:
     """The records of a range.
 
     Args:
-        rows: as they were exchanged: (records, 4).
+        rows: as they were exchanged: (records, 5).
         of_test: number of shards of the test source, which come first.
         settings: what is left out, and the split.
 
@@ -57,7 +57,8 @@ class Range:
     def __init__(self, rows: np.ndarray, of_test: int, settings: PrepareSettings) -> None:
         order = np.argsort(rows[:, KEY])
         self.key = rows[order, KEY]
-        self.content, self._number, self._label = (rows[order, column] for column in (CONTENT, NUMBER, LABEL))
+        columns = (CONTENT, NUMBER, LABEL, SPLIT)
+        self.content, self._number, self._label, self._split = (rows[order, column] for column in columns)
         self._is_test = self.key < np.uint64(of_test << POSITION_BITS)
         self._settings = settings
         self.codes = np.full(len(rows), _TRAIN, dtype=np.uint8)
@@ -110,9 +111,9 @@ class Range:
         self.codes[self.is_kept & self._is_test] = _TEST
 
     def split(self, val_fraction: float, test_fraction: float) -> None:
-        """By the hash of the content alone, as `split_at`."""
+        """By the hash of the content, or of the group, alone, as `split_at`."""
         kept = self.is_kept
-        place = self.content[kept] / 2.0**64
+        place = self._split[kept] / 2.0**64
         self.codes[kept] = np.where(
             place < test_fraction, _TEST, np.where(place < test_fraction + val_fraction, _VAL, _TRAIN)
         )

@@ -15,7 +15,7 @@ from gpu_pipelines.data.splits.duplicates import label_number, record_number
 from gpu_pipelines.data.splits.near_duplicates import SIGNATURE_LENGTH
 
 _INDEX, _SOURCES, _SIGNATURES = "index.npy", "sources.arrow", "signatures.u32"
-_COLUMNS = ("position", "content", "number", "label")
+_COLUMNS = ("position", "content", "number", "label", "split")
 _SOURCE = pa.schema([pa.field("source", pa.string())])
 _ENTRIES_AT_ONCE = 10_000
 
@@ -28,6 +28,7 @@ class Entry(NamedTuple):
         content: its `content_number`.
         label: its class; empty where there are none.
         source: where it is, for people.
+        split: its `split_number`.
         signature: of near-duplicates; None where they are not looked for.
     """
 
@@ -35,6 +36,7 @@ class Entry(NamedTuple):
     content: int
     label: str
     source: str
+    split: int
     signature: np.ndarray | None = None
 
 
@@ -49,12 +51,13 @@ class RecordIndex:
         content: `content_number`.
         number: `record_number`.
         label: a hash of the class.
+        split: `split_number`.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         columns = np.load(folder / _INDEX, mmap_mode="r")
-        self.position, self.content, self.number, self.label = columns
+        self.position, self.content, self.number, self.label, self.split = columns
 
     def __len__(self) -> int:
         return len(self.position)
@@ -86,7 +89,7 @@ def write_index(folder: Path, entries: Iterator[Entry]) -> int:
         while some := list(islice(entries, _ENTRIES_AT_ONCE)):
             for entry in some:
                 number = record_number(entry.content, entry.label)
-                row = (entry.position, entry.content, number, label_number(entry.label))
+                row = (entry.position, entry.content, number, label_number(entry.label), entry.split)
                 for column, value in zip(columns, row, strict=True):
                     column.append(value)
                 if entry.signature is not None:

@@ -31,12 +31,14 @@ class Candidate(NamedTuple):
         content: its `content_number`.
         number: its `record_number`.
         label: the `label_number` of its class.
+        split: its `split_number`.
     """
 
     position: int
     content: int
     number: int
     label: int
+    split: int
 
 
 class SplitAssignment(NamedTuple):
@@ -94,7 +96,7 @@ class AsTheyCome:
         settings = self._settings
         if settings.remove_duplicates and not is_first:
             return _DUPLICATE
-        split = split_at(record.content, settings.val_fraction, settings.test_fraction)
+        split = split_at(record.split, settings.val_fraction, settings.test_fraction)
         return SplitAssignment(split, other_label="" if label == record.label else self._names[label])
 
     def _first_labels(self, contents: list[int], labels: list[int]) -> list[int]:

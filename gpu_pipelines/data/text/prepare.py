@@ -18,7 +18,7 @@ from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.source import SourceFiles
-from gpu_pipelines.data.splits.content_split import content_number, split_at
+from gpu_pipelines.data.splits.content_split import content_number, split_at, split_number
 from gpu_pipelines.data.splits.near_duplicates import Signer
 from gpu_pipelines.data.splits.record_index import Entry
 from gpu_pipelines.data.splits.split_assignments import SplitAssignment, SplitAssignments
@@ -122,8 +122,9 @@ class TextPreparation(Preparation[Survey]):
             found.labels.update(self.names_in(record))
             found.has_chats = found.has_chats or _has_messages(record.text)
             if trains:
-                number = content_number(record.content, self.settings.split_seed)
-                if is_noted(number):
+                seed = self.settings.split_seed
+                number = content_number(record.content, seed)
+                if is_noted(split_number(number, record.group, seed)):
                     found.training.add(number, texts_of(record.text))
         return found
 
@@ -245,14 +246,14 @@ class _Sorter:
 
     def _usable(self, group: Group[TextRecord], sorted_group: _Sorted) -> list[UsableText]:
         good: list[TextRecord] = []
-        known: list[tuple[int, int, str]] = []
+        known: list[tuple[int, int, str, int]] = []
         for place, record in enumerate(group.items):
             if record.problem:
                 sorted_group.rejected.append(record)
                 continue
             content = content_number(record.content, self._seed)
             good.append(record)
-            known.append((place, content, record.label))
+            known.append((place, content, record.label, split_number(content, record.group, self._seed)))
         texts = []
         assignments = self._assignments.of(group.unit.shard, candidates(group, known))
         for record, assignment in zip(good, assignments, strict=True):

@@ -11,8 +11,9 @@ from typing import Any
 from gpu_pipelines.data.class_names import LabelOf, class_of_row, encoding_problem
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
+from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import TOOLS
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_encoding import Chat, Composed
@@ -41,6 +42,7 @@ class TextRecord:
         label: class name, where the task has classes.
         problem: why the record is unusable, or None.
         slice_value: its value of the column `slice_by`.
+        group: its value of the column `group_by`.
     """
 
     source: str
@@ -48,6 +50,7 @@ class TextRecord:
     label: str = ""
     problem: Problem | None = None
     slice_value: str = ""
+    group: str = ""
 
     @property
     def content(self) -> bytes:
@@ -81,7 +84,7 @@ def labelled_texts(
     columns = list(source.columns or task.columns(settings)[0])
     for _, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
         record = _labelled(where, row, settings, label_of)
-        yield replace(record, slice_value=slice_value(row, settings.slice_by)) if settings.slice_by else record
+        yield replace(record, **beside(row, settings)) if settings.columns_beside else record
 
 
 def plain_texts(
@@ -96,11 +99,15 @@ def plain_texts(
         columns: those with the text, by `text_columns`.
 
     Raises:
-        UserError: a file cannot be read or lacks a column.
+        UserError: a file cannot be read or lacks a column, or a text has none to group by.
     """
+    if source.format == "text" and settings.group_by:
+        raise UserError(f"group_by is {settings.group_by!r}, but a file of text has no columns.", "Give a table.")
     are_chats = columns[0] in CHATS and columns[0] != settings.text_column
-    for _, (where, row) in rows_of(source, list(columns), task_named(settings.task).remedy_for_columns, meter):
-        yield text_record(where, _with_messages(row, columns, are_chats), columns)
+    read = list(dict.fromkeys((*columns, *settings.columns_beside)))
+    for _, (where, row) in rows_of(source, read, task_named(settings.task).remedy_for_columns, meter):
+        record = text_record(where, _with_messages(row, columns, are_chats), columns)
+        yield replace(record, **beside(row, settings)) if settings.columns_beside else record
 
 
 def text_columns(source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:

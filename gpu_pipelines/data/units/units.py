@@ -152,16 +152,16 @@ class Units(Generic[Item]):
         self.passed_over += 1
 
 
-def candidates(group: Group[Any], usable: Sequence[tuple[int, int, str]]) -> list[Candidate]:
+def candidates(group: Group[Any], usable: Sequence[tuple[int, int, str, int]]) -> list[Candidate]:
     """The usable records of a group, and what is kept of them for whoever continues after the unit.
 
     Args:
         group: the group.
-        usable: of each its place in the group, its `content_number` and its class.
+        usable: of each its place in the group, its `content_number`, its class and its `split_number`.
     """
     found = [
-        Candidate(group.start + place, content, record_number(content, label), label_number(label))
-        for place, content, label in usable
+        Candidate(group.start + place, content, record_number(content, label), label_number(label), split)
+        for place, content, label, split in usable
     ]
     for record in found:
         group.unit.numbers.extend((record.content, record.number, record.label))
@@ -169,9 +169,10 @@ def candidates(group: Group[Any], usable: Sequence[tuple[int, int, str]]) -> lis
 
 
 class Made(NamedTuple):
-    """What became of a record: the `content_number` that its split follows from, and its row of the dataset."""
+    """What became of a record: its `content_number`, its `split_number`, and its row of the dataset."""
 
     content: int
+    split: int
     row: Mapping[str, Any]
 
 
@@ -275,7 +276,7 @@ def write_group(group: Group[Any], made: Sequence[Made | Problem], writing: Writ
             writer.reject(record.source, *row)
         else:
             good.append((record, row))
-            usable.append((place, row.content, record.label))
+            usable.append((place, row.content, record.label, row.split))
     asked = candidates(group, usable)
     for (record, row), assignment in zip(good, writing.assignments.of(group.unit.shard, asked), strict=True):
         if not leave_out(assignment, record.source, writer):

@@ -30,7 +30,7 @@ class CausalLanguageModelTask(Task):
     column_parameters = ("text_column",)
     parameters = (
         *("text_column", "tokenizer", "vocabulary_size", "sequence_length", "packing"),
-        *("near_duplicates", "label_smoothing"),
+        *("near_duplicates", "group_by", "label_smoothing"),
         *OF_WRITERS,
     )
     samples = {"documentation": "gpu_pipelines.tasks.causal_lm.sample:write_documentation"}

@@ -180,7 +180,11 @@ class ImageClassification(Recipe):
         return model(pixel_values=self.fitted(batch["pixel_values"])).logits.float().softmax(dim=-1)
 
     def fitted(self, images: torch.Tensor) -> torch.Tensor:
-        """Images in the size that the model takes; those of a dataset of another size are resized."""
+        """Images in the size that the model takes; those of a dataset of another size are resized.
+
+        Args:
+            images: float32 (rows, channels, height, width).
+        """
         size = self.image_shape[1:]
         if tuple(images.shape[2:]) == size:
             return images

@@ -19,7 +19,7 @@ class ImageClassificationTask(Classification):
     column_parameters = ("image_column", "label_column")
     parameters = (
         *("image_column", "label_column", "image_size", "image_processor", "color_mode", "image_storage", "image_root"),
-        *("missing_labels", "label_conflicts", "stratify", "slice_by"),
+        *("missing_labels", "label_conflicts", "stratify", "slice_by", "group_by"),
         *("augmentation", "mixup_alpha", "cutmix_alpha", "label_smoothing"),
     )
     samples = {"digits": "gpu_pipelines.tasks.image_classification.sample:write_digits"}

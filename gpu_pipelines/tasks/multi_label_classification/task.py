@@ -29,7 +29,7 @@ class MultiLabelTask(Task):
     takes_lists = True
     parameters = (
         *("image_column", "text_column", "text_pair_column", "label_column", "image_root", "missing_labels"),
-        *("slice_by", "image_size", "image_processor", "color_mode", "image_storage", "augmentation"),
+        *("slice_by", "group_by", "image_size", "image_processor", "color_mode", "image_storage", "augmentation"),
         *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates"),
     )
     samples = {
@@ -66,7 +66,7 @@ class MultiLabelTask(Task):
         return found + self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        named = (*settings.label_columns, *([settings.slice_by] if settings.slice_by else []))
+        named = (*settings.label_columns, *settings.columns_beside)
         texts = (*settings.classified_columns, *named)
         choices = [texts] if settings.text_pair_column else [(settings.image_column, *named), texts]
         return [tuple(dict.fromkeys(choice)) for choice in choices]

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
+from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
@@ -103,7 +103,7 @@ class ComparedTexts(TextPreparation):
             if problem or isinstance(found, Problem):
                 yield TextRecord(where, "", problem=problem)
             else:
-                yield TextRecord(where, found, str(label), slice_value=slice_value(row, self.settings.slice_by))
+                yield TextRecord(where, found, str(label), **beside(row, self.settings))
 
     def features(self, length: int) -> dict[str, Feature]:
         tokens = Feature("int32", (-1,))

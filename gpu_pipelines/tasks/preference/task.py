@@ -28,7 +28,7 @@ class PreferenceTask(Task):
     takes_lists = True
     column_parameters = ()
     parameters = (
-        *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates", "slice_by"),
+        *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates", "slice_by", "group_by"),
         *("label_smoothing", "preference_loss", "beta", *OF_WRITERS),
     )
     samples = {"explanations": "gpu_pipelines.tasks.preference.sample:write_explanations"}
@@ -59,8 +59,9 @@ class PreferenceTask(Task):
         return self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        slices = (settings.slice_by,) if settings.slice_by else ()
-        return [tuple(dict.fromkeys((*names, *slices))) for names in (PAIRS, WITH_IMPLICIT_PROMPT, JUDGED)]
+        return [
+            tuple(dict.fromkeys((*names, *settings.columns_beside))) for names in (PAIRS, WITH_IMPLICIT_PROMPT, JUDGED)
+        ]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         for wanted in self.columns(settings):

@@ -112,7 +112,7 @@ class Measurements(RowPreparation):
     def _inputs(self) -> Sequence[str]:
         if self.settings.feature_names:
             return self.settings.feature_names
-        named = {*self.settings.label_columns, self.settings.slice_by}
+        named = {*self.settings.label_columns, *self.settings.columns_beside}
         return [column for column in self.source.columns if column not in named]
 
     def features(self) -> dict[str, Feature]:

@@ -35,7 +35,7 @@ class RegressionTask(Task):
     formats = (*TABLES, "tar")
     parameters = (
         *("image_column", "text_column", "text_pair_column", "feature_columns", "label_column", "image_root"),
-        *("slice_by", "image_size", "image_processor", "color_mode", "image_storage", "augmentation"),
+        *("slice_by", "group_by", "image_size", "image_processor", "color_mode", "image_storage", "augmentation"),
         *("tokenizer", "vocabulary_size", "sequence_length", "near_duplicates"),
     )
     samples = {"diabetes": "gpu_pipelines.tasks.regression.sample:write_diabetes"}
@@ -69,7 +69,7 @@ class RegressionTask(Task):
         return found + self.problems_without_classes(settings)
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        named = (*settings.label_columns, *([settings.slice_by] if settings.slice_by else []))
+        named = (*settings.label_columns, *settings.columns_beside)
         choices = [(settings.image_column, *named), (settings.text_column, *named), named]
         if features := settings.feature_names:
             choices = [(*features, *named)]

@@ -16,7 +16,7 @@ class TextClassificationTask(Classification):
     )
     parameters = (
         *("label_column", "text_column", "text_pair_column", "missing_labels", "label_conflicts"),
-        *("tokenizer", "vocabulary_size", "sequence_length", "stratify", "near_duplicates", "slice_by"),
+        *("tokenizer", "vocabulary_size", "sequence_length", "stratify", "near_duplicates", "slice_by", "group_by"),
         "label_smoothing",
     )
     samples = {"docstrings": "gpu_pipelines.tasks.text_classification.sample:write_docstrings"}

@@ -10,7 +10,7 @@ from typing import Any
 from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.data.class_names import encoding_problem
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import rows_of, slice_value, source_columns
+from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
@@ -66,9 +66,7 @@ class TaggedTexts(TextPreparation):
             if problem := _problem(words, tags):
                 yield TextRecord(where, "", problem=problem)
             else:
-                yield TextRecord(
-                    where, " ".join(words), " ".join(tags), slice_value=slice_value(row, self.settings.slice_by)
-                )
+                yield TextRecord(where, " ".join(words), " ".join(tags), **beside(row, self.settings))
 
     def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
         choices = self.task.columns(self.settings)

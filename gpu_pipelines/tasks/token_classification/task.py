@@ -26,7 +26,7 @@ class TokenClassificationTask(Task):
     column_parameters = ("text_column", "label_column")
     parameters = (
         *("label_column", "text_column", "tokenizer", "vocabulary_size", "sequence_length"),
-        *("near_duplicates", "slice_by", "label_smoothing"),
+        *("near_duplicates", "slice_by", "group_by", "label_smoothing"),
     )
     samples = {"manual": "gpu_pipelines.tasks.token_classification.sample:write_manual"}
     defaults = {"source": "sample:manual", "model": "bert-micro"}
@@ -52,8 +52,7 @@ class TokenClassificationTask(Task):
         named = super().columns(settings)
         if (settings.text_column, settings.label_column) != ("text", "label"):
             return named
-        slices = (settings.slice_by,) if settings.slice_by else ()
-        return [*named, *(tuple(dict.fromkeys((*names, *slices))) for names in _OF_THE_HUB)]
+        return [*named, *(tuple(dict.fromkeys((*names, *settings.columns_beside))) for names in _OF_THE_HUB)]
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         return self.problems_without_classes(settings)
