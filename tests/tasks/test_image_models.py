@@ -20,6 +20,8 @@ from transformers import (
     BeitForMaskedImageModeling,
     ConvNextConfig,
     ConvNextForImageClassification,
+    Dinov2Config,
+    Dinov2ForImageClassification,
     SiglipConfig,
     SiglipModel,
     ViTConfig,
@@ -399,3 +401,45 @@ def test_a_convnext_of_another_program_is_served_as_its_preprocessor_cuts_images
     ramp = np.add.outer(np.arange(48) * 2, np.arange(64) * 2).clip(0, 255).astype(np.uint8)
     picture = Image.fromarray(np.stack([ramp, ramp[::-1], 255 - ramp], -1))
     np.testing.assert_allclose(as_served(tmp_path, [picture]), as_transformers_predicts(tmp_path, [picture]), atol=1e-3)
+
+
+OTHER_SIZE = 3 * SIZE
+SMALL_CONVNEXT = {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}
+OF_ANY_SIZE = {
+    # As facebook/dinov2-base has it: 518 in its config.json, and 224 in its preprocessor_config.json.
+    "dinov2": lambda: Dinov2ForImageClassification(Dinov2Config(image_size=OTHER_SIZE, patch_size=4, **SMALL)),
+    "convnext": lambda: ConvNextForImageClassification(ConvNextConfig(image_size=OTHER_SIZE, **SMALL_CONVNEXT)),
+}
+
+
+@pytest.mark.parametrize("kind", OF_ANY_SIZE)
+def test_a_model_that_takes_images_of_any_size_is_not_held_to_that_of_its_configuration(
+    tmp_path: Path, kind: str
+) -> None:
+    torch.manual_seed(0)
+    OF_ANY_SIZE[kind]().save_pretrained(tmp_path / "model")
+    ViTImageProcessor(size={"height": SIZE, "width": SIZE}).save_pretrained(tmp_path / "model")
+    recipe, columns = recipe_for("RGB"), rows("RGB")
+    model: Any = recipe.build_model(str(tmp_path / "model"))
+    with torch.no_grad():
+        model.classifier.weight.mul_(20)
+    wanted = probabilities(recipe, model, columns)
+    assert wanted.std(axis=0).max() > 0.01, "predictions have to depend on the pixels"
+    out = tmp_path / "out"
+    recipe.export(model, out)
+    np.testing.assert_allclose(as_transformers_predicts(out, pictures(columns)), wanted, atol=1e-5)
+    np.testing.assert_allclose(as_served(out, pictures(columns)), wanted, atol=1e-5)
+    # A script of one's own saves it with its preprocessor or without.
+    for entry in ("preprocessor_config.json", None):
+        other, same = recipe_for("RGB").taking_over(out, recipe.load_exported(out))
+        np.testing.assert_allclose(probabilities(other, same, columns), wanted, atol=1e-5)
+        if entry:
+            (out / entry).unlink()
+
+
+def test_a_model_of_one_size_refuses_images_of_another(tmp_path: Path) -> None:
+    place = pretrained_model(tmp_path / "model")
+    geometry = ImageGeometry(OTHER_SIZE, "RGB")
+    with pytest.raises(UserError, match=f"takes images of {SIZE} × {SIZE} pixels") as refused:
+        ImageClassification(LABELS, geometry.preprocessing(), geometry.shape).build_model(str(place))
+    assert f"image_size={SIZE}" in refused.value.remedy

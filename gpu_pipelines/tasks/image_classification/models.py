@@ -87,21 +87,43 @@ def part_of_images(config: Any) -> Any:
     return getattr(config, "vision_config", None) or config
 
 
-def shape_of_images(directory: Path, config: Any, usual: tuple[int, ...]) -> tuple[int, ...]:
+def takes_images_of(model: nn.Module, shape: tuple[int, ...]) -> bool:
+    """Whether a model takes images of another size than the `image_size` of its configuration, as convolutions do.
+
+    Only the model knows: those that fill up or interpolate have an `image_size` as well. So it is tried.
+
+    Args:
+        model: with or without weights.
+        shape: channels, height and width.
+    """
+    weight = next(model.parameters())
+    was_training = model.training
+    try:
+        with torch.no_grad():
+            model.eval()(pixel_values=torch.zeros(1, *shape, dtype=weight.dtype, device=weight.device))
+    except (RuntimeError, ValueError):
+        return False
+    finally:
+        model.train(was_training)
+    return True
+
+
+def shape_of_images(directory: Path, model: Any, usual: tuple[int, ...]) -> tuple[int, ...]:
     """Channels, height and width of the images that a model of another program takes.
 
     Args:
         directory: of the model.
-        config: its configuration.
-        usual: what is taken where it says nothing.
+        model: the same, loaded.
+        usual: what is taken where nothing says otherwise and the model takes it.
     """
-    config = part_of_images(config)
+    config = part_of_images(model.config)
     channels = getattr(config, "num_channels", None) or usual[0]
+    if geometry := geometry_in(exported_preprocessor(directory), "RGB"):
+        return (channels, geometry.size, geometry.size)
     size = getattr(config, "image_size", None)
-    geometry = None if size else geometry_in(exported_preprocessor(directory), "RGB")
-    size = size or (geometry and geometry.size)
-    sides = tuple(size) if isinstance(size, (list, tuple)) else (size, size) if size else usual[1:]
-    return (channels, *sides)
+    if not size or takes_images_of(model, (channels, *usual[1:])):
+        return (channels, *usual[1:])
+    return (channels, *(size if isinstance(size, (list, tuple)) else (size, size)))
 
 
 def of_three_channels(model: nn.Module) -> dict[str, torch.Tensor] | None:

@@ -19,6 +19,7 @@ from gpu_pipelines.tasks.image_classification.models import (
     of_three_channels,
     part_of_images,
     shape_of_images,
+    takes_images_of,
     to_one_channel,
 )
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
@@ -128,7 +129,7 @@ class ImageClassification(Recipe):
         said = read_preprocessor(name)
         # Of rows in colour it takes the luma, as for anyone else who opens it.
         model = to_one_channel(model) if self.is_grey and said.get(LEARNED_CHANNELS) == 1 else model
-        self._take_over(name, getattr(model, "config", None), said)
+        self._take_over(name, model, said)
         return model
 
     def load_exported(self, directory: Path) -> nn.Module:
@@ -214,18 +215,19 @@ class ImageClassification(Recipe):
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[ImageClassification, nn.Module]:
         said = {**self.preprocessing, **_scaling_in(exported_preprocessor(directory))}
-        shape = shape_of_images(directory, model.config, self.image_shape)
+        shape = shape_of_images(directory, model, self.image_shape)
         return ImageClassification(self.labels, said, shape), model
 
-    def _take_over(self, name: str, config: Any, said: dict[str, Any]) -> None:
+    def _take_over(self, name: str, model: Any, said: dict[str, Any]) -> None:
         """Takes images from now on as a pretrained model was given them.
 
         Raises:
-            UserError: those of the dataset are of another size or have colours that it does not take.
+            UserError: those of the dataset are of a size or have colours that it does not take.
         """
-        config = part_of_images(config)
+        config = part_of_images(getattr(model, "config", None))
         size, channels = getattr(config, "image_size", None), getattr(config, "num_channels", None)
-        if isinstance(size, int) and size != self.image_shape[1]:
+        given = (channels or self.image_shape[0], *self.image_shape[1:])
+        if isinstance(size, int) and size != self.image_shape[1] and not takes_images_of(model, given):
             raise UserError(
                 f"The model {name!r} takes images of {size} × {size} pixels; those of the dataset have "
                 f"{self.image_shape[1]} × {self.image_shape[2]}.",
@@ -239,13 +241,13 @@ class ImageClassification(Recipe):
                 f"{self.image_shape[0]}.",
                 f"Give -p color_mode={value}." if value else "Take another model.",
             )
-        shape = (channels or self.image_shape[0], *self.image_shape[1:])
-        self._take_images(shape, {**self.preprocessing, **_scaling_in(said)})
+        self._take_images(given, {**self.preprocessing, **_scaling_in(said)})
         geometry = geometry_in(said, "RGB")
-        if geometry and geometry.size != shape[1] and os.environ.get("RANK", "0") == "0":
+        usual = geometry.size if geometry else size
+        if isinstance(usual, int) and usual != given[1] and os.environ.get("RANK", "0") == "0":
             print(
-                f"warning: {name} was trained on images of {geometry.size} × {geometry.size} pixels, and those of the "
-                f"dataset have {shape[1]} × {shape[2]}; -p image_processor={name} prepares them so",
+                f"warning: {name} was trained on images of {usual} × {usual} pixels, and those of the "
+                f"dataset have {given[1]} × {given[2]}; -p image_processor={name} prepares them so",
                 flush=True,
             )
 
