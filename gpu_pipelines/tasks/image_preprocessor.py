@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
@@ -17,13 +19,15 @@ PREPROCESSOR = "preprocessor_config.json"
 COLOR_MODE = "color_mode"
 #: The entry that says that a model of three channels was one of one channel, whose shares it holds.
 LEARNED_CHANNELS = "learned_channels"
-#: The entries that say how values are scaled.
-SCALING = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std")
+#: The entry that says that a model takes blue, green and red, and the class that heeds it.
+FLIPPED, FLIPPING_CLASS = "do_flip_channel_order", "MobileViTImageProcessor"
+#: The entries that say how values are scaled, and in which order colours stand.
+SCALING = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", FLIPPED)
 #: Those without which the defaults of the class count, which transformers knows.
 _HAS_DEFAULTS = ("image_mean", "image_std", "size", "resample")
 #: What ConvNextImageProcessor makes of images from this side on: it crops smaller ones alone.
 _CONVNEXT_SQUASHES_FROM = 384
-_BILINEAR, _CONVNEXT_CROP = 2, 224 / 256
+_BILINEAR, _CONVNEXT_CROP, _LEVIT_SHARE, _POOLFORMER_CROP = 2, 224 / 256, 256 / 224, 0.9
 
 
 @dataclass(frozen=True)
@@ -33,11 +37,13 @@ class Scaling:
     Attributes:
         factor: what a value is multiplied by.
         mean, deviation: of each channel, or one of all.
+        flipped: whether the model takes blue, green and red.
     """
 
     factor: float = 1 / 255
     mean: tuple[float, ...] = (0.5,)
     deviation: tuple[float, ...] = (0.5,)
+    flipped: bool = False
 
     @classmethod
     def of(cls, preprocessor: Mapping[str, Any]) -> Scaling:
@@ -45,10 +51,11 @@ class Scaling:
         factor = preprocessor.get("rescale_factor") or 1 / 255
         if not preprocessor.get("do_rescale", True):
             factor = 1.0
+        flipped = bool(preprocessor.get(FLIPPED))
         if not preprocessor.get("do_normalize", True):
-            return cls(factor, (0.0,), (1.0,))
-        mean, deviation = (_numbers(preprocessor.get(name) or 0.5) for name in ("image_mean", "image_std"))
-        return cls(factor, mean, deviation)
+            return cls(factor, (0.0,), (1.0,), flipped)
+        mean, deviation = (_numbers_in(preprocessor, name, 0.5) for name in ("image_mean", "image_std"))
+        return cls(factor, mean, deviation, flipped)
 
 
 def scaling_of(preprocessor: Mapping[str, Any], channels: int) -> Scaling:
@@ -76,17 +83,80 @@ def read_preprocessor(name: str | Path) -> dict[str, Any]:
     except OSError:
         return {}
     if all(entry in raw for entry in _HAS_DEFAULTS):
-        return dict(raw)
+        return in_plain_terms(raw)
     try:
-        return {**AutoImageProcessor.from_pretrained(found).to_dict(), **raw}
+        return in_plain_terms({**AutoImageProcessor.from_pretrained(found).to_dict(), **raw})
     except (OSError, ValueError, ImportError, KeyError):  # it names no class that is known here
-        return dict(raw)
+        return in_plain_terms(raw)
 
 
 def exported_preprocessor(directory: Path) -> dict[str, Any]:
-    """The preprocessor of an exported model as it stands in the file; empty where there is none."""
+    """The preprocessor in the file of an exported model; empty where there is none."""
     path = directory / PREPROCESSOR
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return in_plain_terms(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+
+
+def in_plain_terms(preprocessor: Mapping[str, Any]) -> dict[str, Any]:
+    """A preprocessor whose class computes with its entries in a way of its own, in entries that mean what they say.
+
+    Args:
+        preprocessor: as a preprocessor_config.json has it.
+
+    Returns:
+        The same as ViTImageProcessor and CLIPImageProcessor take it, but for `FLIPPED`.
+    """
+    named = preprocessor.get("image_processor_type") or preprocessor.get("feature_extractor_type") or ""
+    for kind, in_plain in _IN_PLAIN.items():
+        if str(named).startswith(kind):
+            return {**preprocessor, "image_processor_type": "CLIPImageProcessor", **in_plain(preprocessor)}
+    return dict(preprocessor)
+
+
+def _of_convnext(said: Mapping[str, Any]) -> dict[str, Any]:
+    side = _shorter_side(said)
+    if side is None:
+        return {}
+    if side >= _CONVNEXT_SQUASHES_FROM:
+        return {"size": {"height": side, "width": side}, "do_center_crop": False}
+    before = int(side / (said.get("crop_pct") or _CONVNEXT_CROP))
+    return {"size": {"shortest_edge": before}, "do_center_crop": True, "crop_size": side}
+
+
+def _of_levit(said: Mapping[str, Any]) -> dict[str, Any]:
+    side = _shorter_side(said)
+    return {"size": {"shortest_edge": int(_LEVIT_SHARE * side)}} if side else {}
+
+
+def _of_poolformer(said: Mapping[str, Any]) -> dict[str, Any]:
+    side = _shorter_side(said)
+    return {"size": {"shortest_edge": int(side / (said.get("crop_pct") or _POOLFORMER_CROP))}} if side else {}
+
+
+def _of_efficientnet(said: Mapping[str, Any]) -> dict[str, Any]:
+    """It divides by the deviation twice where the model has its head, and may move all values down by 1."""
+    mean, deviation = np.zeros(1), np.ones(1)
+    said_mean, said_deviation = (np.array(_numbers_in(said, name, 0.5)) for name in ("image_mean", "image_std"))
+    if said.get("do_normalize", True):
+        mean, deviation = said_mean, said_deviation
+    if said.get("do_rescale", True) and said.get("rescale_offset"):
+        mean = mean + 1
+    if said.get("include_top", True):
+        deviation = deviation * said_deviation
+    return {"do_normalize": True, "image_mean": mean.tolist(), "image_std": deviation.tolist()}
+
+
+def _of_mobilevit(said: Mapping[str, Any]) -> dict[str, Any]:
+    return {"do_normalize": False, FLIPPED: said.get(FLIPPED, True)}
+
+
+#: By how the names of their classes begin.
+_IN_PLAIN: dict[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+    "ConvNext": _of_convnext,
+    "EfficientNet": _of_efficientnet,
+    "Levit": _of_levit,
+    "MobileViT": _of_mobilevit,
+    "PoolFormer": _of_poolformer,
+}
 
 
 def geometry_for(model: str, mode: str) -> ImageGeometry | None:
@@ -138,25 +208,20 @@ def geometry_in(preprocessor: Mapping[str, Any], mode: str) -> ImageGeometry | N
         return None
     resample = preprocessor.get("resample")
     resample = _BILINEAR if resample is None else int(resample)
-    shorter = size.get("shortest_edge") if isinstance(size, Mapping) else None
-    if _is_convnext(preprocessor) and (shorter := shorter or _side(size)):
-        if shorter >= _CONVNEXT_SQUASHES_FROM:
-            return ImageGeometry(shorter, mode, resample)
-        before = int(shorter / (preprocessor.get("crop_pct") or _CONVNEXT_CROP))
-        return ImageGeometry(shorter, mode, resample, before, keeps_aspect=True)
-    if isinstance(size, int) and cropped:
-        shorter = size
-    if shorter:
-        return ImageGeometry(cropped, mode, resample, shorter, keeps_aspect=True) if cropped else None
+    keeps_aspect = isinstance(size, int) and cropped is not None
+    if isinstance(size, Mapping) and size.get("shortest_edge"):
+        size, keeps_aspect = size["shortest_edge"], True
     side = _side(size)
-    if side is None:
-        return None
-    return ImageGeometry(cropped, mode, resample, side) if cropped else ImageGeometry(side, mode, resample)
+    if side is None or (keeps_aspect and cropped is None) or (cropped or side) > side:
+        return None  # what is cut out of less is filled up with black
+    if cropped is None:
+        return ImageGeometry(side, mode, resample)
+    return ImageGeometry(cropped, mode, resample, side, keeps_aspect)
 
 
-def _is_convnext(preprocessor: Mapping[str, Any]) -> bool:
-    named = preprocessor.get("image_processor_type") or preprocessor.get("feature_extractor_type") or ""
-    return str(named).startswith("ConvNext")
+def _shorter_side(preprocessor: Mapping[str, Any]) -> int | None:
+    size = preprocessor.get("size")
+    return (size.get("shortest_edge") if isinstance(size, Mapping) else None) or _side(size)
 
 
 def _side(size: Any) -> int | None:
@@ -166,5 +231,7 @@ def _side(size: Any) -> int | None:
     return size if isinstance(size, int) else None
 
 
-def _numbers(given: float | Sequence[float]) -> tuple[float, ...]:
+def _numbers_in(preprocessor: Mapping[str, Any], name: str, usual: float) -> tuple[float, ...]:
+    given = preprocessor.get(name)
+    given = usual if given is None else given
     return tuple(map(float, given)) if isinstance(given, Sequence) else (float(given),)

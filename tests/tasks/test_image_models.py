@@ -36,6 +36,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.image_classification.predictor import ImageClassifier
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
+from gpu_pipelines.tasks.image_preprocessor import geometry_for
 
 CPU = torch.device("cpu")
 SIZE, LABELS = 16, ["ant", "bee", "cat"]
@@ -390,17 +391,49 @@ def test_swin_says_how_large_its_images_have_to_be() -> None:
         assert build(198).eval()(pixel_values=torch.zeros(1, 1, 198, 198)).logits.shape == (1, len(LABELS))
 
 
-def test_a_convnext_of_another_program_is_served_as_its_preprocessor_cuts_images(tmp_path: Path) -> None:
-    torch.manual_seed(0)
-    names = {"id2label": dict(enumerate(LABELS)), "label2id": {name: n for n, name in enumerate(LABELS)}}
-    config = ConvNextConfig(hidden_sizes=[8, 16], depths=[1, 1], num_stages=2, image_size=SIZE, **names)
-    ConvNextForImageClassification(config).save_pretrained(tmp_path)
-    said = {"image_processor_type": "ConvNextImageProcessor", "size": {"shortest_edge": SIZE}, "resample": 3}
-    said |= {"image_mean": MEAN, "image_std": DEVIATION, "crop_pct": 0.8}
-    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+_IMAGENET = {"image_mean": MEAN, "image_std": DEVIATION}
+_CUT = {"size": {"shortest_edge": SIZE}, "do_center_crop": True, "crop_size": {"height": SIZE, "width": SIZE}}
+#: Classes of transformers that compute with entries in a way of their own, as models on the hub name them.
+OWN_WAYS = {
+    "ConvNextImageProcessor": {"size": {"shortest_edge": SIZE}, "crop_pct": 0.8, **_IMAGENET},
+    "EfficientNetImageProcessor": {"size": {"height": SIZE, "width": SIZE}, "include_top": True, **_IMAGENET},
+    "LevitImageProcessor": {**_CUT, **_IMAGENET},
+    "MobileViTImageProcessor": {**_CUT, "size": {"shortest_edge": 20}},
+    "PoolFormerImageProcessor": {**_CUT, **_IMAGENET, "crop_pct": 0.7},
+}
+
+
+@pytest.mark.parametrize("kind", OWN_WAYS)
+def test_images_are_prepared_as_the_class_of_a_preprocessor_computes(tmp_path: Path, kind: str) -> None:
+    place = pretrained_model(tmp_path / "model")
+    said = {"image_processor_type": kind, "resample": 3, **OWN_WAYS[kind]}
+    (place / "preprocessor_config.json").write_text(json.dumps(said))
     ramp = np.add.outer(np.arange(48) * 2, np.arange(64) * 2).clip(0, 255).astype(np.uint8)
     picture = Image.fromarray(np.stack([ramp, ramp[::-1], 255 - ramp], -1))
-    np.testing.assert_allclose(as_served(tmp_path, [picture]), as_transformers_predicts(tmp_path, [picture]), atol=1e-3)
+    wanted = as_transformers_predicts(place, [picture])
+    np.testing.assert_allclose(as_served(place, [picture]), wanted, atol=2e-3)
+
+    geometry = geometry_for(str(place), "RGB")
+    assert geometry is not None
+    recipe = ImageClassification(LABELS, geometry.preprocessing(), geometry.shape)
+    recipe.export(recipe.build_model(str(place)), tmp_path / "out")
+    np.testing.assert_allclose(as_served(tmp_path / "out", [picture]), wanted, atol=2e-3)
+    np.testing.assert_allclose(as_transformers_predicts(tmp_path / "out", [picture]), wanted, atol=2e-3)
+
+
+def test_a_mean_of_0_is_one(tmp_path: Path) -> None:
+    place = pretrained_model(tmp_path / "model", image_mean=0.0, image_std=1.0)
+    recipe, columns = recipe_for("RGB"), rows("RGB")
+    recipe.build_model(str(place))
+    wanted = torch.from_numpy(columns["image"]).float() / 255
+    torch.testing.assert_close(recipe.batch(columns, CPU)["pixel_values"], wanted)
+
+
+def test_what_is_cut_out_of_less_is_not_guessed(tmp_path: Path) -> None:
+    place = pretrained_model(tmp_path / "model")
+    said = {"image_processor_type": "CLIPImageProcessor", **_CUT, "size": {"shortest_edge": SIZE - 4}}
+    (place / "preprocessor_config.json").write_text(json.dumps(said))
+    assert geometry_for(str(place), "RGB") == ImageGeometry(SIZE, "RGB")  # as its config.json has it
 
 
 OTHER_SIZE = 3 * SIZE

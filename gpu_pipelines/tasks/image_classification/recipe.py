@@ -25,6 +25,8 @@ from gpu_pipelines.tasks.image_classification.models import (
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
 from gpu_pipelines.tasks.image_preprocessor import (
     COLOR_MODE,
+    FLIPPED,
+    FLIPPING_CLASS,
     LEARNED_CHANNELS,
     PREPROCESSOR,
     SCALING,
@@ -163,7 +165,8 @@ class ImageClassification(Recipe):
             torch.tensor(each, device=images.device).view(1, -1, 1, 1)
             for each in (self._scaling.mean, self._scaling.deviation)
         )
-        return images.mul_(self._scaling.factor).sub_(mean).div_(deviation)
+        scaled = images.mul_(self._scaling.factor).sub_(mean).div_(deviation)
+        return scaled.flip(1) if self._scaling.flipped else scaled
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Mean cross entropy of a batch, in nats; of mixed images against both of their classes, by their shares."""
@@ -211,6 +214,8 @@ class ImageClassification(Recipe):
             said = {**said, **of_each, "do_convert_rgb": True, COLOR_MODE: "L"}
         if weights is not None:
             said[LEARNED_CHANNELS] = 1
+        if said.get(FLIPPED):
+            said = {"do_center_crop": False, **said, "image_processor_type": FLIPPING_CLASS}
         (directory / PREPROCESSOR).write_text(json.dumps(said, indent=2) + "\n", encoding="utf-8")
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[ImageClassification, nn.Module]:
