@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,8 +22,6 @@ LEARNED_CHANNELS = "learned_channels"
 FLIPPED, FLIPPING_CLASS = "do_flip_channel_order", "MobileViTImageProcessor"
 #: The entries that say how values are scaled, and in which order colours stand.
 SCALING = ("do_rescale", "rescale_factor", "do_normalize", "image_mean", "image_std", FLIPPED)
-#: Those without which the defaults of the class count, which transformers knows.
-_HAS_DEFAULTS = ("image_mean", "image_std", "size", "resample")
 #: What ConvNextImageProcessor makes of images from this side on: it crops smaller ones alone.
 _CONVNEXT_SQUASHES_FROM = 384
 _BILINEAR, _CONVNEXT_CROP, _LEVIT_SHARE, _POOLFORMER_CROP = 2, 224 / 256, 256 / 224, 0.9
@@ -68,7 +65,10 @@ def scaling_of(preprocessor: Mapping[str, Any], channels: int) -> Scaling:
 
 
 def read_preprocessor(name: str | Path) -> dict[str, Any]:
-    """The preprocessor of a model, empty where it has none.
+    """The preprocessor of a model in plain terms, empty where it has none.
+
+    Its class fills in what the file leaves out, and knows what a number for a size means: 256 is the shorter side for
+    CLIP's, and both sides for DeiT's.
 
     Args:
         name: a directory in Hugging Face layout, or a hub id.
@@ -82,18 +82,15 @@ def read_preprocessor(name: str | Path) -> dict[str, Any]:
         raw, _ = ImageProcessingMixin.get_image_processor_dict(found)
     except OSError:
         return {}
-    if all(entry in raw for entry in _HAS_DEFAULTS):
-        return in_plain_terms(raw)
     try:
-        return in_plain_terms({**AutoImageProcessor.from_pretrained(found).to_dict(), **raw})
+        return in_plain_terms({**raw, **AutoImageProcessor.from_pretrained(found, trust_remote_code=False).to_dict()})
     except (OSError, ValueError, ImportError, KeyError):  # it names no class that is known here
         return in_plain_terms(raw)
 
 
 def exported_preprocessor(directory: Path) -> dict[str, Any]:
-    """The preprocessor in the file of an exported model; empty where there is none."""
-    path = directory / PREPROCESSOR
-    return in_plain_terms(json.loads(path.read_text(encoding="utf-8"))) if path.is_file() else {}
+    """The same of an exported model, which no hub is asked for."""
+    return read_preprocessor(directory) if (directory / PREPROCESSOR).is_file() else {}
 
 
 def in_plain_terms(preprocessor: Mapping[str, Any]) -> dict[str, Any]:

@@ -393,13 +393,14 @@ def test_swin_says_how_large_its_images_have_to_be() -> None:
 
 _IMAGENET = {"image_mean": MEAN, "image_std": DEVIATION}
 _CUT = {"size": {"shortest_edge": SIZE}, "do_center_crop": True, "crop_size": {"height": SIZE, "width": SIZE}}
-#: Classes of transformers that compute with entries in a way of their own, as models on the hub name them.
+#: Classes of transformers that read entries in a way of their own, in the form of models on the hub.
 OWN_WAYS = {
+    "DeiTImageProcessor": {"size": 20, "do_center_crop": True, "crop_size": SIZE, **_IMAGENET},
     "ConvNextImageProcessor": {"size": {"shortest_edge": SIZE}, "crop_pct": 0.8, **_IMAGENET},
     "EfficientNetImageProcessor": {"size": {"height": SIZE, "width": SIZE}, "include_top": True, **_IMAGENET},
     "LevitImageProcessor": {**_CUT, **_IMAGENET},
     "MobileViTImageProcessor": {**_CUT, "size": {"shortest_edge": 20}},
-    "PoolFormerImageProcessor": {**_CUT, **_IMAGENET, "crop_pct": 0.7},
+    "PoolFormerImageProcessor": {"size": SIZE, "crop_size": SIZE, "crop_pct": 0.7, **_IMAGENET},
 }
 
 

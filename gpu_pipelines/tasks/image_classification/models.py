@@ -118,11 +118,11 @@ def shape_of_images(directory: Path, model: Any, usual: tuple[int, ...]) -> tupl
     """
     config = part_of_images(model.config)
     channels = getattr(config, "num_channels", None) or usual[0]
-    if geometry := geometry_in(exported_preprocessor(directory), "RGB"):
-        return (channels, geometry.size, geometry.size)
     size = getattr(config, "image_size", None)
-    if not size or takes_images_of(model, (channels, *usual[1:])):
-        return (channels, *usual[1:])
+    geometry = geometry_in(exported_preprocessor(directory), "RGB")
+    for sides in ((geometry.size, geometry.size) if geometry else usual[1:], usual[1:]):
+        if not size or takes_images_of(model, (channels, *sides)):
+            return (channels, *sides)
     return (channels, *(size if isinstance(size, (list, tuple)) else (size, size)))
 
 
