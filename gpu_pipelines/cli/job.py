@@ -67,6 +67,9 @@ def submit(
     prepared, settings = _prepared(options, arguments)
     _show_cost(prepared)
     _warn(prepared)
+    # The service names projects by their numbers, and logs are kept by their ids.
+    settings = replace(settings, project=prepared.project, region=prepared.region)
+    settings.require("project", "region")
     if dry_run:
         print_json(_as_sent(prepared))
         return
@@ -76,15 +79,11 @@ def submit(
     from gpu_pipelines.targets.vertex.vertex import Vertex
 
     if resource := prepared.spec.get("persistent_resource_id"):
-        there = replace(
-            settings, project=prepared.project, region=prepared.region, network=prepared.spec.get("network")
-        )
-        there.require("project", "region")
+        there = replace(settings, network=prepared.spec.get("network"))
         jobs = {prepared.name: prepared.spec["worker_pool_specs"]}
         print(told_resource(resource, jobs, there), file=sys.stderr)
     submitted = submit_job(prepared, settings)
-    # The service names projects by their numbers, and logs are kept by their ids.
-    target = Vertex(settings=replace(settings, project=prepared.project, region=prepared.region))
+    target = Vertex(settings=settings)
     page = custom_job_page(submitted)
     if not as_json:
         print(f"submitted {prepared.name}: {submitted}")

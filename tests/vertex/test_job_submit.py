@@ -15,6 +15,7 @@ from command_line import command
 from conftest import GPU_PIPELINES, set_variables
 from vertex_commands import put_persistent_resource
 
+from gpu_pipelines.project_settings import VARIABLES
 from gpu_pipelines.targets.vertex import jobs as vertex_jobs
 from gpu_pipelines.targets.vertex.jobs import REQUEST_LABEL
 
@@ -83,6 +84,18 @@ def test_a_dry_run_prints_the_request_and_sends_nothing(api: VertexApi) -> None:
     assert request["path"] == "/v1/projects/example-project/locations/us-central1/customJobs"
     assert request["body"]["jobSpec"]["workerPoolSpecs"][0]["machineSpec"]["acceleratorCount"] == 2
     assert api.state.requests == []
+
+
+@pytest.mark.parametrize("name", ["project", "region"])
+def test_a_dry_run_prints_no_request_without_an_address(
+    api: VertexApi, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    """It printed `projects/None`."""
+    for variable in VARIABLES[name]:
+        monkeypatch.delenv(variable, raising=False)
+    done = command("job", "submit", *JOB, "--dry-run")
+    assert (done.status, done.out) == (2, "")
+    assert f"No {name} is known" in done.err
 
 
 def test_an_unused_pool_between_two_others_reaches_the_service_empty(api: VertexApi, tmp_path: Path) -> None:
