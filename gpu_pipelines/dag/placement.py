@@ -24,6 +24,8 @@ TUNES = "tune-model"
 TRAINING_STEPS = (TRAINS, RUNS_SCRIPT, TUNES)
 #: The step before a search whose trials a service starts, each on machines of its own.
 BEGINS_STUDY = "begin-study"
+#: The step after it, which may train the best parameters once more.
+FINISHES_STUDY = "finish-study"
 #: The step that scores the checkpoints, each GPU with a whole model.
 EVALUATES = "evaluate-checkpoints"
 #: The step whose output `model` is the version in the registry.

@@ -15,15 +15,34 @@ from google.cloud import aiplatform_v1 as api
 from vertex_commands import PROJECT_FILE, command
 
 from gpu_pipelines.accelerators import load_catalog
-from gpu_pipelines.accelerators.spent import MachineTime
-from gpu_pipelines.targets.vertex.machine_times import times_of_job
+from gpu_pipelines.accelerators.spent import MachineTime, Spent
+from gpu_pipelines.targets.vertex.machine_times import launchers, planned_in, times_of_job
+from gpu_pipelines.targets.vertex.pipelines import parsed_spec
+from gpu_pipelines.targets.vertex.run_state import state_of
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 PARENT = "projects/example-project/locations/us-central1"
 RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
+SEARCH = Path(__file__).parents[2] / "compiled" / "tune_train_evaluate_upload" / "vertex" / "l4-1.yaml"
+LOOP = """
+from kfp import dsl
+
+from gpu_pipelines.components import accelerate, prepare_data, train_model
+
+
+@dsl.pipeline(name="loop")
+def loop(source: str):
+    prepared = prepare_data(source=source)
+    with dsl.ParallelFor([0.1, 0.01]) as rate:
+        accelerate(train_model(dataset=prepared.outputs["dataset"], learning_rate=rate), "l4:1", hours=2)
+"""
 BEGAN = datetime(2026, 11, 20, 8, 30, tzinfo=timezone.utc)
+
+
+def read_spec(path: Path) -> dict[str, Any]:
+    return parsed_spec(path.read_text(), path.name)
 
 
 def price(machine: str, kind: str = "on_demand") -> float:
@@ -129,6 +148,36 @@ def test_it_is_told_at_the_end_of_follow_and_by_runs_show_as_lines_and_as_a_page
     assert f"${price('g2-standard-48'):,.2f}" in shown.out
     assert "a machine that is not told" in page.read_text()
     assert "Planned before the run" in page.read_text()
+
+
+def test_a_search_costs_its_budget_at_most_and_more_than_one_job_has_no_limit_without_one(tmp_path: Path) -> None:
+    spec = read_spec(SEARCH)
+    search = planned_in(spec, "us-central1", {"budget": 7.0})
+    evaluation = search["evaluate-checkpoints"].at_most
+    assert evaluation == pytest.approx(24 * price("g2-standard-8"))
+    assert Spent(planned=search).at_most == pytest.approx(7 + evaluation)
+    spec["root"]["inputDefinitions"]["parameters"]["budget"]["defaultValue"] = 5.0
+    assert Spent(planned=planned_in(spec, "us-central1")).at_most == pytest.approx(5 + evaluation)
+    assert Spent(planned=planned_in(spec, "us-central1", {"budget": 0.0})).at_most is None, "any trial has 24 hours"
+    (tmp_path / "loop.py").write_text(LOOP)
+    where = ("--target", "vertex", "--image", "us-docker.pkg.dev/p/i/steps:1", "-o", "loop.yaml")
+    done = command_line_command("compile", "loop.py", *where, cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert planned_in(read_spec(tmp_path / "loop.yaml"), "us-central1")["train-model"].at_most is None
+
+
+def test_trials_are_of_the_step_that_searches_and_a_branch_that_was_not_taken_does_not_wait() -> None:
+    spec = read_spec(SEARCH)
+    assert launchers(spec)["study"] == "hyperparameter-tuning-job"
+    states = {"finish-study": "PENDING", "finish-study-2": "SUCCEEDED"}
+    details = [
+        {"task_id": number, "parent_task_id": 1, "task_name": name, "state": state}
+        for number, (name, state) in enumerate(states.items(), 2)
+    ]
+    job = api.PipelineJob(pipeline_spec=spec, job_detail={"task_details": details}, state="PIPELINE_STATE_RUNNING")
+    assert {step.name: step.state for step in state_of(job).steps}["finish-study"] == "waiting"
+    job.state = api.PipelineState.PIPELINE_STATE_SUCCEEDED
+    assert {step.name: step.state for step in state_of(job).steps}["finish-study"] == "not triggered"
 
 
 @pytest.fixture

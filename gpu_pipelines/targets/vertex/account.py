@@ -45,17 +45,18 @@ def account_of_run(name: str, settings: ProjectSettings) -> RunAccount:
     run = state_of(job)
     times = times_of_run(run, job, settings)
     failed = next((step for step in run.steps if step.state == "failed"), None)
+    values = job.runtime_config.parameter_values
     account = RunAccount(
         run=short,
         target="vertex",
         state=run.state,
         steps=[StepAccount(step.name, step.state, step.seconds) for step in run.steps],
-        spent=spent_on(times, NOT_COUNTED, planned_in(_spec_of(job), settings.region)),
+        spent=spent_on(times, NOT_COUNTED, planned_in(_spec_of(job), settings.region, values)),
         began=job.start_time or None,
         ended=job.end_time if run.ended and job.end_time else None,
         error=run.error or (f"{failed.name} failed: {failed.error}" if failed else ""),
         page=console.run_page(name),
-        tracking=str(job.runtime_config.parameter_values.get("tracking") or ""),
+        tracking=str(values.get("tracking") or ""),
         tracked=_tracked(job),
     )
     return account.with_bill(RUN_LABEL, str(job.labels.get(RUN_LABEL) or ""), settings)

@@ -10,6 +10,7 @@ from typing import Any
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.cost import LEFT_OUT, estimate_cost
 from gpu_pipelines.accelerators.spent import OF_A_RESOURCE, MachineTime, Planned
+from gpu_pipelines.dag.placement import FINISHES_STUDY
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
@@ -19,7 +20,7 @@ from gpu_pipelines.google_cloud.connection import (
     tried_again,
 )
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import step_components
+from gpu_pipelines.targets.own.placed import Step, steps_in
 from gpu_pipelines.targets.vertex.fallback import choices_in
 from gpu_pipelines.targets.vertex.machines import machines_of
 from gpu_pipelines.targets.vertex.run_state import RunState, StepState
@@ -29,6 +30,8 @@ from gpu_pipelines.targets.vertex.run_state import RunState, StepState
 RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
 #: What the figures of Vertex AI do not have in them.
 NOT_COUNTED = (*LEFT_OUT, "the fee for a run of a pipeline", "the containers that wait for the jobs of steps")
+#: The parameter of a pipeline that says what its search may cost.
+_BUDGET = "budget"
 _STRATEGIES = {"SPOT": "spot", "LOW_COST": "spot", "FLEX_START": "flex-start"}
 _RESERVED = ("ANY_RESERVATION", "SPECIFIC_RESERVATION")
 
@@ -63,7 +66,7 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
         step = step_by_job.get(name) or step_by_name.get(each.display_name) or str(each.display_name)
         found_times += times_of_job(step, each, name.split("/")[3])
     for tuning in _labelled(client.list_hyperparameter_tuning_jobs, job, settings):
-        found_times += _of_trials(tuning, region)
+        found_times += _of_trials(step_by_name.get(tuning.display_name, str(tuning.display_name)), tuning, region)
     known = {time.step for time in found_times}
     found_times += [_of_container(step, region) for step in run.steps if step.task not in known and _has_run(step)]
     order = [step.task for step in run.steps]
@@ -83,32 +86,66 @@ def times_of_job(step: str, job: Any, region: str) -> list[MachineTime]:
     return _of_pools(step, str(job.name), job.job_spec, _seconds(job), region)
 
 
-def planned_in(spec: Mapping[str, Any], region: str | None) -> dict[str, Planned]:
-    """What the steps of a compiled pipeline were to cost at most, as it was told before the run."""
+def planned_in(
+    spec: Mapping[str, Any], region: str | None, values: Mapping[str, Any] | None = None
+) -> dict[str, Planned]:
+    """What the steps of a compiled pipeline were to cost at most, as it was told before the run.
+
+    Args:
+        spec: the pipeline.
+        region: where it runs.
+        values: of its parameters that were given.
+    """
     try:
         machines = machines_of(spec, region)
     except UserError:  # compiled by another version, for machines that its catalog had
         return {}
     found, choices_by_step = {}, choices_in(spec)
+    searching, repeated = _searching(spec), {_component_of(step) for step in steps_in(spec) if step.in_loop}
+    budget = _budget(spec, values or {}) if searching else None
     for each in machines:
         cost = estimate_cost(each.plan)
         price = cost.per_hour(cost.here) if cost and cost.here else None
         choices, max_price = choices_by_step.get(each.step, ([], None))
         dearest = max((choice.per_hour for choice in choices if choice.per_hour), default=price)
         if dearest is not None and not each.persistent_resource:
-            # Several may run one after the other, each for as long as it may.
-            hours = each.plan.hours if len(choices) <= 1 else None
-            found[each.step] = Planned(dearest, hours, max_price)
+            # Each of several jobs may run for as long as it may: choices, trials, turns of a loop.
+            is_one_job = len(choices) <= 1 and each.step not in searching | repeated
+            limit = budget if each.step in searching else max_price
+            found[each.step] = Planned(dearest, each.plan.hours if is_one_job else None, limit)
     return found
 
 
+def _searching(spec: Mapping[str, Any]) -> set[str]:
+    """The components of a search, which has one budget: its trials, and what trains the best one longer."""
+    components = {key.removeprefix("comp-"): each for key, each in spec["components"].items()}
+    return {
+        name
+        for name, each in components.items()
+        if name == FINISHES_STUDY or "max_trial_count" in each.get("inputDefinitions", {}).get("parameters", {})
+    }
+
+
+def _budget(spec: Mapping[str, Any], values: Mapping[str, Any]) -> float | None:
+    """What the search of a run may cost; None for no limit."""
+    declared = spec["root"].get("inputDefinitions", {}).get("parameters", {}).get(_BUDGET, {})
+    return float(values.get(_BUDGET, declared.get("defaultValue")) or 0) or None
+
+
+def _component_of(step: Step) -> str:
+    return str(step.task["componentRef"]["name"]).removeprefix("comp-")
+
+
 def launchers(spec: Any) -> dict[str, str]:
-    """The tasks that launch a custom job, by the display name that they give it."""
+    """The tasks that launch custom jobs, their own or those of trials, by the display name that they give the job."""
     found = {}
-    for name, component in step_components(spec).items():
-        parameters = component.get("inputDefinitions", {}).get("parameters", {})
-        if "worker_pool_specs" in parameters and "defaultValue" in parameters["display_name"]:
-            found[str(parameters["display_name"]["defaultValue"])] = name
+    for step in steps_in(spec):
+        parameters = step.spec.get("inputDefinitions", {}).get("parameters", {})
+        if "worker_pool_specs" in parameters:
+            default = parameters.get("display_name", {}).get("defaultValue")
+            name = step.inputs.get("display_name", {}).get("runtimeValue", {}).get("constant", default)
+            if name is not None:
+                found[str(name)] = step.name
     return found
 
 
@@ -129,12 +166,10 @@ def _custom_job(client: Any, name: str) -> Any:
         return None
 
 
-def _of_trials(tuning: Any, region: str) -> Iterator[MachineTime]:
+def _of_trials(step: str, tuning: Any, region: str) -> Iterator[MachineTime]:
     """The machines of the trials of a tuning job."""
     for trial in tuning.trials:
-        yield from _of_pools(
-            str(tuning.display_name), f"trial {trial.id}", tuning.trial_job_spec, _seconds(trial), region
-        )
+        yield from _of_pools(step, f"trial {trial.id}", tuning.trial_job_spec, _seconds(trial), region)
 
 
 def _of_pools(step: str, job: str, spec: Any, seconds: float, region: str) -> list[MachineTime]:

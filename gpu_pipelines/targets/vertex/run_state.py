@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpu_pipelines.targets.compiled import step_components, without_turns
@@ -94,12 +94,18 @@ def state_of(job: Any) -> RunState:
     details = [each for each in details if without_turns(each.task_name) in names]
     called = _names_of(details)
     state = job.state.name
-    return RunState(
+    run = RunState(
         name=job.name,
         state=RUN_ENDS.get(state, state.removeprefix("PIPELINE_STATE_").lower()),
         steps=tuple(_step(detail, called[detail.task_id]) for detail in sorted(details, key=_begun)),
         error=job.error.message,
     )
+    return replace(run, steps=tuple(map(_never_begun, run.steps))) if run.ended else run
+
+
+def _never_begun(step: StepState) -> StepState:
+    """A step of a run that has ended: the service leaves one as it was whose branch was not taken."""
+    return replace(step, state="not triggered") if step.state == "waiting" else step
 
 
 def _names_of(details: Sequence[Any]) -> dict[int, str]:
