@@ -272,9 +272,12 @@ def nearest(value: str, valid: Iterable[str], also: Iterable[str] = (), otherwis
     import difflib
 
     names = list(valid)
-    close = difflib.get_close_matches(value[:64], [*names, *also], n=1)
+    close = difflib.get_close_matches(value[:64], [*names, *also])
     if close:
-        return f"Did you mean {close[0]!r}?"
+        # `batch_size` is as much of `global_batch_size` as of `micro_batch_size`, whichever is the shorter.
+        ends = [name for name in close if name.endswith(value)]
+        meant = ends if close[0] in ends else close[:1]
+        return f"Did you mean {' or '.join(map(repr, meant))}?"
     return f"Valid: {', '.join(names)}." if otherwise is None else otherwise
 
 

@@ -13,10 +13,13 @@ from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.space import space_of
 from gpu_pipelines.yaml_output import comment, yaml_text
 
 _PIPELINE = "tune_train_evaluate_upload"
+#: What the command searches for, as long as it names no other task.
+_TASK = "image_classification"
 #: What stands for the data, which the old job read by itself.
 _SOURCE = "gs://YOUR-BUCKET/DATA"
 
@@ -84,10 +87,12 @@ def study_of(
         name = str(parameter.get("parameterName", ""))
         try:
             entry = _dimension(parameter)
-            space_of({name: entry})
+            if wrong := space_of({name: entry}).problems(TrainingSettings(), _TASK, processes=0):
+                raise UserError.of_all(wrong)
             space[name] = entry
         except UserError as error:
-            left_out[name] = f"{error.problem} {error.remedy}".removeprefix("The search space: ").strip()
+            why = f"{error.problem} {error.remedy}".strip()
+            left_out[name] = why.removeprefix("The search space: ").removeprefix("In the search space: ")
     if not space:
         return None
     options = ["--trials", str(given.get("maxTrials", 1)), "--parallel", str(given.get("maxParallelTrials", 1))]

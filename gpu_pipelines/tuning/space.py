@@ -186,7 +186,8 @@ def space_and_problems(entries: Mapping[str, Any], what: str = "The search space
 def _dimension(name: str, entry: Any, declared: Mapping[str, Parameter], problems: list[str]) -> Dimension | None:
     before = len(problems)
     if name not in declared:
-        problems.append(f"There is no parameter {name[:80]!r} of train_model. {nearest(name, declared)}")
+        shaping = [each for each in declared if each not in NOT_SHAPING]
+        problems.append(f"There is no parameter {name[:80]!r} of train_model. {nearest(name, shaping)}")
     elif name in NOT_SHAPING:
         problems.append(f"{name} says how a training is carried out, not what comes of it. Give it beside the space.")
     if not isinstance(entry, Mapping):

@@ -403,6 +403,7 @@ def test_a_later_value_wins_wherever_it_stands(real_pipeline: Any, tmp_path: Pat
     ("given", "message"),
     [
         ('advanced={"paking": false}', "There is no parameter 'paking'. Did you mean 'packing'?"),
+        ('advanced={"batch_size": 8}', "Did you mean 'micro_batch_size' or 'global_batch_size' or"),
         ('advanced={"keep_last": 1.5}', "keep_last takes a whole number"),
         ('advanced={"packing": null}', "packing takes true or false"),
         ("advanced=[1]", "advanced takes a mapping"),

@@ -61,6 +61,15 @@ def test_values_of_one_and_of_another_type_are_taken_or_left_out() -> None:
     assert migrated(custom()).study is None
 
 
+def test_what_would_refuse_the_command_is_left_out_with_what_was_probably_meant() -> None:
+    adam = {**KIND, "categoricalValues": ["adam", "sgd"]}
+    found = migrated(tuned(RATE, adam, {**BATCH, "parameterName": "batch_size"})).study
+    assert found is not None
+    assert list(found.space) == ["learning_rate"]
+    assert found.left_out["optimizer"] == "optimizer is 'adam'. Did you mean 'adamw'?"
+    assert found.left_out["batch_size"].endswith("Did you mean 'global_batch_size'?"), "the micro-batch shapes nothing"
+
+
 def test_the_command_writes_the_space_beside_the_config(tmp_path: Path) -> None:
     old = {"jobId": "search", "trainingInput": tuned(RATE, KIND, LAYERS, maxTrials=4)}
     old = {"jobId": "search", **tuned(RATE, KIND, LAYERS, maxTrials=4)} if "trainingInput" in tuned(RATE) else old
