@@ -25,6 +25,11 @@ from gpu_pipelines.migration.job_fields import (
 )
 from gpu_pipelines.yaml_input import node_of, read_text, text_of
 
+#: What takes the configs of Vertex AI, by a field that they begin with.
+_COMMANDS_OF_VERTEX = {
+    "workerPoolSpecs": "gpu-pipelines job submit --config",
+    "trialJobSpec": "gcloud ai hp-tuning-jobs create --config",
+}
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 #: Whole numbers of the API have at most 64 bits.
 _LARGEST = 2**63 - 1
@@ -37,6 +42,11 @@ def read_job_file(path: Path) -> dict[str, Any]:
     Raises:
         UserError: the file cannot be read, or is no job.
     """
+    if path.suffix == ".py":
+        raise UserError(
+            f"{path} is a program, and no config of a job.",
+            f"Jobs of AI Platform Training are migrated. A pipeline runs as it is: gpu-pipelines run {path}.",
+        )
     return read_job(read_text(path, f"The file {path}"), str(path))
 
 
@@ -68,8 +78,9 @@ def _look_at_the_top(document: dict[Any, Any], origin: str) -> None:
     """Refuses files of other kinds in words that say which."""
     if "trainingInput" not in document and any(name in TRAINING_INPUT.fields for name in document):
         raise UserError(f"{origin} has the fields of a training at its top.", "Put them below trainingInput:.")
-    if "workerPoolSpecs" in document or "trialJobSpec" in document:
-        raise UserError(f"{origin} is a config of Vertex AI already.", "Submit it with gpu-pipelines job submit.")
+    for field, command in _COMMANDS_OF_VERTEX.items():
+        if field in document:
+            raise UserError(f"{origin} is a config of Vertex AI already.", f"Submit it with {command}.")
     if document.get("predictionInput"):
         raise UserError(f"{origin} is a batch prediction; only trainings are migrated here.")
 

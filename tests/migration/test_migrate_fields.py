@@ -18,6 +18,11 @@ from gpu_pipelines.project_settings import ProjectSettings
 KEY = "projects/p/locations/l/keyRings/r/cryptoKeys/k"
 
 
+def test_a_program_is_told_from_a_file_that_is_not_yaml(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"is a program, and no config of a job.\n.*gpu-pipelines run .*\.py"):
+        read_job_file(tmp_path / "pipeline.py")
+
+
 def test_scale_tiers_are_expanded_and_what_is_from_memory_is_said() -> None:
     def pools(tier: str) -> list[tuple[Any, ...]]:
         found = migrated({"scaleTier": tier, "masterConfig": {"imageUri": IMAGE}, "region": "us-central1"})
@@ -241,7 +246,8 @@ def test_merge_keys_are_resolved_as_gcloud_does() -> None:
         ("a: [", "not YAML"),
         ("- a", "not a mapping"),
         ("scaleTier: BASIC", "Put them below trainingInput"),
-        ("workerPoolSpecs: []", "of Vertex AI already"),
+        ("workerPoolSpecs: []", "of Vertex AI already.\n  Submit it with gpu-pipelines job submit --config"),
+        ("trialJobSpec: {}", "of Vertex AI already.\n  Submit it with gcloud ai hp-tuning-jobs create --config"),
         ("predictionInput: {region: x}", "batch prediction"),
         ("trainingInputs: {}", "Did you mean 'trainingInput'"),
         ("trainingInput: {scaleTier: [CUSTOM]}", "takes one value"),
