@@ -162,6 +162,25 @@ def test_an_accelerator_that_no_step_takes_is_refused(target: str, told: str) ->
     assert told in done.err
 
 
+def test_an_accelerator_is_not_passed_over_where_the_author_names_others_for_all_steps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(
+        "from kfp import dsl\nfrom gpu_pipelines.components import accelerate, prepare_data, train_model\n\n"
+        '@dsl.pipeline(name="own")\ndef own(source: str):\n    data = prepare_data(source=source).outputs["dataset"]\n'
+        '    accelerate(train_model(dataset=data), "l4:2")\n'
+    )
+    target = ("--target", "vertex", *IMAGE, "-o", "own.yaml")
+    refused = command("compile", "own.py", *target, "--accelerator", "t4:1")
+    assert refused.status == 2
+    assert "--accelerator t4:1 is for no step of this pipeline" in refused.err
+    for taken in ("train-model=t4:1", "l4:2"):
+        done = command("compile", "own.py", *target, "--accelerator", taken)
+        assert done.status == 0, done.err
+        assert ("NVIDIA_L4" in Path("own.yaml").read_text()) == (taken == "l4:2")
+
+
 def test_here_the_command_says_what_is_used_in_place_of_the_gpus_of_the_author() -> None:
     steps = own_pipeline(MINE).steps
     assert plans_here(steps, "cpu:1")["train-model"].spec == "cpu:1"

@@ -174,11 +174,14 @@ def plans_by(
         return wish.plan(region)
 
     wanted = wishes(steps, options.accelerator, Wish(**options.bought))
-    _, others = named_accelerators(options.accelerator)
-    if others and not wanted:
+    named, others = named_accelerators(options.accelerator)
+    of_command = {_step_named(name, steps).name for name in named}
+    # What scores goes by what trains, and an author wins over what is for all.
+    left = [step for step in steps if step.name in wanted.keys() - of_command and not step.scores]
+    if others and not any(step.wish is None or step.wish.spec in ("", others) for step in left):
         raise UserError(
             f"--accelerator {others} is for no step of this pipeline: none trains or is in accelerate(task), or all "
-            "have accelerators that KFP was told of.",
+            "have accelerators that their author, KFP or --accelerator STEP=… names.",
             "Name a step, --accelerator STEP=…, put accelerate(task) around one, or leave it out.",
         )
     return planned(steps, wanted, plan, lambda training: options.evaluation(training) or evaluation(training))
