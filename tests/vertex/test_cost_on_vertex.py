@@ -132,6 +132,23 @@ def test_each_try_is_priced_as_it_was_bought_beside_what_was_planned(
     assert any("fee for a run of a pipeline" in each for each in cost["left_out"])
 
 
+def test_a_step_whose_jobs_never_had_machines_has_no_machine_of_unknown_price(
+    vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    job = submitted(vertex_api, tmp_path)
+    state = vertex_api.state.pipeline_jobs
+    label = {RUN_LABEL: job.labels[RUN_LABEL]}
+    put_job(vertex_api, "train-model", [pool("g2-standard-48", 4)], 0.0, state="FAILED", **label)
+    for task in ("check-request", "train-model"):
+        state.set_task(job.name, task, "RUNNING")
+        state.set_task(job.name, task, "FAILED")
+    for detail in state.one(job.name).job_detail.task_details:
+        detail.end_time = detail.start_time and detail.start_time + timedelta(minutes=3)
+    state.end(job.name, "FAILED")
+    done = command(vertex_api, tmp_path, "runs", "show", job.name.rpartition("/")[2], "--target", "vertex", "--json")
+    assert json.loads(done.out)["cost"]["without_price"] == ["check-request"]
+
+
 def test_it_is_told_at_the_end_of_follow_and_by_runs_show_as_lines_and_as_a_page(
     vertex_api: VertexApi, ended: Any, tmp_path: Path
 ) -> None:

@@ -60,15 +60,20 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
         if found := _custom_job(client, name):
             jobs[name] = found
     found_times = []
+    step_by_job = {
+        name: step_by_job.get(name) or step_by_name.get(each.display_name) or str(each.display_name)
+        for name, each in jobs.items()
+    }
     # As they came one after another; those that never ran have no time, and no price.
     begun = {name: each for name, each in jobs.items() if each.start_time}
     for name, each in sorted(begun.items(), key=lambda named: named[1].start_time):
-        step = step_by_job.get(name) or step_by_name.get(each.display_name) or str(each.display_name)
-        found_times += times_of_job(step, each, name.split("/")[3])
+        found_times += times_of_job(step_by_job[name], each, name.split("/")[3])
     for tuning in _labelled(client.list_hyperparameter_tuning_jobs, job, settings):
         found_times += _of_trials(step_by_name.get(tuning.display_name, str(tuning.display_name)), tuning, region)
-    known = {time.step for time in found_times}
-    found_times += [_of_container(step, region) for step in run.steps if step.task not in known and _has_run(step)]
+    # The container of a step with a job only waits for it, and an importer has none.
+    known = {*step_by_job.values(), *(time.step for time in found_times)}
+    others = {step.name for step in steps_in(job.pipeline_spec)} - known
+    found_times += [_of_container(step, region) for step in run.steps if step.task in others and _has_run(step)]
     order = [step.task for step in run.steps]
     return sorted(found_times, key=lambda time: order.index(time.step) if time.step in order else len(order))
 
