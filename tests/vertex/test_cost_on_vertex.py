@@ -186,6 +186,9 @@ def test_a_search_costs_its_budget_at_most_and_more_than_one_job_has_no_limit_wi
 def test_trials_are_of_the_step_that_searches_and_a_branch_that_was_not_taken_does_not_wait() -> None:
     spec = read_spec(SEARCH)
     assert launchers(spec)["study"] == "hyperparameter-tuning-job"
+    tasks = spec["root"]["dag"]["tasks"]
+    twice = {**tasks, "another": tasks["hyperparameter-tuning-job"]}
+    assert "study" not in launchers({**spec, "root": {"dag": {"tasks": twice}}}), "whose is not told by the name"
     states = {"finish-study": "PENDING", "finish-study-2": "SUCCEEDED"}
     details = [
         {"task_id": number, "parent_task_id": 1, "task_name": name, "state": state}

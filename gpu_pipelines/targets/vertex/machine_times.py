@@ -142,16 +142,18 @@ def _component_of(step: Step) -> str:
 
 
 def launchers(spec: Any) -> dict[str, str]:
-    """The tasks that launch custom jobs, their own or those of trials, by the display name that they give the job."""
-    found = {}
+    """The tasks that launch custom jobs, their own or those of trials, by the display name that they give the job.
+
+    A name that several give tells nothing of whose job it is, and is left out.
+    """
+    found: dict[str, list[str]] = {}
     for step in steps_in(spec):
         parameters = step.spec.get("inputDefinitions", {}).get("parameters", {})
         if "worker_pool_specs" in parameters:
             default = parameters.get("display_name", {}).get("defaultValue")
             name = step.inputs.get("display_name", {}).get("runtimeValue", {}).get("constant", default)
-            if name is not None:
-                found[str(name)] = step.name
-    return found
+            found.setdefault(str(name), []).append(step.name)
+    return {name: steps[0] for name, steps in found.items() if len(steps) == 1}
 
 
 def _labelled(list_jobs: Any, job: Any, settings: ProjectSettings) -> Iterator[Any]:
