@@ -17,6 +17,8 @@ _ON_THE_ACCELERATOR = (TRAINS, RUNS_SCRIPT, TUNES, EVALUATES, PREDICTS)
 #: What a run on this machine is priced with where nobody chooses.
 DEFAULT = "l4:1"
 _POOLS = "worker_pool_specs"
+#: What the API calls Spot, now and before.
+_SPOT = ("SPOT", "LOW_COST")
 
 
 @dataclass(frozen=True)
@@ -97,26 +99,37 @@ def cost_of_jobs(spec: Mapping[str, Any], tasks: Sequence[Task], region: str) ->
     Returns:
         The cost; None where no task names machines with a known price.
     """
-    catalog, pools = load_catalog(), dict(_pools(spec))
+    catalog, jobs = load_catalog(), dict(_jobs(spec))
     lines, sources = [], set()
     for task in tasks:
-        prices = [_priced(pool, region, catalog) for pool in pools.get(task.name.partition("-#")[0], ())]
-        known = [(machine, price) for machine, price in prices if price is not None and price.on_demand is not None]
-        if not known or len(known) < len(prices) or not task.seconds:
+        pools, is_spot = jobs.get(task.name.partition("-#")[0], ([], False))
+        prices = [_priced(pool, region, catalog) for pool in pools]
+        per_hour = [usd for _, price in prices if (usd := _usd(price, is_spot)) is not None]
+        if not per_hour or len(per_hour) < len(prices) or not task.seconds:
             continue
-        per_hour = sum(price.on_demand or 0 for _, price in known)
-        sources |= {source for _, price in known for source in price.sources}
-        lines.append(Line(task.label, ", ".join(machine for machine, _ in known), per_hour, task.seconds))
+        sources |= {source for _, price in prices if price is not None for source in price.sources}
+        machines = ", ".join(machine for machine, _ in prices)
+        lines.append(Line(task.label, f"{machines}, spot" if is_spot else machines, sum(per_hour), task.seconds))
     return Cost(lines, region, f"list prices of {catalog.as_of(sources) or 'unknown date'}") if lines else None
 
 
-def _pools(spec: Mapping[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The worker pools of each task that names some."""
-    for part in (spec.get("root", {}), *spec.get("components", {}).values()):
+def _jobs(spec: Mapping[str, Any]) -> Iterator[tuple[str, tuple[list[dict[str, Any]], bool]]]:
+    """The worker pools of each task that has some, given to it or of its component, and whether they are on Spot."""
+    components = spec.get("components", {})
+    for part in (spec.get("root", {}), *components.values()):
         for name, task in part.get("dag", {}).get("tasks", {}).items():
-            value = task.get("inputs", {}).get("parameters", {}).get(_POOLS, {}).get("runtimeValue", {})
-            if isinstance(pools := value.get("constant"), list):
-                yield name, [pool for pool in pools if isinstance(pool, dict) and pool.get("machine_spec")]
+            component = components.get(task.get("componentRef", {}).get("name"), {})
+            declared = component.get("inputDefinitions", {}).get("parameters", {})
+            values = {key: each.get("defaultValue") for key, each in declared.items()}
+            for key, given in task.get("inputs", {}).get("parameters", {}).items():
+                values[key] = given.get("runtimeValue", {}).get("constant")
+            if isinstance(pools := values.get(_POOLS), list):
+                used = [pool for pool in pools if isinstance(pool, dict) and pool.get("machine_spec")]
+                yield name, (used, values.get("strategy") in _SPOT)
+
+
+def _usd(price: RegionPrice | None, is_spot: bool) -> float | None:
+    return None if price is None else price.spot if is_spot else price.on_demand
 
 
 def _priced(pool: Mapping[str, Any], region: str, catalog: Catalog) -> tuple[str, RegionPrice | None]:

@@ -11,11 +11,15 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 from conftest import gpu_pipelines
 from console_of_tests import CONSOLE, Page, evaluated, made_run, now, registered
 
+from gpu_pipelines.accelerators import load_catalog
+from gpu_pipelines.console.cost import cost_of_jobs
 from gpu_pipelines.console.forms import checked, given_in
 from gpu_pipelines.console.local_runs import LocalRuns
+from gpu_pipelines.console.shown import Task
 
 FILE = """
 pipelineInfo: {name: small, description: Doubles a number.}
@@ -124,6 +128,26 @@ def test_the_page_of_a_run_has_its_tasks_inputs_outputs_and_cost(tmp_path: Path)
     assert 'role="alert"' in page.text("/runs/local/one?accelerator=nonsense:1")
     assert "<h1>report</h1>" in page.text("/runs/local/one/page/report")
     assert page.text("/runs/local/one/page/logs/train-model.log") == "train-model says hello\n"
+
+
+@pytest.mark.parametrize("strategy", ["SPOT", "STANDARD"])
+def test_a_job_costs_as_the_machines_of_its_steps_are_bought(strategy: str) -> None:
+    compiled = Path(__file__).parents[2] / "compiled" / "train_evaluate_upload" / "vertex"
+    spec = yaml.safe_load((compiled / "text_classification" / "l4-1.yaml").read_text())
+    for name in ("train-model", "evaluate-checkpoints"):
+        declared = spec["components"][f"comp-{name}"]["inputDefinitions"]["parameters"]
+        declared["strategy"]["defaultValue"] = strategy
+        # Without a parameter for the image, the machines are those of the component alone.
+        given = spec["root"]["dag"]["tasks"][name]["inputs"]["parameters"].pop("worker_pool_specs")
+        declared["worker_pool_specs"]["defaultValue"] = given["runtimeValue"]["constant"]
+    took = {"prepare-data": 60.0, "train-model": 3600.0, "evaluate-checkpoints": 1800.0}
+    cost = cost_of_jobs(spec, [Task(name, name, "succeeded", seconds) for name, seconds in took.items()], "us-central1")
+    assert cost is not None
+    price = load_catalog().prices[("g2-standard-8", "machine", "us-central1")]
+    an_hour = price.spot if strategy == "SPOT" else price.on_demand
+    assert [line.task for line in cost.lines] == ["train-model", "evaluate-checkpoints"]
+    assert cost.usd == pytest.approx(1.5 * (an_hour or 0))
+    assert cost.lines[0].machine.endswith("spot") == (strategy == "SPOT")
 
 
 def test_a_log_comes_as_it_is_written_in_whole_lines(tmp_path: Path) -> None:
