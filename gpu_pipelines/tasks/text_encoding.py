@@ -273,9 +273,10 @@ class TextEncoder:
         A template that writes the same whatever follows shows it by the text up to the answer and with it. One that
         does not, as where the thoughts of earlier answers are left out, shows it when the answer is another one.
         """
-        before = self._rendered(chat, chat.messages[:number], add_generation_prompt=True)
+        # transformers renders no conversation without messages.
+        before = self._rendered(chat, chat.messages[:number], add_generation_prompt=True) if number else ""
         after = self._rendered(chat, chat.messages[: number + 1])
-        if after.startswith(before) and whole.startswith(after):
+        if before and after.startswith(before) and whole.startswith(after):
             return len(before), len(after)
         other = {"role": chat.messages[number]["role"], "content": _ANOTHER_ANSWER}
         changed = self._rendered(chat, [*chat.messages[:number], other, *chat.messages[number + 1 :]])
@@ -287,7 +288,7 @@ class TextEncoder:
         ending = "|".join(re.escape(str(token)) for token in self._tokenizer.added_tokens_decoder.values())
         if ending and (closing := re.compile(rf"\s*(?:{ending})\s*").match(whole, end)):
             end = closing.end()
-        return min(start, len(before)) if whole.startswith(before) else start, end
+        return min(start, len(before)) if before and whole.startswith(before) else start, end
 
     def _rendered(self, chat: Chat, messages: list[dict[str, Any]], add_generation_prompt: bool = False) -> str:
         return self._tokenizer.apply_chat_template(

@@ -67,14 +67,16 @@ def learned(tokenizer: Any, encoded: Any) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["llama3", "gemma3", "phi3", "cohere2", "qwen3_instruct_2507"])
-@pytest.mark.parametrize("number", [1, 2, 4])
+@pytest.mark.parametrize(("number", "begin"), [(1, 0), (2, 0), (4, 0), (4, 1)])
 def test_of_a_template_without_marks_is_learned_what_trl_learns_of_its_marked_one(
-    name: str, number: int, encoder_of: Any
+    name: str, number: int, begin: int, encoder_of: Any
 ) -> None:
+    if name in ("gemma3", "cohere2") and begin:
+        pytest.skip("the template refuses a conversation that begins with an answer")
     encoder, tokenizer = encoder_of(name)
-    encoded = encoder.chat(Chat(turns(number)))
+    encoded = encoder.chat(Chat(turns(number)[begin:]))
     marked = tokenizer.apply_chat_template(
-        turns(number),
+        turns(number)[begin:],
         chat_template=template_of_trl(f"{name}_training"),
         tokenize=True,
         return_dict=True,
