@@ -39,7 +39,8 @@ class Chat:
     """A conversation, of which the answers of the assistant are learned.
 
     Attributes:
-        messages: each with `role` and `content`, or with what else the chat template knows, such as `tool_calls`.
+        messages: each with `role` and `content`, or with what else the chat template knows, such as `tool_calls`; an
+            answer whose `weight` is 0 is not learned.
         tools: JSON schemas of the functions that the assistant may call; None for none.
         given: so many messages at the beginning are the prompt, of which nothing is learned.
     """
@@ -47,6 +48,21 @@ class Chat:
     messages: list[dict[str, Any]]
     tools: list[Any] | None = None
     given: int = 0
+
+    @property
+    def learned(self) -> list[int]:
+        """Places of the answers that are learned."""
+        return [place for place in self._answers if self.messages[place].get("weight", 1)]
+
+    @property
+    def passed_over(self) -> list[int]:
+        """Places of the answers behind the prompt that are not."""
+        return [place for place in self._answers if not self.messages[place].get("weight", 1)]
+
+    @property
+    def _answers(self) -> list[int]:
+        places = range(self.given, len(self.messages))
+        return [place for place in places if self.messages[place]["role"] == "assistant"]
 
 
 class Composed(ABC):
@@ -218,8 +234,11 @@ class TextEncoder:
                 tokens, targets = found["input_ids"], found["assistant_masks"]
                 given = self._given_tokens(chat, tokens)
                 targets = [0] * given + targets[given:]
+                if chat.passed_over:
+                    _, others = self._answers_by_rendering(chat, chat.passed_over)
+                    targets = [int(a and not b) for a, b in zip(targets, others, strict=True)]
             else:
-                tokens, targets = self._answers_by_rendering(chat)
+                tokens, targets = self._answers_by_rendering(chat, chat.learned)
         except CannotEncodeError:
             raise
         except Exception as error:  # a template raises what it likes
@@ -252,19 +271,15 @@ class TextEncoder:
             return 0
         return shared_length(self._template_tokens(chat.messages[: chat.given], chat.tools, asks=True), tokens)
 
-    def _answers_by_rendering(self, chat: Chat) -> tuple[list[int], list[int]]:
-        """Where a template does not mark the answers: what the text has of each of them."""
+    def _answers_by_rendering(self, chat: Chat, places: list[int]) -> tuple[list[int], list[int]]:
+        """The tokens of a conversation, and which are of the answers at some places, where no mark of the template
+        tells: what the text has of each of them."""
         whole = self._rendered(chat, chat.messages)
-        spans = [
-            self._answer(chat, number, whole)
-            for number, message in enumerate(chat.messages)
-            if message["role"] == "assistant" and number >= chat.given
-        ]
+        spans = [self._answer(chat, place, whole) for place in places]
         found = self._tokenizer(whole, add_special_tokens=False, return_offsets_mapping=True)
         # A token that begins in the template's own blank and ends in the answer is of the answer.
-        places = found["offset_mapping"]
         return found["input_ids"], [
-            int(any(start < high and low < end for low, high in spans)) for start, end in places
+            int(any(start < high and low < end for low, high in spans)) for start, end in found["offset_mapping"]
         ]
 
     def _answer(self, chat: Chat, number: int, whole: str) -> tuple[int, int]:

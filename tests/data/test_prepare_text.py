@@ -190,8 +190,19 @@ def answered(n: int) -> list[dict[str, str]]:
         },
         lambda n: {"messages": json.dumps([*asked(n), *answered(n)], indent=1)},
         lambda n: {"prompt": json.dumps(asked(n)), "completion": json.dumps(answered(n))},
+        lambda n: {"messages": [{**answered(-n)[0], "weight": 0}, *asked(n), {**answered(n)[0], "weight": 1}]},
+        lambda n: {
+            "conversations": [
+                {"from": "gpt", "value": "no", "weight": 0},
+                {"from": "human", "value": f"hi {n}", "weight": None},
+                {"from": "gpt", "value": f"yes {n}", "weight": None},
+            ]
+        },
     ],
-    ids=["prompt of messages", "tools", "tools as JSON", "ShareGPT", "messages as JSON", "prompts as JSON"],
+    ids=[
+        *("prompt of messages", "tools", "tools as JSON", "ShareGPT", "messages as JSON", "prompts as JSON"),
+        *("weights as OpenAI has them", "weights of ShareGPT"),
+    ],
 )
 def test_conversations_are_read_as_trl_reads_them(row_of: Any, tmp_path: Path) -> None:
     source = write_lines(tmp_path / "t.jsonl", [row_of(n) for n in range(60)])
@@ -211,12 +222,14 @@ def test_messages_and_tools_that_are_none_are_rejected_with_the_reason(tmp_path:
         {"messages": [*asked(0), *answered(0)], "tools": ["a name"]},
         {"messages": [*asked(0), {"role": "assistant", "content": " "}]},
         {"messages": "a text among chats"},
+        {"messages": [*asked(0), {**answered(0)[0], "weight": 0}]},
+        {"messages": [*asked(0), {**answered(0)[0], "weight": 0.5}]},
     ]
-    good: list[dict[str, Any]] = [{"messages": [*asked(n), *answered(n)], "tools": []} for n in range(60)]
+    good: list[dict[str, Any]] = [{"messages": [*asked(n), *answered(n)], "tools": []} for n in range(80)]
     called = {"messages": [*asked(99), {"role": "assistant", "tool_calls": [call], "content": ""}], "tools": []}
     manifest = prepare(write_lines(tmp_path / "t.jsonl", [*good, called, *bad]), tmp_path / "out", "causal_lm")
-    assert manifest.rejected == {"malformed messages": 3, "malformed tools": 2, "no answer": 1}
-    assert manifest.records_kept == 61
+    assert manifest.rejected == {"malformed messages": 4, "malformed tools": 2, "no answer": 2}
+    assert manifest.records_kept == 81
 
 
 def test_a_text_that_is_no_list_of_messages_stays_a_text(tmp_path: Path) -> None:

@@ -118,6 +118,18 @@ def test_of_a_prompt_nothing_is_learned_not_even_its_answers(name: str, encoder_
     assert learned(tokenizer, encoder.chat(Chat(turns(2), given=3))) == ["no<|eot_id|>"]
 
 
+@pytest.mark.parametrize("name", ["llama3", "llama3_training", "qwen3", "qwen3_training"])
+def test_an_answer_of_weight_0_is_not_learned(name: str, encoder_of: Any) -> None:
+    encoder, tokenizer = encoder_of(name)
+    chat = turns(4)
+    for place, weight in ((1, 0), (3, 1), (5, 0.0)):
+        chat[place]["weight"] = weight
+    encoded, whole = encoder.chat(Chat(chat)), encoder.chat(Chat(turns(4)))
+    every = learned(tokenizer, whole)
+    assert learned(tokenizer, encoded) == [every[1], every[3]]
+    assert encoded.tokens.tolist() == whole.tokens.tolist()
+
+
 def test_a_template_that_hides_an_answer_is_refused(encoder_of: Any) -> None:
     encoder, tokenizer = encoder_of("llama3")
     tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{{ m.content if loop.last }};{% endfor %}"

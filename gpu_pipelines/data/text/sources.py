@@ -28,7 +28,8 @@ _MAY_BE_MESSAGES = re.compile(r"\s*\[\s*\{")
 #: What is wrong with a list of messages of which one is none.
 MALFORMED_MESSAGES = Problem(
     "malformed messages",
-    "each must have a role and a content, both text; an answer may have tool_calls in place of the content",
+    "each must have a role and a content, both text; an answer may have tool_calls in place of the content, and a "
+    "weight of 0 or 1",
 )
 
 
@@ -172,8 +173,8 @@ def _chat(source: str, parts: list[list[Any]], tools: Any) -> TextRecord:
     chat = chat_in(parts, tools)
     if isinstance(chat, Problem):
         return TextRecord(source, "", problem=chat)
-    if not any(is_answer(message) for message in chat.messages[chat.given :]):
-        return _unusable(source, "no answer", "no message of the assistant")
+    if not any(is_answer(chat.messages[place]) for place in chat.learned):
+        return _unusable(source, "no answer", "no message of the assistant, or none but with weight 0")
     return TextRecord(source, chat)
 
 
@@ -238,10 +239,12 @@ def message_of(given: Any) -> dict[str, Any] | None:
     # A table of messages gives each the keys of all; a template would take an empty tool call for one.
     message = without_nothing(given)
     if {"from", "value"} <= message.keys() and "role" not in message:
-        message = {"role": _ROLES.get(message["from"], message["from"]), "content": message["value"]}
+        weight = {name: value for name, value in message.items() if name == "weight"}
+        message = {"role": _ROLES.get(message["from"], message["from"]), "content": message["value"], **weight}
     may_lack = message.get("role") == "assistant" and isinstance(message.get("tool_calls"), list)
     content = message.get("content", "" if may_lack else None)
-    return message if isinstance(message.get("role"), str) and isinstance(content, str) else None
+    are_texts = isinstance(message.get("role"), str) and isinstance(content, str)
+    return message if are_texts and message.get("weight", 1) in (0, 1) else None
 
 
 def is_answer(message: dict[str, Any]) -> bool:
