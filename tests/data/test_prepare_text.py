@@ -17,7 +17,7 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import learned_of_first_row, padding_share, special_tokens_in_texts, write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.text.packing import Packer, packed_rows
-from gpu_pipelines.data.text.sources import messages_in
+from gpu_pipelines.data.text.sources import message_of, messages_in
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
@@ -198,10 +198,16 @@ def answered(n: int) -> list[dict[str, str]]:
                 {"from": "gpt", "value": f"yes {n}", "weight": None},
             ]
         },
+        lambda n: {
+            "messages": [
+                {"role": role, "content": [{"type": "text", "text": text, "image_url": None}]}
+                for role, text in (("user", f"hi {n}"), ("assistant", f"yes {n}"))
+            ]
+        },
     ],
     ids=[
         *("prompt of messages", "tools", "tools as JSON", "ShareGPT", "messages as JSON", "prompts as JSON"),
-        *("weights as OpenAI has them", "weights of ShareGPT"),
+        *("weights as OpenAI has them", "weights of ShareGPT", "parts as OpenAI has them"),
     ],
 )
 def test_conversations_are_read_as_trl_reads_them(row_of: Any, tmp_path: Path) -> None:
@@ -222,14 +228,20 @@ def test_messages_and_tools_that_are_none_are_rejected_with_the_reason(tmp_path:
         {"messages": [*asked(0), *answered(0)], "tools": ["a name"]},
         {"messages": [*asked(0), {"role": "assistant", "content": " "}]},
         {"messages": "a text among chats"},
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}, *answered(0)]},
         {"messages": [*asked(0), {**answered(0)[0], "weight": 0}]},
         {"messages": [*asked(0), {**answered(0)[0], "weight": 0.5}]},
     ]
-    good: list[dict[str, Any]] = [{"messages": [*asked(n), *answered(n)], "tools": []} for n in range(80)]
+    good: list[dict[str, Any]] = [{"messages": [*asked(n), *answered(n)], "tools": []} for n in range(90)]
     called = {"messages": [*asked(99), {"role": "assistant", "tool_calls": [call], "content": ""}], "tools": []}
     manifest = prepare(write_lines(tmp_path / "t.jsonl", [*good, called, *bad]), tmp_path / "out", "causal_lm")
-    assert manifest.rejected == {"malformed messages": 4, "malformed tools": 2, "no answer": 2}
-    assert manifest.records_kept == 81
+    assert manifest.rejected == {"malformed messages": 5, "malformed tools": 2, "no answer": 2}
+    assert manifest.records_kept == 91
+
+
+def test_several_parts_of_a_message_are_lines_of_it() -> None:
+    parts = [{"type": "text", "text": "Read this."}, {"type": "text", "text": "What is it?"}]
+    assert message_of({"role": "user", "content": parts}) == {"role": "user", "content": "Read this.\nWhat is it?"}
 
 
 def test_a_text_that_is_no_list_of_messages_stays_a_text(tmp_path: Path) -> None:

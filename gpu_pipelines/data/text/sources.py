@@ -28,8 +28,8 @@ _MAY_BE_MESSAGES = re.compile(r"\s*\[\s*\{")
 #: What is wrong with a list of messages of which one is none.
 MALFORMED_MESSAGES = Problem(
     "malformed messages",
-    "each must have a role and a content, both text; an answer may have tool_calls in place of the content, and a "
-    "weight of 0 or 1",
+    "each must have a role and a content, both text, or parts of type text; an answer may have tool_calls in place of "
+    "the content, and a weight of 0 or 1",
 )
 
 
@@ -242,9 +242,17 @@ def message_of(given: Any) -> dict[str, Any] | None:
         weight = {name: value for name, value in message.items() if name == "weight"}
         message = {"role": _ROLES.get(message["from"], message["from"]), "content": message["value"], **weight}
     may_lack = message.get("role") == "assistant" and isinstance(message.get("tool_calls"), list)
-    content = message.get("content", "" if may_lack else None)
+    if isinstance(content := message.get("content", "" if may_lack else None), list):
+        message["content"] = content = _joined(content)
     are_texts = isinstance(message.get("role"), str) and isinstance(content, str)
     return message if are_texts and message.get("weight", 1) in (0, 1) else None
+
+
+def _joined(parts: list[Any]) -> str | None:
+    """The content of a message of several parts, as vLLM gives it to templates of texts; None where one is no text."""
+    texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "text"]
+    held = [text for text in texts if isinstance(text, str)]
+    return "\n".join(held) if parts and len(held) == len(parts) else None
 
 
 def is_answer(message: dict[str, Any]) -> bool:
