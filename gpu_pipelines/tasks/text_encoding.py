@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -223,10 +224,12 @@ class TextEncoder:
         """A conversation in the tokenizer's chat template; the answers of the assistant are to be learned.
 
         Raises:
-            CannotEncodeError: the template refuses it, or its answers cannot be told from the rest.
+            CannotEncodeError: the template refuses it, passes over a message, or its answers cannot be told from the
+                rest.
         """
         template = self._tokenizer.chat_template
         try:
+            self._require_shown(chat)
             if isinstance(template, str) and re.search(_MARKED_ANSWERS, template):
                 found = self._tokenizer.apply_chat_template(
                     chat.messages, tools=chat.tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
@@ -250,15 +253,41 @@ class TextEncoder:
 
         Args:
             chat: of which all messages are taken.
-            asks: whether what begins an answer stands behind them.
+            asks: whether what begins an answer stands behind them; else they are learned, and all have to be shown.
 
         Raises:
-            CannotEncodeError: the template refuses it.
+            CannotEncodeError: the template refuses it, or passes over a message that is learned.
         """
         try:
+            if not asks:
+                self._require_shown(chat)
             return np.asarray(self._template_tokens(chat.messages, chat.tools, asks), dtype=np.int32)
+        except CannotEncodeError:
+            raise
         except Exception as error:  # a template raises what it likes
             raise CannotEncodeError(f"the chat template refuses it: {error}") from None
+
+    def _require_shown(self, chat: Chat) -> None:
+        """Raises CannotEncodeError where a message might as well be another one: what it says would be lost silently.
+
+        Of an answer with calls of functions these alone are looked for: some templates leave out what is said beside.
+        The system's message may be hidden: Mistral's shows it with a question that no answer follows.
+        """
+        whole = self._rendered(chat, chat.messages)
+        for place, message in enumerate(chat.messages):
+            content, calls = (message.get("content") or "").strip(), message.get("tool_calls")
+            if message["role"] == "system" or (not calls and content in whole):
+                continue
+            other = {"role": message["role"], "content": content if calls else _ANOTHER_ANSWER}
+            changed = ""
+            # A template that refuses the other one has looked at it.
+            with suppress(Exception):
+                changed = self._rendered(chat, [*chat.messages[:place], other, *chat.messages[place + 1 :]])
+            if changed == whole:
+                what = "the calls of functions in " if calls else ""
+                raise CannotEncodeError(
+                    f"the chat template does not show {what}message {place + 1}, of the role {message['role']!r}"
+                )
 
     def _template_tokens(self, messages: list[dict[str, Any]], tools: list[Any] | None, asks: bool) -> list[int]:
         return self._tokenizer.apply_chat_template(

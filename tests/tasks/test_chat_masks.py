@@ -132,9 +132,38 @@ def test_an_answer_of_weight_0_is_not_learned(name: str, encoder_of: Any) -> Non
 
 def test_a_template_that_hides_an_answer_is_refused(encoder_of: Any) -> None:
     encoder, tokenizer = encoder_of("llama3")
-    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{{ m.content if loop.last }};{% endfor %}"
+    shown = "m.content if loop.last or m.role == 'user'"
+    tokenizer.chat_template = "{% for m in messages %}{{ m.role }}{{ " + shown + " }};{% endfor %}"
     with pytest.raises(CannotEncodeError, match="does not show message 2"):
         encoder.chat(Chat(turns(2)))
+
+
+ASKED, CALLED = {"role": "user", "content": "weather?"}, {"role": "assistant", "content": "", "tool_calls": [CALL]}
+
+
+@pytest.mark.parametrize(
+    ("name", "messages", "problem"),
+    [
+        ("qwen3", [{"role": "developer", "content": "be kind"}, *turns(1)], "message 1, of the role 'developer'"),
+        ("qwen3_training", [ASKED, {"role": "function", "content": "sunny"}, *turns(1)], "message 2"),
+        ("llama3", [ASKED, CALLED, *turns(1)], "the calls of functions in message 2"),
+        ("llama3", [ASKED, {**CALLED, "content": "I look"}], "the calls of functions in message 2"),
+    ],
+)
+def test_what_a_template_passes_over_is_refused_where_it_would_be_learned(
+    name: str, messages: list[dict[str, Any]], problem: str, encoder_of: Any
+) -> None:
+    encoder, _ = encoder_of(name)
+    for learn in (encoder.chat, encoder.conversation):
+        with pytest.raises(CannotEncodeError, match=f"does not show {problem}"):
+            learn(Chat(messages))
+    assert len(encoder.conversation(Chat(messages), asks=True))
+
+
+def test_what_is_said_beside_a_call_may_be_left_out(encoder_of: Any) -> None:
+    encoder, tokenizer = encoder_of("llama3_1")
+    (found,) = learned(tokenizer, encoder.chat(Chat([ASKED, {**CALLED, "content": "I look"}])))
+    assert '"weather"' in found
 
 
 def test_a_token_that_begins_in_the_blank_before_an_answer_is_learned(words: TextEncoder) -> None:
