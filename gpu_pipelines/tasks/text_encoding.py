@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -231,7 +232,7 @@ class TextEncoder:
         try:
             self._require_shown(chat)
             if isinstance(template, str) and re.search(_MARKED_ANSWERS, template):
-                found = self._tokenizer.apply_chat_template(
+                found = self._applied(
                     chat.messages, tools=chat.tools, tokenize=True, return_dict=True, return_assistant_tokens_mask=True
                 )
                 tokens, targets = found["input_ids"], found["assistant_masks"]
@@ -290,9 +291,9 @@ class TextEncoder:
                 )
 
     def _template_tokens(self, messages: list[dict[str, Any]], tools: list[Any] | None, asks: bool) -> list[int]:
-        return self._tokenizer.apply_chat_template(
-            messages, tools=tools, tokenize=True, return_dict=True, add_generation_prompt=asks
-        )["input_ids"]
+        return self._applied(messages, tools=tools, tokenize=True, return_dict=True, add_generation_prompt=asks)[
+            "input_ids"
+        ]
 
     def _given_tokens(self, chat: Chat, tokens: list[int]) -> int:
         """Tokens of the prompt at the beginning of a conversation."""
@@ -335,15 +336,53 @@ class TextEncoder:
         return min(start, len(before)) if before and whole.startswith(before) else start, end
 
     def _rendered(self, chat: Chat, messages: list[dict[str, Any]], add_generation_prompt: bool = False) -> str:
-        return self._tokenizer.apply_chat_template(
-            messages, tools=chat.tools, tokenize=False, add_generation_prompt=add_generation_prompt
-        )
+        return self._applied(messages, tools=chat.tools, tokenize=False, add_generation_prompt=add_generation_prompt)
+
+    def _applied(self, messages: list[dict[str, Any]], **options: Any) -> Any:
+        """What the chat template makes of messages.
+
+        OpenAI's API has the arguments of a call as JSON in a text. Nearly all templates write arguments as JSON
+        themselves, and would quote that text; DeepSeek's alone put it together with others.
+        """
+        try:
+            return self._tokenizer.apply_chat_template(_with_arguments(messages, _object_of), **options)
+        except TypeError:
+            return self._tokenizer.apply_chat_template(_with_arguments(messages, _json_of), **options)
 
 
 def shared_length(one: Sequence[Any], other: Sequence[Any]) -> int:
     """How far two sequences are the same."""
     pairs = enumerate(zip(one, other, strict=False))
     return next((number for number, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _with_arguments(messages: list[dict[str, Any]], form: Callable[[Any], Any]) -> list[dict[str, Any]]:
+    """The same messages, with the arguments of calls of functions in another form."""
+    return [
+        {**message, "tool_calls": [_called(call, form) for call in message["tool_calls"]]}
+        if isinstance(message.get("tool_calls"), list)
+        else message
+        for message in messages
+    ]
+
+
+def _called(call: Any, form: Callable[[Any], Any]) -> Any:
+    if not isinstance(call, dict):
+        return call
+    function = {"function": _called(call["function"], form)} if "function" in call else {}
+    return {**call, **function, **({"arguments": form(call["arguments"])} if "arguments" in call else {})}
+
+
+def _object_of(arguments: Any) -> Any:
+    try:
+        found = json.loads(arguments)
+    except (TypeError, ValueError, RecursionError):
+        return arguments
+    return found if isinstance(found, dict) else arguments
+
+
+def _json_of(arguments: Any) -> Any:
+    return json.dumps(arguments, ensure_ascii=False) if isinstance(arguments, dict) else arguments
 
 
 def texts_of(record: str | tuple[str, str] | Chat | Composed) -> list[str]:

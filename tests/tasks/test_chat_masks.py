@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from copy import deepcopy
 from importlib.util import find_spec
@@ -158,6 +159,19 @@ def test_what_a_template_passes_over_is_refused_where_it_would_be_learned(
         with pytest.raises(CannotEncodeError, match=f"does not show {problem}"):
             learn(Chat(messages))
     assert len(encoder.conversation(Chat(messages), asks=True))
+
+
+@pytest.mark.parametrize("name", ["qwen2_5", "qwen2_5_training", "qwen3", "llama3_1", "deepseekv3"])
+def test_arguments_of_calls_may_be_json_as_in_openais_api(name: str, encoder_of: Any) -> None:
+    encoder, tokenizer = encoder_of(name)
+    function = {**CALL["function"], "arguments": json.dumps(CALL["function"]["arguments"])}  # type: ignore[dict-item]
+    found = [
+        encoder.chat(Chat([ASKED, {**CALLED, "tool_calls": [call]}, {"role": "tool", "content": "sunny"}, *turns(1)]))
+        for call in (CALL, {**CALL, "function": function})
+    ]
+    assert found[0].tokens.tolist() == found[1].tokens.tolist()
+    call = next(text for text in learned(tokenizer, found[1]) if "weather" in text)
+    assert '{"city": "Berne"}' in call
 
 
 def test_what_is_said_beside_a_call_may_be_left_out(encoder_of: Any) -> None:
