@@ -138,6 +138,7 @@ def test_rows_that_say_nothing_are_rejected_and_counted(tmp_path: Path) -> None:
         {"prompt": user, "chosen": user, "rejected": answers[0]},
         {"prompt": "a", "chosen": "long " * 99, "rejected": "no"},
         {"prompt": "a", "chosen": None, "rejected": "no"},
+        {"prompt": None, "chosen": "yes", "rejected": "no"},
         # Whole conversations beside a text; UltraFeedback has its rows so.
         {"prompt": "hi", "chosen": user + answers[0], "rejected": user + answers[1]},
     ]
@@ -146,6 +147,7 @@ def test_rows_that_say_nothing_are_rejected_and_counted(tmp_path: Path) -> None:
         "longer than sequence_length": 1,
         "malformed messages": 1,
         "no answer": 2,
+        "no prompt": 1,
         "no text": 1,
         "nothing to choose": 1,
         "texts beside messages": 1,
@@ -153,6 +155,12 @@ def test_rows_that_say_nothing_are_rejected_and_counted(tmp_path: Path) -> None:
     assert dataset.manifest.records_kept == 61
     with pytest.raises(UserError, match="neither the columns prompt, chosen, rejected nor prompt, completion, label"):
         prepared(tmp_path / "other", [{"prompt": "a", "answer": "b"}] * 20)
+
+
+def test_pairs_whose_prompt_is_in_a_column_of_another_name_are_not_learned_without_it(tmp_path: Path) -> None:
+    rows = [{"question": f"Is it {n}?", "chosen": f"yes {n}", "rejected": f"no {n}"} for n in range(60)]
+    with pytest.raises(UserError, match="no text in 'prompt', and 'chosen' and 'rejected' begin differently"):
+        prepared(tmp_path, rows)
 
 
 def test_judgements_are_truth_values_numbers_or_words(tmp_path: Path) -> None:

@@ -64,6 +64,10 @@ def compared(row: Mapping[str, Any], completions: Sequence[str]) -> Compared | P
         if len(parts) < 2:
             return Problem("no prompt", "'prompt' is empty, or a text beside messages")
         prompt, *parts = _with_prompt_taken_out(parts)
+        if not prompt:
+            # A table whose prompts have another name would be learned without them.
+            told = f"there is no text in 'prompt', and {completions[0]!r} and {completions[1]!r} begin differently"
+            return Problem("no prompt", told)
     tools = tools_of(row.get("tools"))
     if isinstance(tools, Problem):
         return tools
