@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import inspect
+import traceback
+from collections.abc import Callable
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import UserError
@@ -34,3 +37,27 @@ def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any
     if lacking := sorted(getattr(found, "__abstractmethods__", ())):
         raise UserError(f"{what} does not define {', '.join(lacking)}.", see)
     return found
+
+
+def said_by_own(what: str, ask: Callable[..., list[str]], *given: Any, see: str = "", **named: Any) -> list[str]:
+    """What a class that a user or a package brings says is wrong; where it fails at that, so much.
+
+    The words of its error are left out: they may repeat what it was asked about, such as an address with a secret.
+
+    Args:
+        what: it is called, for messages; such as "The channel NAME".
+        ask: its method, such as `problems`.
+        given: arguments of the method.
+        see: where it is described what such a class is.
+        named: arguments of the method, by name.
+    """
+    try:
+        return list(ask(*given, **named))
+    except UserError as error:
+        return [error.in_one_line]
+    except Exception as error:  # code of others, which can raise anything
+        file = inspect.unwrap(ask).__code__.co_filename
+        lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
+        place = f"{Path(file).name}, line {lines[-1]}" if lines else Path(file).name
+        failed = f"its {ask.__name__} failed ({place}: {type(error).__name__})."
+        return [f"{what} cannot say what is wrong: {failed} {see}".strip()]

@@ -15,6 +15,7 @@ from gpu_pipelines.data.sources.files import Dialect
 from gpu_pipelines.data.sources.sources import problems_of_source, source_of
 from gpu_pipelines.distributed.ray_address import problems_of_ray_address
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
+from gpu_pipelines.own_class import said_by_own
 from gpu_pipelines.tasks.tasks import TASKS, task_named, task_problems
 
 if TYPE_CHECKING:
@@ -362,7 +363,10 @@ class PrepareSettings:
             return found
         if self.text_pair_column and not any("text_pair_column" in task.parameters for task in tasks):
             found.append(f"text_pair_column is given, but {self.task} takes no pairs of texts. Leave it out.")
-        return found + [problem for task in tasks for problem in (*task.column_problems(self), *task.problems(self))]
+        for task in tasks:
+            found += task.column_problems(self)
+            found += said_by_own(f"The task {task.name}", task.problems, self, see="See docs/tasks.md.")
+        return found
 
     def problems_on(self, nodes: int) -> list[str]:
         """What is wrong with preparing on so many machines together."""

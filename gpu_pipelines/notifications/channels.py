@@ -11,7 +11,7 @@ from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.google_cloud.secret_reference import FORM, is_secret, is_variable
 from gpu_pipelines.notifications.channel import Channel, MailServer
 from gpu_pipelines.notifications.email_channel import is_mail_address
-from gpu_pipelines.own_class import own_class
+from gpu_pipelines.own_class import own_class, said_by_own
 
 #: An address of this channel is an e-mail address alone, without the channel's name before it.
 EMAIL = "email"
@@ -26,6 +26,7 @@ _BUILT_IN = {
 ENTRY_POINTS = "gpu_pipelines.channels"
 #: So many are told of one run.
 MOST_ADDRESSES = 10
+_SEE = "See docs/extending.md."
 
 
 def split(given: str) -> tuple[str, str]:
@@ -50,7 +51,7 @@ def channel_named(name: str) -> Channel:
     if name not in (found := _places()):
         # What is behind the name is not repeated: it may be a secret.
         raise UserError(f"notify names an unknown channel {name[:40]!r}.", nearest(name, found))
-    channel: Channel = own_class(found[name], Channel, f"The channel {name}", "See docs/extending.md.")()
+    channel: Channel = own_class(found[name], Channel, f"The channel {name}", _SEE)()
     return channel
 
 
@@ -75,7 +76,7 @@ def problems_of_addresses(
             continue
         if channel.takes_secret:
             found += _problems_of_reference(name, address, variables)
-        found += channel.problems(address, mail)
+        found += said_by_own(f"The channel {name}", channel.problems, address, mail, see=_SEE)
     if any(is_email(given) for given in notify) and mail and mail.password:
         found += _problems_of_variable("mail_password", mail.password, variables)
     return list(dict.fromkeys(found))

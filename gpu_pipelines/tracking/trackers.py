@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from urllib.parse import parse_qsl, urlsplit
 
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.own_class import own_class
+from gpu_pipelines.own_class import own_class, said_by_own
 from gpu_pipelines.step_environment import TRACKING
 from gpu_pipelines.tracking.tracker import Tracker
 
@@ -24,6 +24,7 @@ _BUILT_IN = {
 }
 #: A tracker of an installed package is one line in its metadata: `name = package.module:Class`.
 ENTRY_POINTS = "gpu_pipelines.trackers"
+_SEE = "See docs/extending.md."
 #: Parts of the names of parameters in an address that hold a secret.
 _SECRETS = ("key", "token", "password", "secret")
 
@@ -68,7 +69,7 @@ def problems_of_tracking(tracking: str, place: str, *, is_here: bool) -> list[st
         tracker = _class_of(name)
     except UserError as error:
         return [error.in_one_line]
-    found = tracker.problems(address, place, is_here=is_here)
+    found = said_by_own(f"The tracker {name}", tracker.problems, address, place, is_here=is_here, see=_SEE)
     if not found and is_here and tracker.package and find_spec(tracker.package) is None:
         install = f"pip install 'gpu-pipelines[{tracker.extra}]'" if tracker.extra else f"pip install {tracker.package}"
         found.append(f"tracking is {name}, and {tracker.package} is not installed. Install it: {install}.")
@@ -85,7 +86,7 @@ def _has_secret(address: str) -> bool:
 def _class_of(name: str) -> type[Tracker]:
     if name not in (found := _places()):
         raise UserError(f"There is no tracker {name[:60]!r}.", nearest(name, [NONE, *found]))
-    return own_class(found[name], Tracker, f"The tracker {name}", "See docs/extending.md.")
+    return own_class(found[name], Tracker, f"The tracker {name}", _SEE)
 
 
 @cache

@@ -17,7 +17,7 @@ from servers import Posts, certificate_for_here, mail_server, webhook
 
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from gpu_pipelines.notifications import channels
-from gpu_pipelines.notifications.channel import MailServer
+from gpu_pipelines.notifications.channel import Channel, MailServer
 from gpu_pipelines.notifications.channels import problems_of_addresses
 from gpu_pipelines.notifications.message import Message, Metric
 from gpu_pipelines.notifications.sending import tell
@@ -325,3 +325,20 @@ def test_what_is_no_channel_is_refused(monkeypatch: pytest.MonkeyPatch, entry: s
     monkeypatch.setattr(channels, "_places", lambda: {"pager": entry})
     (problem,) = problems_of_addresses(["pager:FILE"], None)
     assert told in problem
+
+
+class Careless(Channel):
+    """One that fails where it is asked what is wrong."""
+
+    def problems(self, address: str, mail: MailServer | None) -> list[str]:
+        raise KeyError(address)
+
+    def send(self, message: Message, address: str, mail: MailServer, seconds: float) -> None:
+        raise NotImplementedError
+
+
+def test_a_channel_that_cannot_say_what_is_wrong_is_named_without_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(channels, "_places", lambda: {"pager": f"{__name__}:Careless"})
+    *_, problem = problems_of_addresses(["pager:very-secret"], None)
+    assert problem.startswith("The channel pager cannot say what is wrong: its problems failed (test_sending.py, line ")
+    assert problem.endswith(": KeyError). See docs/extending.md.")

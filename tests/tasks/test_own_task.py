@@ -147,3 +147,15 @@ def test_a_task_that_cannot_be_made_is_refused(importable: Path) -> None:
     assert (
         "The task raising:Raising cannot be made by raising:Raising: TypeError" in task_problems("raising:Raising")[0]
     )
+
+
+def test_a_task_that_cannot_say_what_is_wrong_is_refused(importable: Path) -> None:
+    (importable / "careless.py").write_text(
+        "from counts.task import Counts\n\nclass Careless(Counts):\n"
+        "    def problems(self, settings):\n        return None\n"
+    )
+    (problem,) = PrepareSettings(source="rows.csv", task="careless:Careless").problems()
+    assert problem == (
+        "The task careless:Careless cannot say what is wrong: its problems failed (careless.py: TypeError). "
+        "See docs/tasks.md."
+    )

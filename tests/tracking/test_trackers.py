@@ -31,7 +31,7 @@ class Notebook(Tracker):
 
     @classmethod
     def problems(cls, address, place, *, is_here):
-        return [] if address.startswith("/") else [f"tracking is notebook:{address}. Give notebook:/FOLDER."]
+        return [] if address[0] == "/" else [f"tracking is notebook:{address}. Give notebook:/FOLDER."]
 
     def _read(self):
         return json.loads(self.path.read_text()) if self.path.exists() else {}
@@ -94,6 +94,7 @@ def test_a_tracker_of_a_package_follows_a_training(package: dict[str, str], tmp_
     ("tracking", "told"),
     [
         ("notebook:x", "Give notebook:/FOLDER."),
+        ("notebook", "its problems failed (notebook_tracker.py, line 13: IndexError)"),
         ("none_at_all", "json:JSONDecoder is not a subclass of gpu_pipelines.tracking.tracker.Tracker."),
         ("half", "The tracker half does not define begin, end, "),
     ],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.data.sources.source import Source, SourceFiles
-from gpu_pipelines.own_class import own_class
+from gpu_pipelines.own_class import own_class, said_by_own
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
@@ -39,7 +39,7 @@ def open_source(settings: PrepareSettings, scratch: Path) -> SourceFiles:
 def problems_of_source(settings: PrepareSettings) -> list[str]:
     """What is wrong with the name of the source, and with parameters that it does not take, each with what to do."""
     source = source_of(settings.source)
-    found = source.problems(settings)
+    found = said_by_own(f"The source {type(source).__name__}", source.problems, settings, see="See docs/extending.md.")
     if settings.row_filter and "row_filter" not in source.parameters:
         takers = [f"{each.title} ({each.example})" for each in sources() if "row_filter" in each.parameters]
         found.append(f"row_filter is for {' or '.join(takers)}, not for {settings.source}; {source.instead_of_filter}.")
