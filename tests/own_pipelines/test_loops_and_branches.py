@@ -223,9 +223,11 @@ from kfp import dsl
 
 
 @dsl.component(base_image="python:3.11", install_kfp_package=False)
-def draw(of: int) -> int:
+def draw(of: int, checkpoint_uri: str) -> int:
     import random
 
+    with open("PLACES", "a") as file:
+        file.write(checkpoint_uri + "\\n")
     return random.randrange(10**9)
 
 
@@ -237,7 +239,7 @@ def written(lots: list) -> str:
 @dsl.pipeline(name="lots")
 def lots() -> str:
     with dsl.ParallelFor([1, 1, 1], parallelism=1) as of:
-        drawn = draw(of=of)
+        drawn = draw(of=of, checkpoint_uri="lots/%TRAINING%")
     return written(lots=dsl.Collected(drawn.output)).output
 """
 
@@ -254,6 +256,8 @@ def test_equal_turns_of_a_loop_are_run_each_and_later_reused_each(tmp_path: Path
     assert len(set(drawn[0])) == len(set(drawn[1])) == 3, "each turn draws"
     assert not set(drawn[0]) & set(drawn[1])
     assert drawn[2] == drawn[1], "the results of the run before"
+    places = (tmp_path / "PLACES").read_text().split()
+    assert places == ["lots/%TRAINING%", "lots/%TRAINING%-2", "lots/%TRAINING%-3"] * 2, "none continues another"
 
 
 FIELDS = """

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.digests import digest_of_files
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.component_interface.step import THIS_TRAINING
 from gpu_pipelines.targets.run_record import RUN
 
 #: Beside what KFP keeps of an artifact: a digest of its files.
@@ -36,6 +37,31 @@ def key_of_each_step(original: Callable[..., str]) -> Callable[..., str]:
         return key if number == 1 else hashlib.sha256(f"{key} {number}".encode()).hexdigest()
 
     return compute_key
+
+
+def place_of_each_training(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Numbers the trainings of a run that are told the same, in the place of their checkpoints; the first has none.
+
+    Left alone, a script finds the checkpoints of its equal in another turn of a loop, and goes on from these.
+
+    Args:
+        original: makes what a task is told; it is asked once for each, also in a run that continues another.
+    """
+    seen, lock = Counter[str](), threading.Lock()
+
+    def make(*given: Any, **named: Any) -> dict[str, Any]:
+        made = original(*given, **named)
+        place = made.get("checkpoint_uri")
+        if not (isinstance(place, str) and THIS_TRAINING in place):
+            return made
+        told = repr(sorted((name, getattr(value, "uri", value)) for name, value in made.items()))
+        with lock:
+            seen[told] += 1
+            number = seen[told]
+        apart = THIS_TRAINING if number == 1 else f"{THIS_TRAINING}-{number}"
+        return {**made, "checkpoint_uri": place.replace(THIS_TRAINING, apart)}
+
+    return make
 
 
 class FilesElsewhere:

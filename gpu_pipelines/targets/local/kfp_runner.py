@@ -27,7 +27,7 @@ from gpu_pipelines.emulator.conditions import holds, selected
 from gpu_pipelines.emulator.constants import filled
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes
-from gpu_pipelines.targets.local.kfp_results import FilesElsewhere, key_of_each_step
+from gpu_pipelines.targets.local.kfp_results import FilesElsewhere, key_of_each_step, place_of_each_training
 
 
 @contextmanager
@@ -87,7 +87,11 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
             "build_nested_dag_arguments",
             _with_own_defaults(orchestrator.task_spec_utils.build_nested_dag_arguments),
         ),
-        (OrchestratorUtils, "make_task_arguments", staticmethod(_filled(OrchestratorUtils.make_task_arguments))),
+        (
+            OrchestratorUtils,
+            "make_task_arguments",
+            staticmethod(place_of_each_training(_filled(OrchestratorUtils.make_task_arguments))),
+        ),
         (OrchestratorUtils, "_apply_expression_selector", staticmethod(_selected)),
         (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions(orchestrator.run_enhanced_dag)),
         (orchestrator.ConditionEvaluator, "evaluate_condition", staticmethod(_is_met)),
