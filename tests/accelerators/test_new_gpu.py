@@ -119,7 +119,9 @@ def test_it_becomes_a_vm(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "wrong", "told"),
     [
-        ("machine_types.csv", ("x900:8", "x901:8"), "zz9-alpha-8g carries x901"),
+        ("machine_types.csv", ("x900:8", "x901:8"), "gpu_counts of zz9-alpha-8g names x901"),
+        ("availability.csv", ("x900,us-central1", "x900,us-north9"), "region of x900 us-north9 names us-north9"),
+        ("prices.csv", ("cyclenerd-prices", "our-contract"), "names our-contract, which"),
         ("machine_types.csv", ("x900:8", "x900"), "gpu_counts: invalid literal"),
         ("machine_types.csv", ("RDMA,yes,yes", "RDMA,perhaps,yes"), "rdma: 'perhaps' is neither yes nor no"),
         ("machine_types.csv", ("arm64", "arm"), "host_architecture is 'arm', not one of amd64, arm64"),
@@ -130,6 +132,7 @@ def test_a_wrong_row_is_told_with_its_column(name: str, wrong: tuple[str, str], 
     text = (tmp_path / name).read_text()
     assert wrong[0] in text
     (tmp_path / name).write_text(text.replace(*wrong))
+    spoilt = Catalog(tmp_path)
     with pytest.raises(CatalogError) as caught:
-        _ = (Catalog(tmp_path).machine_types, published(most_used=True))
+        _ = (spoilt.machine_types, spoilt.availability, spoilt.prices, published(most_used=True))
     assert told in str(caught.value)

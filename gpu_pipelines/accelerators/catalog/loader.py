@@ -47,10 +47,25 @@ class CatalogError(UserError):
     """A catalog file that cannot be read: the file, the line, what is wrong."""
 
 
-def _table(file: str, kind: type[T], key: Callable[[T], Key]) -> cached_property[dict[Key, T]]:
-    """The rows of a file by their keys, read when they are first asked for."""
+def _table(file: str, kind: type[T], key: Callable[[T], Key], **refers: str) -> cached_property[dict[Key, T]]:
+    """The rows of a file by their keys, read when they are first asked for.
+
+    Args:
+        file: its name.
+        kind: what a row is.
+        key: of a row.
+        refers: attributes of a row that name rows of another table, and this.
+    """
     FILES[file] = kind
-    return cached_property(lambda catalog: {key(row): row for row in catalog._read(file, kind)})
+    tables = {**refers, "sources": "sources"} if kind is not Source else {}
+
+    def read(catalog: Catalog) -> dict[Key, T]:
+        rows = {key(row): row for row in catalog._read(file, kind)}
+        for attribute, table in tables.items():
+            catalog._require_known(file, rows, attribute, table)
+        return rows
+
+    return cached_property(read)
 
 
 class Catalog:
@@ -86,24 +101,15 @@ class Catalog:
     #: Regions by name.
     regions = _table("regions.csv", Region, lambda region: region.name)
     #: What is known of a GPU in a region, by GPU and region.
-    availability = _table("availability.csv", Availability, lambda row: (row.gpu, row.region))
+    availability = _table(
+        "availability.csv", Availability, lambda row: (row.gpu, row.region), gpu="gpus", region="regions"
+    )
     #: Prices by item, unit and region.
     prices = _table("prices.csv", Price, lambda price: (price.item, price.unit, price.region))
     #: What the SKUs of the price list are of, by the beginning of their description.
     sku_names = _table("sku_names.csv", SkuName, lambda sku: sku.sku)
-    _machine_types = _table("machine_types.csv", MachineType, lambda machine: machine.name)
-
-    @cached_property
-    def machine_types(self) -> dict[str, MachineType]:
-        """Machine types that training takes, by name."""
-        for machine in self._machine_types.values():
-            if unknown := sorted(machine.gpu_counts.keys() - self.gpus.keys()):
-                raise CatalogError(
-                    f"{self.path('machine_types.csv')}: {machine.name} carries {', '.join(unknown)}, which "
-                    f"{self.path('gpus.csv')} does not have.",
-                    "Give the GPU a row of its own.",
-                )
-        return self._machine_types
+    #: Machine types that training takes, by name.
+    machine_types = _table("machine_types.csv", MachineType, lambda machine: machine.name, gpu_counts="gpus")
 
     def takes_without_gpus(self, machine_type: str) -> bool:
         """Whether training takes that machine without GPUs."""
@@ -149,6 +155,20 @@ class Catalog:
             if None in row or None in row.values():
                 raise CatalogError(f"{path}: a line has too many or too few columns: {dict(row)}.")
         return rows
+
+    def _require_known(self, name: str, rows: Mapping[Any, Any], attribute: str, table: str) -> None:
+        """Refuses a row that names one of another table that is not there."""
+        known: Mapping[str, Any] = getattr(self, table)
+        for key, row in rows.items():
+            named = getattr(row, attribute)
+            if unknown := [each for each in ([named] if isinstance(named, str) else named) if each not in known]:
+                other = self.path(f"{table}.csv")
+                called = key if isinstance(key, str) else " ".join(map(str, key))
+                what = f"{self.path(name)}: {attribute} of {called} names {', '.join(unknown)}"
+                raise CatalogError(
+                    f"{what}, which {other} does not have.",
+                    f"Add a row there, or to a copy of {other.name} in the directory that {DIRECTORY_VARIABLE} names.",
+                )
 
     def _read(self, name: str, kind: type[T]) -> list[T]:
         built, attributes = [], columns(name)
