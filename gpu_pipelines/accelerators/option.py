@@ -19,7 +19,7 @@ from gpu_pipelines.accelerators.time_estimate import (
     project_time,
     spot_factor,
 )
-from gpu_pipelines.accelerators.workload import Workload
+from gpu_pipelines.accelerators.workload import NOT_SHARDED, Workload
 
 #: Hours of the pipeline's other steps together: each starts a small machine, prepares, evaluates or uploads. An
 #: assumption. A machine of this size is reckoned for them.
@@ -288,7 +288,7 @@ def _fitting(
         some = [replace(workload, recompute=True, selective=True)] if workload.is_transformer else []
         jobs = [replace(workload, recompute=False), *some, replace(workload, recompute=True)]
     for job in jobs:
-        for parallelism, shards in _sharding(gpus, nodes):
+        for parallelism, shards in _sharding(job, gpus, nodes):
             ways = _by_batch(job, precision, gpus, parallelism, shards)
             fits = [way for way in ways if way[1].total <= usable_gb]
             if fits:
@@ -300,13 +300,15 @@ def _fitting(
 def _smallest(workload: Workload, precision: str, gpus: int) -> tuple[Workload, MemoryEstimate]:
     """The way that takes the least memory, whether it fits or not; see `_fitting`."""
     recompute = workload.recompute is not False
-    parallelism = "fsdp" if gpus > 1 else "ddp"
+    parallelism, _ = _sharding(workload, gpus, 1)[-1]
     return next(_by_batch(replace(workload, recompute=recompute), precision, gpus, parallelism, gpus))
 
 
-def _sharding(gpus: int, nodes: int) -> list[tuple[str, int]]:
+def _sharding(workload: Workload, gpus: int, nodes: int) -> list[tuple[str, int]]:
     """The ways of sharding a model, the least first, each with the GPUs over which it is sharded."""
     ways = [("ddp", 1)]
+    if workload.optimizer in NOT_SHARDED:
+        return ways
     if 1 < nodes < gpus:
         ways.append(("hsdp", gpus // nodes))
     return [*ways, ("fsdp", gpus)] if gpus > 1 else ways

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from gpu_pipelines.accelerators.workload import NOT_SHARDED
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -132,6 +133,11 @@ class Trainer:
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
         nodes = dist.get_world_size() // per_node
         self._parallelism = choose_parallelism(settings.parallelism, state_bytes(model), memory, nodes, per_node)
+        if self._parallelism != "ddp" and settings.optimizer in NOT_SHARDED:
+            raise UnfitParametersError(
+                f"The model does not fit one device whole, and {settings.optimizer} cannot be sharded.",
+                "Give adamw_8bit or muon, or an accelerator with more memory (gpu-pipelines accelerators advise).",
+            )
         self._mesh = mesh_of(self._parallelism, self._device.type, nodes, per_node)
         blocks = self._recipe.blocks(model)
         if settings.fp8:

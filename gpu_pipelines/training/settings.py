@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES
+from gpu_pipelines.accelerators.workload import NOT_SHARDED, OPTIMIZER_BYTES
 from gpu_pipelines.artifacts.remote_files import is_remote, listed, problems_of_place
 from gpu_pipelines.component_interface.parameter import parameter, parameters_in
 from gpu_pipelines.errors import UserError, nearest, said_by
@@ -291,6 +291,11 @@ class TrainingSettings:
             )
         if self.weight_decay != TASKS_OWN["weight_decay"] and not 0 <= self.weight_decay < math.inf:
             found.append(f"weight_decay is {self.weight_decay}; give at least 0, or -1 for the task's own.")
+        if self.optimizer in NOT_SHARDED and self.parallelism in ("fsdp", "hsdp"):
+            found.append(
+                f"optimizer is {self.optimizer}, which needs whole matrices, and parallelism is {self.parallelism}. "
+                "Give adamw_8bit or muon, or parallelism=ddp."
+            )
         if self.profile_steps and not 0 < len(self.profiled) <= MOST_PROFILED:
             found.append(
                 f"profile_steps is {self.profile_steps!r}; give the first and the last one, such as 10-12, at most "

@@ -15,6 +15,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.accelerators.workload import NOT_SHARDED
 from gpu_pipelines.distributed.processes import leave_for_the_launcher, note_work
 from gpu_pipelines.errors import INTERRUPTED, ConnectionLostError, ProcessFailedError, UnfitParametersError, UserError
 from gpu_pipelines.garbage import collect_as_usual, collect_rarely
@@ -111,7 +112,8 @@ def _out_of_memory(error: Exception, device: torch.device, settings: TrainingSet
         ways.append("activation_checkpointing")
     elif settings.recompute == "selective":
         ways.append("recompute=layers")
-    ways += ["parallelism=fsdp"] if settings.parallelism in ("auto", "ddp") else []
+    if settings.optimizer not in NOT_SHARDED:
+        ways += ["parallelism=fsdp"] if settings.parallelism in ("auto", "ddp") else []
     return UnfitParametersError(
         f"{device} ran out of memory{f' when {asked[1]} more were needed' if asked else ''}.",
         f"{', '.join(ways)}, or an accelerator with more memory (gpu-pipelines accelerators advise).",

@@ -12,8 +12,11 @@ from started_training import tensors, weights_digest
 from torch import nn
 from trainings import entries, train_here, train_on
 
+from gpu_pipelines.accelerators.advice import Wishes, advise
+from gpu_pipelines.accelerators.workload import NOT_SHARDED, OPTIMIZER_BYTES, Workload
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.adamw_8bit import AdamW8bit
-from gpu_pipelines.training.optimizer import is_decayed, make_optimizers
+from gpu_pipelines.training.optimizer import _MAKE, is_decayed, make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=6, checkpoint_every_steps=3, global_batch_size=16)
@@ -95,7 +98,12 @@ def test_muon_leaves_the_head_that_a_model_names_to_adamw() -> None:
     assert [id(weight) for group in muon.param_groups for weight in group["params"]] == [id(model.hidden.weight)]
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd", "adafactor", "muon"])
+def test_those_that_are_offered_are_those_that_can_be_made() -> None:
+    assert _MAKE.keys() == OPTIMIZER_BYTES.keys()
+
+
+#: That in eight bits has a test of its own: it needs a model that is wide enough.
+@pytest.mark.parametrize("optimizer", sorted(_MAKE.keys() - {"adamw_8bit"}))
 def test_a_training_learns_and_continues_to_the_bit(optimizer: str, photos: Path, tmp_path: Path) -> None:
     settings = replace(SETTINGS, optimizer=optimizer, learning_rate=0.05 if optimizer == "sgd" else 0.004)
     train_here(settings, photos, str(tmp_path))
@@ -158,8 +166,11 @@ def test_moments_in_eight_bits_continue_to_the_bit(datasets: SmallDatasets, tmp_
 
 
 @pytest.mark.slow
-def test_shards_keep_the_same_moments_in_eight_bits(datasets: SmallDatasets, tmp_path: Path, wide_model: str) -> None:
-    settings = replace(SETTINGS, optimizer="adamw_8bit", model=wide_model, learning_rate=0.004)
+@pytest.mark.parametrize("optimizer", sorted(_MAKE.keys() - NOT_SHARDED))
+def test_shards_learn_what_whole_models_do_and_continue_to_the_bit(
+    datasets: SmallDatasets, tmp_path: Path, wide_model: str, optimizer: str
+) -> None:
+    settings = replace(SETTINGS, optimizer=optimizer, model=wide_model, learning_rate=0.004)
     for parallelism in ("ddp", "fsdp"):
         train_on((1, 2), replace(settings, parallelism=parallelism), datasets["lm"], str(tmp_path / parallelism))
     ddp, fsdp = (entries(tmp_path / name, "loss") for name in ("ddp", "fsdp"))
@@ -176,3 +187,12 @@ def test_a_choice_that_cannot_be_is_said_once() -> None:
 
 def test_a_momentum_that_cannot_be_is_refused() -> None:
     assert any("momentum is 1.0" in problem for problem in TrainingSettings(momentum=1.0).problems())
+
+
+def test_one_that_needs_whole_matrices_is_not_sharded(photos: Path, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, optimizer="adafactor", parallelism="fsdp")
+    assert "optimizer is adafactor, which needs whole matrices, and parallelism is fsdp." in settings.problems()[0]
+    with pytest.raises(UserError, match="adafactor cannot be sharded"):
+        train_here(settings, photos, str(tmp_path))  # as where auto has chosen it
+    advice = advise(Workload(parameters=30e9, tokens=1e9, optimizer="adafactor"), Wishes(region="us-central1"))
+    assert advice.options == (), "it would fit in shards"
