@@ -120,7 +120,7 @@ def test_it_becomes_a_vm(tmp_path: Path) -> None:
     ("name", "wrong", "told"),
     [
         ("machine_types.csv", ("x900:8", "x901:8"), "gpu_counts of zz9-alpha-8g names x901"),
-        ("availability.csv", ("x900,us-central1", "x900,us-north9"), "region of x900 us-north9 names us-north9"),
+        ("availability.csv", ("x900,us-central1", "x900,us-nowhere1"), "region of x900 us-nowhere1 names us-nowhere1"),
         ("prices.csv", ("cyclenerd-prices", "our-contract"), "names our-contract, which"),
         ("machine_types.csv", ("x900:8", "x900"), "gpu_counts: invalid literal"),
         ("machine_types.csv", ("RDMA,yes,yes", "RDMA,perhaps,yes"), "rdma: 'perhaps' is neither yes nor no"),

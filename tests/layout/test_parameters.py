@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import typing
 from collections.abc import Iterator
 from dataclasses import fields, make_dataclass
@@ -64,6 +65,8 @@ def test_a_declaration_is_of_the_type_that_its_field_has(component: str) -> None
         assert declared.text == " ".join(declared.text.split()), "a text has single spaces"
         assert declared.text.endswith("."), field.name
         assert not declared.choices or declared.default in declared.choices, field.name
+        words = re.findall(r"[\w.-]*\w", declared.text)
+        assert [each for each in map(str, declared.choices) if each and each not in words] == [], field.name
 
 
 def test_parameters_of_one_name_have_one_type_and_one_default() -> None:
