@@ -25,6 +25,9 @@ from gpu_pipelines.component_interface.catalog import (
 )
 from gpu_pipelines.component_interface.parameter import KFP_TYPES, parameter, parameters_in
 from gpu_pipelines.component_interface.stubs import stub
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.tasks import tasks
+from gpu_pipelines.tasks.tasks import TASKS
 from gpu_pipelines.training.settings import TrainingSettings
 
 ROOT = Path(__file__).parents[2]
@@ -148,3 +151,12 @@ def test_stubs_that_are_out_of_date_are_named_and_written(
     assert capsys.readouterr().err == "components/training/component.py is out of date; run make docs.\n"
     assert stubs.main([]) == 0
     assert old.read_text(encoding="utf-8") == text_of("train_model")
+
+
+@pytest.mark.parametrize("task", tasks._BUILT_IN)
+def test_the_metrics_of_a_task_are_named_where_gates_are_described(task: str) -> None:
+    words = re.findall(r"\w+", parameters_in(EvaluationSettings)["gates"].text)
+    page = (ROOT / "docs" / "evaluation.md").read_text(encoding="utf-8")
+    for name in TASKS[task].metrics:
+        assert name in words, "add it to the text of gates"
+        assert f"`{name}`" in page, "add it to docs/evaluation.md"
