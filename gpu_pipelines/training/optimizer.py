@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adafactor, AdamW, Muon, Optimizer
 
 from gpu_pipelines.tasks.checkpoint_state import without_wrappers
@@ -94,7 +95,8 @@ def _sgd(model: nn.Module, weights: Weights, settings: TrainingSettings, scales:
             _groups(weights, settings.weight_decay, scales),
             lr=settings.learning_rate,
             momentum=settings.momentum,
-            fused=True,
+            # PyTorch's fused kernel does not take sharded weights.
+            fused=not any(isinstance(weight, DTensor) for _, weight in weights),
         )
     ]
 
