@@ -46,6 +46,7 @@ def prepare_data(
     shard_megabytes: int = 0,
     ray_address: str = "",
     slice_by: str = "",
+    group_by: str = "",
     source_fingerprint: str = "",
     test_source_fingerprint: str = "",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
@@ -97,8 +98,8 @@ def prepare_data(
         text_pair_column: For text_classification, and regression from texts, the column of a table with the second text
             of each pair, such as the hypothesis for the premise in text_column. Empty for single texts.
         feature_columns: For regression from numbers, the columns of a table to learn from, with commas between several.
-            Empty for the image or the text of a table that has one, and else for all columns but label_column and
-            slice_by.
+            Empty for the image or the text of a table that has one, and else for all columns but label_column, slice_by
+            and group_by.
         image_size: Pixels per side that every image is resized to, 8 to 1024; 0 takes those of image_processor, else
             chooses by the images, at most 224.
         image_processor: A pretrained model whose preprocessor_config.json says how images are resized and cut, where
@@ -133,6 +134,9 @@ def prepare_data(
             for.
         slice_by: For a table, for classification, a column whose values are kept with the rows and not trained on, so
             that the evaluation can score each value apart. Empty for none.
+        group_by: For a table, a column whose equal values stay in one split, such as the patient, the user or the
+            prompt that several rows are of: else the test rows of those that were learned are easier than new ones.
+            Empty to split by the content of the rows alone. A row without a value is split by its content.
         source_fingerprint: What check_request told of the source, so that no result of other data is taken from a
             cache: the name of a source stays when its files change. Empty where nothing is cached.
         test_source_fingerprint: The same of the test source.
@@ -183,6 +187,7 @@ def prepare_data(
             shard_megabytes=shard_megabytes,
             ray_address=ray_address,
             slice_by=slice_by,
+            group_by=group_by,
         ),
         dataset=dataset,
         report=report,
