@@ -16,7 +16,7 @@ from gpu_pipelines.data.sources.sources import problems_of_source
 from gpu_pipelines.distributed.ray_address import problems_of_ray_address
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import registry_problems
-from gpu_pipelines.tasks.formats import FORMATS, TOOLS
+from gpu_pipelines.tasks.formats import BESIDE_CHATS, FORMATS
 
 #: What a worker predicts on.
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
@@ -50,7 +50,7 @@ class RowsToPredict(PrepareSettings):
         found = next((choice for choice in self.choices if set(choice) <= set(has)), None)
         if found is not None:
             return found
-        missing = [column for column in self.choices[0] if column not in has and column != TOOLS]
+        missing = [column for column in self.choices[0] if column not in has and column not in BESIDE_CHATS]
         raise UserError(
             f"The source {self.source} has no column {' and no column '.join(map(repr, missing))}; it has "
             f"{', '.join(has) or 'none at all'}.",

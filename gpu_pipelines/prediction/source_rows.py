@@ -26,7 +26,7 @@ from gpu_pipelines.data.units.parallel import batches
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import RowsToPredict
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Inputs
-from gpu_pipelines.tasks.formats import FORMATS, TOOLS
+from gpu_pipelines.tasks.formats import FORMATS, SYSTEM, TOOLS
 
 #: Rows of a piece, and bytes of what they hold, at most.
 MOST_ROWS, MOST_BYTES = 1024, 64 << 20
@@ -200,7 +200,7 @@ class RowSource:
         given = messages_in(row.get(column))
         if not isinstance(given, list) or not given:
             return (MALFORMED_MESSAGES, None) if given and column in self._inputs.chats else None
-        chat = chat_in([given], row.get(TOOLS) if TOOLS in self.columns else None)
+        chat = chat_in([given], *(row.get(name) if name in self.columns else None for name in (TOOLS, SYSTEM)))
         if isinstance(chat, Problem):
             return chat, None
         instance = {"messages": chat.messages, **({TOOLS: chat.tools} if chat.tools else {})}
@@ -237,7 +237,8 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
         # As in training: a prompt beside messages, as in UltraChat, is but their beginning, without the template.
         chats = [(column,) for column in inputs.chats]
         in_order = [(settings.text_column,), (inputs.field, "completion"), *chats, (inputs.field,)]
-        named = [choice for columns in in_order for choice in ((*columns, TOOLS), columns)]
+        beside = [(SYSTEM, TOOLS), (SYSTEM,), (TOOLS,), ()]
+        named = [(*columns, *others) for columns in in_order for others in beside]
     else:
         named = [(settings.text_column,), (inputs.field,), *((column,) for column in inputs.words)]
     return tuple(tuple(dict.fromkeys((*columns, *key))) for columns in named)

@@ -79,7 +79,9 @@ FORMATS = {
     ),
     "images": Format("images", _IMAGES, begins=_IMAGES_BEGIN),
 }
-#: A column beside a conversation: the functions that the assistant may call, as a list or as JSON.
-TOOLS = "tools"
+#: Columns beside a conversation: what the system's message says, and the functions that the assistant may call, as a
+#: list or as JSON.
+SYSTEM, TOOLS = "system", "tools"
+BESIDE_CHATS = (SYSTEM, TOOLS)
 #: Formats of tables: rows with columns.
 TABLES = tuple(name for name, each in FORMATS.items() if each.is_table)

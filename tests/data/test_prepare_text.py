@@ -17,9 +17,9 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import learned_of_first_row, padding_share, special_tokens_in_texts, write_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.text.packing import Packer, packed_rows
-from gpu_pipelines.data.text.sources import message_of, messages_in
+from gpu_pipelines.data.text.sources import chat_in, message_of, messages_in
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.text_encoding import TextEncoder
+from gpu_pipelines.tasks.text_encoding import Chat, TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 HALVES = {"val_fraction": 0.25, "test_fraction": 0.25}
@@ -239,6 +239,36 @@ def test_messages_and_tools_that_are_none_are_rejected_with_the_reason(tmp_path:
     malformed = {"malformed messages": 5, "malformed tools": 2}
     assert manifest.rejected == {**malformed, "no answer": 2, "chat cannot be rendered": 1}
     assert manifest.records_kept == 90
+
+
+@pytest.mark.parametrize(
+    "row_of",
+    [
+        lambda n: {"messages": [*asked(n), *answered(n)]},
+        lambda n: {"conversations": [{"from": "human", "value": f"hi {n}"}, {"from": "gpt", "value": f"yes {n}"}]},
+        lambda n: {"prompt": asked(n), "completion": answered(n), "tools": []},
+    ],
+    ids=["messages", "ShareGPT", "prompts"],
+)
+def test_what_the_system_says_may_stand_in_a_column_beside_a_conversation(row_of: Any, tmp_path: Path) -> None:
+    rows = [{**row_of(n), "system": "be kind" if n % 2 else ""} for n in range(60)]
+    manifest = prepare(write_lines(tmp_path / "t.jsonl", rows), tmp_path / "out", "causal_lm", sequence_length=128)
+    assert not manifest.rejected
+    assert sorted(learned(tmp_path / "out")) == sorted(f"yes {n}<eos>" for n in range(60))
+    tokenizer = Tokenizer.from_file(str(tmp_path / "out/tokenizer/tokenizer.json"))
+    splits = (Dataset(tmp_path / "out").split(name) for name in SPLITS)
+    rows_of_all = [row for split in splits for row in split.take(np.arange(len(split)))["input_ids"].tolist()]
+    assert "".join(tokenizer.decode_batch(rows_of_all)).count("system:\nbe kind\nuser:") == 30
+
+
+def test_what_the_system_says_beside_a_text_or_a_message_of_its_own(tmp_path: Path) -> None:
+    both = [{"role": "system", "content": "be short"}, *asked(0), *answered(0)]
+    chat = chat_in([both], None, "be kind")
+    assert isinstance(chat, Chat)
+    assert chat.messages == both
+    rows = [{"prompt": f"hi {n}", "completion": f"yes {n}", "system": "be kind" if n < 5 else None} for n in range(60)]
+    manifest = prepare(write_lines(tmp_path / "t.jsonl", rows), tmp_path / "out", "causal_lm")
+    assert manifest.rejected == {"system beside a text": 5}
 
 
 def test_several_parts_of_a_message_are_lines_of_it() -> None:

@@ -98,6 +98,13 @@ def test_an_export_names_what_the_template_ends_an_answer_with(tmp_path: Path) -
     assert written.tolist() == [[5, 6, begin]]
 
 
+def test_what_the_system_says_in_a_column_beside_a_conversation_is_asked_with_it(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "rows.jsonl").write_text(json.dumps({"system": "be kind", "messages": ASKED}))
+    predicted(model, tmp_path / "rows.jsonl", tmp_path / "out")
+    asked = [{"role": "system", "content": "be kind"}, *ASKED]
+    assert [each["instance"] for each in written(tmp_path / "out")] == [{"messages": asked}]
+
+
 @pytest.mark.parametrize("column", ["messages", "conversations"])
 def test_of_a_table_with_a_text_beside_messages_the_messages_are_asked(
     model: Path, tmp_path: Path, column: str

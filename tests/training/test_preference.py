@@ -22,6 +22,7 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import learned_of_first_row
 from gpu_pipelines.data.report import write_report as write_data_report
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.text.sources import SYSTEM_BESIDE_TEXT
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.comparison import Comparison
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
@@ -33,6 +34,7 @@ from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.preference.compared import Compared, compared
 from gpu_pipelines.tasks.preference.recipe import Preference
 from gpu_pipelines.tasks.preference.scoring import PreferenceScores
 from gpu_pipelines.tasks.tasks import TASKS
@@ -161,6 +163,18 @@ def test_pairs_whose_prompt_is_in_a_column_of_another_name_are_not_learned_witho
     rows = [{"question": f"Is it {n}?", "chosen": f"yes {n}", "rejected": f"no {n}"} for n in range(60)]
     with pytest.raises(UserError, match="no text in 'prompt', and 'chosen' and 'rejected' begin differently"):
         prepared(tmp_path, rows)
+
+
+def test_what_the_system_says_in_a_column_stands_before_messages_and_not_before_texts() -> None:
+    user, answers = [{"role": "user", "content": "hi"}], ["yes", "no"]
+    row = {"system": "be kind", "chosen": [{"role": "assistant", "content": "yes"}]}
+    row["rejected"] = [{"role": "assistant", "content": "no"}]
+    found = compared({**row, "prompt": user}, ("chosen", "rejected"))
+    assert isinstance(found, Compared)
+    assert found.prompt == [{"role": "system", "content": "be kind"}, *user]
+    texts = {"system": "be kind", "prompt": "hi", **dict(zip(("chosen", "rejected"), answers, strict=True))}
+    assert compared(texts, ("chosen", "rejected")) == SYSTEM_BESIDE_TEXT
+    assert isinstance(compared({**texts, "system": " "}, ("chosen", "rejected")), Compared)
 
 
 def test_judgements_are_truth_values_numbers_or_words(tmp_path: Path) -> None:

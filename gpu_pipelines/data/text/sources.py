@@ -14,7 +14,7 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.formats import TOOLS
+from gpu_pipelines.tasks.formats import BESIDE_CHATS, SYSTEM, TOOLS
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_encoding import Chat, Composed
 
@@ -30,6 +30,12 @@ MALFORMED_MESSAGES = Problem(
     "malformed messages",
     "each must have a role and a content, both text, or parts of type text; an answer may have tool_calls in place of "
     "the content, and a weight of 0 or 1",
+)
+
+#: Why a row of texts cannot be used that has a system's message beside it.
+SYSTEM_BESIDE_TEXT = Problem(
+    "system beside a text",
+    "there is no place for the column 'system' in a text: give the prompt as messages, or leave the column out",
 )
 
 
@@ -151,10 +157,13 @@ def text_record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, .
     """The text, the prompt and completion, or the conversation in some columns of a row, or why there is none."""
     if isinstance(row, Problem):
         return TextRecord(where, "", problem=row)
-    named = columns[:-1] if len(columns) > 1 and columns[-1] == TOOLS else columns
+    named = _of_text(columns)
     values = [row.get(column) for column in named]
+    tools, system = (row.get(name) if name in columns[1:] else None for name in (TOOLS, SYSTEM))
     if len(parts := [value for value in values if isinstance(value, list)]) == len(values):
-        return _chat(where, parts, row.get(TOOLS) if named != columns else None)
+        return _chat(where, parts, tools, system)
+    if said_by(system):
+        return TextRecord(where, "", problem=SYSTEM_BESIDE_TEXT)
     texts = [value for value in values if isinstance(value, str)]
     if len(texts) < len(values) or not texts[-1].strip():
         column, value = next(
@@ -168,9 +177,9 @@ def text_record(where: str, row: dict[str, Any] | Problem, columns: tuple[str, .
     return TextRecord(where, texts[0] if len(texts) == 1 else (texts[0], texts[1]))
 
 
-def _chat(source: str, parts: list[list[Any]], tools: Any) -> TextRecord:
+def _chat(source: str, parts: list[list[Any]], tools: Any, system: Any) -> TextRecord:
     """A conversation to learn from."""
-    chat = chat_in(parts, tools)
+    chat = chat_in(parts, tools, system)
     if isinstance(chat, Problem):
         return TextRecord(source, "", problem=chat)
     if not any(is_answer(chat.messages[place]) for place in chat.learned):
@@ -178,12 +187,13 @@ def _chat(source: str, parts: list[list[Any]], tools: Any) -> TextRecord:
     return TextRecord(source, chat)
 
 
-def chat_in(parts: Sequence[list[Any]], tools: Any = None) -> Chat | Problem:
+def chat_in(parts: Sequence[list[Any]], tools: Any = None, system: Any = None) -> Chat | Problem:
     """A conversation, or what is wrong with it.
 
     Args:
         parts: lists of messages: the whole, or a prompt and what follows it.
         tools: a cell as `tools_of` takes it.
+        system: what the system's message says, where there is none.
     """
     messages = [message_of(message) for part in parts for message in part]
     if None in messages:
@@ -194,7 +204,20 @@ def chat_in(parts: Sequence[list[Any]], tools: Any = None) -> Chat | Problem:
     held = [message for message in messages if message is not None]
     if problem := encoding_problem([message.get("content") or "" for message in held]):
         return problem
-    return Chat(held, schemas, len(parts[0]) if len(parts) > 1 else 0)
+    told = with_system(held, system)
+    return Chat(told, schemas, len(parts[0]) + len(told) - len(held) if len(parts) > 1 else 0)
+
+
+def with_system(messages: list[dict[str, Any]], system: Any) -> list[dict[str, Any]]:
+    """Messages that begin with that of the system, which a cell may hold: what they have themselves counts more."""
+    if not said_by(system) or (messages and messages[0]["role"] == SYSTEM):
+        return messages
+    return [{"role": SYSTEM, "content": system}, *messages]
+
+
+def said_by(system: Any) -> bool:
+    """Whether a cell holds what a system's message says."""
+    return isinstance(system, str) and bool(system.strip())
 
 
 def _with_messages(
@@ -203,10 +226,15 @@ def _with_messages(
     """A row whose messages are lists, where they were JSON; of columns of chats, a text that is none is a problem."""
     if isinstance(row, Problem):
         return row
-    found = {name: messages_in(row.get(name)) for name in columns if name != TOOLS}
+    found = {name: messages_in(row.get(name)) for name in _of_text(columns)}
     if are_chats and any(isinstance(value, str) and value.strip() for value in found.values()):
         return MALFORMED_MESSAGES
     return {**row, **found}
+
+
+def _of_text(columns: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns of texts or messages, without those that stand beside them."""
+    return (columns[0], *(column for column in columns[1:] if column not in BESIDE_CHATS))
 
 
 def messages_in(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.formats import TABLES, TOOLS
+from gpu_pipelines.tasks.formats import BESIDE_CHATS, TABLES
 from gpu_pipelines.tasks.hyperparameters import FINE_TUNED_DECODER
 from gpu_pipelines.tasks.task import Task
 
@@ -67,8 +67,8 @@ class CausalLanguageModelTask(Task):
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         for wanted in self.columns(settings):
             if set(wanted) <= set(has):
-                with_tools = wanted != (settings.text_column,) and TOOLS in has
-                return (*wanted, TOOLS) if with_tools else wanted
+                beside = () if wanted == (settings.text_column,) else BESIDE_CHATS
+                return (*wanted, *(name for name in beside if name in has))
         if not has:
             raise UserError(f"The source {settings.source} holds no texts.")
         raise UserError(

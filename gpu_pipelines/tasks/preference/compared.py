@@ -8,7 +8,17 @@ from typing import Any
 
 from gpu_pipelines.data.class_names import encoding_problem
 from gpu_pipelines.data.sources.row_streams import Problem
-from gpu_pipelines.data.text.sources import MALFORMED_MESSAGES, is_answer, message_of, messages_in, tools_of
+from gpu_pipelines.data.text.sources import (
+    MALFORMED_MESSAGES,
+    SYSTEM_BESIDE_TEXT,
+    is_answer,
+    message_of,
+    messages_in,
+    said_by,
+    tools_of,
+    with_system,
+)
+from gpu_pipelines.tasks.formats import SYSTEM, TOOLS
 from gpu_pipelines.tasks.text_encoding import Chat, Composed, shared_length, texts_of
 
 #: A text, or messages.
@@ -68,7 +78,11 @@ def compared(row: Mapping[str, Any], completions: Sequence[str]) -> Compared | P
             # A table whose prompts have another name would be learned without them.
             told = f"there is no text in 'prompt', and {completions[0]!r} and {completions[1]!r} begin differently"
             return Problem("no prompt", told)
-    tools = tools_of(row.get("tools"))
+    if said_by(system := row.get(SYSTEM)) and isinstance(prompt, str):
+        return SYSTEM_BESIDE_TEXT
+    if isinstance(prompt, list):
+        prompt = with_system(prompt, system)
+    tools = tools_of(row.get(TOOLS))
     if isinstance(tools, Problem):
         return tools
     found = Compared(prompt, tuple(parts), tools)  # type: ignore[arg-type]

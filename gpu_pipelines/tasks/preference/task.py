@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.causal_lm.task import OF_WRITERS, CausalLanguageModelTask
-from gpu_pipelines.tasks.formats import TOOLS
+from gpu_pipelines.tasks.formats import BESIDE_CHATS
 from gpu_pipelines.tasks.hyperparameters import PREFERENCE_TUNED, PREFERENCE_WITH_ADAPTERS
 from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.task import Task
@@ -66,7 +66,7 @@ class PreferenceTask(Task):
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         for wanted in self.columns(settings):
             if set(wanted) <= set(has):
-                return (*wanted, TOOLS) if TOOLS in has and TOOLS not in wanted else wanted
+                return (*wanted, *(name for name in BESIDE_CHATS if name in has and name not in wanted))
         raise UserError(
             f"The source {settings.source} has neither the columns {', '.join(PAIRS)} nor {', '.join(JUDGED)}; it has "
             f"{', '.join(has) or 'none at all'}.",
