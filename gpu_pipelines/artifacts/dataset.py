@@ -26,6 +26,8 @@ from gpu_pipelines.errors import UserError
 MANIFEST = "dataset.json"
 # A column of text beside the features, which no model is trained on.
 SLICE = "slice"
+# The feature of rows that may be of several classes: 1 for each of those. `preprocessing` has their names by it.
+CLASSES = "classes"
 REJECTED = "rejected.jsonl"
 NEAR_DUPLICATES = "near_duplicates.jsonl"
 LABEL_CONFLICTS = "label_conflicts.jsonl"

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, REJECTED, Dataset, Manifest
+from gpu_pipelines.artifacts.dataset import CLASSES, LABEL_CONFLICTS, REJECTED, Dataset, Manifest
 from gpu_pipelines.reports.page import image_data, render, write_page
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.tasks import task_named
@@ -37,7 +37,8 @@ def write_report(directory: Path, path: Path) -> None:
     """
     dataset = Dataset(directory)
     manifest = dataset.manifest
-    classes = _classes(manifest)
+    classes = _classes(dataset)
+    names = len(_names(manifest))
     texts = text_examples(dataset) if _is_text(dataset) else []
     image, tokens = manifest.features.get("image"), manifest.features.get("input_ids")
     sections = render(
@@ -50,7 +51,8 @@ def write_report(directory: Path, path: Path) -> None:
         texts=texts,
         marks_learned=any(part["learned"] for example in texts for part in example["parts"]),
         classes=classes,
-        hidden_classes=len(manifest.labels) - len(classes),
+        names=names,
+        hidden_classes=names - len(classes),
         rejected_examples=_rejected_examples(directory / REJECTED),
         conflicts=_conflicts(directory / LABEL_CONFLICTS),
         examples=_examples(dataset) if image else [],
@@ -58,16 +60,42 @@ def write_report(directory: Path, path: Path) -> None:
     write_page(path, f"Data: {manifest.source}", sections)
 
 
-def _classes(manifest: Manifest) -> list[dict[str, Any]]:
+def _names(manifest: Manifest) -> list[str]:
+    """The classes, of which a row has one, or any number of."""
+    return manifest.labels or list(manifest.preprocessing.get(CLASSES, ()))
+
+
+def _names_of(row: Mapping[str, Any], manifest: Manifest) -> str:
+    """The class or the classes of a row, for people; empty where there are none in the dataset."""
+    if manifest.labels:
+        return manifest.labels[row["label"]]
+    names = _names(manifest)
+    return ", ".join(names[place] for place in np.flatnonzero(row[CLASSES])) or "no class" if names else ""
+
+
+def _class_rows(dataset: Dataset) -> Mapping[str, Sequence[int]]:
+    """How many rows of each split are of each class."""
+    manifest = dataset.manifest
+    if manifest.labels or not _names(manifest):
+        return manifest.class_rows
+    splits = {name: dataset.split(name) for name in manifest.splits}
+    return {
+        name: np.sum([part[CLASSES].sum(axis=0) for part in split.columns(0, len(split), [CLASSES])], axis=0).tolist()
+        for name, split in splits.items()
+    }
+
+
+def _classes(dataset: Dataset) -> list[dict[str, Any]]:
+    manifest, found = dataset.manifest, _class_rows(dataset)
     rows: list[dict[str, Any]] = [
-        {"label": label, "rows": {split: manifest.class_rows[split][index] for split in manifest.splits}}
-        for index, label in enumerate(manifest.labels)
+        {"label": label, "rows": {split: found[split][index] for split in manifest.splits}}
+        for index, label in enumerate(_names(manifest))
     ]
     if not rows:
         return []
     totals = [sum(row["rows"].values()) for row in rows]
     for row, total in zip(rows, totals, strict=True):
-        row["share"] = round(100 * total / max(totals), 1)
+        row["share"] = round(100 * total / max(1, *totals), 1)
     if len(rows) > CLASSES_SHOWN:
         rows = sorted(rows, key=lambda row: -row["share"])[:CLASSES_SHOWN]
     return rows
@@ -107,7 +135,8 @@ def _examples(dataset: Dataset) -> list[dict[str, str]]:
     train = dataset.split("train")
     if not dataset.manifest.labels:
         taken = train.take(np.arange(min(EXAMPLES_SHOWN, len(train))))
-        return [{"image": image_data(image), "label": ""} for image in taken["image"]]
+        rows_of = [{name: values[row] for name, values in taken.items()} for row in range(len(taken["image"]))]
+        return [{"image": image_data(row["image"]), "label": _names_of(row, dataset.manifest)} for row in rows_of]
     labels = np.concatenate([columns["label"] for columns in train.columns(0, len(train), ["label"])])
     rows = [
         int(np.flatnonzero(labels == label)[turn])
@@ -152,8 +181,7 @@ def text_examples(dataset: Dataset) -> list[dict[str, Any]]:
     decode, parts_of = _decoder(dataset, skips_special=skips_special), _row_text(dataset) or _parts
     for number, example in enumerate(examples):
         row = {name: column[number] for name, column in taken.items()}
-        if dataset.manifest.labels:
-            example["name"] = dataset.manifest.labels[row["label"]]
+        example["name"] = _names_of(row, dataset.manifest) or example["name"]
         example["parts"] = _shortened(parts_of(row, decode))
     return examples
 

@@ -7,6 +7,7 @@ import csv
 import io
 import json
 import random
+import re
 import sys
 from collections import Counter
 from pathlib import Path
@@ -292,6 +293,12 @@ def test_images_of_several_classes(tmp_path: Path) -> None:
     dataset = prepared(tmp_path / "data", write(tmp_path / "rows.jsonl", rows))
     assert dataset.manifest.preprocessing["classes"] == ["a", "b", "c"]
     write_data_report(dataset.directory, tmp_path / "data.html")
+    page = (tmp_path / "data.html").read_text()
+    in_train = sum(source in page for source in ("a, b, c", "a, c", "no class"))
+    assert in_train >= 2, "the examples name the classes of each image"
+    assert "A row may be of several classes, or of none." in page
+    marks = dataset.split("train").take(np.arange(dataset.manifest.rows("train")))["classes"]
+    assert re.search(rf">a</td><td[^>]*>{marks[:, 0].sum()}</td>", page)
     training = {"max_steps": 40, "checkpoint_every_steps": 40, "global_batch_size": 64}
     model = evaluated(dataset.directory, tmp_path / "model", "vit-micro", **training)
     assert Evaluation.load(model).test["metrics"]["f1"]["value"] > 0.7

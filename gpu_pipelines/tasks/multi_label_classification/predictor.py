@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpu_pipelines.artifacts.dataset import CLASSES
 from gpu_pipelines.serving.predictor import Inputs, Predictor
 from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.settings import ServerSettings
@@ -64,7 +65,7 @@ class MultiLabelClassifier(Predictor):
         return found
 
     def predict(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
-        columns = {**self.columns(rows), "classes": np.zeros((len(rows), len(self.labels)), np.uint8)}
+        columns = {**self.columns(rows), CLASSES: np.zeros((len(rows), len(self.labels)), np.uint8)}
         with torch.inference_mode():
             found = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
         return [as_answer(each, self.labels, row.top_k) for each, row in zip(found, rows, strict=True)]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.dataset import Feature
+from gpu_pipelines.artifacts.dataset import CLASSES, Feature
 from gpu_pipelines.data.images.prepare import ImagePreparation
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.preparation import Preparation, Survey
@@ -24,9 +24,6 @@ from gpu_pipelines.data.usable import require_labels, require_labels_of_test
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.multi_label_classification.labels import classes_in, classes_of_row
 from gpu_pipelines.tasks.tasks import task_named
-
-#: The feature with 1 for each class that a row is of, and their names in `preprocessing`.
-CLASSES = "classes"
 
 
 def preparation_of(settings: PrepareSettings, scratch: Path) -> Preparation[Any]:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.dataset import CLASSES, Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
@@ -21,7 +21,6 @@ from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_recipe import encoder_logits
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
-CLASSES = "classes"
 #: transformers' name of what the model is for: its pipelines take a sigmoid of each logit then.
 PROBLEM = "multi_label_classification"
 

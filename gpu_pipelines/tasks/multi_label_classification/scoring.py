@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu_pipelines.artifacts.dataset import CLASSES
 from gpu_pipelines.evaluation.bootstrap import Resampled
 from gpu_pipelines.evaluation.classification_metrics import SMALLEST_PROBABILITY
 from gpu_pipelines.evaluation.counts import FOUND, RIGHT, TRUE, averages, figures_of_each, least_and_mean
@@ -91,7 +92,7 @@ class MultiLabelScoring(Scoring):
 
     @property
     def _classes(self) -> list[str]:
-        return list(self.dataset.manifest.preprocessing["classes"])
+        return list(self.dataset.manifest.preprocessing[CLASSES])
 
     def width(self, labels: list[str]) -> None:
         return None
@@ -115,7 +116,7 @@ class MultiLabelScoring(Scoring):
 
     def _true(self, split: str) -> np.ndarray:
         rows = self.dataset.split(split)
-        return np.concatenate([columns["classes"] for columns in rows.columns(0, len(rows), ["classes"])])
+        return np.concatenate([columns[CLASSES] for columns in rows.columns(0, len(rows), [CLASSES])])
 
     def worst(self, scores: MultiLabelScores) -> list[dict[str, Any]]:
         test, true = self.dataset.split("test"), self._true("test") > 0
