@@ -342,6 +342,17 @@ def test_csv_rows_with_too_many_or_too_few_fields_are_unusable_one_by_one(tmp_pa
     assert records[1].problem == ("malformed row", "more fields than the header has")
 
 
+@pytest.mark.parametrize("end", ['"', ""], ids=["until the next one", "until the end of the file"])
+def test_csv_lines_that_a_quote_makes_one_row_are_unusable_one_by_one(end: str, tmp_path: Path) -> None:
+    lines = [f"{number}.png\tcat" for number in range(6)]
+    path = write_lines(tmp_path / "t.tsv", "image\tlabel", lines[0], f'"{lines[1]}', lines[2], "", f"{end}{lines[3]}")
+    records = records_of(path)
+    assert [record.source.partition(" ")[0] for record in records] == ["t.tsv:2", "t.tsv:3", "t.tsv:4", "t.tsv:6"]
+    assert [record.problem.reason if record.problem else "" for record in records] == ["", *["malformed row"] * 3]
+    assert "does not end with one" in records[1].problem.detail
+    assert "(lines 3 to 6)" in records[1].problem.detail
+
+
 def test_csv_rows_are_named_by_their_line_in_the_file(tmp_path: Path) -> None:
     path = write_lines(tmp_path / "t.csv", "image,label", "a.png,cat", "", '"b.png",dog', "", "c.png,cat")
     assert [r.source for r in records_of(path)] == ["t.csv:2 a.png", "t.csv:4 b.png", "t.csv:6 c.png"]

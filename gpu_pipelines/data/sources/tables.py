@@ -32,6 +32,7 @@ _ROWS_LOOKED_AT = 1000
 # Bytes of a table that are turned into Python objects at once.
 _BATCH_BYTES = 8 << 20
 _ARROW_FILE = b"ARROW1"
+_UNCLOSED = "a field begins with a quote and does not end with one; in a field in quotes each quote is doubled"
 
 
 def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy: str) -> None:
@@ -59,21 +60,25 @@ class Csv(Reader):
 
     def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
         with text_of(file, meter) as stream:
-            reader = _csv_reader(stream, file, [columns])
+            taken: list[str] = []
+            reader = _csv_reader(stream, file, [columns], taken)
             try:
                 names = [name for name in reader.fieldnames or [] if name]
             except csv.Error as error:
                 raise DamagedError(str(error)) from None
             _require_columns(file, names, columns, remedy)
             while True:
+                taken.clear()
                 try:
                     row = next(reader)
                 except StopIteration:
                     return
                 except csv.Error as error:
-                    yield f"{reader.line_num}", Problem("malformed row", str(error))
+                    yield from _lines_without_use(taken, reader.reader.line_num, str(error))
                     continue
-                if _EXTRA in row:
+                if len(taken) > 1 and not _is_closed(taken, reader.reader.dialect.delimiter):
+                    yield from _lines_without_use(taken, reader.line_num, _UNCLOSED)
+                elif _EXTRA in row:
                     yield f"{reader.line_num}", Problem("malformed row", "more fields than the header has")
                 elif list(row.values()) == names:
                     yield f"{reader.line_num}", Problem("malformed row", "the header once more")
@@ -81,8 +86,29 @@ class Csv(Reader):
                     yield f"{reader.line_num}", row
 
 
-def _csv_reader(stream: BinaryIO, file: SourceFile, choices: Sequence[Sequence[str]]) -> csv.DictReader[str]:
+def _is_closed(lines: list[str], delimiter: str) -> bool:
+    """Whether a row of several lines has a quote at the end of each field that begins with one."""
+    try:
+        return bool(list(csv.reader(lines, delimiter=delimiter, strict=True)))
+    except csv.Error:
+        return False
+
+
+def _lines_without_use(lines: list[str], last: int, why: str) -> Iterator[Row]:
+    """Each line that was read as a part of one row: where a quote is not closed, most often each is a row."""
+    first = last - len(lines) + 1
+    detail = f"{why} (lines {first} to {last})" if len(lines) > 1 else why
+    for number, line in enumerate(lines, start=first):
+        if line.strip():
+            yield f"{number}", Problem("malformed row", detail)
+
+
+def _csv_reader(
+    stream: BinaryIO, file: SourceFile, choices: Sequence[Sequence[str]], taken: list[str] | None = None
+) -> csv.DictReader[str]:
+    """Reads rows below a header; `taken` gets the lines that are read, which are those of a row where it is emptied."""
     csv.field_size_limit(LARGEST_TEXT)
+    taken = [] if taken is None else taken
     # Bytes that are not UTF-8 stay what they are, as surrogates: two classes must not become one, a path must be found.
     text = io.TextIOWrapper(stream, encoding="utf-8-sig", errors="surrogateescape", newline="")
 
@@ -91,7 +117,8 @@ def _csv_reader(stream: BinaryIO, file: SourceFile, choices: Sequence[Sequence[s
             if len(line) > LARGEST_TEXT:
                 raise DamagedError(f"a line is longer than {LARGEST_TEXT >> 20} MiB")
             # Before Python 3.11 the reader gives up at a NUL; no path has one, so such a row is rejected either way.
-            yield line.replace("\0", "\\0")
+            taken.append(line.replace("\0", "\\0"))
+            yield taken[-1]
 
     every = lines()
     first = list(islice(every, 1))
