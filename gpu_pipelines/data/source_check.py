@@ -65,9 +65,9 @@ def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> Non
         classes = {class_of(source, name) for name in source.names}
         require_classes_not_splits(classes, source.given)
         require_labels(classes, settings)
-    elif source.format in TABLES and len(source):
+    elif source.format in (*TABLES, "tar") and len(source):
         _require_columns(source, settings)
-        if task_named(settings.task).has_classes:
+        if source.format in TABLES and task_named(settings.task).has_classes:
             _require_classes(source, settings)
 
 

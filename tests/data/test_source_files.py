@@ -7,14 +7,17 @@ import io
 import json
 import tarfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from conftest import write_photos
 
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.images.sources import Record, image_records
@@ -227,6 +230,29 @@ def test_tar_shards_give_images_with_the_labels_beside_them(
         assert [r.label for r in found][:5] == ["7", "cat", "9", "", ""]
         assert [r.problem and r.problem.detail for r in found][3] == "no image, but .cls"
         assert [r.read() for r in found[:3]] == [b"one", b"two", b"three"]
+
+
+def shard_with_described_images(folder: Path) -> Path:
+    shard = {}
+    for number, path in enumerate(sorted(write_photos(folder / "photos", per_class=30).rglob("*.png"))):
+        said = {"colour": path.parent.name, "cam": "xy"[number % 2], "height": number, "width": number / 4}
+        shard |= {f"{number:04}.png": path.read_bytes(), f"{number:04}.json": json.dumps(said).encode()}
+    (folder / "t.tar").write_bytes(tar_of(shard))
+    return folder / "t.tar"
+
+
+def test_tar_shards_give_slices_and_the_numbers_of_a_regression_from_what_is_said_of_an_image(tmp_path: Path) -> None:
+    source = str(shard_with_described_images(tmp_path))
+    settings = PrepareSettings(source=source, label_column="colour", slice_by="cam")
+    prepare_data(settings, tmp_path / "classes")
+    assert set(Dataset(tmp_path / "classes").slice_values("train", "cam")) == {"x", "y"}
+    wrong = replace(settings, slice_by="camera")
+    assert "no column 'camera'; it has image, colour, cam, height, width. Name the" in problems_here(wrong)[0]
+    prepare_data(PrepareSettings(source=source, task="regression", label_column="height,width"), tmp_path / "numbers")
+    train = Dataset(tmp_path / "numbers").split("train")
+    rows = range(len(train))
+    numbers = [int(place.partition(":")[2]) for place in train.sources(rows)]
+    assert train.take(np.array(rows))["target"].tolist() == [[number, number / 4] for number in numbers]
 
 
 @pytest.mark.parametrize("name", ["t.jsonl.gz", "t.jsonl.zst", "t.csv.gz", "t.parquet", "t.arrow", "t.tar"])

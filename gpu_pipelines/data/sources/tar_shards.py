@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Any, BinaryIO
 
 from gpu_pipelines.data.sources.compression import DamagedError
@@ -17,29 +18,50 @@ from gpu_pipelines.data.sources.reader import Reader
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row, decompressed
 from gpu_pipelines.tasks.formats import FORMATS
 
-_LABELS = (".cls", ".json")
+# Samples of a shard that tell which keys the .json files have.
+_SAMPLES_LOOKED_AT = 100
 _END = bytes(512)
 
 
 class TarShards(Reader):
-    """Each sample's image and label as the two columns asked for; the label is its .cls file or a key of its .json."""
+    """Each sample's image as the first column asked for; the second is its .cls file, or as all others in its .json."""
+
+    def columns(self, file: SourceFile, choices: Sequence[Sequence[str]]) -> list[str]:
+        """The first columns of the first choice, as far as there are images and .cls files, and the keys of the .json.
+
+        No more samples are looked at than are needed to find that choice, and 100 at most.
+        """
+        image, label, *_ = wanted = choices[0]
+        seen = {image: None}
+        with decompressed(file, Meter.of_nothing()) as stored:
+            for _, parts in islice(_samples(_Tail(stored)), _SAMPLES_LOOKED_AT):
+                described = _described(parts)
+                seen.update(dict.fromkeys([] if isinstance(described, Problem) else described))
+                seen.update({label: None} if ".cls" in parts else {})
+                if set(wanted) <= seen.keys():
+                    break
+        return list(seen)
 
     def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
-        image, label = columns
         with decompressed(file, meter) as stored:
             stream = _Tail(stored)
-            key = ""
-            parts: dict[str, bytes | Problem] = {}
-            for name, content in _members(stream):
-                stem, suffix = _key_and_suffix(name)
-                if parts and (stem != key or suffix in parts):
-                    yield key, _sample(parts, image, label)
-                    parts = {}
-                key = stem
-                parts[suffix] = content
-            if parts:
-                yield key, _sample(parts, image, label)
+            for key, parts in _samples(stream):
+                yield key, _sample(parts, columns)
             stream.require_end()
+
+
+def _samples(stream: _Tail) -> Iterator[tuple[str, dict[str, bytes | Problem]]]:
+    key = ""
+    parts: dict[str, bytes | Problem] = {}
+    for name, content in _members(stream):
+        stem, suffix = _key_and_suffix(name)
+        if parts and (stem != key or suffix in parts):
+            yield key, parts
+            parts = {}
+        key = stem
+        parts[suffix] = content
+    if parts:
+        yield key, parts
 
 
 class _Tail:
@@ -86,25 +108,33 @@ def _key_and_suffix(name: str) -> tuple[str, str]:
     return shown, f"{dot}{suffix}".lower()
 
 
-def _sample(parts: dict[str, bytes | Problem], image: str, label: str) -> dict[str, Any] | Problem:
+def _sample(parts: dict[str, bytes | Problem], columns: Sequence[str]) -> dict[str, Any] | Problem:
     images = [suffix for suffix in parts if f".{suffix.rpartition('.')[2]}" in FORMATS["images"].suffixes]
     if not images:
         return Problem("malformed row", f"no image, but {', '.join(sorted(parts))[:200]}")
-    encoded = parts[images[0]]
-    named = next((parts[suffix] for suffix in _LABELS if suffix in parts), b"")
+    image, label, *more = columns
+    encoded, classed = parts[images[0]], parts.get(".cls")
+    described = _described(parts) if more or classed is None else {}
     if isinstance(encoded, Problem):
         return encoded
-    if isinstance(named, Problem):
-        return named
+    if isinstance(classed, Problem):
+        return classed
+    if isinstance(described, Problem):
+        return described
     try:
-        value = named.decode("utf-8").strip() if ".cls" in parts or not named else _label_in(named, label)
-    except (ValueError, RecursionError) as error:
+        named = {} if classed is None else {label: classed.decode("utf-8").strip()}
+    except UnicodeDecodeError as error:
         return Problem("malformed row", f"the label cannot be read: {error}")
-    return {image: encoded, label: value}
+    return {**{name: described.get(name) for name in (label, *more)}, **named, image: encoded}
 
 
-def _label_in(content: bytes, label: str) -> Any:
-    found = json.loads(content)
-    if not isinstance(found, dict):
-        raise ValueError("not a JSON object")
-    return found.get(label)
+def _described(parts: dict[str, bytes | Problem]) -> dict[str, Any] | Problem:
+    """What the .json of a sample says; nothing where it has none."""
+    content = parts.get(".json", b"{}")
+    if isinstance(content, Problem):
+        return content
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        return Problem("malformed row", f"the .json cannot be read: {error}")
+    return found if isinstance(found, dict) else Problem("malformed row", "the .json is not a JSON object")
