@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
@@ -193,14 +193,25 @@ def _warn_of_classes(manifest: Manifest) -> None:
             f"learned: {some_of(map(repr, untrained), most=10)}",
             flush=True,
         )
-    by_letters: dict[str, list[str]] = {}
-    for label in manifest.labels:
-        by_letters.setdefault(label.casefold(), []).append(label)
-    if alike := [" and ".join(map(repr, labels)) for labels in by_letters.values() if len(labels) > 1]:
-        print(f"warning: classes that differ in capitals alone: {some_of(alike, most=10)}", flush=True)
+    for what, form in (("differ in capitals alone", str.casefold), ("are the same number", _as_number)):
+        if alike := [" and ".join(map(repr, labels)) for labels in _alike(manifest.labels, form) if len(labels) > 1]:
+            print(f"warning: classes that {what}: {some_of(alike, most=10)}", flush=True)
     if 2 * len(manifest.labels) > manifest.records_kept:
         print(
             f"warning: {manifest.records_kept:,} rows have {len(manifest.labels):,} classes; numbers are learned by "
             "the task regression, and label_column names the column of the classes",
             flush=True,
         )
+
+
+def _alike(labels: Iterable[str], form: Callable[[str], str]) -> Iterable[list[str]]:
+    """Labels of the same form, together."""
+    found: dict[str, list[str]] = {}
+    for label in labels:
+        found.setdefault(form(label), []).append(label)
+    return found.values()
+
+
+def _as_number(label: str) -> str:
+    """A label as pandas writes it where a column has no gaps: with one, its whole numbers become `1.0` in CSV."""
+    return str(int(label.partition(".")[0])) if re.fullmatch(r"-?[0-9]{1,18}(\.0*)?", label) else label

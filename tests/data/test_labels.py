@@ -236,3 +236,17 @@ def test_classes_that_differ_in_capitals_alone_are_warned_of(
     rows = [{"text": f"text {number}", "label": ("yes", "Yes ", "no")[number % 3]} for number in range(90)]
     prepare_data(settings_of(write_rows(tmp_path / "rows.jsonl", rows)), tmp_path / "out")
     assert "warning: classes that differ in capitals alone: 'Yes' and 'yes'" in capsys.readouterr().out
+
+
+def test_classes_of_two_files_that_are_the_same_number_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "rows").mkdir()
+    for name, labels in {"whole": ["0", "1", "-1"], "with_a_gap": ["0.0", "1.0", "2.5", ""]}.items():
+        rows = [f"{name} {number},{labels[number % len(labels)]}" for number in range(80)]
+        (tmp_path / f"rows/{name}.csv").write_text("\n".join(["text,label", *rows]))
+    settings = PrepareSettings(
+        source=str(tmp_path / "rows"), task="text_classification", vocabulary_size=300, max_rejected="unlimited"
+    )
+    prepare_data(settings, tmp_path / "out")
+    assert "warning: classes that are the same number: '0' and '0.0', '1' and '1.0'\n" in capsys.readouterr().out
