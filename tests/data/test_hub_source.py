@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from conftest import printed_by, write_photos
 
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
@@ -84,6 +85,20 @@ def test_classes_have_their_names_and_images_their_bytes(
     for source in (tmp_path / "t.parquet", tmp_path / "saved"):
         assert [row["label"] for _, row in read(str(source))] == ["yes", "no", None]
     assert pq.read_table(tmp_path / "t.parquet")["label"].to_pylist() == [1, 0, -1]
+
+
+def test_what_datasets_keeps_of_its_work_beside_a_saved_data_set_is_no_part_of_it(tmp_path: Path, bucket: str) -> None:
+    import datasets
+
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "saved")
+    saved = datasets.load_from_disk(str(tmp_path / "saved"))
+    saved.map(lambda row: {"text": row["text"].upper()}, num_proc=2)
+    saved.filter(lambda row: row["label"] == "a")
+    names = [path.name for path in (tmp_path / "saved").iterdir()]
+    assert len([name for name in names if name.startswith("cache-")]) == 3
+    RemoteFolder(f"{bucket}/saved").upload(tmp_path / "saved", names)
+    for source in (f"{tmp_path}/saved", f"{tmp_path}/saved/*.arrow", f"{bucket}/saved"):
+        assert [row for _, row in read(source)] == ROWS
 
 
 def test_what_is_wrong_is_said(data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_pipelines.artifacts.remote_files import is_remote, listed
@@ -17,6 +18,10 @@ BROKEN_LINK = "link that leads nowhere"
 LINKED_FOLDER = "linked folder below the first level"
 EMPTY_FOLDER = "folder without files"
 NO_FILE = "neither a file nor a folder"
+CACHE = "kept by datasets of a map, a filter or a shuffle"
+
+#: What `datasets` writes beside the files of a data set that was loaded from disk: rows once more, or their numbers.
+_CACHE = re.compile(r"(.*/)?cache-[0-9a-f]{16}(_\d{5}_of_\d{5})?\.arrow")
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
@@ -51,14 +56,19 @@ def is_pattern(source: str) -> bool:
 
 
 def list_source(source: str) -> Listing:
-    """The files that a source names; hidden ones are passed over.
+    """The files that a source names; hidden ones are passed over, and so is what `datasets` keeps beside its own.
 
     Raises:
         OSError, RuntimeError, ValueError: the path cannot be read, or is none.
         UserError: the object storage does not answer, or a folder cannot be read.
     """
-    if is_remote(source):
-        return _list_remote(source.rstrip("/"))
+    found = _list_remote(source.rstrip("/")) if is_remote(source) else _list_here(source)
+    caches = dict.fromkeys((name for name in found.files if found.kind != "file" and _CACHE.fullmatch(name)), CACHE)
+    files = {name: size for name, size in found.files.items() if name not in caches}
+    return replace(found, files=files, passed_over={**found.passed_over, **caches})
+
+
+def _list_here(source: str) -> Listing:
     path = Path(source).expanduser()
     passed_over: dict[str, str] = {}
     if is_pattern(source):
