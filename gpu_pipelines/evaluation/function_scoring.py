@@ -102,23 +102,13 @@ class FunctionScorer:
         """Nothing was started."""
 
     def champion_on_test(self, champion: RegisteredVersion) -> Scores:
-        title = f"the champion, {champion.name} version {champion.number}"
-        if not (champion.path / EVALUATION).is_file():
-            return self._unevaluated_on_test(champion.path, title)
-        evaluation = Evaluation.load(champion.path)
-        # A checkpoint that was a single file is a file in the registered model.
-        file = champion.path / evaluation.best.rpartition("/")[2]
-        path = file if evaluation.scoring_function and file.is_file() else champion.path
-        return self._call(path, "test", title)
-
-    def _unevaluated_on_test(self, directory: Path, title: str) -> GivenScores:
-        """Scores a model that nobody has evaluated: it need not be one that the function reads."""
-        files = [path for path in directory.iterdir() if path.name != VERSION]
-        path = files[0] if len(files) == 1 and files[0].is_file() else directory
+        is_evaluated = (champion.path / EVALUATION).is_file()
+        path = _evaluated_file(champion.path) if is_evaluated else _only_file(champion.path)
         try:
-            return self._call(path, "test", title)
-        except UserError as error:
-            raise NoComparisonError(f"it was registered without an evaluation: {error.problem}", error.remedy) from None
+            return self._call(path, "test", f"the champion, {champion.name} version {champion.number}")
+        except UserError as error:  # it need not be one that the function reads
+            why = "" if is_evaluated else "it was registered without an evaluation: "
+            raise NoComparisonError(f"{why}{error.problem}", error.remedy) from None
 
     def export(self, candidate: Candidate, directory: Path) -> None:
         """Copies the checkpoint: the files of a folder, or the one file that it is."""
@@ -166,6 +156,18 @@ def _number(value: Any) -> float:
         return float(value)
     except OverflowError:
         return math.inf
+
+
+def _evaluated_file(directory: Path) -> Path:
+    """What a function scored of a registered model: a checkpoint that was a single file is a file in it."""
+    evaluation = Evaluation.load(directory)
+    file = directory / evaluation.best.rpartition("/")[2]
+    return file if evaluation.scoring_function and file.is_file() else directory
+
+
+def _only_file(directory: Path) -> Path:
+    files = [path for path in directory.iterdir() if path.name != VERSION]
+    return files[0] if len(files) == 1 and files[0].is_file() else directory
 
 
 def _candidates(directory: Path, training: str) -> list[Candidate]:

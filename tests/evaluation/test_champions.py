@@ -158,6 +158,19 @@ def test_a_champion_that_nobody_has_evaluated_and_that_cannot_be_scored_stays(
     assert register(tmp_path, "model", evaluation.passed).aliases == ("challenger",)
 
 
+def test_a_champion_that_a_function_cannot_read_stays(images: Dataset, tmp_path: Path) -> None:
+    write_brightness(tmp_path / "model", images)
+    evaluate(tmp_path, images, "model")
+    assert register(tmp_path, "model", True).aliases == ("challenger", "champion")
+    (tmp_path / "scoring.py").write_text("def score(path, *_): return {'value': float(path.read_text())}")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "step-1").write_text("0.5")
+    evaluation = evaluate(tmp_path, images, "other", scoring_function=f"{tmp_path}/scoring.py:score", gates=[])
+    assert not evaluation.passed
+    assert "score failed on the champion, mine version 1: IsADirectoryError" in gate_of(evaluation)["why"]
+    assert register(tmp_path, "other", evaluation.passed).aliases == ("challenger",)
+
+
 # Damaged champions
 
 
