@@ -42,7 +42,7 @@ def as_protobuf_writes(value: Any) -> Any:
         return {key: as_protobuf_writes(each) for key, each in value.items()}
     if isinstance(value, list):
         return [as_protobuf_writes(each) for each in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
+    return whole(value)
 
 
 def finite_or_none(value: float) -> float | None:
@@ -77,3 +77,13 @@ def shown_beside(value: float, other: float) -> str:
         if (float(text) > other) == (value > other) and (float(text) < other) == (value < other):
             return text
     return repr(value)
+
+
+def whole(value: Any) -> Any:
+    """A value, but of a number without a fraction a whole one: pandas makes floats of them where one is missing."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def number_in_text(text: str) -> str:
+    """A text, but of one such as `1.0` the whole number: pandas writes it to CSV where another row has none."""
+    return str(int(text.partition(".")[0])) if re.fullmatch(r"-?[0-9]{1,18}(\.0*)?", text) else text

@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import ANOTHER_ENCODING, Problem
+from gpu_pipelines.numbers import whole
 
 #: What is learned of a row of a table, as text, or why it says nothing.
 LabelOf = Callable[[dict[str, Any], PrepareSettings], str | Problem]
@@ -22,8 +23,7 @@ def class_in(value: Any, settings: PrepareSettings) -> str | Problem:
     """
     if isinstance(value, (list, dict)):
         return Problem("malformed row", f"the column {settings.label_column!r} holds a nested value ({_kind(value)})")
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)  # pandas makes floats of whole numbers where one is missing: the same class in other files
+    value = whole(value)
     name = "" if value is None or value != value else str(value).strip()
     if not name:
         return Problem("no label")

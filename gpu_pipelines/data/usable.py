@@ -10,6 +10,7 @@ from pathlib import Path
 from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
 from gpu_pipelines.data.settings import PrepareSettings, limit_of
 from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.numbers import number_in_text
 from gpu_pipelines.tasks.tasks import task_named
 
 #: Share of rows that are left out as equal to others, above which a table of numbers may well have no copies.
@@ -193,7 +194,7 @@ def _warn_of_classes(manifest: Manifest) -> None:
             f"learned: {some_of(map(repr, untrained), most=10)}",
             flush=True,
         )
-    for what, form in (("differ in capitals alone", str.casefold), ("are the same number", _as_number)):
+    for what, form in (("differ in capitals alone", str.casefold), ("are the same number", number_in_text)):
         if alike := [" and ".join(map(repr, labels)) for labels in _alike(manifest.labels, form) if len(labels) > 1]:
             print(f"warning: classes that {what}: {some_of(alike, most=10)}", flush=True)
     if 2 * len(manifest.labels) > manifest.records_kept:
@@ -210,8 +211,3 @@ def _alike(labels: Iterable[str], form: Callable[[str], str]) -> Iterable[list[s
     for label in labels:
         found.setdefault(form(label), []).append(label)
     return found.values()
-
-
-def _as_number(label: str) -> str:
-    """A label as pandas writes it where a column has no gaps: with one, its whole numbers become `1.0` in CSV."""
-    return str(int(label.partition(".")[0])) if re.fullmatch(r"-?[0-9]{1,18}(\.0*)?", label) else label

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 
@@ -133,3 +135,21 @@ def test_what_cannot_be_grouped_is_said(tmp_path: Path) -> None:
         splits_of_groups(tmp_path / "text", tmp_path / "rows.txt", task="causal_lm")
     with pytest.raises(UserError, match="patient"):
         splits_of_groups(tmp_path / "lm", source, task="causal_lm", group_by="patient")
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_a_number_is_one_group_where_a_gap_has_made_another_file_one_of_floats(tmp_path: Path, suffix: str) -> None:
+    (tmp_path / "rows").mkdir()
+    for number in range(2):
+        rows = pandas.DataFrame([{**text_row(group, number), "of": group} for group in range(GROUPS)])
+        if number:
+            rows.loc[GROUPS] = {"text": "one of none", "label": "a", "of": None}
+        write_table = rows.to_parquet if suffix == "parquet" else partial(rows.to_csv, index=False)
+        write_table(tmp_path / f"rows/{number}.{suffix}")
+    prepare_data(PrepareSettings(source=str(tmp_path / "rows"), group_by="of", **TEXTS), tmp_path / "data")
+    dataset, found = Dataset(tmp_path / "data"), dict[int, set[str]]()
+    for name in SPLITS:
+        split = dataset.split(name)
+        for place in split.sources(range(len(split))):
+            found.setdefault(int(place.rpartition(":")[2]), set()).add(name)
+    assert [splits for line, splits in sorted(found.items()) if len(splits) > 1] == []

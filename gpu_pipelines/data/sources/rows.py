@@ -10,6 +10,7 @@ from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row, as_damaged
 from gpu_pipelines.data.sources.source import SourceFiles
+from gpu_pipelines.numbers import number_in_text, whole
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
@@ -70,9 +71,10 @@ def beside(row: dict[str, Any] | Problem, settings: PrepareSettings) -> Beside:
         row: values by column.
         settings: the names of the columns are read.
     """
-    return {"slice_value": _value(row, settings.slice_by), "group": _value(row, settings.group_by)}
+    # Rows of a group that two files write in two ways must not come into two splits.
+    return {"slice_value": _value(row, settings.slice_by), "group": number_in_text(_value(row, settings.group_by))}
 
 
 def _value(row: dict[str, Any] | Problem, column: str) -> str:
     value = None if isinstance(row, Problem) or not column else row.get(column)
-    return "" if value is None or value != value else shown_path(str(value)).strip()
+    return "" if value is None or value != value else shown_path(str(whole(value))).strip()
