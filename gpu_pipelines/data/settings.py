@@ -224,8 +224,8 @@ class PrepareSettings:
     )
     slice_by: str = parameter(
         "",
-        "For a table, a column whose values are kept with the rows and not trained on, so that the evaluation can score "
-        "each value apart; of all tasks but causal_lm, whose rows hold several records. Empty for none.",
+        "For a table, a column whose values are kept with the rows and not trained on, so that the evaluation can "
+        "score each value apart; of all tasks but causal_lm, whose rows hold several records. Empty for none.",
     )
     group_by: str = parameter(
         "",
