@@ -26,6 +26,7 @@ from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report as write_data_report
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.row_streams import Problem
 from gpu_pipelines.drift.check import check_for_drift
 from gpu_pipelines.drift.settings import DriftSettings
 from gpu_pipelines.errors import UserError
@@ -36,6 +37,7 @@ from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.multi_label_classification.labels import classes_of_row
 from gpu_pipelines.tasks.multi_label_classification.recipe import MultiLabelClassification
 from gpu_pipelines.tasks.multi_label_classification.scoring import MultiLabelScores, MultiLabelScoring
 from gpu_pipelines.tasks.tasks import TASKS
@@ -133,7 +135,9 @@ def test_a_column_of_0_and_1_for_each_class(tmp_path: Path) -> None:
         writer = csv.writer(file)
         writer.writerow(["text", *ANIMALS, "bird"])
         for number, row in enumerate(rows):
-            writer.writerow([row["text"], *(int(name in row["label"]) for name in ANIMALS), "-1" if number < 3 else 0])
+            writer.writerow(
+                [row["text"], *(int(name in row["label"]) for name in ANIMALS), "-1" if number < 3 else "0.0"]
+            )
     dataset = prepared(tmp_path / "data", tmp_path / "marks.csv", label_column="dog,cat,fox,bird")
     # In the order in which they were named, and those too of which there is no row.
     assert dataset.manifest.preprocessing["classes"] == ["dog", "cat", "fox", "bird"]
@@ -165,6 +169,38 @@ def test_a_row_that_says_nothing_is_no_row_of_no_class(tmp_path: Path) -> None:
 def test_what_is_wrong_is_said_before_anything_is_read(given: dict[str, Any], message: str) -> None:
     settings = PrepareSettings(task="multi_label_classification", source="rows.jsonl", **given)
     assert message in "\n".join(settings.problems())
+
+
+@pytest.mark.parametrize(
+    ("cell", "names"),
+    [
+        ("('sky', 'sea')", ["sea", "sky"]),
+        ("{'sky', 'sea'}", ["sea", "sky"]),
+        ("{2, 11}", ["11", "2"]),
+        ("['sky' 'sea']", ["sea", "sky"]),
+        ("['sky'\n 'deep sea' \"dog's\"]", ["deep sea", "dog's", "sky"]),
+        ("set()", []),
+        ("()", []),
+    ],
+)
+def test_cells_that_pandas_writes_of_tuples_sets_and_arrays(cell: str, names: list[str]) -> None:
+    settings = PrepareSettings(task="multi_label_classification", source="rows.csv")
+    assert classes_of_row({"label": cell}, settings) == json.dumps(names)
+
+
+@pytest.mark.parametrize("cell", ["[sky, sea]", "[1 2 3]", "{'sky': 1}", "['sky']]"])
+def test_a_cell_in_brackets_that_is_no_list_is_no_class(cell: str) -> None:
+    found = classes_of_row({"label": cell}, PrepareSettings(task="multi_label_classification", source="rows.csv"))
+    assert isinstance(found, Problem)
+    assert "is no list as JSON or Python writes it" in found.detail
+
+
+@pytest.mark.parametrize("form", [lambda marks: marks, lambda marks: [float(mark) for mark in marks], str])
+def test_0_and_1_in_one_column_are_no_names_of_classes(form: Any, tmp_path: Path) -> None:
+    rows = [{**row, "label": form([int(name in row["label"]) for name in ANIMALS])} for row in texts()]
+    with pytest.raises(UserError, match="'label' has nothing but 0 and 1, which are no names") as raised:
+        prepared(tmp_path / "data", write(tmp_path / "rows.jsonl", rows))
+    assert "a column of 0 and 1 for each class" in str(raised.value.remedy)
 
 
 def test_a_test_source_of_other_classes_and_a_table_without_columns_are_refused(tmp_path: Path) -> None:

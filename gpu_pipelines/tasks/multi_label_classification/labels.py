@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -13,13 +14,18 @@ from gpu_pipelines.data.sources.row_streams import Problem
 
 #: What stands between names in a cell of text, the first one that it holds.
 _SEPARATORS = ("|", ";", ",")
-_TRUTH = {"1": True, "true": True, "0": False, "false": False}
+#: A cell of text that is a list as JSON or as Python writes it, or a tuple or a set.
+_LIST = re.compile(r"""\[.*\]|[({]\s*['"\d].*[)}]|\(\)|set\(\)""", re.DOTALL)
+#: Between the texts of an array as NumPy writes it; Python would make one text of them.
+_NO_COMMA = re.compile(r"""(?<=['"])\s+(?=['"])""")
+#: What a column of a class holds. pandas makes floats of whole numbers where one is missing, and writes CSV so.
+MARKS = {"1": True, "1.0": True, "true": True, "0": False, "0.0": False, "false": False}
 
 
 def classes_of_row(row: Mapping[str, Any], settings: PrepareSettings) -> str | Problem:
     """The classes of a row as JSON in one order, so that equal ones are equal texts; or why it says none.
 
-    Of one column the names in it: a list, a list as JSON or as Python writes it, or text with `|`, `;` or commas
+    Of one column the names in it: a list, a list as JSON, Python or NumPy writes it, or text with `|`, `;` or commas
     between them. Of several columns those that hold 1 or true.
 
     Args:
@@ -41,6 +47,8 @@ def _listed(value: Any, settings: PrepareSettings) -> list[str] | Problem:
     items = _items(value)
     if items is None:
         return Problem("no label", "a row of no class has [] in the label column")
+    if isinstance(items, Problem):
+        return items
     names = []
     for item in items:
         name = class_in(item, settings)
@@ -50,28 +58,33 @@ def _listed(value: Any, settings: PrepareSettings) -> list[str] | Problem:
     return names
 
 
-def _items(value: Any) -> list[Any] | None:
+def _items(value: Any) -> list[Any] | Problem | None:
     """What a cell holds, one by one; None where it is empty."""
     if not isinstance(value, str):
         return value if isinstance(value, list) else None if value is None or value != value else [value]
     text = value.strip()
-    if text.startswith("[") and text.endswith("]"):
-        for read in (json.loads, ast.literal_eval):  # pandas writes a list into CSV as Python does
-            try:
-                found = read(text)
-            except (ValueError, SyntaxError, RecursionError, MemoryError):
-                continue
-            return list(found)
+    if _LIST.fullmatch(text):
+        return _items_written(text)
     separator = next((each for each in _SEPARATORS if each in text), _SEPARATORS[0])
     return [name for name in map(str.strip, text.split(separator)) if name] or None
+
+
+def _items_written(text: str) -> list[Any] | Problem:
+    for read in (json.loads, lambda text: ast.literal_eval(_NO_COMMA.sub(", ", text))):
+        try:
+            found = read(text)
+        except (ValueError, SyntaxError, TypeError, RecursionError, MemoryError):
+            continue
+        if isinstance(found, (list, tuple, set)):
+            return list(found)
+    return Problem("malformed row", f"the label {text[:80]!r} is no list as JSON or Python writes it")
 
 
 def _marked(row: Mapping[str, Any], columns: tuple[str, ...]) -> list[str] | Problem:
     names = []
     for column in columns:
         value = row.get(column)
-        plain = int(value) if isinstance(value, float) and value.is_integer() else value
-        truth = _TRUTH.get(str(plain).strip().lower())
+        truth = MARKS.get(str(value).strip().lower())
         if truth is None:
             return Problem("no label", f"the column {column!r} holds {str(value)[:80]!r}, neither 0 nor 1")
         if truth:

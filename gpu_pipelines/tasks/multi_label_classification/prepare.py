@@ -22,7 +22,7 @@ from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.data.text.work import SingleTexts
 from gpu_pipelines.data.usable import require_labels, require_labels_of_test
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.multi_label_classification.labels import classes_in, classes_of_row
+from gpu_pipelines.tasks.multi_label_classification.labels import MARKS, classes_in, classes_of_row
 from gpu_pipelines.tasks.tasks import task_named
 
 
@@ -105,10 +105,20 @@ class TextsOfClasses(TextPreparation):
 
 
 def _classes(found: Survey, of_test: Survey | None, settings: PrepareSettings) -> list[str]:
-    """The classes: those of the columns as they were named, else in the order in which people sort them."""
+    """The classes: those of the columns as they were named, else in the order in which people sort them.
+
+    Raises:
+        UserError: there are fewer than two, or a column has 0 and 1 in place of names.
+    """
     if len(settings.label_columns) > 1:
         return list(settings.label_columns)
     classes = require_labels(found.labels, settings, found.problems)
+    if {name.lower() for name in classes} <= MARKS.keys():  # as transformers takes several classes of a row
+        raise UserError(
+            f"The column {settings.label_column!r} has nothing but {' and '.join(classes)}, which are no names.",
+            "Give lists of names, or a column of 0 and 1 for each class: label_column names all of them, with commas "
+            "between. Rows of one class each are learned by text_classification or image_classification.",
+        )
     if of_test:
         require_labels_of_test(of_test.labels, classes, settings)
     return classes
