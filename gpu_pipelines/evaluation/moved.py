@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gpu_pipelines.errors import some_of
 from gpu_pipelines.evaluation.two_samples import one_sided, share, widened
 from gpu_pipelines.numbers import shown_beside
 
@@ -37,6 +38,21 @@ class ShiftCheck:
     now: float | None = None
     low: float | None = None
     p_value: float | None = None
+
+
+def gone(what: str, before: Sequence[str], now: Collection[str]) -> ShiftCheck | None:
+    """Whether something that a champion knew is not in the data any more; None where it knew nothing.
+
+    Args:
+        what: the names are of, for people.
+        before: the names that it knew.
+        now: those in the data.
+    """
+    if not before:
+        return None
+    if lost := [name for name in before if name not in now]:
+        return ShiftCheck(what, True, f"{what} that it knew are gone: {some_of(lost, most=MOST_NAMED)}")
+    return ShiftCheck(what, False, f"all {len(before)} {what} that it knew are there")
 
 
 def fallen(what: str, before: tuple[int, int], now: tuple[int, int], level: float, least: float) -> ShiftCheck:

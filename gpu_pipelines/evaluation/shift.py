@@ -14,9 +14,8 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.errors import some_of
 from gpu_pipelines.evaluation.gates import GateResult
-from gpu_pipelines.evaluation.moved import LEVEL, MOST_NAMED, ShiftCheck
+from gpu_pipelines.evaluation.moved import LEVEL, ShiftCheck, gone
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.two_samples import effect_of_shares, same_shares
 
@@ -46,8 +45,8 @@ def checks(recorded: Evaluation, manifest: Manifest, theirs: Scores | None) -> l
     known = set(manifest.labels)
     kept = [label for label in recorded.labels if label in known]
     found = [
-        _gone("columns", (recorded.data or {}).get("features", []), set(manifest.features)),
-        _gone("classes", recorded.labels, known),
+        gone("columns", (recorded.data or {}).get("features", []), set(manifest.features)),
+        gone("classes", recorded.labels, known),
         _shares(recorded, manifest, kept),
     ]
     if theirs is not None:
@@ -79,14 +78,6 @@ def shift_gate(found: Sequence[ShiftCheck], version: int, accepted: bool) -> Gat
 def shift_json(found: Sequence[ShiftCheck], accepted: bool) -> dict[str, Any]:
     """What `evaluation.json` says of it."""
     return {"level": LEVEL, "accepted": accepted, "checks": [asdict(check) for check in found]}
-
-
-def _gone(what: str, before: Sequence[str], now: set[str]) -> ShiftCheck | None:
-    if not before:
-        return None
-    if gone := [name for name in before if name not in now]:
-        return ShiftCheck(what, True, f"{what} that it knew are gone: {some_of(gone, most=MOST_NAMED)}")
-    return ShiftCheck(what, False, f"all {len(before)} {what} that it knew are there")
 
 
 def _shares(recorded: Evaluation, manifest: Manifest, kept: Sequence[str]) -> ShiftCheck | None:

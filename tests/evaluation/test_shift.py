@@ -13,6 +13,7 @@ from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
 from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.scores import Scores, summary
 from gpu_pipelines.evaluation.shift import LEVEL, ShiftCheck, checks, data_of, shift_gate
+from gpu_pipelines.tasks.multi_label_classification.scoring import MultiLabelScores
 
 LABELS = ["ant", "bee", "cat"]
 
@@ -108,6 +109,30 @@ def test_classes_and_columns_that_are_gone_are_an_alarm_and_new_ones_are_not() -
     more = manifest({**{name: [300, 30, 100] for name in LABELS}, "dog": [900, 90, 100]})
     now = classifier(labels, (labels < 3) & (np.arange(400) % 10 > 0), classes=4)
     assert moved(checks(recorded(before, data), more, now)) == []
+
+
+@pytest.mark.parametrize("metric", ["f1", "exact_match", "log_loss"])
+def test_of_several_classes_in_a_row_new_ones_are_no_alarm_either(metric: str) -> None:
+    generator = np.random.default_rng(0)
+    true = (generator.random((400, 4)) < 0.4).astype(np.uint8)
+    probabilities = np.clip(0.6 * true + generator.normal(0.2, 0.2, true.shape), 0.01, 0.99).astype(np.float32)
+    probabilities[:, 3] = 0  # the champion does not know this class
+    data = manifest({}, features=("classes",))
+    before = recorded(
+        MultiLabelScores.of(probabilities[:, :3], true[:, :3], "abc"),
+        data,
+        select_by=metric,
+        more_is_better=metric != "log_loss",
+    )
+
+    def moved(probabilities: np.ndarray, classes: str) -> list[str]:
+        now = MultiLabelScores.of(probabilities[:, : len(classes)], true[:, : len(classes)], classes)
+        return [check.why for check in checks(before, data, now) if check.moved]
+
+    assert moved(probabilities, "abcd") == []
+    assert moved(probabilities, "ab") == ["classes that it knew are gone: c"]
+    (worse,) = moved(1 - probabilities, "abcd")
+    assert worse.startswith(f"its {metric} was ")
 
 
 @pytest.mark.parametrize(
