@@ -419,5 +419,6 @@ def examples_of(loaded: Loaded, dataset: Dataset, scoring: Scoring, device: torc
         batches = [loaded.recipe.batch(columns[number], device) for number in chosen]
         predicted = [loaded.recipe.predict(loaded.model, batch).float().cpu().numpy()[0] for batch in batches]
     kept = [(instances[n], row) for n, row in zip(chosen, predicted, strict=True) if np.isfinite(row).all()]
-    predictions = [scoring.prediction(row, loaded.labels, instance) for instance, row in kept]
+    names = loaded.labels or list(loaded.recipe.names)
+    predictions = [scoring.prediction(row, names, instance) for instance, row in kept]
     return Examples(dataset.manifest.task, [instance for instance, _ in kept], predictions) if kept else None

@@ -146,7 +146,7 @@ class Scoring(ABC):
 
         Args:
             predicted: what `predict` gives for the row, float32 (columns,).
-            labels: the classes of the model; empty where there are none.
+            labels: the classes of the model, else the `names` of its recipe; empty where there are none.
             instance: the instance, one of those that `examples` returned.
         """
         return {}

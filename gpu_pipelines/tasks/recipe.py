@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -54,12 +54,15 @@ class Recipe(ABC):
             `mixup_alpha` and `cutmix_alpha` are refused.
         label_smoothing: the parameter of the training, which the engine sets.
         attention: the same.
+        names: what the model's outputs are of, where the dataset has no `labels`, such as the classes of which a row
+            may have several; none where they have no names.
     """
 
     smooths: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
     label_smoothing: float = 0.0
     attention: str = "auto"
+    names: Sequence[str] = ()
 
     @classmethod
     @abstractmethod

@@ -8,6 +8,7 @@ import io
 import json
 import random
 import re
+import shutil
 import sys
 from collections import Counter
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 import torch
 from PIL import Image
 from pyarrow import parquet
+from safetensors.torch import load_file, save_file
 from sklearn import metrics as sklearn_metrics
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset
@@ -30,6 +32,9 @@ from gpu_pipelines.data.sources.row_streams import Problem
 from gpu_pipelines.drift.check import check_for_drift
 from gpu_pipelines.drift.settings import DriftSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.hugging_face import open_model
+from gpu_pipelines.evaluation.models import Loaded
+from gpu_pipelines.evaluation.recipe_scoring import examples_of
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.prediction.model import model_in
 from gpu_pipelines.registry.endpoint_forms import HuggingFaceForm
@@ -345,6 +350,27 @@ def test_images_of_several_classes(tmp_path: Path) -> None:
     (answer,) = predictor.predict([predictor.read(instance, predictor.checked({})).row()])
     theirs: Any = pipeline("image-classification", model=str(model), top_k=3)(Image.open(io.BytesIO(encoded)))
     assert answer["scores"] == pytest.approx({each["label"]: each["score"] for each in theirs}, abs=1e-5)
+
+
+def test_a_model_of_another_program_is_kept_with_its_own_classes(animals: Dataset, model: Path, tmp_path: Path) -> None:
+    """Their head has the classes in another order, and one more, as the model of a script may have."""
+    theirs = [*reversed(ANIMALS), "bird"]
+    shutil.copytree(model, tmp_path / "theirs")
+    config = json.loads((model / "config.json").read_text())
+    config |= {"id2label": dict(enumerate(theirs)), "label2id": {name: n for n, name in enumerate(theirs)}}
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps(config))
+    weights = load_file(model / "model.safetensors")
+    for name in ("classifier.weight", "classifier.bias"):
+        weights[name] = torch.cat([weights[name].flip(0), -torch.ones_like(weights[name][:1])])
+    save_file(weights, tmp_path / "theirs" / "model.safetensors", {"format": "pt"})
+    loaded = Loaded(*open_model(tmp_path / "theirs", animals))
+    loaded.model.eval()
+    kept = examples_of(loaded, animals, MultiLabelScoring(animals), CPU)
+    assert kept is not None
+    assert set(kept.predictions[0]["scores"]) == set(theirs)
+    predictor = load_predictor(tmp_path / "theirs", ServerSettings(), 1)
+    rows = [predictor.read(each, predictor.checked({})).row() for each in kept.instances]
+    assert differences(kept, predictor.predict(rows)) == []
 
 
 def test_what_containers_of_hugging_face_answer_is_compared_with_the_evaluation(model: Path) -> None:

@@ -34,7 +34,7 @@ class MultiLabelClassification(Recipe):
     """
 
     def __init__(self, classes: list[str], inner: Any) -> None:
-        self.classes = classes
+        self.classes = self.names = classes
         self.inner = inner
         self.labels: list[str] = []
 

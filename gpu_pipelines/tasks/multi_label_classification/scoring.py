@@ -158,4 +158,4 @@ class MultiLabelScoring(Scoring):
         return texts_to_send(rows, self.dataset.directory / str(self.dataset.manifest.tokenizer))
 
     def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
-        return as_answer(predicted, self._classes, len(predicted))
+        return as_answer(predicted, labels, len(predicted))

@@ -43,7 +43,7 @@ class TokenClassification(TextRecipe):
 
     def __init__(self, tags: list[str], tokenizer: TextTokenizer, sequence_length: int) -> None:
         super().__init__(tokenizer, sequence_length)
-        self.tags = tags
+        self.tags = self.names = tags
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> TokenClassification:

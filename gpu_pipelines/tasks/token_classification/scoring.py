@@ -142,7 +142,7 @@ class EntityScoring(Scoring):
 
     def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
         text = instance["text"]
-        tags = [self._tags[int(number) - 1] for number in predicted if number > 0]
+        tags = [labels[int(number) - 1] for number in predicted if number > 0]
         return {"entities": as_answer(text, words_in(text), entities_in(tags))}
 
 
