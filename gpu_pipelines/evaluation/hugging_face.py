@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shutil
 from pathlib import Path
@@ -14,8 +13,8 @@ from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.exported_model import INDEX, weight_files
-from gpu_pipelines.errors import UserError, first_line, some_of
-from gpu_pipelines.tasks.pretrained import labels_of
+from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.tasks.pretrained import labels_for
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_recipe import declare_inputs
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer
@@ -86,12 +85,11 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
         raise UserError(f"Models in Hugging Face layout cannot be scored for the task {task!r}.")
     recipe = task_named(task).load_recipe().for_dataset(dataset)
     try:
-        config = json.loads((directory / CONFIG).read_text(encoding="utf-8"))
         model = recipe.load_exported(directory)
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"The model in {directory} cannot be loaded: {first_line(error)}") from None
     model.to(torch.float32)
-    labels = _labels(directory, config, dataset) if dataset.manifest.labels else []
+    labels = labels_for(directory, dataset.manifest.labels) if dataset.manifest.labels else []
     return *recipe.taking_over(directory, model), labels
 
 
@@ -107,20 +105,6 @@ def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
         if ours.takes_pairs:  # what a program saves need not say so
             ours.copy_to(to)
             declare_inputs(to)
-
-
-def _labels(directory: Path, config: dict[str, Any], dataset: Dataset) -> list[str]:
-    wanted = dataset.manifest.labels
-    if "id2label" not in config:
-        raise UserError(f"The config.json of {directory} does not name its classes (id2label).")
-    labels = labels_of(config)
-    if not set(labels) & set(wanted):
-        raise UserError(
-            f"The model in {directory} knows none of the classes of this dataset: it has {some_of(labels, most=5)}, "
-            f"the dataset {some_of(wanted, most=5)}.",
-            "Name the classes in its config.json (id2label) as the dataset does.",
-        )
-    return labels
 
 
 def _number_of(path: Path) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -251,6 +252,29 @@ def label_config(labels: list[str]) -> dict[str, Any]:
 def labels_of(config: Mapping[str, Any]) -> list[str]:
     """The classes that a config.json names, in order."""
     return [config["id2label"][str(index)] for index in range(len(config["id2label"]))]
+
+
+def labels_for(directory: Path, wanted: Sequence[str]) -> list[str]:
+    """The classes of a model of another program, in its order.
+
+    Args:
+        directory: the model, in Hugging Face layout.
+        wanted: the classes of the dataset.
+
+    Raises:
+        UserError: its config.json names none of them.
+    """
+    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    if "id2label" not in config:
+        raise UserError(f"The config.json of {directory} does not name its classes (id2label).")
+    labels = labels_of(config)
+    if not set(labels) & set(wanted):
+        raise UserError(
+            f"The model in {directory} knows none of the classes of this dataset: it has {some_of(labels, most=5)}, "
+            f"the dataset {some_of(wanted, most=5)}.",
+            "Name the classes in its config.json (id2label) as the dataset does.",
+        )
+    return labels
 
 
 def _unmatched(info: dict[str, Any]) -> list[str]:

@@ -373,6 +373,32 @@ def test_a_model_of_another_program_is_kept_with_its_own_classes(animals: Datase
     assert differences(kept, predictor.predict(rows)) == []
 
 
+@pytest.mark.parametrize(
+    ("entries", "message"),
+    [
+        ({}, "does not name its classes"),
+        ({"id2label": dict(enumerate(("LABEL_0", "LABEL_1", "LABEL_2")))}, "knows none of the classes of this dataset"),
+    ],
+)
+def test_a_model_of_another_program_without_names_is_refused(
+    animals: Dataset, model: Path, tmp_path: Path, entries: dict[str, Any], message: str
+) -> None:
+    shutil.copytree(model, tmp_path / "theirs")
+    config = json.loads((model / "config.json").read_text())
+    kept = {name: value for name, value in config.items() if name not in ("id2label", "label2id")}
+    # transformers does not write the names of two classes that have none.
+    if not entries:
+        weights = load_file(model / "model.safetensors")
+        save_file(
+            {name: each[:2] if name.startswith("classifier.") else each for name, each in weights.items()},
+            tmp_path / "theirs" / "model.safetensors",
+            {"format": "pt"},
+        )
+    (tmp_path / "theirs" / "config.json").write_text(json.dumps({**kept, **entries}))
+    with pytest.raises(UserError, match=message):
+        open_model(tmp_path / "theirs", animals)
+
+
 def test_what_containers_of_hugging_face_answer_is_compared_with_the_evaluation(model: Path) -> None:
     from transformers import pipeline
 

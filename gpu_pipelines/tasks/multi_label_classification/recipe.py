@@ -15,7 +15,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
 from gpu_pipelines.tasks.inner_recipe import inner_recipe, inputs_in
-from gpu_pipelines.tasks.pretrained import labels_of
+from gpu_pipelines.tasks.pretrained import labels_for
 from gpu_pipelines.tasks.recipe import Batch, Recipe, on_device
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_recipe import encoder_logits
@@ -116,11 +116,7 @@ class MultiLabelClassification(Recipe):
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[MultiLabelClassification, nn.Module]:
         inner, taken = self.inner.taking_over(directory, model)
-        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
-        classes = labels_of(config)
-        if not set(classes) & set(self.classes):
-            raise UserError(f"The model in {directory} knows none of the classes of the dataset.")
-        return MultiLabelClassification(classes, inner), taken
+        return MultiLabelClassification(labels_for(directory, self.classes), inner), taken
 
     def _logits(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         if "pixel_values" not in batch:
