@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+
+from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.evaluation.moved import ShiftCheck, gone
+from gpu_pipelines.evaluation.scores import SummedScores
 
 #: What is counted of each kind: those found that are there, those found, and those that are there.
 RIGHT, FOUND, TRUE = range(3)
@@ -61,6 +65,24 @@ def least_and_mean(each: Sequence[Mapping[str, Any]]) -> dict[str, float]:
         found[f"per_class.{name}.min"] = min(values, default=math.nan)
         found[f"per_class.{name}.mean"] = math.fsum(values) / len(values) if values else math.nan
     return found
+
+
+def moved_of_kinds(
+    kinds: Sequence[str], of_kinds: Callable[[list[str]], SummedScores], recorded: Evaluation, what: str
+) -> list[ShiftCheck]:
+    """Whether kinds that a champion knew are gone, and its score on the others: it finds none that are new.
+
+    Args:
+        kinds: those of the data.
+        of_kinds: gives the scores of some of them.
+        recorded: its evaluation when it was registered.
+        what: the kinds are, for people.
+    """
+    known = [figures["name"] for figures in recorded.test.get("parts", [])]
+    there = [name for name in known if name in kinds]
+    found = gone(what, known, kinds)
+    worse = SummedScores.moved(of_kinds(there), recorded, [], []) if there else []
+    return [*([found] if found else []), *worse]
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:

@@ -14,6 +14,7 @@ from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.scores import Scores, summary
 from gpu_pipelines.evaluation.shift import LEVEL, ShiftCheck, checks, data_of, shift_gate
 from gpu_pipelines.tasks.multi_label_classification.scoring import MultiLabelScores
+from gpu_pipelines.tasks.token_classification.scoring import EntityScores
 
 LABELS = ["ant", "bee", "cat"]
 
@@ -133,6 +134,23 @@ def test_of_several_classes_in_a_row_new_ones_are_no_alarm_either(metric: str) -
     assert moved(probabilities, "ab") == ["classes that it knew are gone: c"]
     (worse,) = moved(1 - probabilities, "abcd")
     assert worse.startswith(f"its {metric} was ")
+
+
+def test_of_entities_new_types_are_no_alarm_either() -> None:
+    generator = np.random.default_rng(0)
+    true = [[f"B-{kind}" for kind in generator.choice(["x", "y", "z"], 4)] for _ in range(300)]
+    found = [[tag if tag != "B-z" else "O" for tag in row] for row in true]
+    data = manifest({}, features=("tags",))
+    known = EntityScores.of(found, found, ["x", "y"])
+    before = recorded(known, data, select_by="f1")
+
+    def moved(found: list[list[str]], kinds: list[str]) -> list[str]:
+        return [check.why for check in checks(before, data, EntityScores.of(found, true, kinds)) if check.moved]
+
+    assert moved(found, ["x", "y", "z"]) == []
+    assert moved([["O"] * 4] * 300, ["x", "y", "z"])[0].startswith("its f1 was 1.0000")
+    before.test["parts"].append({"name": "w"})
+    assert moved(found, ["x", "y", "z"]) == ["types of entities that it knew are gone: w"]
 
 
 @pytest.mark.parametrize(

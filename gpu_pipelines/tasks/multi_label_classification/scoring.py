@@ -12,8 +12,16 @@ from gpu_pipelines.artifacts.dataset import CLASSES
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.bootstrap import Resampled
 from gpu_pipelines.evaluation.classification_metrics import SMALLEST_PROBABILITY
-from gpu_pipelines.evaluation.counts import FOUND, RIGHT, TRUE, averages, figures_of_each, least_and_mean
-from gpu_pipelines.evaluation.moved import ShiftCheck, gone
+from gpu_pipelines.evaluation.counts import (
+    FOUND,
+    RIGHT,
+    TRUE,
+    averages,
+    figures_of_each,
+    least_and_mean,
+    moved_of_kinds,
+)
+from gpu_pipelines.evaluation.moved import ShiftCheck
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
 from gpu_pipelines.tasks.instances import images_to_send, texts_to_send
@@ -82,12 +90,7 @@ class MultiLabelScores(SummedScores):
         return least_and_mean(self._by_class)
 
     def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
-        """Whether classes that it knew are gone, and its score on the others: it finds none that are new."""
-        known = [figures["name"] for figures in recorded.test.get("parts", [])]
-        found = gone("classes", known, self.classes)
-        there = self._of_classes([name for name in known if name in self.classes])
-        worse = there._worsened(recorded, recorded.select_by, recorded.more_is_better) if there.classes else []
-        return [*([found] if found else []), *worse]
+        return moved_of_kinds(self.classes, self._of_classes, recorded, "classes")
 
     def _of_classes(self, names: Sequence[str]) -> MultiLabelScores:
         places = [self.classes.index(name) for name in names]

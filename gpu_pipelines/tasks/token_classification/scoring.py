@@ -8,8 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.bootstrap import Resampled
-from gpu_pipelines.evaluation.counts import FOUND, RIGHT, TRUE, averages, figures_of_each, share
+from gpu_pipelines.evaluation.counts import FOUND, RIGHT, TRUE, averages, figures_of_each, moved_of_kinds, share
+from gpu_pipelines.evaluation.moved import ShiftCheck
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
 from gpu_pipelines.tasks.instances import decoded
@@ -60,6 +62,14 @@ class EntityScores(SummedScores):
         """Figures of each type."""
         by_kind = self.sums[:, :-2].sum(axis=0).reshape(len(self.kinds), 3)
         return {"parts": figures_of_each(by_kind, self.kinds, "entities")}
+
+    def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
+        return moved_of_kinds(self.kinds, self._of_kinds, recorded, "types of entities")
+
+    def _of_kinds(self, names: Sequence[str]) -> EntityScores:
+        counts = self.sums[:, :-2].reshape(self.rows, len(self.kinds), 3)[:, [self.kinds.index(name) for name in names]]
+        sums = np.hstack([counts.reshape(self.rows, -1), self.sums[:, -2:]])
+        return EntityScores(sums, tuple(names), self.predicted, self.true)
 
 
 class EntityScoring(Scoring):
