@@ -132,8 +132,8 @@ def prepare_data(
             the step runs on a machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and
             the step the token of the cluster in RAY_AUTH_TOKEN. Empty for this machine, or those that --data-nodes asks
             for.
-        slice_by: For a table, for classification, a column whose values are kept with the rows and not trained on, so
-            that the evaluation can score each value apart. Empty for none.
+        slice_by: For a table, a column whose values are kept with the rows and not trained on, so that the evaluation
+            can score each value apart; of all tasks but causal_lm, whose rows hold several records. Empty for none.
         group_by: For a table, a column whose equal values stay in one split, such as the patient, the user or the
             prompt that several rows are of: else the test rows of those that were learned are easier than new ones.
             Empty to split by the content of the rows alone. A row without a value is split by its content.
