@@ -10,9 +10,29 @@ import torch
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
-from gpu_pipelines.tasks.recipe import Batch
+from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
+
+
+class OuterRecipe(Recipe):
+    """A recipe with one of images or texts within it.
+
+    Attributes:
+        inner: makes models and batches; None where the rows are neither.
+    """
+
+    inner: Any
+
+    @property
+    def tokenizer(self) -> TextTokenizer | None:
+        """What the rows were made with, of texts."""
+        return getattr(self.inner, "tokenizer", None)
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Tokens of a row, of texts."""
+        return getattr(self.inner, "sequence_length", None)
 
 
 def inner_recipe(dataset: Dataset, outputs: Sequence[str], own: str) -> Any:

@@ -14,18 +14,17 @@ from gpu_pipelines.artifacts.dataset import CLASSES, Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
-from gpu_pipelines.tasks.inner_recipe import inner_recipe, inputs_in
+from gpu_pipelines.tasks.inner_recipe import OuterRecipe, inner_recipe, inputs_in
 from gpu_pipelines.tasks.pretrained import labels_for
-from gpu_pipelines.tasks.recipe import Batch, Recipe, on_device
+from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_recipe import encoder_logits
-from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 #: transformers' name of what the model is for: its pipelines take a sigmoid of each logit then.
 PROBLEM = "multi_label_classification"
 
 
-class MultiLabelClassification(Recipe):
+class MultiLabelClassification(OuterRecipe):
     """The recipe of the task `multi_label_classification`.
 
     Args:
@@ -59,16 +58,6 @@ class MultiLabelClassification(Recipe):
         kind: Any = ImageClassification if is_of_images(directory) else TextClassification
         inner = kind.for_exported(directory)
         return cls(inner.labels, inner)
-
-    @property
-    def tokenizer(self) -> TextTokenizer | None:
-        """What the rows were made with, of texts."""
-        return getattr(self.inner, "tokenizer", None)
-
-    @property
-    def sequence_length(self) -> int | None:
-        """Tokens of a row, of texts."""
-        return getattr(self.inner, "sequence_length", None)
 
     @property
     def auto_class(self) -> str:

@@ -17,12 +17,11 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
-from gpu_pipelines.tasks.inner_recipe import inner_recipe, inputs_in
-from gpu_pipelines.tasks.recipe import Batch, Recipe, on_device
+from gpu_pipelines.tasks.inner_recipe import OuterRecipe, inner_recipe, inputs_in
+from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
 from gpu_pipelines.tasks.text_recipe import encoder_logits
-from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
 #: The share of rows whose number a prediction interval is to hold, and where it ends, in standard deviations.
 LEVEL = 0.9
@@ -59,7 +58,7 @@ class Form:
         return [*self.targets, *(f"log variance of {name}" for name in self.targets)]
 
 
-class Regression(Recipe):
+class Regression(OuterRecipe):
     """The recipe of the task `regression`.
 
     Args:
@@ -99,16 +98,6 @@ class Regression(Recipe):
         form = Form(**config["regression"])
         inner: Any = {"image": ImageClassification, "text": TextClassification}.get(form.kind)
         return cls(form, inner and inner.for_exported(directory))
-
-    @property
-    def tokenizer(self) -> TextTokenizer | None:
-        """What the rows were made with, of texts."""
-        return getattr(self.inner, "tokenizer", None)
-
-    @property
-    def sequence_length(self) -> int | None:
-        """Tokens of a row, of texts."""
-        return getattr(self.inner, "sequence_length", None)
 
     def build_model(self, name: str) -> nn.Module:
         """Builds the model to train.
