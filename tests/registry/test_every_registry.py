@@ -95,11 +95,11 @@ def test_the_same_model_is_one_version(registry: Registry, name: str, model: Pat
 
 
 @pytest.mark.slow_but_for("directory", "mlflow")
-@pytest.mark.parametrize("alias", ["4", "", "../x", "Bad alias", "champion@x", "a", "release-"])
-def test_an_alias_is_no_number_and_no_path(registry: Registry, name: str, model: Path, alias: str) -> None:
+def test_an_alias_is_no_number_and_no_path(registry: Registry, name: str, model: Path) -> None:
     add(registry, name, model)
-    with pytest.raises(UserError, match=r"The alias '.*' is not one\.\s*Give a small letter"):
-        registry.set_alias(name, alias, 1)
+    for alias in ("4", "", "../x", "Bad alias", "champion@x", "a", "release-"):
+        with pytest.raises(UserError, match=rf"The alias '{alias}' is not one\.\s*Give a small letter"):
+            registry.set_alias(name, alias, 1)
     assert registry.aliases(name) == {"champion": 1, "challenger": 1}
 
 
