@@ -67,16 +67,25 @@ PIPELINE = "train_evaluate_upload"
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Variants that `slow_but_for` does not name are slow.
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Variants that `slow_but_for` does not name are slow; each that it names has to be there.
 
     The longest tests come first, but of those that wait for `digits_run` one file alone, which makes it. The other
     files are mixed: those of some folders wait for servers, and the processors are free while all workers have one.
     """
+    variants: dict[tuple[Path, str], set[str]] = {}
     for item in items:
         quick = item.get_closest_marker("slow_but_for")
-        if isinstance(item, pytest.Function) and quick and item.callspec.id not in quick.args:
+        if not (isinstance(item, pytest.Function) and quick):
+            continue
+        unknown = variants.setdefault((item.path, item.originalname), set(quick.args))
+        unknown.discard(item.callspec.id)
+        if item.callspec.id not in quick.args:
             item.add_marker(pytest.mark.slow)
+    if not any("::" in argument for argument in config.args):
+        for (path, name), unknown in variants.items():
+            if unknown:
+                raise pytest.UsageError(f"{path}::{name} has no variant {', '.join(sorted(unknown))} (slow_but_for)")
     waiting = dict.fromkeys(item.path for item in items if "digits_run" in getattr(item, "fixturenames", ()))
     first = next(iter(waiting), None)
     turns = dict.fromkeys(waiting, 2) | {first: 0}
