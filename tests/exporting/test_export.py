@@ -67,7 +67,7 @@ def test_a_model_of_pairs_of_texts_as_onnx_takes_the_types_of_tokens(tmp_path: P
     assert done.content["inputs"].keys() == {"input_ids", "attention_mask", "token_type_ids"}
 
 
-@pytest.mark.slow_but_for("texts-f32")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("task", "dtype"),
     [

@@ -58,6 +58,7 @@ def test_a_product_with_a_weight_that_is_held_in_16_bits_is_the_same_to_the_bit(
     assert torch.equal(*found)
 
 
+@pytest.mark.slow
 def test_adapters_train_beside_weights_in_16_bits_and_continue_to_the_bit(
     datasets: SmallDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
