@@ -294,7 +294,8 @@ class PrepareSettings:
         Raises:
             UserError: one is missing.
         """
-        return task_named(self.task).columns_of(self, has)
+        # Those of a language model are texts alone.
+        return tuple(dict.fromkeys((*task_named(self.task).columns_of(self, has), *self.columns_beside)))
 
     @property
     def classified_columns(self) -> tuple[str, ...]:

@@ -220,6 +220,21 @@ def test_prompts_chats_and_json_are_read_as_from_files(bigquery: BigQueryApi) ->
     assert [row["messages"] for _, row in read(task="causal_lm")] == [chat, None]
 
 
+def test_the_groups_of_a_language_model_are_read_too(bigquery: BigQueryApi, tmp_path: Path) -> None:
+    from gpu_pipelines.emulator.bigquery_tables import StoredTable, Tables
+
+    rows = [{**row, "of": row["size"] // 50} for row in ROWS]
+    bigquery.hold(Tables({NAME: StoredTable(pa.Table.from_pylist(rows))}))
+    given = {"task": "causal_lm", "group_by": "of", "sequence_length": 8, "vocabulary_size": 300, "packing": False}
+    assert read(**given)[0][1].keys() == {"text", "of"}
+    (problem,) = problems_here(settings_of(**{**given, "group_by": "user"}))
+    assert "has no column 'user'" in problem
+    prepare_data(settings_of(**given), tmp_path)
+    sizes = [Dataset(tmp_path).manifest.rows(name) for name in SPLITS]
+    assert sum(sizes) == len(rows)
+    assert all(size % 50 == 0 for size in sizes), "each group is in one split"
+
+
 def test_a_table_with_images_or_their_addresses(bigquery: BigQueryApi, tmp_path: Path) -> None:
     from gpu_pipelines.emulator.bigquery_tables import StoredTable
 

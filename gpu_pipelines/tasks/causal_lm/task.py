@@ -67,6 +67,8 @@ class CausalLanguageModelTask(Task):
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         for wanted in self.columns(settings):
             if set(wanted) <= set(has):
+                if missing := [name for name in settings.columns_beside if name not in has]:
+                    raise self._lacks(settings, has, missing)
                 beside = () if wanted == (settings.text_column,) else BESIDE_CHATS
                 return (*wanted, *(name for name in beside if name in has))
         if not has:
