@@ -16,6 +16,7 @@ from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import learned_of_first_row, padding_share, special_tokens_in_texts, write_report
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.row_streams import Problem
 from gpu_pipelines.data.text.packing import Packer, packed_rows
 from gpu_pipelines.data.text.sources import chat_in, message_of, messages_in
 from gpu_pipelines.errors import UserError
@@ -269,6 +270,9 @@ def test_what_the_system_says_beside_a_text_or_a_message_of_its_own(tmp_path: Pa
     rows = [{"prompt": f"hi {n}", "completion": f"yes {n}", "system": "be kind" if n < 5 else None} for n in range(60)]
     manifest = prepare(write_lines(tmp_path / "t.jsonl", rows), tmp_path / "out", "causal_lm")
     assert manifest.rejected == {"system beside a text": 5}
+    unreadable = chat_in([[*asked(0), *answered(0)]], None, "be \udce9")
+    assert isinstance(unreadable, Problem)
+    assert unreadable.reason == "not UTF-8"
 
 
 def test_several_parts_of_a_message_are_lines_of_it() -> None:

@@ -202,9 +202,9 @@ def chat_in(parts: Sequence[list[Any]], tools: Any = None, system: Any = None) -
     if isinstance(schemas, Problem):
         return schemas
     held = [message for message in messages if message is not None]
-    if problem := encoding_problem([message.get("content") or "" for message in held]):
-        return problem
     told = with_system(held, system)
+    if problem := encoding_problem([message.get("content") or "" for message in told]):
+        return problem
     return Chat(told, schemas, len(parts[0]) + len(told) - len(held) if len(parts) > 1 else 0)
 
 
