@@ -26,7 +26,7 @@ from gpu_pipelines.data.units.parallel import batches
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import RowsToPredict
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Inputs
-from gpu_pipelines.tasks.formats import FORMATS, SYSTEM, TOOLS
+from gpu_pipelines.tasks.formats import BESIDE_CHATS, FORMATS, SYSTEM, TOOLS
 
 #: Rows of a piece, and bytes of what they hold, at most.
 MOST_ROWS, MOST_BYTES = 1024, 64 << 20
@@ -132,7 +132,9 @@ class RowSource:
                 yield InputRow(file.name, file.name, file, {"image": file.name})
                 meter.finish_file()
             return
-        for file, (where, row) in rows_of(self.files, list(self.columns), _REMEDY, meter):
+        others = BESIDE_CHATS if self._inputs.chats else ()
+        needed = [name for name in self.columns if name not in others]
+        for file, (where, row) in rows_of(self.files, needed, _REMEDY, meter, others):
             yield self._row(file, where, row)
 
     def _row(self, file: SourceFile, where: str, row: dict[str, Any] | Problem) -> InputRow:
@@ -200,7 +202,7 @@ class RowSource:
         given = messages_in(row.get(column))
         if not isinstance(given, list) or not given:
             return (MALFORMED_MESSAGES, None) if given and column in self._inputs.chats else None
-        chat = chat_in([given], *(row.get(name) if name in self.columns else None for name in (TOOLS, SYSTEM)))
+        chat = chat_in([given], row.get(TOOLS), row.get(SYSTEM))
         if isinstance(chat, Problem):
             return chat, None
         instance = {"messages": chat.messages, **({TOOLS: chat.tools} if chat.tools else {})}

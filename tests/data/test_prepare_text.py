@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas
 import pytest
 from tokenizers import Tokenizer
 
@@ -16,10 +17,13 @@ from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import learned_of_first_row, padding_share, special_tokens_in_texts, write_report
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.row_streams import Problem
+from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.text.packing import Packer, packed_rows
 from gpu_pipelines.data.text.sources import chat_in, message_of, messages_in
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.prediction.settings import RowsToPredict
+from gpu_pipelines.prediction.source_rows import RowSource
+from gpu_pipelines.serving.predictor import TEXTS, Inputs
 from gpu_pipelines.tasks.text_encoding import Chat, TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 
@@ -33,6 +37,23 @@ def write_lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 def prepare(source: Path | str, directory: Path, task: str, **changes: Any) -> Manifest:
     return prepare_data(PrepareSettings(source=str(source), task=task, **{**HALVES, **changes}), directory)
+
+
+def write_table(rows: pandas.DataFrame, path: Path) -> None:
+    write = {
+        ".jsonl": lambda: rows.to_json(path, orient="records", lines=True),
+        ".csv": lambda: rows.to_csv(path, index=False),
+        ".parquet": lambda: rows.to_parquet(path),
+        ".arrow": lambda: rows.to_feather(path, compression="uncompressed"),
+    }
+    write[path.suffix]()
+
+
+def texts_of_rows(directory: Path) -> str:
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer/tokenizer.json"))
+    splits = (Dataset(directory).split(name) for name in SPLITS)
+    rows = [row for split in splits for row in split.take(np.arange(len(split)))["input_ids"].tolist()]
+    return "".join(tokenizer.decode_batch(rows))
 
 
 def learned(directory: Path) -> list[str]:
@@ -256,10 +277,30 @@ def test_what_the_system_says_may_stand_in_a_column_beside_a_conversation(row_of
     manifest = prepare(write_lines(tmp_path / "t.jsonl", rows), tmp_path / "out", "causal_lm", sequence_length=128)
     assert not manifest.rejected
     assert sorted(learned(tmp_path / "out")) == sorted(f"yes {n}<eos>" for n in range(60))
-    tokenizer = Tokenizer.from_file(str(tmp_path / "out/tokenizer/tokenizer.json"))
-    splits = (Dataset(tmp_path / "out").split(name) for name in SPLITS)
-    rows_of_all = [row for split in splits for row in split.take(np.arange(len(split)))["input_ids"].tolist()]
-    assert "".join(tokenizer.decode_batch(rows_of_all)).count("system:\nbe kind\nuser:") == 30
+    assert texts_of_rows(tmp_path / "out").count("system:\nbe kind\nuser:") == 30
+
+
+@pytest.mark.parametrize("suffix", ["jsonl", "parquet", "arrow", "csv"])
+@pytest.mark.parametrize("with_system", [0, 1], ids=["the first", "the second"])
+def test_one_file_may_have_a_column_beside_conversations_and_another_none(
+    with_system: int, suffix: str, tmp_path: Path
+) -> None:
+    (tmp_path / "chats").mkdir()
+    for part in range(2):
+        rows = pandas.DataFrame([{"messages": [*asked(n), *answered(n)]} for n in range(30 * part, 30 * part + 30)])
+        if part == with_system:
+            rows["system"] = "be kind"
+        if suffix == "csv":
+            rows["messages"] = rows["messages"].map(json.dumps)
+        write_table(rows, tmp_path / f"chats/{part}.{suffix}")
+    settings = RowsToPredict(source=str(tmp_path / "chats"), task="causal_lm", label_column="")
+    inputs = Inputs(TEXTS, "prompt", chats=("messages",))
+    source = RowSource(settings, inputs, "", tmp_path / "scratch")
+    given = [row.instance for piece in source.pieces(Meter(source.files)) for row in piece.rows]
+    assert [each["messages"][0]["role"] for each in given].count("system") == 30
+    manifest = prepare(tmp_path / "chats", tmp_path / "out", "causal_lm", sequence_length=128)
+    assert not manifest.rejected
+    assert texts_of_rows(tmp_path / "out").count("system:\nbe kind\nuser:") == 30
 
 
 def test_what_the_system_says_beside_a_text_or_a_message_of_its_own(tmp_path: Path) -> None:

@@ -177,6 +177,18 @@ def test_what_the_system_says_in_a_column_stands_before_messages_and_not_before_
     assert isinstance(compared({**texts, "system": " "}, ("chosen", "rejected")), Compared)
 
 
+def test_one_file_may_have_a_column_beside_chats_and_another_none(tmp_path: Path) -> None:
+    (tmp_path / "pairs").mkdir()
+    for part, beside in enumerate([{"system": "be kind"}, {}, {"system": "be kind"}]):
+        rows = [
+            {"prompt": f"Is it {n}?", "chosen": f"yes {n}", "rejected": f"no {n}", **beside}
+            for n in range(20 * part, 20 * part + 20)
+        ]
+        (tmp_path / f"pairs/{part}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    settings = PrepareSettings(source=str(tmp_path / "pairs"), task="preference", max_rejected="unlimited")
+    assert prepare_data(settings, tmp_path / "data").rejected == {SYSTEM_BESIDE_TEXT.reason: 40}
+
+
 def test_judgements_are_truth_values_numbers_or_words(tmp_path: Path) -> None:
     rows = judged(60)
     for place, row in enumerate(rows):

@@ -16,7 +16,9 @@ class Reader(ABC):
     """Reads files one at a time; what it raises on damaged ones is told by `as_damaged`."""
 
     @abstractmethod
-    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+    def rows(
+        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
+    ) -> Iterator[Row]:
         """The rows of a file in order, each with its place in the file, and no more of them at once than it must.
 
         Args:
@@ -24,6 +26,7 @@ class Reader(ABC):
             meter: is told how much has been read.
             columns: those that it must have; no others need be read.
             remedy: what to do where it lacks one.
+            optional: columns that are read where it has them.
 
         Raises:
             UserError: it lacks a column.

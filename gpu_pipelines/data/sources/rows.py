@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
 
 
-def rows_of(source: SourceFiles, columns: list[str], remedy: str, meter: Meter) -> Iterator[tuple[SourceFile, Row]]:
+def rows_of(
+    source: SourceFiles, columns: list[str], remedy: str, meter: Meter, optional: Sequence[str] = ()
+) -> Iterator[tuple[SourceFile, Row]]:
     """Reads the rows of all files in order, and no more of them at once than it must.
 
     Args:
@@ -24,16 +26,18 @@ def rows_of(source: SourceFiles, columns: list[str], remedy: str, meter: Meter) 
         columns: those that each file must have; of Parquet and Arrow no others are read.
         remedy: what to do where a file lacks one.
         meter: is told how much has been read.
+        optional: columns that are read of the files that have them.
 
     Raises:
         UserError: a file cannot be read, is damaged, or lacks a column.
     """
     if source.service:
-        yield from source.service.rows(source, columns, meter)
+        others = [name for name in optional if name in source.columns and name not in columns]
+        yield from source.service.rows(source, [*columns, *others], meter)
         return
     for file in source:
         with as_damaged(file, source.format):
-            for where, values in reader_of(source.format).rows(file, meter, columns, remedy):
+            for where, values in reader_of(source.format).rows(file, meter, columns, remedy, optional):
                 yield file, (f"{file.name}:{where}", values)
         meter.finish_file()
 

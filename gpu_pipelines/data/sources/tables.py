@@ -51,6 +51,11 @@ def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy
         )
 
 
+def _there(names: Sequence[str], columns: list[str], optional: Sequence[str]) -> list[str]:
+    """The columns that are read of a file: those that it must have, and the others that it has."""
+    return [*columns, *(name for name in optional if name in names and name not in columns)]
+
+
 class Csv(Reader):
     """CSV, and tables whose fields are separated by tabs, semicolons or bars."""
 
@@ -58,7 +63,9 @@ class Csv(Reader):
         with text_of(file, Meter.of_nothing()) as stream:
             return [name for name in _csv_reader(stream, file, choices).fieldnames or [] if name]
 
-    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+    def rows(
+        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
+    ) -> Iterator[Row]:
         with text_of(file, meter) as stream:
             taken: list[str] = []
             reader = _csv_reader(stream, file, [columns], taken)
@@ -66,7 +73,7 @@ class Csv(Reader):
                 names = [name for name in reader.fieldnames or [] if name]
             except csv.Error as error:
                 raise DamagedError(str(error)) from None
-            _require_columns(file, names, columns, remedy)
+            _require_columns(file, names, _there(names, columns, optional), remedy)
             while True:
                 taken.clear()
                 try:
@@ -144,7 +151,9 @@ class JsonLines(Reader):
         seen = dict.fromkeys(name for _, row in rows if isinstance(row, dict) for name in row)
         return [name for name in seen if name]
 
-    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+    def rows(
+        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
+    ) -> Iterator[Row]:
         with text_of(file, meter) as stream:
             waiting: list[Row] = []
             seen: dict[str, None] = {}
@@ -209,16 +218,20 @@ class Parquet(_Columnar):
 
         return pq.read_schema(stored)
 
-    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+    def rows(
+        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
+    ) -> Iterator[Row]:
         import pyarrow.parquet as pq
 
         # With a buffer a row group is read page by page; without one it would have to fit into memory.
         with file.open() as stored, pq.ParquetFile(stored, buffer_size=1 << 20, pre_buffer=False) as table:
-            _require_columns(file, table.schema_arrow.names, columns, remedy)
+            names = table.schema_arrow.names
+            wanted = _there(names, columns, optional)
+            _require_columns(file, names, wanted, remedy)
             groups = [table.metadata.row_group(number) for number in range(table.metadata.num_row_groups)]
             size = sum(group.total_byte_size for group in groups)
             rows = max(1, min(10_000, _BATCH_BYTES * table.metadata.num_rows // max(1, size)))
-            batches = table.iter_batches(batch_size=rows, columns=columns or None)
+            batches = table.iter_batches(batch_size=rows, columns=wanted or None)
             yield from _numbered(batches, table.metadata.num_rows, meter, class_names(table.schema_arrow))
 
 
@@ -228,12 +241,15 @@ class Arrow(_Columnar):
     def schema(self, stored: BinaryIO) -> Any:
         return _arrow_batches(stored)[0]
 
-    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+    def rows(
+        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
+    ) -> Iterator[Row]:
         with file.open() as stored:
             schema, batches = _arrow_batches(stored)
-            _require_columns(file, list(schema.names), columns, remedy)
+            wanted = _there(schema.names, columns, optional)
+            _require_columns(file, list(schema.names), wanted, remedy)
             meter.follow(stored)
-            chosen = (batch.select(columns) if columns else batch for batch in batches)
+            chosen = (batch.select(wanted) if wanted else batch for batch in batches)
             yield from _numbered((part for batch in chosen for part in parts(batch)), 0, meter, class_names(schema))
 
 
@@ -288,7 +304,9 @@ def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
 class Documents(Reader):
     """Documents with one or more blank lines between two, each as the column `text`, named by its first line."""
 
-    def rows(self, file: SourceFile, meter: Meter, columns: list[str], remedy: str) -> Iterator[Row]:
+    def rows(
+        self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
+    ) -> Iterator[Row]:
         with text_of(file, meter) as stream:
             document: list[bytes] = []
             first = size = 0

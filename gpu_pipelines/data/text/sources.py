@@ -111,9 +111,12 @@ def plain_texts(
     if source.format == "text" and settings.group_by:
         raise UserError(f"group_by is {settings.group_by!r}, but a file of text has no columns.", "Give a table.")
     are_chats = columns[0] in CHATS and columns[0] != settings.text_column
-    read = list(dict.fromkeys((*columns, *settings.columns_beside)))
-    for _, (where, row) in rows_of(source, read, task_named(settings.task).remedy_for_columns, meter):
-        record = text_record(where, _with_messages(row, columns, are_chats), columns)
+    texts = _of_text(columns)
+    # One file may have them where another has none.
+    others = () if texts == (settings.text_column,) else BESIDE_CHATS
+    read, remedy = list(dict.fromkeys((*texts, *settings.columns_beside))), task_named(settings.task).remedy_for_columns
+    for _, (where, row) in rows_of(source, read, remedy, meter, others):
+        record = text_record(where, _with_messages(row, texts, are_chats), (*texts, *others))
         yield replace(record, **beside(row, settings)) if settings.columns_beside else record
 
 

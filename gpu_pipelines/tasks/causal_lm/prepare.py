@@ -69,5 +69,5 @@ class PackedTexts(TextPreparation):
         return packed_features(length)
 
     def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
-        # Told by the first file, and the same for all.
+        # Told by the first file, and the same for all but for what stands beside chats.
         return text_columns(source, self.settings)

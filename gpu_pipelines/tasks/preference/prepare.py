@@ -14,6 +14,7 @@ from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
 from gpu_pipelines.data.text.work import TextRows, TextWork, UsableText, one_to_a_row
+from gpu_pipelines.tasks.formats import BESIDE_CHATS
 from gpu_pipelines.tasks.preference.compared import GOOD, Compared, compared, judgement
 from gpu_pipelines.tasks.preference.task import JUDGED, WITH_IMPLICIT_PROMPT
 from gpu_pipelines.tasks.text_encoding import CannotEncodeError, Chat, shared_length
@@ -94,9 +95,11 @@ class ComparedTexts(TextPreparation):
         return _COMPLETION in self.source.columns
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
-        columns, remedy = list(self.source.columns), self.task.remedy_for_columns
+        # One file may have what stands beside a chat where another has none.
+        columns = [name for name in self.source.columns if name not in BESIDE_CHATS]
+        remedy = self.task.remedy_for_columns
         names = (_COMPLETION,) if self._are_judged else WITH_IMPLICIT_PROMPT
-        for _, (where, row) in rows_of(source, columns, remedy, meter):
+        for _, (where, row) in rows_of(source, columns, remedy, meter, BESIDE_CHATS):
             found = row if isinstance(row, Problem) else compared(row, names)
             label = judgement(row.get(_LABEL)) if self._are_judged and not isinstance(row, Problem) else ""
             problem = next((each for each in (found, label) if isinstance(each, Problem)), None)
