@@ -21,7 +21,7 @@ from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
 from gpu_pipelines.data.sources.sources import open_source
-from gpu_pipelines.data.text.sources import MALFORMED_MESSAGES, chat_in, messages_in
+from gpu_pipelines.data.text.sources import MALFORMED_MESSAGES, SYSTEM_BESIDE_TEXT, chat_in, messages_in, said_by
 from gpu_pipelines.data.units.parallel import batches
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import RowsToPredict
@@ -189,6 +189,9 @@ class RowSource:
         text = row.get(column)
         if self._inputs.chats and (found := self._chat(row, column)) is not None:
             return found
+        # As in training, which reads nothing beside the column that was named.
+        if self._inputs.chats and column != self._settings.text_column and said_by(row.get(SYSTEM)):
+            return SYSTEM_BESIDE_TEXT, None
         if self._inputs.words and (isinstance(text, list) or column in self._inputs.words):
             return self._in_words(column, text)
         fields = (self._inputs.field, *filter(None, [self._inputs.pair]))

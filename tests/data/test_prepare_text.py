@@ -19,7 +19,7 @@ from gpu_pipelines.data.report import learned_of_first_row, padding_share, speci
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.text.packing import Packer, packed_rows
-from gpu_pipelines.data.text.sources import chat_in, message_of, messages_in
+from gpu_pipelines.data.text.sources import SYSTEM_BESIDE_TEXT, chat_in, message_of, messages_in
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import RowsToPredict
 from gpu_pipelines.prediction.source_rows import RowSource
@@ -311,6 +311,10 @@ def test_what_the_system_says_beside_a_text_or_a_message_of_its_own(tmp_path: Pa
     rows = [{"prompt": f"hi {n}", "completion": f"yes {n}", "system": "be kind" if n < 5 else None} for n in range(60)]
     manifest = prepare(write_lines(tmp_path / "t.jsonl", rows), tmp_path / "out", "causal_lm")
     assert manifest.rejected == {"system beside a text": 5}
+    settings = RowsToPredict(source=str(tmp_path / "t.jsonl"), task="causal_lm", label_column="")
+    source = RowSource(settings, Inputs(TEXTS, "prompt", chats=("messages",)), "", tmp_path / "scratch")
+    values = [row.value for piece in source.pieces(Meter(source.files)) for row in piece.rows]
+    assert values == [*[SYSTEM_BESIDE_TEXT] * 5, *(f"hi {n}" for n in range(5, 60))]
     unreadable = chat_in([[*asked(0), *answered(0)]], None, "be \udce9")
     assert isinstance(unreadable, Problem)
     assert unreadable.reason == "not UTF-8"
