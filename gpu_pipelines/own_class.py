@@ -52,12 +52,14 @@ def said_by_own(what: str, ask: Callable[..., list[str]], *given: Any, see: str 
         named: arguments of the method, by name.
     """
     try:
-        return list(ask(*given, **named))
+        found = ask(*given, **named)
+        return [found] if isinstance(found, str) else list(found)
     except UserError as error:
         return [error.in_one_line]
     except Exception as error:  # code of others, which can raise anything
-        file = inspect.unwrap(ask).__code__.co_filename
+        code = getattr(inspect.unwrap(ask), "__code__", None)  # a partial, say, has none
+        file = code.co_filename if code else ""
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
-        place = f"{Path(file).name}, line {lines[-1]}" if lines else Path(file).name
-        failed = f"its {ask.__name__} failed ({place}: {type(error).__name__})."
+        place = f"{Path(file).name}, line {lines[-1]}: " if lines else f"{Path(file).name}: " if file else ""
+        failed = f"its problems failed ({place}{type(error).__name__})."
         return [f"{what} cannot say what is wrong: {failed} {see}".strip()]

@@ -14,6 +14,8 @@ from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval
 #: Expected rows that each class must have for the chi-square distribution to hold.
 #: Source: Cochran, Biometrics 10 (1954), https://doi.org/10.2307/3001616.
 FEWEST_EXPECTED = 5.0
+#: Rows of which NumPy draws no permutations.
+_TOO_MANY = 1_000_000_000
 #: Permutations of the test of shares, enough for a level of 0.001; each draw's, and those at least as far apart as the
 #: samples from which on no more are drawn: their share is the p-value.
 _MOST_PERMUTATIONS, _DRAWN_AT_ONCE, _ENOUGH = 10_000, 500, 20
@@ -94,7 +96,7 @@ def same_shares(before: np.ndarray, now: np.ndarray) -> float:
         return 1.0
     expected = cells.sum(axis=1, keepdims=True) * (cells.sum(axis=0) / cells.sum())
     statistic = float(((cells - expected) ** 2 / expected).sum())
-    if expected.min() < FEWEST_EXPECTED:
+    if expected.min() < FEWEST_EXPECTED and cells.sum() < _TOO_MANY:
         return _share_beyond(statistic, cells.sum(axis=0), expected)
     half = torch.tensor([(cells.shape[1] - 1) / 2, statistic / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))

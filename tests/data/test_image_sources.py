@@ -358,6 +358,12 @@ def test_csv_rows_are_named_by_their_line_in_the_file(tmp_path: Path) -> None:
     assert [r.source for r in records_of(path)] == ["t.csv:2 a.png", "t.csv:4 b.png", "t.csv:6 c.png"]
 
 
+def test_blank_lines_of_csv_are_of_no_row(tmp_path: Path) -> None:
+    # What stands behind a quote is read as Python's reader takes it, whatever line is before it.
+    path = write_lines(tmp_path / "t.csv", "image,label", "", '"a".png,cat', "", "", "b.png,dog", "", " ")
+    assert [(r.label, r.problem and r.problem.reason) for r in records_of(path)[:2]] == [("cat", None), ("dog", None)]
+
+
 def test_csv_in_another_encoding_does_not_merge_classes(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_bytes("image,label\na.png,blé\nb.png,blè\nc.png,maïs\n".encode("latin-1"))

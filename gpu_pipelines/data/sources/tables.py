@@ -83,6 +83,8 @@ class Csv(Reader):
                 except csv.Error as error:
                     yield from _lines_without_use(taken, reader.reader.line_num, str(error))
                     continue
+                while len(taken) > 1 and not taken[0].strip():  # passed over before a row
+                    del taken[0]
                 if len(taken) > 1 and not _is_closed(taken, reader.reader.dialect.delimiter):
                     yield from _lines_without_use(taken, reader.line_num, _UNCLOSED)
                 elif _EXTRA in row:
