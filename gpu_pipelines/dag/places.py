@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -35,6 +35,33 @@ def lost_registry(registry: str, others: str) -> str:
     """That nothing would be left of a registry in a container; `others` names registries that outlive it."""
     kind = "file" if registry.startswith(MLFLOW_FILE) else "directory"
     return f"The registry {registry} would be a {kind} of the container, lost at its end. Give {others}."
+
+
+def problems_of_own_files(places: Sequence[Place], written: Mapping[str, str]) -> list[str]:
+    """Where a run on this machine would read as data what it writes itself, or what runs before it have written.
+
+    Args:
+        places: what the run reads and writes.
+        written: further places that it writes to, by the option that names each, as it is given.
+    """
+    # Images are looked up below image_root by their names: what lies there besides is not read.
+    read = [each for each in places if each.kind == DATA and each.parameter != "image_root"]
+    outputs = {f"-p {each.parameter}=…": each.uri for each in places if each.kind in (REGISTRY, OUTPUT)}
+    return [
+        f"What runs write to {place} would be read as data of {data.uri}. Give a place outside of it by {option}, or "
+        "run in another folder."
+        for data in read
+        for option, place in {**written, **outputs}.items()
+        if _is_listed_in(data.uri, place)
+    ]
+
+
+def _is_listed_in(folder: str, place: str) -> bool:
+    if "://" in f"{folder}{place}" or not Path(folder).expanduser().is_dir():
+        return False
+    above, below = Path(folder).expanduser().resolve(), Path(place).expanduser().resolve()
+    # What is hidden in a folder is no data.
+    return below.is_relative_to(above) and not any(part[0] == "." for part in below.relative_to(above).parts)
 
 
 def places_of_script(settings: ScriptSettings) -> Iterator[Place]:

@@ -302,3 +302,14 @@ def test_the_format_is_told_by_the_suffix() -> None:
     names = {"a.CSV": "csv", "a.jsonl.GZ": "jsonl", "a.parquet.gz": None, "a.tar.zst": "tar", "a.b.jpeg": "images"}
     assert {name: format_of(name) for name in names} == names
     assert format_of("README") is format_of("a.json") is None
+
+
+def test_the_folder_that_the_program_runs_in_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    photos = write_photos(tmp_path / "photos", per_class=2)
+    monkeypatch.chdir(photos)
+    settings = PrepareSettings(source=".")
+    assert problems_here(settings) == []
+    assert source_fingerprint(".") == source_fingerprint(str(photos))
+    found = find_files(settings)
+    records = [each for each in image_records(found, settings, Meter(found)) if isinstance(each, Record)]
+    assert [record.label for record in records] == ["blue", "blue", "red", "red"]

@@ -78,7 +78,8 @@ def _list_here(source: str) -> Listing:
         found = [place for place in matches if Path(place).is_file()]
         passed_over = {place[len(root) :]: BROKEN_LINK for place in matches if _leads_nowhere(place)}
     elif path.is_dir():
-        root, kind = f"{str(path).rstrip('/')}/", "folder"
+        # pathlib puts nothing before the names in the folder that the program runs in.
+        root, kind = "" if path == Path() else f"{str(path).rstrip('/')}/", "folder"
         found = list(_files_below(path, passed_over))
         passed_over = {place[len(root) :]: reason for place, reason in passed_over.items()}
     else:

@@ -75,13 +75,15 @@ class Local(LocalTarget, Target):
         return True
 
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
-        """What the steps could not open."""
+        """What the steps could not open, or would write into the data."""
         from gpu_pipelines.dag import load_request
+        from gpu_pipelines.dag.places import problems_of_own_files
 
         if isinstance(compiled.origin, OwnPipeline):
             return []
-        found: list[str] = load_request(compiled.name).problems_of_access(arguments)
-        return found
+        request = load_request(compiled.name)
+        found = problems_of_own_files(request.places(arguments), {"--runs …": str(self.options.runs)})
+        return found or list(request.problems_of_access(arguments))
 
     def compile(self, pipeline: str, task: str = "") -> Compiled:
         """The pipeline as a file."""
