@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from conftest import gpu_pipelines, newest_run, run_pipeline
 
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
@@ -61,6 +62,7 @@ def test_a_task_of_a_package_of_its_own_is_prepared_trained_scored_uploaded_and_
     assert len(evaluation.checkpoints) == 2
     # The champion is of the same task: it is loaded, scored on the same rows and compared with.
     dataset = next(run["directory"].rglob("dataset.json")).parent
+    assert Dataset(dataset).manifest.records_kept == 400, "rows of the sample are the same and were left out"
     checkpoints = next(tmp_path.rglob("step-00000020/checkpoint.json")).parents[1]
     settings = EvaluationSettings(registry=str(tmp_path / "registry"), model_name=evaluation.model_name)
     monkeypatch.syspath_prepend(str(package))

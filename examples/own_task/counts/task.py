@@ -22,7 +22,7 @@ class Counts(Task):
 
 
 def write_sample(folder: Path) -> Path:
-    rows = [(n % 7 / 7, n % 11 / 11) for n in range(400)]
+    rows = [(n % 20 / 20, n // 20 / 20) for n in range(400)]
     lines = [f"{x},{y},{round(8 * x + 3 * y)}" for x, y in rows]
     (folder / "counts.csv").write_text("\n".join(["x,y,label", *lines]))
     return folder / "counts.csv"
