@@ -12,7 +12,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NoReturn
 
 ERROR_PREFIX = "error: "
 INTERRUPTED_PREFIX = "interrupted: "
@@ -295,6 +295,11 @@ def is_of_a_full_disk(error: BaseException) -> bool:
     return getattr(error, "errno", None) in full or any(each in str(error) for each in in_words)
 
 
+def full_disk(error: BaseException) -> UserError:
+    """What a user is told of an error of a full disk."""
+    return UserError(f"Something could not be written: {first_line(error)}.", "Make room there, and run it again.")
+
+
 def first_line(error: BaseException) -> str:
     """What an error says first, up to the end of a sentence; the name of its class where it says nothing."""
     first, *others = (str(error).strip() or type(error).__name__).splitlines()
@@ -306,18 +311,28 @@ def user_errors_end_the_step() -> Iterator[None]:
     """Turns a `UserError` inside a pipeline step into its message on stderr and exit status 1; a service's into 69.
 
     The message begins with `ERROR_PREFIX` at the start of a line. `Interrupted` becomes a line with
-    `INTERRUPTED_PREFIX` and exit status `INTERRUPTED`. Both are left as data where `ERROR_FILE` names a file.
+    `INTERRUPTED_PREFIX` and exit status `INTERRUPTED`. Both are left as data where `ERROR_FILE` names a file. A full
+    disk is an error that a user can mend as well.
     """
     try:
         yield
     except (UserError, Interrupted) as error:
-        _leave_for_the_starter(error)
+        _end_the_step(error)
+    except Exception as error:
+        if not is_of_a_full_disk(error):
+            raise
+        _end_the_step(full_disk(error))
+
+
+def _end_the_step(error: UserError | Interrupted) -> NoReturn:
+    _leave_for_the_starter(error)
+    with suppress(OSError):  # the log may be on the disk that is full
         sys.stdout.flush()
-        told, status = f"{ERROR_PREFIX}{error}", OF_SERVICE if is_of_service(error) else 1
-        if isinstance(error, Interrupted):
-            told, status = f"{INTERRUPTED_PREFIX}{error}; run the same command again to continue", INTERRUPTED
-        print(told, file=sys.stderr, flush=True)
-        sys.exit(status)
+    told, status = f"{ERROR_PREFIX}{error}", OF_SERVICE if is_of_service(error) else 1
+    if isinstance(error, Interrupted):
+        told, status = f"{INTERRUPTED_PREFIX}{error}; run the same command again to continue", INTERRUPTED
+    print(told, file=sys.stderr, flush=True)
+    sys.exit(status)
 
 
 def _leave_for_the_starter(error: UserError | Interrupted) -> None:

@@ -25,7 +25,7 @@ from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.parameters import parameters
 from gpu_pipelines.cli.run import RunCommand, cancel, follow, run
 from gpu_pipelines.cli.serve import serve
-from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UserError, full_disk, is_of_a_full_disk
 from gpu_pipelines.garbage import collect_rarely
 
 PIPELINES, MODELS, MACHINES = "Pipelines", "Models", "Accelerators, jobs and machines"
@@ -105,6 +105,11 @@ def main() -> None:
             sys.exit(RUN_FAILED)
     except UsageError as error:
         print(told_usage_error(error), file=sys.stderr)
+    except OSError as error:
+        if not is_of_a_full_disk(error):
+            raise
+        print(f"{ERROR_PREFIX}{full_disk(error)}", file=sys.stderr)
+        sys.exit(RUN_FAILED)
     sys.exit(WRONG_REQUEST)
 
 

@@ -89,6 +89,17 @@ def test_errors_of_every_kind_have_one_form(tmp_path: Path, arguments: list[str]
     assert "Usage:" not in done.err
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
+def test_a_full_disk_is_no_traceback() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [GPU_PIPELINES, "parameters", PIPELINE, "--json"], stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: Something could not be written: [Errno 28] No space left on device.")
+    assert "Traceback" not in done.stderr
+
+
 def test_a_group_without_a_command_shows_what_it_has(tmp_path: Path) -> None:
     done = command("models", cwd=tmp_path)
     assert (done.status, done.out) == (2, "")

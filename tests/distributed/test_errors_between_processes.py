@@ -36,6 +36,7 @@ from gpu_pipelines.errors import (
     from_data,
     left_error,
     root_of,
+    user_errors_end_the_step,
 )
 from gpu_pipelines.network_errors import error_of_status
 from gpu_pipelines.training.worker import _explained
@@ -105,6 +106,15 @@ def test_a_step_leaves_its_error_for_the_process_that_started_it(tmp_path: Path,
         assert isinstance(left.__cause__, NodeLostError)
         assert done.stderr == f"error: {left}\n"
     assert list(tmp_path.iterdir()) == [file]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no device here that is always full")
+def test_a_full_disk_ends_a_step_with_one_message(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, user_errors_end_the_step():
+        Path("/dev/full").write_text("more than there is room for")
+    assert ended.value.code == 1
+    told = "Something could not be written: [Errno 28] No space left on device.\n  Make room there, and run it again."
+    assert capfd.readouterr().err == f"error: {told}\n"
 
 
 def test_what_is_left_half_written_or_not_at_all_is_no_error(tmp_path: Path) -> None:
