@@ -141,6 +141,8 @@ class NewProject:
 
         if problems := [*load_request(_PIPELINE).problems(self._values), *self._problems_of_data()]:
             raise UserError.of_all(problems)
+        if problems := self._problems_in_data():
+            raise UserError.of_all(problems)
 
     def _problems_of_names(self) -> list[str]:
         found = []
@@ -174,6 +176,21 @@ class NewProject:
         if not self._is_path or is_pattern or Path(self.data).expanduser().exists():
             return []
         return [f"The data {self.data} does not exist. Give --data with a folder, a file, gs://… or {SAMPLE}."]
+
+    def _problems_in_data(self) -> list[str]:
+        """What the first step, or the training, would refuse of data on this machine: columns, classes, the model."""
+        if not self._is_path:
+            return []
+        from gpu_pipelines.component_interface.step import fields_from
+        from gpu_pipelines.data.settings import PrepareSettings
+
+        settings = fields_from(PrepareSettings, self._values)
+        try:
+            from gpu_pipelines.data.source_check import model_problems_here, problems_here
+
+            return problems_here(settings) or model_problems_here(settings, self._values["model"])
+        except ImportError:  # What reads data need not be installed where a project is only written.
+            return []
 
 
 def names_of_tasks() -> list[str]:

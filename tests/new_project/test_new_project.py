@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import pty
 import re
@@ -146,8 +147,26 @@ def test_a_wrong_request_is_refused_and_leaves_nothing(arguments: list[str], pro
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["--task", "text_classification", "-p", "text_column=txt"], "table.csv has no column 'txt'"),
+        (["--task", "multi_label_classification"], "model is 'convnext-micro', and table.csv is learned from"),
+    ],
+)
+def test_data_that_the_project_could_not_learn_from_are_refused(
+    arguments: list[str], problem: str, tmp_path: Path
+) -> None:
+    (tmp_path / "table.csv").write_text("text,label\ngood,a\nbad,b\n")
+    done = command("init", "mine", "--data", "table.csv", *arguments, cwd=tmp_path)
+    assert (done.status, done.out) == (2, "")
+    assert problem in done.err
+    assert not (tmp_path / "mine").exists()
+
+
 def test_data_columns_and_settings_become_defaults(tmp_path: Path) -> None:
-    (tmp_path / "reviews.jsonl").write_text('{"review": "good", "stars": "5"}\n')
+    rows = [{"review": "good", "stars": "5", "shop": "a"}, {"review": "bad", "stars": "1", "shop": "b"}]
+    (tmp_path / "reviews.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
     given = ("-p", "text_column=review", "-p", "label_column=stars", "-p", "sequence_length=64", "-p", "slice_by=shop")
     place = ("--project", "my-project-1", "--region", "europe-west4", "--pipeline-root", "gs://mine/runs")
     task = ("--task", "text_classification", "--data", "reviews.jsonl")
