@@ -210,7 +210,7 @@ class CloudOptions(AcceleratorOptions):
         words=strategies,
     )
     regions: str | None = compiled_in(
-        None, "Regions to train in, tried in order; the others steps run in --region.", metavar="R,R,…", words=regions
+        None, "Regions to train in, tried in order; the other steps run in --region.", metavar="R,R,…", words=regions
     )
     max_price_per_hour: float | None = compiled_in(
         None, "Most that the machines of a step may cost in an hour, by the list.", metavar="USD", minimum=0
