@@ -65,11 +65,11 @@ def image_records(
             meter.finish_file()
         return
     images, task = NamedImages.of(source, settings.image_root), task_named(settings.task)
-    columns = list(task.columns(settings)[0])
+    columns, more = list(task.columns(settings)[0]), settings.columns_beside
     for file, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
         label = row if isinstance(row, Problem) else label_of(row, settings)
         record = _table_record(file, where, row, label, settings, images)
-        yield replace(record, **beside(row, settings)) if settings.columns_beside else record
+        yield replace(record, **beside(row, settings)) if more else record
 
 
 def _table_record(

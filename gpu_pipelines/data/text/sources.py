@@ -88,10 +88,10 @@ def labelled_texts(
         UserError: a file cannot be read or lacks a column.
     """
     task = task_named(settings.task)
-    columns = list(source.columns or task.columns(settings)[0])
+    columns, more = list(source.columns or task.columns(settings)[0]), settings.columns_beside
     for _, (where, row) in rows_of(source, columns, task.remedy_for_columns, meter):
         record = _labelled(where, row, settings, label_of)
-        yield replace(record, **beside(row, settings)) if settings.columns_beside else record
+        yield replace(record, **beside(row, settings)) if more else record
 
 
 def plain_texts(
@@ -114,10 +114,11 @@ def plain_texts(
     texts = _of_text(columns)
     # One file may have them where another has none.
     others = () if texts == (settings.text_column,) else BESIDE_CHATS
-    read, remedy = list(dict.fromkeys((*texts, *settings.columns_beside))), task_named(settings.task).remedy_for_columns
+    more, remedy = settings.columns_beside, task_named(settings.task).remedy_for_columns
+    read = list(dict.fromkeys((*texts, *more)))
     for _, (where, row) in rows_of(source, read, remedy, meter, others):
         record = text_record(where, _with_messages(row, texts, are_chats), (*texts, *others))
-        yield replace(record, **beside(row, settings)) if settings.columns_beside else record
+        yield replace(record, **beside(row, settings)) if more else record
 
 
 def text_columns(source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
