@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -98,6 +99,14 @@ def test_a_full_disk_is_no_traceback() -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("error: Something could not be written: [Errno 28] No space left on device.")
     assert "Traceback" not in done.stderr
+
+
+def test_python_runs_the_package_as_the_program() -> None:
+    ran = subprocess.run(
+        [sys.executable, "-m", "gpu_pipelines", "accelerators", "plan", "l4:3"], capture_output=True, text=True
+    )
+    assert ran.returncode == 2
+    assert ran.stderr.startswith("error: No machine has 3 × l4")
 
 
 def test_a_group_without_a_command_shows_what_it_has(tmp_path: Path) -> None:

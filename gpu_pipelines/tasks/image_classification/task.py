@@ -44,5 +44,10 @@ class ImageClassificationTask(Classification):
             return ["near_duplicates are found among texts only; leave it at 0 for images."]
         return []
 
+    @property
+    def remedy_for_columns(self) -> str:
+        # It is the default task: who brings texts or numbers need not know yet that there are others.
+        return f"{super().remedy_for_columns} Texts and numbers are for other tasks, such as -p task=text_classification."
+
     def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
         return column == settings.image_column
