@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -38,7 +39,7 @@ def write_report(directory: Path, path: Path) -> None:
     dataset = Dataset(directory)
     manifest = dataset.manifest
     classes = _classes(dataset)
-    names = len(_names(manifest))
+    names = len(names_of_classes(manifest))
     texts = text_examples(dataset) if _is_text(dataset) else []
     image, tokens = manifest.features.get("image"), manifest.features.get("input_ids")
     sections = render(
@@ -60,7 +61,7 @@ def write_report(directory: Path, path: Path) -> None:
     write_page(path, f"Data: {manifest.source}", sections)
 
 
-def _names(manifest: Manifest) -> list[str]:
+def names_of_classes(manifest: Manifest) -> list[str]:
     """The classes, of which a row has one, or any number of."""
     return manifest.labels or list(manifest.preprocessing.get(CLASSES, ()))
 
@@ -69,14 +70,14 @@ def _names_of(row: Mapping[str, Any], manifest: Manifest) -> str:
     """The class or the classes of a row, for people; empty where there are none in the dataset."""
     if manifest.labels:
         return manifest.labels[row["label"]]
-    names = _names(manifest)
+    names = names_of_classes(manifest)
     return ", ".join(names[place] for place in np.flatnonzero(row[CLASSES])) or "no class" if names else ""
 
 
-def _class_rows(dataset: Dataset) -> Mapping[str, Sequence[int]]:
-    """How many rows of each split are of each class."""
+def class_rows(dataset: Dataset) -> Mapping[str, Sequence[int]]:
+    """How many rows of each split are of each class, in the order of `names_of_classes`."""
     manifest = dataset.manifest
-    if manifest.labels or not _names(manifest):
+    if manifest.labels or not names_of_classes(manifest):
         return manifest.class_rows
     splits = {name: dataset.split(name) for name in manifest.splits}
     return {
@@ -86,10 +87,10 @@ def _class_rows(dataset: Dataset) -> Mapping[str, Sequence[int]]:
 
 
 def _classes(dataset: Dataset) -> list[dict[str, Any]]:
-    manifest, found = dataset.manifest, _class_rows(dataset)
+    manifest, found = dataset.manifest, class_rows(dataset)
     rows: list[dict[str, Any]] = [
         {"label": label, "rows": {split: found[split][index] for split in manifest.splits}}
-        for index, label in enumerate(_names(manifest))
+        for index, label in enumerate(names_of_classes(manifest))
     ]
     if not rows:
         return []
@@ -218,6 +219,21 @@ def special_tokens_in_texts(dataset: Dataset) -> list[str]:
     ]
     special = (token for token in _tokenizer_of(dataset).get_added_tokens_decoder().values() if token.special)
     return sorted(token.content for token in special if sum(token.content in text for text in texts) > rows / 2)
+
+
+def rows_with_prompts_of_train(dataset: Dataset, splits: Sequence[str]) -> int:
+    """How many rows of some splits have a prompt that a row of train has too; 0 where rows have no prompts."""
+    if "prompt" not in dataset.manifest.features:
+        return 0
+    in_train = set(_prompts_of(dataset, "train"))
+    return sum(prompt in in_train for split in splits for prompt in _prompts_of(dataset, split))
+
+
+def _prompts_of(dataset: Dataset, split: str) -> Iterator[bytes]:
+    rows = dataset.split(split)
+    for part in rows.columns(0, len(rows), ["prompt"]):
+        for tokens, length in zip(part["prompt"], part["prompt_length"], strict=True):
+            yield hashlib.sha256(tokens[:length]).digest()
 
 
 def _language_model_text(dataset: Dataset) -> Any:

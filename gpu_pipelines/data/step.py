@@ -14,9 +14,17 @@ from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, MANIFEST, Dataset, 
 from gpu_pipelines.component_interface.machines import on_machines
 from gpu_pipelines.component_interface.step import log_metrics, output_files, own_process, place_of, with_advanced
 from gpu_pipelines.data.prepare import prepare_together
-from gpu_pipelines.data.report import learned_of_first_row, special_tokens_in_texts, write_report
+from gpu_pipelines.data.report import (
+    class_rows,
+    learned_of_first_row,
+    names_of_classes,
+    rows_with_prompts_of_train,
+    special_tokens_in_texts,
+    write_report,
+)
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.units.unfinished_work import unfinished_work
+from gpu_pipelines.data.usable import warn_of_untrained
 from gpu_pipelines.distributed.executor import executor_for
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError, some_of
@@ -26,6 +34,8 @@ from gpu_pipelines.step_environment import UNFINISHED_WORK
 ARTIFACT = "artifact:"
 #: What the metadata of `google.BQTable` say of the table.
 _TABLE = ("projectId", "datasetId", "tableId")
+#: Share of the rows of val and test from which it is said that their prompts are known from train.
+_MANY_KNOWN = 0.1
 #: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/dataset` on Vertex AI, `…/RUN/STEP/ATTEMPT/dataset` on Kubeflow.
 _FOLDERS_OF_AN_ATTEMPT = 2
 
@@ -105,6 +115,7 @@ def _prepared(settings: PrepareSettings, place: str, dataset: Any, report: Path,
             manifest = prepare_together(settings, directory, work, executor, named=named)
             write_report(directory, report)
             _show(Dataset(directory))
+            _warn_of_rows(Dataset(directory))
         work.remove()
     return manifest
 
@@ -118,6 +129,21 @@ def _show(dataset: Dataset) -> None:
             f"warning: {some_of(tokens, most=3)} in most of the texts are learned as letters, not as the special "
             "tokens of the tokenizer, because nothing in a text is one; give chats as messages, which the chat "
             "template renders",
+            flush=True,
+        )
+
+
+def _warn_of_rows(dataset: Dataset) -> None:
+    """Tells of classes that cannot be learned where rows have several, and of scores that say little of new rows."""
+    if not dataset.manifest.labels:  # of which that is told before
+        warn_of_untrained(names_of_classes(dataset.manifest), class_rows(dataset)["train"])
+    splits = ("val",) if dataset.manifest.test_source else ("val", "test")
+    scored = sum(map(dataset.manifest.rows, splits))
+    if (known := rows_with_prompts_of_train(dataset, splits)) > _MANY_KNOWN * scored:
+        print(
+            f"warning: {known:,} of the {scored:,} rows of {' and '.join(splits)} have a prompt that a row of train "
+            "has too, so their scores say little of new prompts; group_by with the column of the prompts keeps the "
+            "rows of each in one split",
             flush=True,
         )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
@@ -183,17 +183,27 @@ def _require_trained(manifest: Manifest, settings: PrepareSettings) -> None:
     _warn_of_classes(manifest)
 
 
-def _warn_of_classes(manifest: Manifest) -> None:
-    """Tells of classes that cannot be learned, or may not be meant as they are."""
-    untrained = [label for label, rows in zip(manifest.labels, manifest.class_rows["train"], strict=True) if not rows]
+def warn_of_untrained(classes: Sequence[str], rows: Sequence[int]) -> None:
+    """Tells of classes that cannot be learned.
+
+    Args:
+        classes: all of them.
+        rows: how many rows of train are of each.
+    """
+    untrained = [name for name, number in zip(classes, rows, strict=True) if not number]
     if len(untrained) == 1:
         print(f"warning: the class {untrained[0]!r} has no training rows; it cannot be learned", flush=True)
     elif untrained:
         print(
-            f"warning: {len(untrained):,} of the {len(manifest.labels):,} classes have no training rows and cannot be "
+            f"warning: {len(untrained):,} of the {len(classes):,} classes have no training rows and cannot be "
             f"learned: {some_of(map(repr, untrained), most=10)}",
             flush=True,
         )
+
+
+def _warn_of_classes(manifest: Manifest) -> None:
+    """Tells of classes that cannot be learned, or may not be meant as they are."""
+    warn_of_untrained(manifest.labels, manifest.class_rows["train"])
     for what, form in (("differ in capitals alone", str.casefold), ("are the same number", number_in_text)):
         if alike := [" and ".join(map(repr, labels)) for labels in _alike(manifest.labels, form) if len(labels) > 1]:
             print(f"warning: classes that {what}: {some_of(alike, most=10)}", flush=True)

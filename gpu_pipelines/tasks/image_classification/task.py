@@ -47,7 +47,8 @@ class ImageClassificationTask(Classification):
     @property
     def remedy_for_columns(self) -> str:
         # It is the default task: who brings texts or numbers need not know yet that there are others.
-        return f"{super().remedy_for_columns} Texts and numbers are for other tasks, such as -p task=text_classification."
+        others = "Texts and numbers are for other tasks, such as -p task=text_classification."
+        return f"{super().remedy_for_columns} {others}"
 
     def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
         return column == settings.image_column
