@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
+from gpu_pipelines.data.sources.listing import is_listed_in
 from gpu_pipelines.training.script.settings import ScriptSettings
 from gpu_pipelines.tuning.space import is_address
 
@@ -38,30 +39,22 @@ def lost_registry(registry: str, others: str) -> str:
 
 
 def problems_of_own_files(places: Sequence[Place], written: Mapping[str, str]) -> list[str]:
-    """Where a run on this machine would read as data what it writes itself, or what runs before it have written.
+    """Where a run would read as data what it writes itself, or what runs before it have written.
 
     Args:
         places: what the run reads and writes.
-        written: further places that it writes to, by the option that names each, as it is given.
+        written: further places that it writes to, by how each is given.
     """
     # Images are looked up below image_root by their names: what lies there besides is not read.
     read = [each for each in places if each.kind == DATA and each.parameter != "image_root"]
-    outputs = {f"-p {each.parameter}=…": each.uri for each in places if each.kind in (REGISTRY, OUTPUT)}
+    registries = {f"-p {each.parameter}=…": each.uri for each in places if each.kind == REGISTRY}
     return [
-        f"What runs write to {place} would be read as data of {data.uri}. Give a place outside of it by {option}, or "
-        "run in another folder."
+        f"Runs write to {place}, which lies in the data {data.uri}: it would be read as well. Give a place outside of "
+        f"it by {option}, or keep the data in a folder of its own."
         for data in read
-        for option, place in {**written, **outputs}.items()
-        if _is_listed_in(data.uri, place)
+        for option, place in {**written, **registries}.items()
+        if is_listed_in(data.uri, place)
     ]
-
-
-def _is_listed_in(folder: str, place: str) -> bool:
-    if "://" in f"{folder}{place}" or not Path(folder).expanduser().is_dir():
-        return False
-    above, below = Path(folder).expanduser().resolve(), Path(place).expanduser().resolve()
-    # What is hidden in a folder is no data.
-    return below.is_relative_to(above) and not any(part[0] == "." for part in below.relative_to(above).parts)
 
 
 def places_of_script(settings: ScriptSettings) -> Iterator[Place]:

@@ -97,6 +97,7 @@ def checked_values(
         UserError: lists everything that is wrong with them.
     """
     from gpu_pipelines.dag import PIPELINES, load_request
+    from gpu_pipelines.dag.places import problems_of_own_files
     from gpu_pipelines.targets.messages import Values
 
     known = parameters_of_pipeline(compiled.built) if compiled.built else parameters_of_spec(compiled.spec)
@@ -111,8 +112,9 @@ def checked_values(
     if name in PIPELINES:
         request, checked = load_request(name), {**compiled_in(compiled.spec), **compiled.known, **arguments}
         tracking = problems_of_tracking(checked.get(_TRACKING, ""), target.name, is_here=target.is_here)
-        problems = [*request.problems(checked), *tracking] or target.unreachable(request.places(checked))
-        problems = problems or target.problems(compiled, checked)
+        places = request.places(checked)
+        problems = [*request.problems(checked), *tracking] or target.unreachable(places)
+        problems = problems or problems_of_own_files(places, target.written) or target.problems(compiled, checked)
     else:
         problems = _problems_of_own(compiled, target, arguments)
     if problems:

@@ -12,6 +12,7 @@ from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.settings import PrepareSettings, limit_of
+from gpu_pipelines.data.sources.listing import is_listed_in
 from gpu_pipelines.data.sources.sources import problems_of_source
 from gpu_pipelines.distributed.ray_address import problems_of_ray_address
 from gpu_pipelines.errors import UserError
@@ -196,7 +197,12 @@ class PredictSettings:
             return [f"output is {self.output[:200]!r}; {DATE} and {TIME} alone may stand in braces."]
         if self.is_table and not _TABLE.fullmatch(place):
             return [f"output is {self.output[:200]!r}; a table is bq://PROJECT.DATASET.TABLE."]
-        return [] if self.is_table else problems_of_place("output", place)
+        if self.is_table:
+            return []
+        if self.source and is_listed_in(self.source, place):  # the next prediction would read this one
+            lies = f"output is {self.output}, which lies in the data {self.source}"
+            return [f"{lies}: it would be read as well. Give another folder."]
+        return problems_of_place("output", place)
 
     @property
     def is_table(self) -> bool:

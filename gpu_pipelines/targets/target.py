@@ -132,6 +132,12 @@ class Target(ABC):
                 found.append(f"{name} is {uri}, a directory of this machine. Copy it into {self.place_for_files}.")
         return found
 
+    @property
+    def written(self) -> dict[str, str]:
+        """The places that any run there writes to, by how each is given."""
+        places = {name: getattr(self.settings, name) for name in ("pipeline_root", "checkpoints")}
+        return {f"the setting {name}": place for name, place in places.items() if place}
+
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
         """What else is wrong with a run of a pipeline of this project there.
 

@@ -27,6 +27,7 @@ from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources.file_source import find_files
 from gpu_pipelines.data.sources.files import format_of
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
+from gpu_pipelines.data.sources.listing import is_listed_in
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.text.sources import labelled_texts, plain_texts, text_columns
 from gpu_pipelines.errors import UserError
@@ -302,6 +303,32 @@ def test_the_format_is_told_by_the_suffix() -> None:
     names = {"a.CSV": "csv", "a.jsonl.GZ": "jsonl", "a.parquet.gz": None, "a.tar.zst": "tar", "a.b.jpeg": "images"}
     assert {name: format_of(name) for name in names} == names
     assert format_of("README") is format_of("a.json") is None
+
+
+def test_what_is_written_into_a_folder_of_data_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data.csv").write_text("")
+    monkeypatch.chdir(tmp_path)
+    for source, place in (
+        ("data", "data/out"),
+        ("data", tmp_path / "data"),
+        (".", "runs"),
+        ("gs://bucket", "gs://bucket/runs"),
+        ("gs://bucket/data/", "gs://bucket/data"),
+    ):
+        assert is_listed_in(source, str(place)), (source, place)
+    for source, place in (
+        ("data", "out"),
+        ("data", "data2"),
+        ("data", "data/.runs"),
+        ("data.csv", "."),
+        ("missing", "missing/out"),
+        ("data", "gs://data/out"),
+        ("gs://bucket/data", "gs://bucket/data2"),
+        ("gs://bucket/*.csv", "gs://bucket/out"),
+        ("gs://bucket", "gs://bucket/.runs/1"),
+    ):
+        assert not is_listed_in(source, place), (source, place)
 
 
 def test_the_folder_that_the_program_runs_in_is_a_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,6 +90,7 @@ def test_the_command_and_the_function_predict_without_a_pipeline(
         (["digits", "-p", "device=gpu"], "PyTorch sees no GPU here"),
         (["digits", "--key-column", "id"], "which has no columns"),
         (["digits", "-p", "key_column=id"], "key_column is 'id'"),
+        (["digits", "--source", "gs://b/in", "--output", "gs://b/in/out"], "lies in the data gs://b/in: it would be"),
     ],
 )
 def test_wrong_requests_are_told_without_a_traceback(

@@ -15,8 +15,8 @@ from conftest import PIPELINE, newest_run, run_pipeline, write_photos
     [
         (["-p", "source=nowhere"], "The source nowhere does not exist. Give files"),
         (["-p", "source=empty"], "The folder empty is empty. Put the images of each class into a sub-folder"),
-        (["-p", "source=."], "What runs write to runs would be read as data of ."),
-        (["-p", "source=.", "--runs", ".runs"], "What runs write to ./registry would be read as data of ."),
+        (["-p", "source=."], "Runs write to runs, which lies in the data .: it would"),
+        (["-p", "source=.", "--runs", ".runs"], "Runs write to ./registry, which lies in the data .: it would"),
         (["-p", "source=notes.txt"], "neither a folder nor a table"),
         (["-p", "source=sample:digit"], "Samples: sample:digits"),
         (["-p", "source=photos/*.jpg"], "No file matches photos/*.jpg"),

@@ -280,6 +280,10 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
             ["train_evaluate_upload", "--accelerator", "l4:4", "-p", "source=gs://b/d", "-p", "global_batch_size=30"],
             ["global_batch_size is 30, which 4 processes cannot share equally. Give 28 or 32."],
         ),
+        (
+            ["train_evaluate_upload", "--accelerator", "l4:4", "-p", "source=gs://example-bucket/"],
+            ["which lies in the data gs://example-bucket/: it would be read as well", "by the setting pipeline_root"],
+        ),
         ([*CLASSIFY, "-p", "label_column=class"], ["no column 'class'; it has text, label."]),
         ([*CLASSIFY, "-p", "test_source=gs://example-bucket/none"], ["gs://example-bucket/none does not exist."]),
         (["sum.yaml", "-p", "a=1.5"], ["a takes a whole number"]),

@@ -55,6 +55,22 @@ def is_pattern(source: str) -> bool:
     return glob.has_magic(source) and (is_remote(source) or not Path(source).expanduser().exists())
 
 
+def is_listed_in(source: str, place: str) -> bool:
+    """Whether what is written to a place would be read as files of a source that is a folder.
+
+    Args:
+        source: the name of a source; a pattern, a file and what no file is of hold nothing.
+        place: a path of this machine or the name of a place in object storage.
+    """
+    if is_remote(source) or is_remote(place):
+        above, below = f"{source.rstrip('/')}/", f"{place.rstrip('/')}/"
+        return not is_pattern(source) and below.startswith(above) and not _is_hidden(below[len(above) :])
+    folder, inner = Path(source).expanduser().resolve(), Path(place).expanduser().resolve()
+    return (
+        folder.is_dir() and inner.is_relative_to(folder) and not _is_hidden("/".join(inner.relative_to(folder).parts))
+    )
+
+
 def list_source(source: str) -> Listing:
     """The files that a source names; hidden ones are passed over, and so is what `datasets` keeps beside its own.
 

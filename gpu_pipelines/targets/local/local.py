@@ -74,16 +74,18 @@ class Local(LocalTarget, Target):
         """Every directory."""
         return True
 
+    @property
+    def written(self) -> dict[str, str]:
+        """The folder of the runs."""
+        return {"--runs …": str(self.options.runs)}
+
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
-        """What the steps could not open, or would write into the data."""
+        """What the steps could not open."""
         from gpu_pipelines.dag import load_request
-        from gpu_pipelines.dag.places import problems_of_own_files
 
         if isinstance(compiled.origin, OwnPipeline):
             return []
-        request = load_request(compiled.name)
-        found = problems_of_own_files(request.places(arguments), {"--runs …": str(self.options.runs)})
-        return found or list(request.problems_of_access(arguments))
+        return list(load_request(compiled.name).problems_of_access(arguments))
 
     def compile(self, pipeline: str, task: str = "") -> Compiled:
         """The pipeline as a file."""
