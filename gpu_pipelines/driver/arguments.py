@@ -27,6 +27,7 @@ from gpu_pipelines.yaml_output import is_utf8
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.messages import Compiled, Values
+    from gpu_pipelines.targets.own.placed import Step
     from gpu_pipelines.targets.target import Target
 
 _TYPES = {**CALLED, "Integer": "a whole number (at most 2^53)"}
@@ -156,13 +157,27 @@ def values_given(compiled: Compiled, parameters: Mapping[str, Any]) -> dict[str,
 
 def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str, Any]) -> list[str]:
     """What is wrong with the parameters of this project's components in a pipeline of anybody's."""
+    from gpu_pipelines.dag.places import problems_of_own_files
+    from gpu_pipelines.targets.own.values import places_of, problems_of, sources_of
+
+    steps = steps_of(compiled)
+    places = places_of(steps, arguments)
+    problems = problems_of(steps, arguments) + target.unreachable(places)
+    problems = problems or problems_of_own_files(places, target.written)
+    if not problems and target.is_here and (read := list(sources_of(steps, arguments))):
+        from gpu_pipelines.data.source_check import problems_here
+
+        return [problem for settings in read for problem in problems_here(settings)]
+    return problems
+
+
+def steps_of(compiled: Compiled) -> Sequence[Step]:
+    """The steps of a pipeline of anybody's, as they were written."""
     from gpu_pipelines.targets.own.placed import steps_in
-    from gpu_pipelines.targets.own.values import places_of, problems_of
 
     # In what is sent, steps that have become jobs are no components any more.
     spec = compiled.written or compiled.spec
-    steps = steps_in(spec) if spec else []
-    return problems_of(steps, arguments) + target.unreachable(places_of(steps, arguments))
+    return steps_in(spec) if spec else []
 
 
 def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parameter]:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.driver.arguments import compiled_in
+from gpu_pipelines.driver.arguments import compiled_in, steps_of
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.remote_check import Look
+    from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.targets.messages import Compiled, Values
 
 
@@ -17,34 +19,46 @@ def require_usable_data(compiled: Compiled, values: Values) -> None:
     """Refuses data in object storage that the first step of a run would refuse; says what cannot be seen from here.
 
     Args:
-        compiled: the pipeline; of one that is not of this project nothing is known.
+        compiled: the pipeline; of anybody's, what its preparations read that is there before the run.
         values: its parameters.
 
     Raises:
         UserError: lists what is wrong with the data.
     """
     look = _look(compiled, values)
-    if look and look.problems:
+    if look.problems:
         raise UserError.of_all(look.problems)
 
 
 def warn_of_data(compiled: Compiled, values: Values) -> None:
     """As `require_usable_data`, for runs that come later: the data may be there by then."""
     look = _look(compiled, values)
-    for problem in look.problems if look else ():
+    for problem in look.problems:
         print(f"warning: with the data as it is now, each run will fail: {problem}", file=sys.stderr)
 
 
-def _look(compiled: Compiled, values: Values) -> Look | None:
-    from gpu_pipelines.dag import PIPELINES, PREDICTION
+def _look(compiled: Compiled, values: Values) -> Look:
+    from gpu_pipelines.data.remote_check import Look, look_at_sources
 
-    if compiled.name.replace("-", "_") not in PIPELINES or compiled.name.replace("-", "_") == PREDICTION:
-        return None
-    from gpu_pipelines.component_interface.step import fields_from
-    from gpu_pipelines.data.remote_check import look_at_sources
-    from gpu_pipelines.data.settings import PrepareSettings
-
-    look = look_at_sources(fields_from(PrepareSettings, {**compiled_in(compiled.spec), **values.arguments}))
+    look = Look()
+    for settings in _data_of(compiled, values):
+        found = look_at_sources(settings)
+        look.problems += found.problems
+        look.unseen += found.unseen
     for line in look.unseen:
-        print(f"note: {line} The first step of the run checks it.", file=sys.stderr)
+        print(f"note: {line} The step that reads it checks it.", file=sys.stderr)
     return look
+
+
+def _data_of(compiled: Compiled, values: Values) -> Iterator[PrepareSettings]:
+    """What the preparations of a run read."""
+    from gpu_pipelines.component_interface.step import fields_from
+    from gpu_pipelines.dag import PIPELINES, PREDICTION
+    from gpu_pipelines.data.settings import PrepareSettings
+    from gpu_pipelines.targets.own.values import sources_of
+
+    name = compiled.name.replace("-", "_")
+    if name not in PIPELINES:
+        yield from sources_of(steps_of(compiled), values.arguments)
+    elif name != PREDICTION:
+        yield fields_from(PrepareSettings, {**compiled_in(compiled.spec), **values.arguments})

@@ -287,6 +287,39 @@ def test_parameters_are_checked_by_their_types_and_by_the_components_that_take_t
     assert "train-model: max_steps is -1" in done.err
 
 
+READING = """
+from kfp import dsl
+
+from gpu_pipelines.components import prepare_data
+
+
+@dsl.component(base_image="python:3.11")
+def write(path: str):
+    pass
+
+
+@dsl.pipeline(name="reading")
+def reading(source: str, advanced: dict = {}):
+    prepare_data(source=source, task="text_classification", advanced=advanced)
+    prepare_data(source="made.csv", task="text_classification").after(write(path="made.csv"))
+"""
+
+
+def test_data_is_looked_at_before_the_run_unless_a_step_may_make_it(tmp_path: Path) -> None:
+    (tmp_path / "reading.py").write_text(READING)
+    (tmp_path / "rows.csv").write_text("body,label\none,a\ntwo,b\n")
+    for advanced, message in (
+        ("{}", "The source rows.csv has no column 'text'; it has body, label."),
+        ('{"text_colum": "body"}', "prepare-data: advanced has a field 'text_colum'. Did you mean 'text_column'?"),
+        ('{"text_column": "body"}', ""),
+    ):
+        words = ("-p", "source=rows.csv", "-p", f"advanced={advanced}", "--dry-run")
+        done = command("run", "reading.py", *words, cwd=tmp_path)
+        assert (done.status, message in done.err) == (2 if message else 0, True), done.err
+    done = command("run", "reading.py", "-p", "source=.", "--dry-run", cwd=tmp_path)
+    assert "Runs write to runs, which lies in the data ." in done.err
+
+
 def test_a_dry_run_shows_the_steps_and_values_of_any_type(tmp_path: Path) -> None:
     done = command("run", f"{MINE}:seeds", "--dry-run", "-p", 'numbers=[1, "b"]', cwd=tmp_path)
     assert done.status == 0, done.err

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import set_variables
-from vertex_commands import command
+from vertex_commands import command, put_texts
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
@@ -36,6 +36,22 @@ def test_it_is_uploaded_scheduled_and_sent_as_it_was_placed(vertex_api: VertexAp
     assert done.status == 0, done.err
     (job,) = vertex_api.state.pipeline_jobs.jobs.values()
     assert job.pipeline_spec["root"]["dag"]["tasks"]["train-model"]
+
+
+def test_its_data_in_a_bucket_is_looked_at_before_it_is_sent(vertex_api: VertexApi, tmp_path: Path) -> None:
+    put_texts(vertex_api)
+    data = ("-p", "task=text_classification", "-p", "model=bert-micro", "-p", "source=gs://example-bucket/texts")
+    done = command(vertex_api, tmp_path, "run", MINE, *FLAGS, *data, "--json")
+    assert done.status == 0, done.err
+    vertex_api.storage.put("texts/1.jsonl", b'{"body": "one", "label": "a"}\n')
+    done = command(vertex_api, tmp_path, "run", MINE, *FLAGS, *data)
+    assert done.status == 2
+    assert "has no column 'text'; it has body, label." in done.err
+    wanted = ("schedule", "create", MINE, "--name", "nightly", "--cron", "0 3 * * *")
+    done = command(vertex_api, tmp_path, *wanted, *FLAGS, *data)
+    assert done.status == 0, done.err
+    assert "warning: with the data as it is now, each run will fail: " in done.err
+    assert len(vertex_api.state.pipeline_jobs.jobs) == 1
 
 
 @pytest.mark.slow

@@ -7,9 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.component_interface.catalog import settings_of
-from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from
+from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from, with_advanced
 from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES, UPLOADS, Placement
 from gpu_pipelines.dag.places import DATA, DIRECTORY, OUTPUT, REGISTRY, Place, places_of_script, places_of_space
+from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.own.placed import Step
 from gpu_pipelines.tasks.tasks import task_problems
 from gpu_pipelines.training.script.settings import ScriptSettings
@@ -29,6 +31,8 @@ _PLACES = {
     UPLOADS: {"registry": REGISTRY},
     PREDICTS: {"source": DATA, "image_root": DATA, "registry": REGISTRY, "output": OUTPUT},
 }
+#: What `advanced` may have that is no field of the settings, and that steps take from there themselves.
+_ADVANCED_OF_STEPS = ("checkpoint_uri", "test_source_fingerprint")
 #: Stands for data that a step before makes, of which nothing is known before the run.
 _OF_A_STEP = "data"
 
@@ -76,8 +80,11 @@ def problems_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> list[str
 
 
 def _problems(step: Step, values: Mapping[str, Any], task: str) -> list[str]:
-    settings = fields_from(settings_of(step.component.replace("-", "_")), values)
-    if step.component == PREPARES and "data" in step.task.get("inputs", {}).get("artifacts", {}):
+    try:
+        settings = _settings(step, values)
+    except UserError as error:
+        return [error.in_one_line]
+    if step.component == PREPARES and _reads_artifact(step):
         settings = replace(settings, source=_OF_A_STEP)
     if not hasattr(settings, "problems"):
         return []
@@ -85,6 +92,29 @@ def _problems(step: Step, values: Mapping[str, Any], task: str) -> list[str]:
         found: list[str] = settings.problems()
         return found
     return settings.problems(task) if task and not task_problems(task) else []
+
+
+def _settings(step: Step, values: Mapping[str, Any]) -> Any:
+    settings = fields_from(settings_of(step.component.replace("-", "_")), values)
+    return with_advanced(settings, values.get("advanced") or {}, *_ADVANCED_OF_STEPS)
+
+
+def _reads_artifact(step: Step) -> bool:
+    return "data" in step.task.get("inputs", {}).get("artifacts", {})
+
+
+def sources_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[PrepareSettings]:
+    """What the preparations read that is there before a run: not in branches, and not after a step that may write it.
+
+    Args:
+        steps: those of the pipeline, whose parameters have no problems.
+        arguments: the values of the pipeline's own parameters.
+    """
+    for step in steps:
+        if step.is_ours and step.component == PREPARES and step.at_root and not _reads_artifact(step):
+            values, unknown = step.known(arguments)
+            if not unknown and not step.task.get("dependentTasks"):
+                yield _settings(step, values)
 
 
 def _default(step: Step, name: str) -> Any:
