@@ -7,13 +7,14 @@ import os
 from pathlib import Path
 
 
-def digest_of_files(path: Path) -> str:
-    """Hex SHA-256 of names, sizes and times of change of a file, or of all files below a directory."""
+def digest_of_files(*paths: Path) -> str:
+    """Hex SHA-256 of names, sizes and times of change of files, and of all files below directories."""
     digest = hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            status = file.stat()
-            digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
+    for path in paths:
+        for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+            if file.is_file():
+                status = file.stat()
+                digest.update(os.fsencode(file) + f"\0{status.st_size}\0{status.st_mtime_ns}\0".encode())
     return digest.hexdigest()
 
 

@@ -22,10 +22,14 @@ FILES = {
     "project/spaces/deep/one.py": "",
     "project/unused/other.py": "",
     "project/.venv/lib/some.py": "",
+    "project/of_others.py": "import of_the_user, of_debian\n",
+    "home/lib/python3/site-packages/of_the_user/__init__.py": "",
+    "usr/lib/python3/dist-packages/of_debian.py": "",
     "elsewhere/shared/__init__.py": "",
     "elsewhere/shared/text.py": "",
 }
-LEFT_OUT = {"project/unused/other.py", "project/.venv/lib/some.py"}
+INSTALLED = {"home/lib/python3/site-packages/of_the_user/__init__.py", "usr/lib/python3/dist-packages/of_debian.py"}
+LEFT_OUT = {"project/unused/other.py", "project/.venv/lib/some.py", *INSTALLED}
 
 
 def test_it_is_all_that_the_script_imports_and_that_is_not_installed(
@@ -34,7 +38,8 @@ def test_it_is_all_that_the_script_imports_and_that_is_not_installed(
     for name, text in FILES.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.syspath_prepend(tmp_path / "elsewhere")
+    for folder in ("elsewhere", "home/lib/python3/site-packages", "usr/lib/python3/dist-packages"):
+        monkeypatch.syspath_prepend(tmp_path / folder)
     script = tmp_path / "project" / "train.py"
     found = {file.relative_to(tmp_path.resolve()).as_posix() for file in files_of_script(script)}
     assert found == FILES.keys() - LEFT_OUT
@@ -43,4 +48,5 @@ def test_it_is_all_that_the_script_imports_and_that_is_not_installed(
         (tmp_path / name).write_text("CHANGED = True\n")
         digests.append(digest_of_script(ScriptSettings(script=str(script))))
     assert len(set(digests)) == 3
+    assert {len(each) for each in digests} == {64}, "an environment has no room for one of each file"
     assert digests[2] == digests[3], "no part of it"

@@ -44,7 +44,7 @@ def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
     evaluation = fields_from(EvaluationSettings, arguments)
     if scoring := evaluation.scoring_file:
         seen += digest_of_files(scoring.resolve())
-    seen += "".join(digest_of_files(file.resolve()) for file in evaluation.texts.files if file.exists())
+    seen += digest_of_files(*(file.resolve() for file in evaluation.texts.files))
     found = {PREPARES: program, TRAINS: program, TUNES: program, EVALUATES: program + seen}
     if script := digest_of_script(fields_from(ScriptSettings, of_script(arguments))):
         found[RUNS_SCRIPT] = program + script
@@ -64,7 +64,7 @@ def digest_of_script(settings: ScriptSettings) -> str:
         return digest_of_files(code.resolve()) if code.exists() else ""
     if settings.module or not script.is_file():
         return ""
-    return "".join(digest_of_files(each) for each in files_of_script(script))
+    return digest_of_files(*files_of_script(script))
 
 
 def state_of_own(steps: Sequence[Step], arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
+_PACKAGES = {"site-packages", "dist-packages"}
+
 
 def files_of_script(script: Path) -> list[Path]:
     """A script, the Python files beside it, and those of the modules that these import, but for what is installed.
@@ -68,6 +70,7 @@ def _installed_to_be_edited(name: str) -> Iterator[Path]:
     places = list(spec.submodule_search_locations or []) if spec else []
     for place in places or ([spec.origin] if spec and spec.origin else []):
         path = Path(place).resolve()
-        installed = {Path(sysconfig.get_path(key)).resolve() for key in ("purelib", "platlib", "stdlib")}
-        if path.exists() and not any(path.is_relative_to(each) for each in installed):
+        # By name: an environment may see the packages of the user and of the system besides its own.
+        is_installed = not _PACKAGES.isdisjoint(path.parts)
+        if path.exists() and not is_installed and not path.is_relative_to(Path(sysconfig.get_path("stdlib")).resolve()):
             yield path
