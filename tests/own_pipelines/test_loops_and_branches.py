@@ -292,3 +292,40 @@ def test_its_remedy_works(tmp_path: Path) -> None:
     done = gpu_pipelines("run", "fields.py", cwd=tmp_path)
     assert done.status == 0, done.out + done.err
     assert sorted((tmp_path / "SAID").read_text().splitlines()) == [" 1 {'rate': 1}", " 2 {'rate': 2}"]
+
+
+IN_GROUPS = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def wanted() -> bool:
+    return True
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(text: str):
+    with open(SAID, "a") as file:
+        file.write(text + "\\n")
+
+
+@dsl.pipeline(name="in-groups")
+def in_groups():
+    with dsl.ExitHandler(say(text="done")):
+        with dsl.If(wanted().output == True):
+            with dsl.ParallelFor([{"title": "a", "rate": "1"}, {"title": "b", "rate": "2"}]) as item:
+                say(text=item.title)
+                say(text=item.rate)
+"""
+
+
+def test_a_loop_over_dictionaries_in_a_branch_and_an_exit_handler_runs_though_kfp_asks_for_its_fields_outside(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "in_groups.py").write_text(IN_GROUPS.replace("SAID", repr(str(tmp_path / "SAID"))))
+    done = gpu_pipelines("run", "in_groups.py", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert sorted((tmp_path / "SAID").read_text().split()) == ["1", "2", "a", "b", "done"]
+    compiled = gpu_pipelines("compile", "in_groups.py", "--target", "vertex", "-o", "in_groups.yaml", cwd=tmp_path)
+    assert compiled.status == 0, compiled.err
+    assert "-subvar-" not in (tmp_path / "in_groups.yaml").read_text(), "nothing that Vertex AI would look for in vain"

@@ -20,7 +20,7 @@ def require_inputs(spec: Mapping[str, Any], place: str) -> None:
     Raises:
         UserError: it is none. KFP loses the fields of a loop's item where they are in a text, a list or a dictionary.
     """
-    for task, name in _missing(spec):
+    for task, name, _, _ in _missing(spec):
         item, _, field = name.rpartition(_FIELD)
         if item and _ITEM in item:
             raise UserError(
@@ -32,13 +32,46 @@ def require_inputs(spec: Mapping[str, Any], place: str) -> None:
         )
 
 
-def _missing(spec: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    """Each task that gets what is not there, and what that is called."""
+def drop_unused_fields(spec: Mapping[str, Any]) -> bool:
+    """Takes out the fields of a loop's item that the groups around the loop get from where no item is, and do not use.
+
+    KFP writes them for a loop over a list of dictionaries in a branch or an exit handler, and no platform runs that
+    (https://github.com/kubeflow/pipelines/issues/13273). The loop itself takes each field from its item.
+
+    Args:
+        spec: the pipeline, in which they are taken out.
+
+    Returns:
+        Whether there were any.
+    """
+    dropped = False
+    while unused := [each for each in _missing(spec) if _ITEM in each[1] and not _uses(spec, *each[2:])]:
+        for _, _, placed, name in unused:
+            del placed["inputs"]["parameters"][name]
+            del spec["components"][placed["componentRef"]["name"]]["inputDefinitions"]["parameters"][name]
+        dropped = True
+    return dropped
+
+
+def _uses(spec: Mapping[str, Any], placed: Mapping[str, Any], name: str) -> bool:
+    """Whether a task has a use for one of its inputs, be it in a task within it."""
+    part = spec["components"][placed["componentRef"]["name"]]
+    if "dag" not in part or _FIELD not in name or name in placed.get("triggerPolicy", {}).get("condition", ""):
+        return True
+    return any(
+        source.get("componentInputParameter") == name and _uses(spec, inner, key)
+        for inner in part["dag"]["tasks"].values()
+        for key, source in inner.get("inputs", {}).get("parameters", {}).items()
+    )
+
+
+def _missing(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], str]]:
+    """Each task that gets what is not there: its name, what that is called, the task, and its input."""
     for part in (spec["root"], *spec.get("components", {}).values()):
         known = part.get("inputDefinitions", {})
         for task, placed in part.get("dag", {}).get("tasks", {}).items():
             given = placed.get("inputs", {})
             for kind, word in (("parameters", "componentInputParameter"), ("artifacts", "componentInputArtifact")):
-                for source in given.get(kind, {}).values():
+                for name, source in given.get(kind, {}).items():
                     if word in source and source[word] not in known.get(kind, {}):
-                        yield task, source[word]
+                        yield task, source[word], placed, name
