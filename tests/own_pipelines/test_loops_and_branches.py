@@ -30,7 +30,7 @@ def say(text: str, value: int = 0, many: list = [], deep: dict = {}) -> str:
 def lists() -> NamedTuple("Lists", [("numbers", list), ("settings", list), ("nothing", list)]):
     from collections import namedtuple
 
-    settings = [{"called": "a", "rate": 1}, {"called": "it's b", "rate": 2}]
+    settings = [{"called": "a", "rate": 1, "seed": None}, {"called": "it's b", "rate": 2}]
     return namedtuple("Lists", ["numbers", "settings", "nothing"])([1, 2], settings, [])
 
 
@@ -87,7 +87,7 @@ def turns(value: int = 3, text: str = "it's \\\\"):
         say(text="not good")
 """
 SAID = r"""
-a 1 [] {'called': 'a', 'rate': 1}
+a 1 [] {'called': 'a', 'rate': 1, 'seed': None}
 collected 0 ['outer 300 3 10', 'outer 300 3 20'] {}
 first 1 [] {}
 it's \ 0 [] {}

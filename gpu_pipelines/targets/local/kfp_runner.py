@@ -65,12 +65,14 @@ def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
 
 def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[tuple[Any, str, Any]]:
     """What is replaced: where it is, its name there, and what stands in its place."""
+    from kfp.compiler import pipeline_spec_builder
     from kfp.local import executor_input_utils, subprocess_task_handler, task_dispatcher
     from kfp.local.cache import LocalCache, _MissingArtifactError
     from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
 
     return [
+        (pipeline_spec_builder, "to_protobuf_value", _with_nulls(pipeline_spec_builder.to_protobuf_value)),
         (executor_input_utils, "executor_input_to_dict", _whole_numbers(executor_input_utils.executor_input_to_dict)),
         (
             executor_input_utils,
@@ -113,6 +115,13 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
             staticmethod(files.taken(LocalCache._deserialize_artifact, _MissingArtifactError)),
         ),
     ]
+
+
+def _with_nulls(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """The null of JSON as well, which a step may leave in a list or a dictionary."""
+    from google.protobuf.struct_pb2 import NULL_VALUE, Value
+
+    return lambda value: Value(null_value=NULL_VALUE) if value is None else original(value)
 
 
 def _whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
@@ -315,11 +324,7 @@ def _with_known_inputs(task_spec: Any, io_store: Any) -> Any:
     values = OrchestratorUtils.make_task_arguments(_parameters_alone(task_spec.inputs), io_store)
     for name, value in values.items():
         known.inputs.parameters[name].Clear()
-        constant = known.inputs.parameters[name].runtime_value.constant
-        if value is None:
-            constant.null_value = 0
-        else:
-            constant.CopyFrom(to_protobuf_value(value))
+        known.inputs.parameters[name].runtime_value.constant.CopyFrom(to_protobuf_value(value))
     source = known.parameter_iterator.items
     items = source.raw if source.HasField("raw") else values[source.input_parameter]
     # A list may be a text of JSON; the runner went through its letters.
