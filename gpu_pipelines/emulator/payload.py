@@ -67,6 +67,7 @@ class PipelineRun:
             "{{$.pipeline_google_cloud_location}}": self.location,
             "{{$.pipeline_persistent_resource_id}}": "",
             "{{$.pipeline_job_create_time_utc}}": self.created,
+            "{{$.pipeline_job_schedule_time_utc}}": self.created,
             "{{$.pipeline_encryption_key_name}}": self.encryption_key,
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -329,3 +330,42 @@ def test_a_loop_over_dictionaries_in_a_branch_and_an_exit_handler_runs_though_kf
     compiled = gpu_pipelines("compile", "in_groups.py", "--target", "vertex", "-o", "in_groups.yaml", cwd=tmp_path)
     assert compiled.status == 0, compiled.err
     assert "-subvar-" not in (tmp_path / "in_groups.yaml").read_text(), "nothing that Vertex AI would look for in vain"
+
+
+OF_THE_RUN = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(name: str, resource: str, created: str, scheduled: str, turn: int = 0):
+    with open(SAID, "a") as file:
+        file.write(f"{name} {resource} {created} {scheduled}\\n")
+
+
+NAMES = {
+    "name": dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
+    "resource": dsl.PIPELINE_JOB_RESOURCE_NAME_PLACEHOLDER,
+    "created": dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER,
+    "scheduled": dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
+}
+
+
+@dsl.pipeline(name="of-the-run")
+def of_the_run():
+    say(**NAMES)
+    with dsl.ParallelFor([1, 2]) as turn:
+        say(turn=turn, **NAMES)
+"""
+
+
+@pytest.mark.parametrize("place", [(), ("--target", "vertex", "--emulate")])
+def test_the_name_and_the_time_of_the_run_are_the_same_in_all_turns(place: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "of_the_run.py").write_text(OF_THE_RUN.replace("SAID", repr(str(tmp_path / "SAID"))))
+    done = gpu_pipelines("run", "of_the_run.py", *place, cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    first, *others = (tmp_path / "SAID").read_text().splitlines()
+    assert others == [first] * 2
+    name, resource, *times = first.split()
+    assert resource.endswith(name)
+    for time in times:
+        assert datetime.fromisoformat(time.replace("Z", "+00:00")).tzinfo

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
+from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from types import SimpleNamespace
@@ -66,13 +67,18 @@ def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
 def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[tuple[Any, str, Any]]:
     """What is replaced: where it is, its name there, and what stands in its place."""
     from kfp.compiler import pipeline_spec_builder
-    from kfp.local import executor_input_utils, subprocess_task_handler, task_dispatcher
+    from kfp.local import executor_input_utils, placeholder_utils, subprocess_task_handler, task_dispatcher
     from kfp.local.cache import LocalCache, _MissingArtifactError
     from kfp.local.orchestrator import enhanced_dag_orchestrator as orchestrator
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
 
     return [
         (pipeline_spec_builder, "to_protobuf_value", _with_nulls(pipeline_spec_builder.to_protobuf_value)),
+        (
+            placeholder_utils,
+            "resolve_individual_placeholder",
+            _with_all_of_the_run(placeholder_utils.resolve_individual_placeholder),
+        ),
         (executor_input_utils, "executor_input_to_dict", _whole_numbers(executor_input_utils.executor_input_to_dict)),
         (
             executor_input_utils,
@@ -122,6 +128,22 @@ def _with_nulls(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     from google.protobuf.struct_pb2 import NULL_VALUE, Value
 
     return lambda value: Value(null_value=NULL_VALUE) if value is None else original(value)
+
+
+def _with_all_of_the_run(original: Callable[..., str]) -> Callable[..., str]:
+    """What KFP's placeholders say of the run: its runner leaves three out, and has a name of the run for each turn."""
+    from kfp import dsl
+
+    now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    times = (dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER, dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER)
+
+    def resolve(element: str, *, pipeline_resource_name: str, **named: Any) -> str:
+        run = pipeline_resource_name.partition("/")[0]
+        for placeholder, value in ((dsl.PIPELINE_JOB_RESOURCE_NAME_PLACEHOLDER, run), *((each, now) for each in times)):
+            element = element.replace(placeholder, value)
+        return original(element, pipeline_resource_name=run, **named)
+
+    return resolve
 
 
 def _whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
