@@ -243,3 +243,58 @@ def test_a_step_that_was_given_no_accelerator_stays_what_it_was_beside_one_of_it
         assert container["image"] == f"example.org/{image}:1"
         assert ("accelerator" in container.get("resources", {})) == has_gpu
         assert ("nodeSelector" in of_cluster.get(label, {})) == has_gpu
+
+
+BRANCHES = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def say(text: str):
+    print("said", text)
+
+
+@dsl.pipeline
+def within(size: str):
+    with dsl.If(size == "1"):
+        say(text="small")
+    with dsl.Else():
+        say(text="large")
+
+
+@dsl.pipeline
+def by_day(day: str):
+    with dsl.If(day == "Monday"):
+        say(text="early")
+    with dsl.Else():
+        say(text="late")
+
+
+@dsl.pipeline(name="mixed-up")
+def mixed_up(day: str = "Friday"):
+    within(size="1")
+    with dsl.If(day == "Monday"):
+        say(text="early")
+    with dsl.Else():
+        say(text="late")
+
+
+@dsl.pipeline(name="apart")
+def apart(day: str = "Friday"):
+    within(size="1")
+    by_day(day=day)
+"""
+
+
+def test_branches_that_kfp_mixes_up_with_those_of_a_pipeline_within_are_refused_and_the_remedy_works(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "branches.py").write_text(BRANCHES)
+    for place in ((), ("--target", "vertex", "--emulate")):
+        done = gpu_pipelines("run", "branches.py:mixed_up", *place, cwd=tmp_path)
+        assert done.status == 2, done.out + done.err
+        assert "has no step, as KFP compiles it" in done.err
+    done = gpu_pipelines("run", "branches.py:apart", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert "said small" in done.out
+    assert "said late" in done.out

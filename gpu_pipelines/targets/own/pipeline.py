@@ -17,7 +17,7 @@ from gpu_pipelines.targets.messages import is_python
 from gpu_pipelines.targets.own.file import pipeline_in
 from gpu_pipelines.targets.own.names import name_steps_apart
 from gpu_pipelines.targets.own.placed import Step, place_steps, steps_in
-from gpu_pipelines.targets.own.references import drop_unused_fields, require_inputs
+from gpu_pipelines.targets.own.references import drop_unused_fields, require_inputs, require_steps
 from gpu_pipelines.targets.own.values import fill_in
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
@@ -85,13 +85,14 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
         filled: what to do with the text of a compiled file before it is read, such as to fill in an image.
 
     Raises:
-        UserError: there is no such pipeline, or it gets inputs that are not there.
+        UserError: there is no such pipeline, or inputs or steps of it are not there.
     """
     text = compiled(pipeline_in(place)) if is_python(place) else text_of_file(place)
     try:
         text = filled(text)
         documents = documents_of(text)
         OwnPipeline(documents).name  # noqa: B018 (a file that is none has none)
+        require_steps(documents[0], place)
         is_mended = drop_unused_fields(documents[0])
         require_inputs(documents[0], place)
         is_as_written = not name_steps_apart(documents[0]) and not is_mended

@@ -1,4 +1,4 @@
-"""What a compiled pipeline says of inputs that are not there: KFP compiles it, and no platform can run it."""
+"""What a compiled pipeline says of inputs and steps that are not there: KFP compiles it, and no platform can run it."""
 
 from __future__ import annotations
 
@@ -30,6 +30,25 @@ def require_inputs(spec: Mapping[str, Any], place: str) -> None:
         raise UserError(
             f"{place}: {task} gets {name!r} of a pipeline that has no such input.", "Compile it anew with kfp 2.17."
         )
+
+
+def require_steps(spec: Mapping[str, Any], place: str) -> None:
+    """Checks that each group of steps, such as a branch, has steps.
+
+    Args:
+        spec: the pipeline.
+        place: where it is from, for the message.
+
+    Raises:
+        UserError: one has none. KFP mixes up the branches of a pipeline and of one within it, and gives all to one.
+    """
+    for name, part in spec.get("components", {}).items():
+        if "executorLabel" not in part and not part.get("dag", {}).get("tasks"):
+            raise UserError(
+                f"{place}: {name.removeprefix('comp-')} has no step, as KFP compiles it.",
+                "If it has one in your file, KFP mixes it up with a branch of a pipeline within this one: put the "
+                "branches of the outer pipeline into a pipeline of their own.",
+            )
 
 
 def drop_unused_fields(spec: Mapping[str, Any]) -> bool:
