@@ -328,7 +328,8 @@ def test_a_file_for_vertex_is_refused(folder: Path) -> None:
     (folder / "vertex.yaml").write_text(VertexTarget().text_of(PIPELINE, plan("l4:1")))
     finished = on_kubeflow(folder, "vertex.yaml")
     assert finished.status == 2
-    assert "compiled for Vertex AI" in finished.err
+    assert "is for Vertex AI: steps of it are CustomJobs" in finished.err
+    assert "accelerate(task" in finished.err, "also of a CustomTrainingJobOp of one's own, which no compiling mends"
 
 
 def test_a_server_that_is_not_there_or_refuses_is_one_line(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:

@@ -85,8 +85,9 @@ def parsed_pipeline(text: str, origin: str) -> KubeflowPipeline:
     spec = required_pipeline(documents[0] if documents else None, origin, "kubeflow")
     if "custom_job.launcher" in text:
         raise UserError(
-            f"{origin} was compiled for Vertex AI: its GPU steps are CustomJobs.",
-            "Compile it with --target kubeflow.",
+            f"{origin} is for Vertex AI: steps of it are CustomJobs.",
+            "Give the pipeline from before it was compiled for Vertex AI. In place of a CustomTrainingJobOp of your "
+            "own use the component itself and accelerate(task, …).",
         )
     platform = documents[1] if len(documents) > 1 else {}
     return KubeflowPipeline(text, spec, platform)
