@@ -21,12 +21,19 @@ from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
 from gpu_pipelines.data.sources.sources import open_source
-from gpu_pipelines.data.text.sources import MALFORMED_MESSAGES, SYSTEM_BESIDE_TEXT, chat_in, messages_in, said_by
+from gpu_pipelines.data.text.sources import (
+    MALFORMED_MESSAGES,
+    SYSTEM_BESIDE_TEXT,
+    chat_in,
+    instructed,
+    messages_in,
+    said_by,
+)
 from gpu_pipelines.data.units.parallel import batches
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import RowsToPredict
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Inputs
-from gpu_pipelines.tasks.formats import BESIDE_CHATS, FORMATS, SYSTEM, TOOLS
+from gpu_pipelines.tasks.formats import BESIDE, BESIDE_CHATS, FORMATS, INPUT, INSTRUCTED, SYSTEM, TOOLS
 
 #: Rows of a piece, and bytes of what they hold, at most.
 MOST_ROWS, MOST_BYTES = 1024, 64 << 20
@@ -126,13 +133,17 @@ class RowSource:
         for number, rows in enumerate(batches(self._rows(meter), most_rows, MOST_BYTES, _weight)):
             yield Piece(number, rows)
 
+    @property
+    def _are_instructions(self) -> bool:
+        return bool(self._inputs.chats) and self.columns[:2] == INSTRUCTED
+
     def _rows(self, meter: Meter) -> Iterator[InputRow]:
         if self.files.format == "images":
             for file in self.files:
                 yield InputRow(file.name, file.name, file, {"image": file.name})
                 meter.finish_file()
             return
-        others = BESIDE_CHATS if self._inputs.chats else ()
+        others = BESIDE[INSTRUCTED] if self._are_instructions else BESIDE_CHATS if self._inputs.chats else ()
         needed = [name for name in self.columns if name not in others]
         for file, (where, row) in rows_of(self.files, needed, _REMEDY, meter, others):
             yield self._row(file, where, row)
@@ -202,7 +213,9 @@ class RowSource:
 
     def _chat(self, row: Mapping[str, Any], column: str) -> tuple[Any, Any] | None:
         """A conversation, a list of messages or such a list as JSON, as an instance has it; None of another text."""
-        given = messages_in(row.get(column))
+        given = instructed(row) if self._are_instructions else messages_in(row.get(column))
+        if isinstance(given, Problem):
+            return given, None
         if not isinstance(given, list) or not given:
             return (MALFORMED_MESSAGES, None) if given and column in self._inputs.chats else None
         chat = chat_in([given], row.get(TOOLS), row.get(SYSTEM))
@@ -241,7 +254,8 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
     elif inputs.chats:
         # As in training: a prompt beside messages, as in UltraChat, is but their beginning, without the template.
         chats = [(column,) for column in inputs.chats]
-        in_order = [(settings.text_column,), (inputs.field, "completion"), *chats, (inputs.field,)]
+        asked = [(*INSTRUCTED, INPUT), INSTRUCTED]
+        in_order = [(settings.text_column,), (inputs.field, "completion"), *chats, *asked, (inputs.field,)]
         beside = [(SYSTEM, TOOLS), (SYSTEM,), (TOOLS,), ()]
         named = [(*columns, *others) for columns in in_order for others in beside]
     else:

@@ -83,5 +83,9 @@ FORMATS = {
 #: list or as JSON.
 SYSTEM, TOOLS = "system", "tools"
 BESIDE_CHATS = (SYSTEM, TOOLS)
+#: Columns of an instruction and what was answered, as Alpaca has them, and of what the instruction is about.
+INSTRUCTED, INPUT = ("instruction", "output"), "input"
+#: What may stand beside which columns, where it is more than beside a conversation.
+BESIDE: dict[tuple[str, ...], tuple[str, ...]] = {INSTRUCTED: (INPUT, *BESIDE_CHATS)}
 #: Formats of tables: rows with columns.
 TABLES = tuple(name for name, each in FORMATS.items() if each.is_table)

@@ -303,6 +303,31 @@ def test_one_file_may_have_a_column_beside_conversations_and_another_none(
     assert texts_of_rows(tmp_path / "out").count("system:\nbe kind\nuser:") == 30
 
 
+def test_instructions_with_their_answers_are_conversations_as_in_alpaca(tmp_path: Path) -> None:
+    (tmp_path / "rows").mkdir()
+    rows: list[dict[str, Any]] = [{"instruction": f"hi {n}", "output": f"yes {n}"} for n in range(30)]
+    write_lines(tmp_path / "rows/0.jsonl", rows)
+    about = [{"instruction": f"say {n}", "input": f"it {n}" if n % 2 else "", "output": f"no {n}"} for n in range(30)]
+    bad = [
+        {"instruction": "", "input": None, "output": "yes"},
+        {"instruction": "hi", "output": ["yes"]},
+        {"instruction": "hi", "input": "", "output": " "},
+    ]
+    write_lines(tmp_path / "rows/1.jsonl", [{**row, "system": "be kind"} for row in [*about, *bad]])
+    manifest = prepare(tmp_path / "rows", tmp_path / "out", "causal_lm", sequence_length=128)
+    assert manifest.rejected == {"no text": 2, "no answer": 1}
+    expected = [f"{said} {n}<eos>" for said in ("yes", "no") for n in range(30)]
+    assert sorted(learned(tmp_path / "out")) == sorted(expected)
+    texts = texts_of_rows(tmp_path / "out")
+    assert texts.count("system:\nbe kind\nuser:\nsay ") == 30
+    assert all(f"user:\nsay {n}\nit {n}\nassistant:\nno {n}" in texts for n in range(1, 30, 2))
+    settings = RowsToPredict(source=str(tmp_path / "rows"), task="causal_lm", label_column="")
+    source = RowSource(settings, Inputs(TEXTS, "prompt", chats=("messages",)), "", tmp_path / "scratch")
+    given = [row for piece in source.pieces(Meter(source.files)) for row in piece.rows]
+    assert [row.instance["messages"] for row in given[:2]] == [[*asked(n), *answered(n)] for n in range(2)]
+    assert [row.value.reason for row in given[-3:-1]] == ["no text", "no text"]
+
+
 def test_what_the_system_says_beside_a_text_or_a_message_of_its_own(tmp_path: Path) -> None:
     both = [{"role": "system", "content": "be short"}, *asked(0), *answered(0)]
     chat = chat_in([both], None, "be kind")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,7 +14,7 @@ from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.formats import BESIDE_CHATS, SYSTEM, TOOLS
+from gpu_pipelines.tasks.formats import BESIDE, BESIDE_CHATS, INPUT, INSTRUCTED, SYSTEM, TOOLS
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_encoding import Chat, Composed
 
@@ -112,12 +112,15 @@ def plain_texts(
         raise UserError(f"group_by is {settings.group_by!r}, but a file of text has no columns.", "Give a table.")
     are_chats = columns[0] in CHATS and columns[0] != settings.text_column
     texts = _of_text(columns)
+    are_instructions = texts == INSTRUCTED
     # One file may have them where another has none.
-    others = () if texts == (settings.text_column,) else BESIDE_CHATS
+    others = BESIDE.get(texts, BESIDE_CHATS) if texts != (settings.text_column,) else ()
     more, remedy = settings.columns_beside, task_named(settings.task).remedy_for_columns
     read = list(dict.fromkeys((*texts, *more)))
+    held = CHATS[:1] if are_instructions else texts
     for _, (where, row) in rows_of(source, read, remedy, meter, others):
-        record = text_record(where, _with_messages(row, texts, are_chats), (*texts, *others))
+        row = _with_conversation(row) if are_instructions else _with_messages(row, texts, are_chats)
+        record = text_record(where, row, (*held, *others))
         yield replace(record, **beside(row, settings)) if more else record
 
 
@@ -236,9 +239,34 @@ def _with_messages(
     return {**row, **found}
 
 
+def _with_conversation(row: dict[str, Any] | Problem) -> dict[str, Any] | Problem:
+    """A row of Alpaca's columns with the conversation that it is."""
+    if isinstance(row, Problem):
+        return row
+    found = instructed(row)
+    return found if isinstance(found, Problem) else {**row, CHATS[0]: found}
+
+
+def instructed(row: Mapping[str, Any]) -> list[dict[str, Any]] | Problem:
+    """The messages of a row with an instruction, or what is wrong with it: the user's, and the answer if it has one.
+
+    Args:
+        row: values by column; what is asked about, in `input`, follows the instruction on a line of its own.
+    """
+    instruction, output = INSTRUCTED
+    held = {name: "" if row.get(name) is None else row[name] for name in (instruction, INPUT, output)}
+    if wrong := [name for name, value in held.items() if not isinstance(value, str)]:
+        return Problem("no text", f"{wrong[0]!r} is no text")
+    *asked, answer = (value if value.strip() else "" for value in held.values())
+    if not any(asked):
+        return Problem("no text", f"{instruction!r} is empty")
+    messages = [{"role": "user", "content": "\n".join(filter(None, asked))}]
+    return [*messages, {"role": "assistant", "content": answer}] if answer else messages
+
+
 def _of_text(columns: tuple[str, ...]) -> tuple[str, ...]:
     """The columns of texts or messages, without those that stand beside them."""
-    return (columns[0], *(column for column in columns[1:] if column not in BESIDE_CHATS))
+    return (columns[0], *(column for column in columns[1:] if column not in (INPUT, *BESIDE_CHATS)))
 
 
 def messages_in(value: Any) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.formats import BESIDE_CHATS, TABLES
+from gpu_pipelines.tasks.formats import BESIDE, BESIDE_CHATS, INSTRUCTED, TABLES
 from gpu_pipelines.tasks.hyperparameters import FINE_TUNED_DECODER
 from gpu_pipelines.tasks.task import Task
 
@@ -62,19 +62,20 @@ class CausalLanguageModelTask(Task):
         return found
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        return [(settings.text_column,), ("prompt", "completion"), ("messages",), ("conversations",)]
+        return [(settings.text_column,), ("prompt", "completion"), ("messages",), ("conversations",), INSTRUCTED]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
         for wanted in self.columns(settings):
             if set(wanted) <= set(has):
                 if missing := [name for name in settings.columns_beside if name not in has]:
                     raise self._lacks(settings, has, missing)
-                beside = () if wanted == (settings.text_column,) else BESIDE_CHATS
+                beside = BESIDE.get(wanted, BESIDE_CHATS) if wanted != (settings.text_column,) else ()
                 return (*wanted, *(name for name in beside if name in has))
         if not has:
             raise UserError(f"The source {settings.source} holds no texts.")
         raise UserError(
             f"The source {settings.source} has no column {settings.text_column!r}, no columns 'prompt' and "
-            f"'completion', and no column 'messages' or 'conversations'; it has {', '.join(has)}.",
+            f"'completion', no column 'messages' or 'conversations', and no columns 'instruction' and 'output'; it "
+            f"has {', '.join(has)}.",
             self.remedy_for_columns,
         )
