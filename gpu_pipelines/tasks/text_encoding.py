@@ -277,7 +277,9 @@ class TextEncoder:
         whole = self._rendered(chat, chat.messages)
         for place, message in enumerate(chat.messages):
             content, calls = (message.get("content") or "").strip(), message.get("tool_calls")
-            if message["role"] == "system" or (not calls and content in whole):
+            # Templates know who asks and who answers. What a function gave is often said again in the answer.
+            is_told = message["role"] in ("user", "assistant") and not calls and content in whole
+            if message["role"] == "system" or is_told:
                 continue
             other = {"role": message["role"], "content": content if calls else _ANOTHER_ANSWER}
             changed = ""

@@ -151,6 +151,8 @@ ASKED, CALLED = {"role": "user", "content": "weather?"}, {"role": "assistant", "
     [
         ("qwen3", [{"role": "developer", "content": "be kind"}, *turns(1)], "message 1, of the role 'developer'"),
         ("qwen3_training", [ASKED, {"role": "function", "content": "sunny"}, *turns(1)], "message 2"),
+        # Another message says the same, as an answer does of what a function gave.
+        ("phi3", [ASKED, {"role": "tool", "content": ANSWERS[0]}, *turns(1)], "message 2, of the role 'tool'"),
         ("llama3", [ASKED, CALLED, *turns(1)], "the calls of functions in message 2"),
         ("llama3", [ASKED, {**CALLED, "content": "I look"}], "the calls of functions in message 2"),
     ],
