@@ -117,6 +117,48 @@ def test_every_format_gives_the_same_rows_here_and_in_a_bucket(name: str, tmp_pa
         assert found[0][0].startswith(f"{name}:")
 
 
+@pytest.mark.parametrize(
+    ("name", "written"),
+    [
+        ("t.json", as_jsonl),
+        ("t.json", lambda rows: json.dumps(rows).encode()),
+        ("t.json", lambda rows: b"\xef\xbb\xbf\n" + json.dumps(rows, indent=2).encode()),
+        ("t.json", lambda rows: json.dumps(rows, indent=2).encode("utf-16")),
+        ("t.json.gz", lambda rows: gzip.compress(json.dumps(rows).encode())),
+        ("part-0", lambda rows: json.dumps(rows, indent=1).encode()),
+    ],
+    ids=["lines", "list", "list over several lines", "UTF-16", "compressed", "without a suffix"],
+)
+def test_rows_of_json_stand_in_lines_or_in_a_list(name: str, written: Any, tmp_path: Path, bucket: str) -> None:
+    # One is longer than what is read at once.
+    rows = [*ROWS, {"text": "a long one " * 20_000, "label": "x"}, {"text": "the last", "label": "x"}]
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / name).write_bytes(written(rows))
+    upload(tmp_path / "data", f"{bucket}/json")
+    for source in (tmp_path / "data" / name, f"{bucket}/json/{name}", f"{bucket}/json/*{name[1:]}"):
+        found = read(source)
+        assert [(text, label) for _, text, label in found] == [(row["text"], row["label"]) for row in rows], source
+        assert found[16][0] == f"{name}:17"
+
+
+def test_a_list_of_rows_is_damaged_as_a_whole_and_not_shorter(tmp_path: Path) -> None:
+    whole, source = json.dumps(ROWS), tmp_path / "t.json"
+    for content, why in (
+        (whole[:-1], "after 49 rows of a list no further one"),
+        (whole[: len(whole) // 2], "no further one can be read: "),
+        (whole.replace("}, {", "} {", 1), "after 1 rows of a list"),
+        (whole + whole, "something follows the list of 50 rows"),
+    ):
+        source.write_text(content)
+        with pytest.raises(UserError, match=f"t.json is not JSON lines that can be read: .*{why}"):
+            read(source)
+    source.write_text(whole.replace("}, {", "}, 7, {", 1))
+    assert len(read(source)) == 51
+    (tmp_path / "t.jsonl").write_bytes(as_jsonl(ROWS))
+    # In a folder it may be about the data.
+    assert len(read(tmp_path)) == 50
+
+
 def test_a_format_that_no_suffix_tells_can_be_given(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"part-0000{number}").write_bytes(gzip.compress(as_jsonl(ROWS[number::2])))

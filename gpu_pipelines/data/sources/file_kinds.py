@@ -10,15 +10,20 @@ from collections.abc import Sequence
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.files import Dialect, SourceFile, format_of, has_no_suffix
+from gpu_pipelines.data.sources.json_list import begins_a_list
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, as_damaged, text_of
 from gpu_pipelines.tasks.formats import FORMATS
 
 _BYTES_LOOKED_AT = 1 << 16
+#: Rows, one to a line or in a list; or anything else.
+_JSON = (".json", ".json.gz", ".json.zst", ".json.bz2", ".json.xz")
 DELIMITERS = (",", ";", "\t", "|")
 
 
-def kinds_of(root: str, names: Sequence[str], settings: PrepareSettings, dialect: Dialect) -> dict[str, str | None]:
+def kinds_of(
+    root: str, names: Sequence[str], settings: PrepareSettings, dialect: Dialect, *, named: bool = False
+) -> dict[str, str | None]:
     """The format of each file by its name, and of one whose name tells none by its content; None where neither does.
 
     Of files whose names differ only in their numbers, such as part-00000 and part-00001, the first tells it for all.
@@ -28,6 +33,7 @@ def kinds_of(root: str, names: Sequence[str], settings: PrepareSettings, dialect
         names: the rest of each.
         settings: the columns that tell CSV from other text.
         dialect: how text is to be read.
+        named: whether the user named the files, and not their folder, in which a .json may be about the data.
 
     Raises:
         UserError: a file that has to be looked at cannot be read.
@@ -36,7 +42,8 @@ def kinds_of(root: str, names: Sequence[str], settings: PrepareSettings, dialect
     kinds = {}
     for name in names:
         kinds[name] = format_of(name)
-        if kinds[name] is None and (has_no_suffix(name) or name.lower().endswith(".zip")):
+        tells_nothing = has_no_suffix(name) or name.lower().endswith((".zip", *_JSON) if named else ".zip")
+        if kinds[name] is None and tells_nothing:
             group = re.sub("[0-9]+", "0", name)
             if group not in alike:
                 file = SourceFile(f"{root}{name}", shown_path(name), dialect=dialect)
@@ -72,6 +79,8 @@ def format_by_content(file: SourceFile, columns: Sequence[Sequence[str]]) -> str
 
 
 def _kind_of_text(start: bytes, dialect: Dialect, columns: Sequence[Sequence[str]]) -> str | None:
+    if begins_a_list(start):
+        return "jsonl"
     line = next((line for line in start.splitlines(keepends=True) if line.strip()), b"")
     if line.lstrip().removeprefix(b"\xef\xbb\xbf").startswith(b"{"):
         if len(line) == len(start) == _BYTES_LOOKED_AT:  # its end is further on

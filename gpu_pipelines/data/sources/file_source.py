@@ -154,12 +154,14 @@ def find_files(settings: PrepareSettings) -> SourceFiles:
         return _folder(settings, listing)
     if not listing.files:
         raise UserError(f"No file matches {source}.", _remedy(settings.task))
-    kinds = _kinds(settings, listing, listing.files)
+    kinds = _kinds(settings, listing, listing.files, named=True)
     return _of_one_format(settings, listing, listing.files, kinds, settings.source_format)
 
 
-def _kinds(settings: PrepareSettings, listing: Listing, names: Iterable[str]) -> dict[str, str | None]:
-    return kinds_of(listing.root, list(names), settings, settings.dialect)
+def _kinds(
+    settings: PrepareSettings, listing: Listing, names: Iterable[str], *, named: bool = False
+) -> dict[str, str | None]:
+    return kinds_of(listing.root, list(names), settings, settings.dialect, named=named)
 
 
 def _folder(settings: PrepareSettings, listing: Listing) -> SourceFiles:

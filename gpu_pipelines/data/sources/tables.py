@@ -14,6 +14,7 @@ from gpu_pipelines.data.class_names import class_names, named
 from gpu_pipelines.data.sources.compression import DamagedError
 from gpu_pipelines.data.sources.file_kinds import DELIMITERS, delimiter_of, header_names
 from gpu_pipelines.data.sources.files import SourceFile, is_tab_separated
+from gpu_pipelines.data.sources.json_list import elements, is_list
 from gpu_pipelines.data.sources.reader import Reader
 from gpu_pipelines.data.sources.row_streams import (
     LARGEST_TEXT,
@@ -146,7 +147,7 @@ def _delimiter(header: str, file: SourceFile, choices: Sequence[Sequence[str]]) 
 
 
 class JsonLines(Reader):
-    """One JSON object a line; the columns are those of the first rows."""
+    """One JSON object a line, or a list of them; the columns are those of the first rows."""
 
     def columns(self, file: SourceFile, choices: Sequence[Sequence[str]]) -> list[str]:
         rows = islice(self.rows(file, Meter.of_nothing(), [], ""), _ROWS_LOOKED_AT + 1)
@@ -160,10 +161,7 @@ class JsonLines(Reader):
             waiting: list[Row] = []
             seen: dict[str, None] = {}
             missing = set(columns)
-            for number, line in enumerate(bounded_lines(stream), start=1):
-                if line is not None and not line.strip():
-                    continue
-                row = _json_object(line)
+            for number, row in _json_objects(stream):
                 if not missing:
                     yield f"{number}", row
                     continue
@@ -181,16 +179,26 @@ class JsonLines(Reader):
             yield from waiting
 
 
-def _json_object(line: bytes | None) -> dict[str, Any] | Problem:
+def _json_objects(stream: BinaryIO) -> Iterator[tuple[int, dict[str, Any] | Problem]]:
+    """The objects of a file, each with the number of its line, or in a list its own."""
+    if is_list(stream):
+        found: Iterator[tuple[int, Any]] = enumerate(elements(stream), start=1)
+    else:
+        lines = enumerate(bounded_lines(stream), start=1)
+        found = ((number, _json(line)) for number, line in lines if line is None or line.strip())
+    for number, row in found:
+        yield number, row if isinstance(row, (dict, Problem)) else Problem("malformed row", "not a JSON object")
+
+
+def _json(line: bytes | None) -> Any:
     if line is None:
         return Problem("malformed row", f"longer than {LARGEST_TEXT >> 20} MiB")
     try:
-        row = json.loads(line)
+        return json.loads(line)
     except UnicodeDecodeError as error:
         return Problem("not UTF-8", undecodable(error))
     except (ValueError, RecursionError) as error:
         return Problem("malformed row", f"not JSON: {error}")
-    return row if isinstance(row, dict) else Problem("malformed row", "not a JSON object")
 
 
 class _Columnar(Reader):
