@@ -17,7 +17,7 @@ from gpu_pipelines.errors import UserError, first_line
 from gpu_pipelines.tasks.pretrained import labels_for
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_recipe import declare_inputs
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer
+from gpu_pipelines.tasks.text_tokenizer import OTHER_TEMPLATES, TOKENIZER, TextTokenizer, copy_files
 
 CONFIG = "config.json"
 #: What is taken over of a model that is exported: weights, settings and tokenizer, and nothing that runs.
@@ -97,9 +97,7 @@ def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
     """Copies what a model consists of, and nothing else; where it has no tokenizer, that of the dataset with it."""
     if dataset.manifest.tokenizer is not None and not (directory / TOKENIZER).is_file():
         shutil.copytree(dataset.directory / dataset.manifest.tokenizer, to, dirs_exist_ok=True)
-    for path in sorted({path for pattern in KEPT for path in directory.glob(pattern)}):
-        if path.is_file() and path.name not in LEFT_OUT:
-            shutil.copyfile(path, to / path.name)
+    copy_files((*KEPT, OTHER_TEMPLATES), directory, to, LEFT_OUT)
     if dataset.manifest.tokenizer is not None:
         ours = TextTokenizer.read(dataset.directory / dataset.manifest.tokenizer)
         if ours.takes_pairs:  # what a program saves need not say so

@@ -40,7 +40,7 @@ from gpu_pipelines.exporting.settings import ExportSettings
 from gpu_pipelines.numbers import figure
 from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
 from gpu_pipelines.tasks.tasks import task_named
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER_FILES
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER_FILES, copy_files
 
 #: What is said of an export, beside it.
 EXPORT = "export.json"
@@ -152,9 +152,7 @@ def _written(
     batch = loaded.recipe.batch(rows, torch.device("cpu"))
     inputs = onnx_model.Inputs(loaded.model, lambda: loaded.recipe.predict(loaded.model, batch))
     onnx_model.write(loaded.model, inputs, folder, settings.numbers, settings.opset)
-    for name in _BESIDE:
-        if (directory / name).is_file():
-            shutil.copyfile(directory / name, folder / name)
+    copy_files(_BESIDE, directory, folder)
     told = {"opset": settings.opset, "inputs": onnx_model.described(inputs), "output": onnx_model.OUTPUT}
     by = f"onnxruntime {version('onnxruntime')}"
     return onnx_model.OnnxModel(folder, inputs, config), {**told, "evaluated_by": by}

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, named_token
+from gpu_pipelines.tasks.text_tokenizer import OTHER_TEMPLATES, TOKENIZER, named_token
 
 _SPACE = "\u2581"
 #: What llama.cpp calls the ways in which tokenizers of bytes split a text, by their regular expressions.
@@ -36,7 +36,7 @@ class GgufTokenizer:
         special: numbers of special tokens: `bos`, `eos`, `unk`, `pad`.
         adds: whether `bos` and `eos` are put around a text.
         adds_space: whether a text gets a space before it.
-        chat_template: empty for none.
+        chat_templates: by name, of which one is `default`; empty for none.
     """
 
     model: str
@@ -48,7 +48,7 @@ class GgufTokenizer:
     special: dict[str, int]
     adds: dict[str, bool]
     adds_space: bool
-    chat_template: str
+    chat_templates: dict[str, str]
 
     @classmethod
     def read(cls, directory: Path, rows: int) -> GgufTokenizer:
@@ -89,7 +89,7 @@ class GgufTokenizer:
                 "eos": special["eos"] is not None and around[-1:] == [special["eos"]],
             },
             adds_space=not by_bytes and _adds_space(content),
-            chat_template=_chat_template(directory, config),
+            chat_templates=_chat_templates(directory, config),
         )
 
     def write(self, writer: Any) -> None:
@@ -108,8 +108,8 @@ class GgufTokenizer:
         writer.add_add_eos_token(self.adds["eos"])
         if self.model == "llama":
             writer.add_add_space_prefix(self.adds_space)
-        if self.chat_template:
-            writer.add_chat_template(self.chat_template)
+        if self.chat_templates:
+            writer.add_chat_template([{"name": name, "template": each} for name, each in self.chat_templates.items()])
 
 
 def _words(content: dict[str, Any], rows: int) -> tuple[list[str], list[int]]:
@@ -175,10 +175,14 @@ def _adds_space(content: dict[str, Any]) -> bool:
     return (content.get("pre_tokenizer") or {}).get("prepend_scheme") in ("always", "first")
 
 
-def _chat_template(directory: Path, config: dict[str, Any]) -> str:
-    path = directory / "chat_template.jinja"
-    found = path.read_text(encoding="utf-8") if path.is_file() else config.get("chat_template")
-    return found if isinstance(found, str) else ""
+def _chat_templates(directory: Path, config: dict[str, Any]) -> dict[str, str]:
+    files = {path.stem: path for path in sorted(directory.glob(OTHER_TEMPLATES))}
+    if (default := directory / "chat_template.jinja").is_file():
+        files["default"] = default
+    if files:
+        return {name: path.read_text(encoding="utf-8") for name, path in files.items()}
+    held = config.get("chat_template") or []
+    return {"default": held} if isinstance(held, str) else {each["name"]: each["template"] for each in held}
 
 
 def _unknown(why: str) -> UserError:

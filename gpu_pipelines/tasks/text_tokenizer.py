@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Container, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,16 @@ from gpu_pipelines.errors import UserError
 TOKENIZER = "tokenizer.json"
 #: In tokenizer_config.json, of a tokenizer that is for pairs of texts; wherever the tokenizer goes it says so.
 TEXT_PAIR = "text_pair"
-#: What a tokenizer in Hugging Face layout can consist of; all of it is small.
+#: Beside its default chat template a tokenizer may have others, such as one for chats with functions.
+OTHER_TEMPLATES = "additional_chat_templates/*.jinja"
+#: What a tokenizer in Hugging Face layout can consist of, as patterns; all of it is small.
 TOKENIZER_FILES = (
     TOKENIZER,
     "tokenizer_config.json",
     "special_tokens_map.json",
     "added_tokens.json",
     "chat_template.jinja",
+    OTHER_TEMPLATES,
 )
 
 
@@ -86,9 +90,23 @@ class TextTokenizer:
 
     def copy_to(self, directory: Path) -> None:
         """Puts the tokenizer beside a model."""
-        for name in TOKENIZER_FILES:
-            if (self.directory / name).is_file():
-                shutil.copyfile(self.directory / name, directory / name)
+        copy_files(TOKENIZER_FILES, self.directory, directory)
+
+
+def copy_files(patterns: Iterable[str], directory: Path, to: Path, left_out: Container[str] = ()) -> None:
+    """Copies files to the same places below another directory.
+
+    Args:
+        patterns: which, below `directory`.
+        directory: where they are.
+        to: where they go.
+        left_out: names of those that stay.
+    """
+    for path in sorted({path for pattern in patterns for path in directory.glob(pattern)}):
+        if path.is_file() and path.name not in left_out:
+            place = to / path.relative_to(directory)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(path, place)
 
 
 def named_token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None:

@@ -72,8 +72,10 @@ def test_smaller_numbers_are_the_nearest_and_nothing_else_is_lost(tmp_path: Path
     assert off_by(found, logits(rounded(model, dtype), tokens)) < CLOSE
 
 
-def test_the_tokenizer_and_the_template_are_in_the_file(tmp_path: Path) -> None:
+def test_the_tokenizer_and_the_templates_are_in_the_file(tmp_path: Path) -> None:
     byte_tokenizer(tmp_path)
+    (tmp_path / "additional_chat_templates").mkdir()
+    (tmp_path / "additional_chat_templates/tool_use.jinja").write_text("{{ 'called:' }}")
     model = language_model("llama")
     gguf_model.write(model, tmp_path, tmp_path, "f16")
     path = tmp_path / gguf_model.FILE
@@ -82,6 +84,7 @@ def test_the_tokenizer_and_the_template_are_in_the_file(tmp_path: Path) -> None:
     assert len(tokens) == model.config.vocab_size
     assert tokens[-1] == f"[PAD{len(tokens) - 1}]"
     assert "assistant" in field(path, "tokenizer.chat_template")
+    assert "called:" in field(path, "tokenizer.chat_template.tool_use")
     assert field(path, "llama.context_length") == model.config.max_position_embeddings
 
 

@@ -18,6 +18,7 @@ from server_process import started
 from transformers import AutoModelForCausalLM
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.exporting.gguf_tokenizer import GgufTokenizer
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
@@ -96,6 +97,25 @@ def test_an_export_names_what_the_template_ends_an_answer_with(tmp_path: Path) -
     read.set_output_embeddings(head)
     written = read.generate(torch.tensor([[5, 6]]), do_sample=False, max_new_tokens=4)
     assert written.tolist() == [[5, 6, begin]]
+
+
+def test_a_template_for_chats_with_functions_stays_with_the_model(tmp_path: Path) -> None:
+    model = export("causal_lm", tmp_path / "model")
+    # As transformers saves several of one tokenizer.
+    (model / "chat_template.jinja").write_text(TEMPLATE)
+    (model / "additional_chat_templates").mkdir()
+    (model / "additional_chat_templates/tool_use.jinja").write_text("!" + TEMPLATE)
+    recipe = CausalLanguageModel.for_exported(model)
+    (tmp_path / "trained").mkdir()
+    recipe.export(recipe.load_exported(model), tmp_path / "trained")
+    asked = Chat(ASKED, [{"a": 1}])
+    expected = TextEncoder.load(str(model)).conversation(asked, asks=True).tolist()
+    served = load_predictor(tmp_path / "trained", ServerSettings())
+    assert tokens(served, {"messages": ASKED, "tools": asked.tools}) == expected
+    assert GgufTokenizer.read(tmp_path / "trained", 10_000).chat_templates == {
+        "default": TEMPLATE,
+        "tool_use": "!" + TEMPLATE,
+    }
 
 
 def test_what_the_system_says_in_a_column_beside_a_conversation_is_asked_with_it(model: Path, tmp_path: Path) -> None:
