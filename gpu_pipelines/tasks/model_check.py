@@ -45,7 +45,16 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int) -> l
         built = _without_weights(task, model)
     except UserError as error:
         return [error.in_one_line]
-    if built is None or "sequence_length" not in task.parameters:
+    if built is None:
+        return []
+    method = (built.config.to_dict().get("quantization_config") or {}).get("quant_method")
+    # transformers makes bf16 of MXFP4, which gpt-oss is in, where it has no kernels for it.
+    if method not in (None, "mxfp4") and any(file.endswith(SAFE) for file in files):
+        return [
+            f"The weights of {model} are quantized ({method}), and numbers of so few bits cannot be trained. Give the "
+            "model that it was made of; beside adapters -p quantize_base=nf4 holds that in four bits."
+        ]
+    if "sequence_length" not in task.parameters:
         return []
     longest, length = longest_row(built), sequence_length or task.row_tokens
     if length <= longest:

@@ -93,6 +93,17 @@ def test_pickled_weights_are_refused(tmp_path: Path) -> None:
     assert wrong("text_classification", place) == ""
 
 
+@pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "awq", "fp8"])
+def test_quantized_weights_are_refused(tmp_path: Path, method: str) -> None:
+    held = {"quant_method": method, "load_in_4bit": True, "bits": 4}
+    place = written(tmp_path / "llama", transformers.LlamaConfig(**SMALL, quantization_config=held))
+    said = wrong("causal_lm", place)
+    assert f"are quantized ({method})" in said
+    assert "-p quantize_base=nf4" in said
+    (tmp_path / "llama/model.safetensors").unlink()  # from scratch
+    assert wrong("causal_lm", place) == ""
+
+
 def test_a_model_in_a_bucket_is_looked_at_there(bucket: str, tmp_path: Path) -> None:
     local = written(tmp_path / "vit", transformers.ViTConfig(**SMALL))
     storage, path = connected(f"{bucket}/models/vit")
