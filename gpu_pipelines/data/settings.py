@@ -132,7 +132,7 @@ class PrepareSettings:
     text_column: str = parameter(
         "text",
         "For a table, the column with the text, or with a list of chat messages. Where causal_lm finds none of that "
-        "name, it reads prompt and completion, messages, or conversations.",
+        "name, it reads prompt and completion, messages, conversations, or instruction and output.",
         common=True,
     )
     text_pair_column: str = parameter(

@@ -13,6 +13,8 @@ from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.numbers import number_in_text
 from gpu_pipelines.tasks.tasks import task_named
 
+#: Why a row is rejected that cannot be cut without losing what is learned.
+TOO_LONG = "longer than sequence_length"
 #: Share of rows that are left out as equal to others, above which a table of numbers may well have no copies.
 _MANY_EQUAL = 0.1
 
@@ -105,11 +107,12 @@ def require_usable(manifest: Manifest, settings: PrepareSettings, rejected: Iter
             for reason, rows in manifest.rejected.items()
         )
     most_share, most = limit_of(settings.max_rejected)
+    longer = "give more for sequence_length, " if TOO_LONG in manifest.rejected else ""
     if manifest.rows_rejected > most or manifest.rows_rejected > most_share * manifest.rows_read:
         raise UserError(
             f"{manifest.rows_rejected:,} of {manifest.rows_read:,} rows of {settings.source} were rejected, more than "
             f"max_rejected={settings.max_rejected}: {reasons}.",
-            "Mend the rows, or raise max_rejected, a share such as 20%, a number, or unlimited.",
+            f"Mend the rows, {longer}or raise max_rejected, a share such as 20%, a number, or unlimited.",
         )
     for split in SPLITS:
         if not manifest.rows(split):

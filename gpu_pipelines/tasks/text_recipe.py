@@ -245,7 +245,8 @@ def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: i
         raise UserError(
             f"The model {name!r} knows {embedding.num_embeddings:,} tokens; the tokenizer of the dataset has "
             f"{tokenizer.vocabulary_size:,}.",
-            f"Prepare the data with the model's own tokenizer (-p tokenizer={name}).",
+            f"Prepare the data with the model's own tokenizer (-p tokenizer={name}). Where that is it, tokens were "
+            "added to it: give the model room for them with resize_token_embeddings(len(tokenizer)), and save it.",
         )
     positions = longest_row(model)
     if positions < length:

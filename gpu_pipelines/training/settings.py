@@ -534,4 +534,8 @@ def _missing_model(model: str) -> list[str]:
         return []
     if not directory.is_dir():
         return [f"model is {model}, and there is no such directory. {layout}"]
-    return [] if (directory / "config.json").is_file() else [f"{model} has no config.json. {layout}"]
+    if (directory / "config.json").is_file():
+        return []
+    if (directory / "adapter_config.json").is_file():
+        return [f"{model} has adapters alone. Save the model that they are for with them in it (merge_and_unload)."]
+    return [f"{model} has no config.json. {layout}"]

@@ -166,6 +166,8 @@ def test_of_a_completion_the_prompt_is_not_learned(tmp_path: Path) -> None:
     manifest = prepare(source, tmp_path / "out", "causal_lm", sequence_length=64)
     assert manifest.rejected == {"longer than sequence_length": 1}
     assert sorted(learned(tmp_path / "out")) == sorted(f" It is {n}!<eos>" for n in range(60))
+    with pytest.raises(UserError, match="give more for sequence_length, or raise max_rejected"):
+        prepare(source, tmp_path / "none", "causal_lm", sequence_length=64, max_rejected="0")
 
 
 @pytest.mark.parametrize("template", ["plain", "without marks"])

@@ -36,6 +36,7 @@ from conftest import PIPELINE, newest_run, run_pipeline, write_photos
             "model is ./no/where, and there is no such directory. A model is a directory in Hugging",
         ),
         (["-p", "model=./empty"], "./empty has no config.json."),
+        (["-p", "model=./one"], "./one has adapters alone. Save the model that they are for with them in it"),
         (
             ["-p", "recipe=no_such_module:Recipe"],
             "The recipe no_such_module:Recipe cannot be imported: ModuleNotFoundError",
@@ -59,6 +60,7 @@ def test_a_wrong_request_is_refused_before_anything_runs(tmp_path: Path, argumen
     (tmp_path / "empty").mkdir()
     (tmp_path / "notes.txt").write_text("")
     write_photos(tmp_path / "one", per_class=1, classes=("red",))
+    (tmp_path / "one/adapter_config.json").write_text("{}")
     (tmp_path / "table.csv").write_text("image,class\none/red/000.png,red\n")
     (tmp_path / "broken.yaml").write_text("epochs: [1\n")
     done = command("run", PIPELINE, *arguments, cwd=tmp_path)

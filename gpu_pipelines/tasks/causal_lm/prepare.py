@@ -11,6 +11,7 @@ from gpu_pipelines.data.text.packing import PackedRow, Packer, packed_features, 
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, plain_texts, text_columns
 from gpu_pipelines.data.text.work import TextRows, TextWork, UsableText
+from gpu_pipelines.data.usable import TOO_LONG
 from gpu_pipelines.tasks.text_encoding import CannotEncodeError, Chat, Encoded
 
 
@@ -27,7 +28,7 @@ class PackedWork(TextWork):
                 made.rejected.append((record.source, encoded))
             elif not isinstance(record.text, str) and len(encoded.tokens) > form.length:
                 # Cut, an answer would lose its prompt or its end, and the model would learn to ramble.
-                problem = Problem("longer than sequence_length", f"{len(encoded.tokens):,} tokens")
+                problem = Problem(TOO_LONG, f"{len(encoded.tokens):,} tokens")
                 made.rejected.append((record.source, problem))
             elif not encoded.targets[1:].any():
                 problem = Problem("nothing to predict", f"{len(encoded.tokens)} tokens")

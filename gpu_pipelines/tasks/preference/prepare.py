@@ -14,6 +14,7 @@ from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
 from gpu_pipelines.data.text.work import TextRows, TextWork, UsableText, one_to_a_row
+from gpu_pipelines.data.usable import TOO_LONG
 from gpu_pipelines.tasks.formats import BESIDE_CHATS
 from gpu_pipelines.tasks.preference.compared import GOOD, Compared, compared, judgement
 from gpu_pipelines.tasks.preference.task import JUDGED, WITH_IMPLICIT_PROMPT
@@ -74,7 +75,7 @@ class ComparedWork(TextWork):
         longest = max(map(len, wholes))
         if longest > self._form.length:
             # Cut, an answer would lose its prompt or its end, and the model would learn to ramble.
-            return Problem("longer than sequence_length", f"{longest:,} tokens")
+            return Problem(TOO_LONG, f"{longest:,} tokens")
         given = min(shared_length(prompt.tolist(), whole.tolist()) for whole in wholes)
         if any(len(whole) <= max(given, 1) for whole in wholes):
             return Problem("nothing to predict", f"{longest:,} tokens")
