@@ -22,7 +22,8 @@ from gpu_pipelines.prediction.model import Model
 from gpu_pipelines.profiles.making import PREDICTED_ROWS, Gathered, profile_of
 from gpu_pipelines.profiles.profile import Profile
 from gpu_pipelines.serving.predictor import NUMBERS
-from gpu_pipelines.serving.predictors import load_predictor, task_of
+from gpu_pipelines.serving.predictors import load_predictor
+from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.regression.task import WITHOUT_NUMBER, without_number
 from gpu_pipelines.tasks.tasks import task_named

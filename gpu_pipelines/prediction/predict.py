@@ -46,7 +46,7 @@ from gpu_pipelines.prediction.settings import NOT_SHAPING, PARQUET, PredictSetti
 from gpu_pipelines.prediction.source_rows import MOST_ROWS, Piece, RowSource
 from gpu_pipelines.prediction.worker import Check, Predicted, Work, worker_for
 from gpu_pipelines.prediction.written import Form
-from gpu_pipelines.serving.predictors import task_of
+from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.tasks.tasks import task_named
 
 #: Rows of a piece where each takes long: texts that are written.

@@ -17,7 +17,8 @@ from gpu_pipelines.profiles.values import Values, Vectors, as_codes, joined
 from gpu_pipelines.profiles.watched import Watched
 from gpu_pipelines.serving.embedding import predicted_with_embeddings
 from gpu_pipelines.serving.predictor import Predictor
-from gpu_pipelines.serving.predictors import load_predictor, task_of
+from gpu_pipelines.serving.predictors import load_predictor
+from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.tasks import task_named
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import torch
@@ -11,8 +10,9 @@ from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import require_undamaged
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.predictor import Predictor
+from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.serving.settings import ServerSettings
-from gpu_pipelines.tasks.tasks import TASKS, task_named
+from gpu_pipelines.tasks.tasks import task_named
 
 
 def gpus_here() -> int:
@@ -51,37 +51,3 @@ def load_predictor(directory: Path, settings: ServerSettings, threads: int = 0, 
 def name_of(directory: Path) -> str:
     """What a model is called in the routes of KServe's protocols: as it was evaluated, else `model`."""
     return Evaluation.load(directory).model_name if (directory / EVALUATION).is_file() else "model"
-
-
-def task_of(directory: Path) -> str:
-    """The task of an exported model: what its evaluation says, else what its architecture is for.
-
-    Raises:
-        UserError: this server has no way to serve it.
-    """
-    if (directory / EVALUATION).is_file():
-        evaluation = Evaluation.load(directory)
-        if evaluation.scoring_function:
-            raise _not_served(directory, f"was scored by {evaluation.scoring_function}")
-        if recipe := evaluation.configuration["settings"].get("recipe"):
-            raise _not_served(directory, f"was trained by the recipe {recipe}")
-        if not task_named(evaluation.task).predictor:
-            raise _not_served(directory, f"is for the task {evaluation.task}")
-        return evaluation.task
-    try:
-        architectures = json.loads((directory / "config.json").read_text(encoding="utf-8"))["architectures"]
-    except FileNotFoundError:
-        raise UserError(f"{directory} is not an exported model: it has no config.json.") from None
-    except (ValueError, KeyError, TypeError):
-        raise UserError(f"{directory}/config.json names no architecture.") from None
-    for task in TASKS.values():
-        if architectures and task.predictor and str(architectures[0]).endswith(task.architectures):
-            return task.name
-    raise _not_served(directory, f"has the architecture {', '.join(map(str, architectures))}")
-
-
-def _not_served(directory: Path, why: str) -> UserError:
-    return UserError(
-        f"This server cannot serve the model in {directory}: it {why}.",
-        "Serve it with a container of your own (serving_image of upload_model).",
-    )

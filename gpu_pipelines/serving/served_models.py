@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
-from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.tasks import TASKS, task_named
 
 
 def why_not_served(model: Path) -> str:
@@ -25,3 +27,37 @@ def why_not_served(model: Path) -> str:
     if not evaluation.configuration["settings"] and not task.serves_others:
         return "another program trained this model, and may prepare images in another way than the server"
     return "" if task.predictor else f"no server of this project serves the task {evaluation.task}"
+
+
+def task_of(directory: Path) -> str:
+    """The task of an exported model: what its evaluation says, else what its architecture is for.
+
+    Raises:
+        UserError: this server has no way to serve it.
+    """
+    if (directory / EVALUATION).is_file():
+        evaluation = Evaluation.load(directory)
+        if evaluation.scoring_function:
+            raise _not_served(directory, f"was scored by {evaluation.scoring_function}")
+        if recipe := evaluation.configuration["settings"].get("recipe"):
+            raise _not_served(directory, f"was trained by the recipe {recipe}")
+        if not task_named(evaluation.task).predictor:
+            raise _not_served(directory, f"is for the task {evaluation.task}")
+        return evaluation.task
+    try:
+        architectures = json.loads((directory / "config.json").read_text(encoding="utf-8"))["architectures"]
+    except FileNotFoundError:
+        raise UserError(f"{directory} is not an exported model: it has no config.json.") from None
+    except (ValueError, KeyError, TypeError):
+        raise UserError(f"{directory}/config.json names no architecture.") from None
+    for task in TASKS.values():
+        if architectures and task.predictor and str(architectures[0]).endswith(task.architectures):
+            return task.name
+    raise _not_served(directory, f"has the architecture {', '.join(map(str, architectures))}")
+
+
+def _not_served(directory: Path, why: str) -> UserError:
+    return UserError(
+        f"This server cannot serve the model in {directory}: it {why}.",
+        "Serve it with a container of your own (serving_image of upload_model).",
+    )

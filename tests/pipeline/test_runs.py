@@ -204,6 +204,18 @@ def test_a_training_on_a_gpu_is_offered_with_what_can_be_read_there(
     assert not any(word.startswith(("registry=", "tracking=")) for word in words)
 
 
+def test_a_model_that_no_server_of_this_project_serves_is_not_offered_to_be_served(
+    digits_run: Path, tmp_path: Path
+) -> None:
+    run, request = RunRecord.load(newest_run(digits_run)["directory"]), Request("train_evaluate_upload", given={})
+    version = shutil.copytree(run.artifacts["model"], tmp_path / "registry/digits/versions/1")
+    run.artifacts["model"] = str(version)
+    assert any("gpu-pipelines serve digits@1" in each for each in next_commands(run, request, LocalOptions()))
+    evaluation = json.loads((version / "evaluation.json").read_text())
+    (version / "evaluation.json").write_text(json.dumps({**evaluation, "scoring_function": "mine.py:score"}))
+    assert not any("gpu-pipelines serve" in each for each in next_commands(run, request, LocalOptions()))
+
+
 def test_json_is_one_document_whose_progress_is_on_stderr(tmp_path: Path) -> None:
     done = run_small(tmp_path, "--json", value=3)
     assert done.status == 0, done.err

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, TypeGuard
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.dag import PIPELINES, load_request
 from gpu_pipelines.dag.placement import TRAINING_STEPS
-from gpu_pipelines.errors import UnfitParametersError
+from gpu_pipelines.errors import UnfitParametersError, said_by
 from gpu_pipelines.registry import is_local
+from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.targets.options import declared, flag_of
 from gpu_pipelines.targets.options import given as given_options
 from gpu_pipelines.targets.recorded_runs import checkpoints_of
@@ -104,7 +105,8 @@ def _commands_of_model(record: RunRecord) -> Iterator[str]:
     root = place.resolve().parents[2]
     where = "" if root == _REGISTRY.resolve() else f" --registry {shlex.quote(str(root))}"
     yield f"gpu-pipelines models show {name}{where}"
-    yield f"gpu-pipelines serve {name}@{int(record.model['version'])}{where}"
+    if not said_by(lambda: task_of(place)):
+        yield f"gpu-pipelines serve {name}@{int(record.model['version'])}{where}"
 
 
 def _going_on(record: RunRecord, request: Request) -> list[str]:
