@@ -332,6 +332,25 @@ def test_a_file_for_vertex_is_refused(folder: Path) -> None:
     assert "accelerate(task" in finished.err, "also of a CustomTrainingJobOp of one's own, which no compiling mends"
 
 
+OF_VERTEX = """
+from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
+from kfp import dsl
+
+
+@dsl.pipeline(name="of-vertex")
+def of_vertex():
+    CustomTrainingJobOp(display_name="a", project="p", location="us-central1", worker_pool_specs=[{}])
+"""
+
+
+def test_a_job_of_vertex_ai_is_refused_where_a_file_is_compiled(folder: Path) -> None:
+    (folder / "of_vertex.py").write_text(OF_VERTEX)
+    finished = command(folder, "compile", "of_vertex.py", "--target", "kubeflow", "-o", "out.yaml")
+    assert finished.status == 2
+    assert "of-vertex is for Vertex AI: steps of it are CustomJobs" in finished.err
+    assert not (folder / "out.yaml").exists()
+
+
 def test_a_server_that_is_not_there_or_refuses_is_one_line(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
     finished = on_kubeflow(folder, compiled, "--kubeflow-host", "http://localhost:9")
     assert (finished.status, finished.err.startswith("error: Connecting to Kubeflow Pipelines failed")) == (2, True)

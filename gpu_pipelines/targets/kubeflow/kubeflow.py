@@ -96,7 +96,11 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
         """The pipeline as Kubeflow runs it."""
-        return own.placed(self, plans, str(self.checkpoint_uri))
+        from gpu_pipelines.targets.kubeflow.runs import parsed_pipeline
+
+        made = own.placed(self, plans, str(self.checkpoint_uri))
+        parsed_pipeline(made.text, made.name)
+        return made
 
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, or a compiled file."""
