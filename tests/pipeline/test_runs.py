@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from command_line import command
-from conftest import GPU_PIPELINES, Finished, gpu_pipelines, newest_run
+from conftest import GPU_PIPELINES, Finished, gpu_pipelines, newest_run, write_photos
 from processes import kill_tree
 
 from gpu_pipelines.targets.local.local import LocalOptions
@@ -202,6 +202,28 @@ def test_a_training_on_a_gpu_is_offered_with_what_can_be_read_there(
     assert "test_source=gs://b/test" in words
     assert "model_name=photos" in words, "that a folder has this name is chance"
     assert not any(word.startswith(("registry=", "tracking=")) for word in words)
+
+
+def test_the_images_of_a_table_are_copied_with_it(
+    digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = RunRecord.load(newest_run(digits_run)["directory"])
+    for folder in (tmp_path, tmp_path / "flowers"):
+        write_photos(folder / "images", per_class=1)
+        (folder / "table.csv").write_text("image,label\nimages/red/000.png,red\nimages/blue/000.png,blue\n")
+    for source, copied, place in (
+        ("flowers/table.csv", ["flowers"], "flowers/table.csv"),
+        ("table.csv", ["table.csv", "images"], "table.csv"),
+        ("./table.csv", ["./table.csv", "images"], "table.csv"),
+    ):
+        request = Request("train_evaluate_upload", given={"source": source})
+        *_, copy, command = next_commands(run, request, LocalOptions())
+        assert shlex.split(copy) == ["gcloud", "storage", "cp", "--recursive", *copied, "gs://BUCKET/"]
+        assert f"source=gs://BUCKET/{place}" in shlex.split(command)
+    (tmp_path / "table.csv").write_text("image,label\nnone.png,red\n")
+    *_, copy, _ = next_commands(run, request, LocalOptions())
+    assert shlex.split(copy)[4:] == ["./table.csv", "gs://BUCKET/"]
 
 
 def test_a_model_that_no_server_of_this_project_serves_is_not_offered_to_be_served(

@@ -5,14 +5,15 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeGuard
 
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.dag import PIPELINES, load_request
 from gpu_pipelines.dag.placement import TRAINING_STEPS
-from gpu_pipelines.errors import UnfitParametersError, said_by
+from gpu_pipelines.errors import UnfitParametersError, UserError, said_by
 from gpu_pipelines.registry import is_local
 from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.targets.options import declared, flag_of
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 _REGISTRY = Path("registry")
 #: As the messages of targets write it.
 _BUCKET = "gs://BUCKET"
+#: Rows of a table that tell where its images are.
+_ROWS_LOOKED_AT = 1000
 #: What a first training on a GPU is tried on.
 _ON_A_GPU = "--target vertex --accelerator l4:1"
 
@@ -57,10 +60,46 @@ def _commands(record: RunRecord, request: Request, options: Options) -> Iterator
     if record.model:
         yield from _commands_of_model(record)
     if record.tensorboard:
-        here = _places_here(record, request)
+        here = {name: _Copied.of(place) for name, place in _places_here(record, request).items()}
+        for name in ("source", "test_source") if not request.is_own else ():
+            if name in here and not record.parameters.get("image_root"):
+                here[name] = here[name].with_images(str(record.parameters.get("image_column", "")))
         if here:
-            yield shlex.join(["gcloud", "storage", "cp", "--recursive", *dict.fromkeys(here.values()), f"{_BUCKET}/"])
+            copied = dict.fromkeys(path for each in here.values() for path in each.paths)
+            yield shlex.join(["gcloud", "storage", "cp", "--recursive", *copied, f"{_BUCKET}/"])
         yield f"{shlex.join(_again(replace(request, given=_given_there(request.given, here))))} {_ON_A_GPU}"
+
+
+@dataclass(frozen=True)
+class _Copied:
+    """What is copied into a bucket for a parameter.
+
+    Attributes:
+        paths: of this machine.
+        place: what the parameter names, below the bucket.
+    """
+
+    paths: tuple[str, ...]
+    place: str
+
+    @classmethod
+    def of(cls, path: str) -> _Copied:
+        return cls((path,), Path(path).expanduser().resolve().name)
+
+    def with_images(self, column: str) -> _Copied:
+        """With the images that a table names, which lie in its folder; anything else as it is.
+
+        Args:
+            column: the one with the images' paths.
+        """
+        table = Path(self.paths[0]).expanduser().resolve()
+        if not column or not table.is_file() or not (named := _images_named(table, column)):
+            return self
+        if not Path.cwd().is_relative_to(table.parent):
+            return _Copied((str(Path(self.paths[0]).parent),), f"{table.parent.name}/{table.name}")
+        # The folder of the table has everything else, too.
+        beside = sorted({name.partition("/")[0] for name in named})
+        return replace(self, paths=(*self.paths, *(str(Path(self.paths[0]).parent / name) for name in beside)))
 
 
 def _places_here(record: RunRecord, request: Request) -> dict[str, str]:
@@ -72,14 +111,30 @@ def _places_here(record: RunRecord, request: Request) -> dict[str, str]:
     return {name: value for name, value in given.items() if name in named}
 
 
-def _given_there(given: Mapping[str, object], here: Mapping[str, str]) -> dict[str, object]:
+def _images_named(table: Path, column: str) -> list[str]:
+    """The images in the folder of a table that its first rows name; none of a table of anything else."""
+    from gpu_pipelines.data.settings import PrepareSettings
+    from gpu_pipelines.data.sources.file_source import find_files
+    from gpu_pipelines.data.sources.row_streams import Meter, Problem
+    from gpu_pipelines.data.sources.rows import rows_of
+
+    try:
+        source = find_files(PrepareSettings(source=str(table), image_column=column))
+        rows = [row for _, (_, row) in islice(rows_of(source, [column], "", Meter(source)), _ROWS_LOOKED_AT)]
+    except UserError:
+        return []
+    values = [row.get(column) for row in rows if not isinstance(row, Problem)]
+    return [name for name in values if isinstance(name, str) and (table.parent / name).is_file()]
+
+
+def _given_there(given: Mapping[str, object], here: Mapping[str, _Copied]) -> dict[str, object]:
     """Parameters for Vertex AI, where no file of this machine is seen, and no registry or tracker is left."""
     is_lost = {
         "registry": is_local(str(given.get("registry", ""))),
         "tracking": problems_of_tracking(str(given.get("tracking", "")), "vertex", is_here=False),
     }
     return {
-        name: f"{_BUCKET}/{Path(here[name]).expanduser().resolve().name}" if name in here else value
+        name: f"{_BUCKET}/{here[name].place}" if name in here else value
         for name, value in given.items()
         if not is_lost.get(name)
     }
