@@ -94,7 +94,7 @@ def prepare_data(
         label_conflicts: What happens to records with the same content in several classes: keep counts them in the
             report and leaves them in, all in one split; reject rejects all of them, because no class is certain.
         text_column: For a table, the column with the text, or with a list of chat messages. Where causal_lm finds none
-            of that name, it reads prompt and completion, messages, or conversations.
+            of that name, it reads prompt and completion, messages, conversations, or instruction and output.
         text_pair_column: For text_classification, and regression from texts, the column of a table with the second text
             of each pair, such as the hypothesis for the premise in text_column. Empty for single texts.
         feature_columns: For regression from numbers, the columns of a table to learn from, with commas between several.
