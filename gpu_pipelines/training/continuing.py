@@ -134,7 +134,7 @@ def _up_to_the_step(
     The others are set aside: the next start would take them for the newest.
 
     Raises:
-        UserError: there is no such checkpoint.
+        UserError: there is no such checkpoint, or it is of another training.
     """
     step = settings.resume_from_step
 
@@ -147,6 +147,8 @@ def _up_to_the_step(
             f"resume_from_step is {step}, and {store.uri} has no checkpoint of that step.", f"It has: {steps}."
         )
     kept = [checkpoint for checkpoint in found if checkpoint.info.step <= step or written_since(checkpoint.info)]
+    # What is refused sets nothing aside: the training that is there would go on from the older one.
+    _require_continues(store, kept[-1], identity, settings)
     for checkpoint in found:
         if checkpoint not in kept:
             store.set_aside(checkpoint)

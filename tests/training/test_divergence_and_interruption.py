@@ -155,6 +155,8 @@ def test_another_model_cannot_go_on(copied: Path, photos: Path) -> None:
     with pytest.raises(UserError, match="global_batch_size is 8, there it was 16") as error:
         train_here(replace(SETTINGS, global_batch_size=8, resume_from_step=6), photos, str(copied))
     assert "resume_from_step" not in error.value.remedy
+    # What is refused changes nothing: the training itself goes on from its newest checkpoint.
+    assert [each.info.step for each in complete_checkpoints(copied)] == [3, 6, 9, 12]
 
 
 @pytest.mark.slow
