@@ -2,8 +2,8 @@
 
 - In Cloud Storage the server decides, by the object's generation
   (https://cloud.google.com/storage/docs/request-preconditions).
-- In a directory the file itself is locked with flock(2) for the moment of the change. Linux passes such locks on to the
-  server of an NFS mount.
+- In a directory the file itself is locked with flock(2) for the moment of the change, and replaced by a whole one.
+  Linux passes such locks on to the server of an NFS mount.
 - Other object storage knows no condition here: what was written is read back, which leaves a gap of one request.
 """
 
@@ -70,12 +70,22 @@ class _LocalFile:
             with self._locked(create=not version) as file:
                 if _content_and_version(file)[1] != version:
                     return None
-                os.ftruncate(file, 0)
-                os.pwrite(file, content, 0)
-                os.fsync(file)
+                self._replace(content)
         except FileNotFoundError:
             return None
         return _digest(content)
+
+    def _replace(self, content: bytes) -> None:
+        """Replaces the file by one that is whole: where the disk is full, what was there stays."""
+        whole = self._path.with_name(f".{self._path.name}.whole")
+        try:
+            with whole.open("wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            whole.replace(self._path)
+        finally:
+            whole.unlink(missing_ok=True)
 
     def delete(self, version: str) -> None:
         with suppress(FileNotFoundError), self._locked(create=False) as file:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import threading
@@ -133,6 +134,23 @@ def test_a_writer_that_was_taken_for_dead_writes_no_more(place: str) -> None:
         stalled.require_held()
     stalled.release()
     assert held_there(place), "that of the successor stays"
+
+
+def test_a_disk_that_is_full_takes_no_right_away(tmp_path: Path) -> None:
+    """A limit on the size of files is what a full disk is to who writes."""
+    file = versioned_file(f"{tmp_path}/{LOCK}")
+    version = file.write(b"a writer", "")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    assert version
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            file.write(b"a writer, later", version)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert file.read() == (b"a writer", version)
+    assert file.write(b"a writer, at last", version)
+    assert [path.name for path in tmp_path.iterdir()] == [LOCK]
 
 
 @pytest.mark.parametrize("change", [{"machine": None}, {"machine": "another", "renewed": 1.0}])
