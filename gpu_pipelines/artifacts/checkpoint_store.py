@@ -283,13 +283,14 @@ def local_copy(uri: str, directory: Path, *, foreign: bool = False, weights_only
 
 
 def read_metrics(path: Path, up_to_step: int | None = None) -> list[dict[str, float]]:
-    """The entries of a `metrics.jsonl`, by step; a last line cut off by a crash is left out."""
+    """The entries of a `metrics.jsonl`, by step; lines that a crash has cut off or damaged are left out."""
     entries = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             entry = json.loads(line)
-        except ValueError:
+            step = entry["step"]
+        except (ValueError, KeyError, TypeError):
             continue
-        if up_to_step is None or entry["step"] <= up_to_step:
+        if up_to_step is None or step <= up_to_step:
             entries.append(entry)
     return entries

@@ -103,6 +103,15 @@ def test_a_marker_that_was_cut_off_is_passed_over(
     assert "passing over step-00000012" in capfd.readouterr().err
 
 
+def test_a_log_that_was_damaged_holds_up_no_training(copied: Path, photos: Path) -> None:
+    """A machine that loses its power may leave anything in a file that was not on the disk yet."""
+    log = copied / "metrics.jsonl"
+    whole = log.read_bytes()
+    log.write_bytes(b'{"step\xd3": 1}\n{"loss": 2}\n\x00\x00\n7\n' + whole + b"\x80")
+    assert train_here(SETTINGS, photos, str(copied))
+    assert log.read_bytes() == whole
+
+
 def test_other_parameters_are_named_and_may_go_on_from_a_step(
     copied: Path, trained: Path, photos: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
