@@ -96,7 +96,7 @@ class _Holder:
 
     @property
     def _runs(self) -> bool:
-        return bool(self.process) and _began(self.process) == self.began
+        return bool(self.process) and ticks_at_start(self.process) == self.began
 
 
 class CheckpointLock:
@@ -235,7 +235,7 @@ class CheckpointLock:
             host=socket.gethostname(),
             machine=_this_machine(),
             process=process,
-            began=_began(process),
+            began=ticks_at_start(process),
             renewed=time.time(),
             lease=self._lease,
         )
@@ -255,8 +255,11 @@ def _this_machine() -> str:
         return ""
 
 
-def _began(process: int) -> int:
-    """When a process of this machine began, in ticks (field 22 of proc(5)'s stat); 0 if it does not run."""
+def ticks_at_start(process: int) -> int:
+    """When a process of this machine began, in ticks (field 22 of proc(5)'s stat); 0 if it does not run.
+
+    Whoever sets the clock does not change it. On macOS it is not known: 0.
+    """
     try:
         state, *others = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
     except OSError:

@@ -11,6 +11,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.checkpoint_lock import ticks_at_start
 from gpu_pipelines.artifacts.documents import read_as, write_document
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.dag.placement import TRAINING_STEPS
@@ -50,6 +51,7 @@ class RunRecord:
         directory: the run's directory.
         status: running, succeeded, failed or interrupted; died, where it is read again, if its process is gone.
         process_id: the process that runs it.
+        process_ticks: when that began, in the kernel's ticks since the machine was started; 0 where that is not known.
         machine: the name of the machine that runs it.
         seconds: duration.
         steps: the steps that began, in order.
@@ -76,6 +78,7 @@ class RunRecord:
     directory: Path
     status: str = "running"
     process_id: int = field(default_factory=os.getpid)
+    process_ticks: int = 0
     machine: str = field(default_factory=platform.node)
     seconds: float = 0.0
     steps: list[StepRecord] = field(default_factory=list)
@@ -120,6 +123,8 @@ class RunRecord:
 
         if self.machine != platform.node():
             return True
+        if self.process_ticks:
+            return ticks_at_start(self.process_id) == self.process_ticks
         try:
             began = float(psutil.Process(self.process_id).create_time())
         except psutil.NoSuchProcess:

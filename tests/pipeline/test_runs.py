@@ -23,7 +23,7 @@ from processes import kill_tree
 from gpu_pipelines.targets.local.local import LocalOptions
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.messages import Request
-from gpu_pipelines.targets.recorded_runs import checkpoints_of
+from gpu_pipelines.targets.recorded_runs import checkpoints_of, recorded_runs
 from gpu_pipelines.targets.run_record import RunRecord
 
 SMALL = Path(__file__).with_name("small.py")
@@ -292,15 +292,17 @@ def test_a_run_whose_process_is_gone_has_died(tmp_path: Path) -> None:
     assert not report.parent.exists()
 
 
-def test_a_later_process_of_the_same_number_is_not_taken_for_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("ticks", [1, 0])
+def test_a_later_process_of_the_same_number_is_not_taken_for_the_run(ticks: int, tmp_path: Path) -> None:
     assert run_small(tmp_path).status == 0
     record = newest_run(tmp_path)
     path = record.pop("directory") / "run.json"
-    # This test's own process began after 2020.
+    # This test's own process began after 2020, and not with the machine.
     content = {
         **record,
         "status": "running",
         "process_id": psutil.Process().pid,
+        "process_ticks": ticks,
         "started": "2020-01-01T00:00:00+00:00",
     }
     path.write_text(json.dumps(content))
@@ -308,6 +310,18 @@ def test_a_later_process_of_the_same_number_is_not_taken_for_the_run(tmp_path: P
     # What runs on another machine cannot be seen from here.
     path.write_text(json.dumps({**content, "machine": "another"}))
     assert command("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "running"
+
+
+def test_a_run_lives_on_when_the_clock_is_set(tmp_path: Path) -> None:
+    with going_on(tmp_path):
+        record = newest_run(tmp_path)
+        directory = record.pop("directory")
+        # By a clock that was set forward since, the process began after the run.
+        moved = {**record, "run_id": "moved", "started": "2020-01-01T00:00:00+00:00"}
+        (tmp_path / "runs/moved").mkdir()
+        (tmp_path / "runs/moved/run.json").write_text(json.dumps(moved))
+        found = {each.run_id: each.status for each in recorded_runs(tmp_path / "runs")}
+        assert found == {directory.name: "running", "moved": "running"}
 
 
 def test_a_run_is_removed_when_that_is_wanted_with_what_the_cache_would_take_from_it(tmp_path: Path) -> None:

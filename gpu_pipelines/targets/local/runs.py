@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import threading
@@ -183,6 +184,7 @@ def run_and_record(
 
 def _begun(request: LocalRequest, run_id: str, directory: Path, cost: str) -> RunRecord:
     """The record of a run that begins, with the steps that it takes over."""
+    from gpu_pipelines.artifacts.checkpoint_lock import ticks_at_start
     from gpu_pipelines.targets.run_record import RunRecord
 
     record = RunRecord(
@@ -193,6 +195,7 @@ def _begun(request: LocalRequest, run_id: str, directory: Path, cost: str) -> Ru
         accelerator=request.accelerator,
         dependencies=request.dependencies,
         directory=directory,
+        process_ticks=ticks_at_start(os.getpid()),
         checkpoints=request.resumed or str(directory.absolute() / "artifacts" / "checkpoints"),
         cost=cost,
         resumes=request.resumed_run,
