@@ -32,6 +32,8 @@ REJECTED = "rejected.jsonl"
 NEAR_DUPLICATES = "near_duplicates.jsonl"
 LABEL_CONFLICTS = "label_conflicts.jsonl"
 SPLITS = ("train", "val", "test")
+# A run that reuses the results of another one takes the folder as it is.
+_AGAIN = "Prepare the dataset again; --cache and --resume take this one until its folder is deleted."
 # Numbers of a feature whose moments are kept, at most: more of them are pixels or an embedding.
 _MOST_NUMBERS = 1024
 # Elements of a list that are reckoned with where it is decided how many rows fill a shard.
@@ -289,14 +291,14 @@ class Shard:
         except FileNotFoundError:
             raise UserError(
                 f"There is no shard {path}.",
-                "Prepare the dataset again. Of one larger than half of the free disk, an evaluation has val and test "
-                "alone; if it needs train, take a larger disk.",
+                f"{_AGAIN} Of one larger than half of the free disk, an evaluation has val and test alone; if it needs "
+                "train, take a larger disk.",
             ) from None
         except (OSError, pa.ArrowInvalid) as error:
-            raise UserError(f"The shard {path} cannot be read: {error}.", "Prepare the dataset again.") from None
+            raise UserError(f"The shard {path} cannot be read: {error}.", _AGAIN) from None
         types = {field.name: field.type for field in self.table.schema}
         if self.table.num_rows != rows or any(types.get(n) != f.arrow_type for n, f in features.items()):
-            raise UserError(f"The shard {path} is not the one that dataset.json names.", "Prepare the dataset again.")
+            raise UserError(f"The shard {path} is not the one that dataset.json names.", _AGAIN)
         self.arrays: dict[str, Any] = {name: self._array(name, feature) for name, feature in features.items()}
 
     def _array(self, name: str, feature: Feature) -> Any:

@@ -325,8 +325,10 @@ def test_a_damaged_shard_is_refused_by_name(tmp_path: Path, damage: str) -> None
         (tmp_path / "train/part-00004.arrow").write_bytes(content)
     elif damage != "missing":
         shard.write_bytes({"empty": b"", "truncated": content[: len(content) // 2], "text": b"shard"}[damage])
-    with pytest.raises(UserError, match="part-0000"):
+    with pytest.raises(UserError, match="part-0000") as error:
         Dataset(tmp_path).split("train")
+    # Whoever goes on with a run would be given the same folder again.
+    assert "--resume take this one until its folder is deleted" in error.value.remedy
 
 
 # Lists of any length
