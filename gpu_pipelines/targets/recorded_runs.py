@@ -197,5 +197,5 @@ def _entries_of(runs: Path, record: RunRecord) -> Iterator[Path]:
 
 
 def _names_files_of(document: Path, record: RunRecord) -> bool:
-    """Whether a JSON document names a file of a run."""
-    return json.dumps(f"{record.directory.resolve()}/")[1:-1] in document.read_text(encoding="utf-8")
+    """Whether a JSON document names a file of a run; what was given, such as `checkpoint_uri`, may be relative."""
+    return json.dumps(f"{record.directory.resolve().name}/artifacts/")[1:-1] in document.read_text(encoding="utf-8")

@@ -17,7 +17,7 @@ from typing import Any
 import psutil
 import pytest
 from command_line import command
-from conftest import GPU_PIPELINES, Finished, gpu_pipelines, newest_run, write_photos
+from conftest import GPU_PIPELINES, PIPELINE, Finished, gpu_pipelines, newest_run, write_photos
 from processes import kill_tree
 
 from gpu_pipelines.targets.local.local import LocalOptions
@@ -362,6 +362,19 @@ def test_a_run_whose_results_another_has_taken_is_not_removed_alone(digits_run: 
     assert source.is_dir()
     assert command("runs", "rm", first, second.name, "--yes", cwd=tmp_path).status == 0
     assert not source.exists()
+
+
+def test_a_run_whose_checkpoints_another_goes_on_with_is_not_removed_alone(tmp_path: Path) -> None:
+    first, second = "first-20261122-000000", "second-20261122-000000"
+    for name, given in ((first, {}), (second, {"checkpoint_uri": f"runs/{first}/artifacts/checkpoints/{first}"})):
+        directory = tmp_path / "runs" / name
+        directory.mkdir(parents=True)
+        RunRecord(name, PIPELINE, "2026-11-22T00:00:00+00:00", given, "", {}, directory, status="failed").save()
+    refused = command("runs", "rm", first, "--yes", cwd=tmp_path)
+    assert (refused.status, f"{second} use results of {first}" in refused.err) == (2, True), refused.err
+    assert (tmp_path / "runs" / first).is_dir()
+    assert command("runs", "rm", second, "--yes", cwd=tmp_path).status == 0
+    assert command("runs", "rm", first, "--yes", cwd=tmp_path).status == 0
 
 
 def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_the_model(digits_run: Path) -> None:
