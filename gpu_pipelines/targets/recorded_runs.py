@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import shutil
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -77,7 +78,8 @@ def run_named(runs: Path, name: str) -> RunRecord:
 def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> RunRecord:
     """The newest run that did not come to its end, of those that began to train if there are such.
 
-    One that another run has gone on from, and brought to its end, is none.
+    One that another run has gone on from, and brought to its end, is none. Of runs whose record is damaged nothing is
+    known, which stderr says.
 
     Args:
         runs: directory of all runs.
@@ -90,6 +92,8 @@ def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> R
     """
     from gpu_pipelines.training.settings import TrainingSettings
 
+    for problem in problems_of_records(runs):
+        print(f"warning: --resume does not look at a run: {problem}", file=sys.stderr)
     freed = [each.name for each in fields(TrainingSettings)] if parameters.get("resume_from_step") else []
 
     def compared(of_a_run: Mapping[str, Any]) -> dict[str, Any]:
