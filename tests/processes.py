@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import select
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -72,6 +75,36 @@ def killing_before(calls: int) -> Callable[[Callable[..., Any]], Callable[..., A
         return call
 
     return counted
+
+
+class InTerminal:
+    """A command in a terminal of its own, which may be closed while it runs."""
+
+    def __init__(self, arguments: Sequence[str], cwd: Path) -> None:
+        self._screen, terminal = os.openpty()
+        self.process = subprocess.Popen(
+            list(arguments),
+            cwd=cwd,
+            stdin=terminal,
+            stdout=terminal,
+            stderr=terminal,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+        os.close(terminal)
+
+    def await_file(self, pattern: str, text: str, folder: Path, seconds: float = 90) -> None:
+        """Waits until a file says something, while the terminal shows what is printed."""
+        deadline = time.monotonic() + seconds
+        while not any(text in path.read_text() for path in folder.glob(pattern)):
+            assert time.monotonic() < deadline
+            assert self.process.poll() is None
+            if select.select([self._screen], [], [], 0.05)[0]:
+                os.read(self._screen, 1 << 16)
+
+    def close(self) -> None:
+        """Closes the terminal, as a window or a connection is closed."""
+        os.close(self._screen)
 
 
 def start_python(

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
+import stat
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 
-#: What ends a program: a platform that takes the machine away, and Ctrl-C.
-ENDING = (signal.SIGTERM, signal.SIGINT)
+#: What asks a program to end: a platform that takes the machine away, and Ctrl-C.
+ASKING = (signal.SIGTERM, signal.SIGINT)
+#: What ends a program: besides those the end of its terminal, as where a connection by SSH is lost.
+ENDING = (*ASKING, signal.SIGHUP)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _SECONDS_BETWEEN_LOOKS = 0.1
 
@@ -53,7 +57,15 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: tuple[int
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, handler) for number in numbers}
+
+    def called(number: int, frame: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            _leave_terminal()
+        handler(number, frame)
+
+    # nohup has it ignored: whoever gave that wants the program to go on.
+    taken = [each for each in numbers if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
+    before = {number: signal.signal(number, called) for number in taken}
     try:
         yield
     finally:
@@ -63,20 +75,22 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: tuple[int
 
 @contextmanager
 def noted() -> Iterator[Signalled]:
-    """Notes SIGTERM and SIGINT while the block runs."""
+    """Notes what ends a program while the block runs."""
     signalled = Signalled()
     with handled(signalled.note):
         yield signalled
 
 
 def noted_by_a_worker() -> Signalled:
-    """Notes SIGTERM from now on, and passes over SIGINT.
+    """Notes SIGTERM from now on, and passes over what else ends a program.
 
-    A Ctrl-C reaches the whole process group; the one that started this process turns it into a SIGTERM.
+    A Ctrl-C, and the end of the terminal, reach the whole process group; the one that started this process turns them
+    into a SIGTERM.
     """
     signalled = Signalled()
+    for number in ENDING:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signalled.note)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     return signalled
 
 
@@ -85,6 +99,16 @@ def leave_to_the_starter() -> None:
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     end_with_the_starter()
+
+
+def _leave_terminal() -> None:
+    """Lets what this process prints go nowhere: writing to a terminal that has ended is an error."""
+    for stream in (1, 2):
+        with suppress(OSError):
+            if stat.S_ISCHR(os.fstat(stream).st_mode):
+                nowhere = os.open(os.devnull, os.O_WRONLY)
+                os.dup2(nowhere, stream)
+                os.close(nowhere)
 
 
 def end_with_the_starter() -> None:

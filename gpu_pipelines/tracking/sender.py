@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, METRICS
+from gpu_pipelines.distributed.signals import ENDING
 from gpu_pipelines.tracking.facts import Facts, facts_of_training
 from gpu_pipelines.tracking.journal import Journal, points_of
 from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
@@ -155,7 +156,7 @@ def main() -> None:
     """Follows a step until it says how it has ended; ends at once when the step's process is gone."""
     os.nice(_NICE)
     # A Ctrl-C reaches the step as well, which says how it ends.
-    for number in (signal.SIGINT, signal.SIGTERM):
+    for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     first = json.loads(sys.stdin.readline() or "null")
     if first is None:

@@ -14,6 +14,7 @@ import psutil
 import pytest
 from command_line import command
 from conftest import GPU_PIPELINES, PIPELINE, gpu_pipelines, newest_run, run_pipeline, write_photos
+from processes import InTerminal
 
 from gpu_pipelines.targets.local.runs import shown_result
 from gpu_pipelines.targets.run_record import RunRecord
@@ -250,6 +251,20 @@ def test_an_interrupted_run_leaves_no_process_and_no_version(tmp_path: Path, sig
     record = newest_run(tmp_path)
     assert (record["status"], record["steps"][-1]["status"]) == ("interrupted", "interrupted")
     assert (record["directory"] / "report.html").is_file()
+
+
+@pytest.mark.slow
+def test_a_training_whose_terminal_is_closed_keeps_its_newest_state(tmp_path: Path) -> None:
+    given = ("task=regression", "max_steps=200000", "checkpoint_every_steps=100000")
+    request = [str(GPU_PIPELINES), "run", PIPELINE, "--accelerator=cpu:2", *(w for each in given for w in ("-p", each))]
+    started = InTerminal(request, tmp_path)
+    started.await_file("runs/*/logs/train-model.log", "step ", tmp_path)
+    below = psutil.Process(started.process.pid).children(recursive=True)
+    started.close()
+    assert started.process.wait(60) == 130
+    assert not [process for process in below if process.is_running()]
+    (kept,) = newest_run(tmp_path)["directory"].glob("artifacts/checkpoints/*/step-*/checkpoint.json")
+    assert "step-00000000" not in str(kept)
 
 
 @pytest.mark.slow

@@ -11,7 +11,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from gpu_pipelines.distributed.signals import adopt_orphans, handled, noted
+from gpu_pipelines.distributed.signals import ASKING, Signalled, adopt_orphans, handled
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 
 # As long as a training has to write its last checkpoint.
@@ -21,7 +21,7 @@ _SECONDS_BETWEEN_LOOKS = 0.1
 
 @contextmanager
 def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
-    """Ends what the block has started if it is left by an exception, SIGTERM and Ctrl-C among them.
+    """Ends what the block has started if it is left by an exception, or by what ends a program, such as Ctrl-C.
 
     Those are all processes below this one, but for the children that a program which runs a pipeline had before.
 
@@ -29,19 +29,20 @@ def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
     runs, orphans of this process's children come to it instead of to init, so that they can be found.
 
     Args:
-        stopping: is called after a Ctrl-C or SIGTERM, before the processes are asked to end. They may take
-            `SECONDS_TO_END` for that; a second Ctrl-C or SIGTERM kills them.
+        stopping: is called after a Ctrl-C, a SIGTERM or the end of the terminal, before the processes are asked to end.
+            They may take `SECONDS_TO_END` for that; a second Ctrl-C or SIGTERM kills them.
     """
     import psutil
 
     adopt_orphans()
     before = psutil.Process().children()
-    with handled(_interrupt, (signal.SIGTERM,)):
+    with handled(_interrupt, (signal.SIGTERM, signal.SIGHUP)):
         try:
             yield
         except BaseException as error:
-            # Neither another Ctrl-C nor another SIGTERM may interrupt the cleaning up.
-            with noted() as again:
+            again = Signalled()
+            # Nothing may interrupt the cleaning up. The end of a terminal is often told twice.
+            with handled(again.note, ASKING), handled(Signalled().note, (signal.SIGHUP,)):
                 if isinstance(error, KeyboardInterrupt):
                     stopping()
                 end_children(lambda: bool(again), before)
