@@ -30,7 +30,7 @@ def why_not_served(model: Path) -> str:
 
 
 def task_of(directory: Path) -> str:
-    """The task of an exported model: what its evaluation says, else what its architecture is for.
+    """The task of an exported model: what its evaluation says, else what its config.json is for.
 
     Raises:
         UserError: this server has no way to serve it.
@@ -45,13 +45,24 @@ def task_of(directory: Path) -> str:
             raise _not_served(directory, f"is for the task {evaluation.task}")
         return evaluation.task
     try:
-        architectures = json.loads((directory / "config.json").read_text(encoding="utf-8"))["architectures"]
+        config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        architectures = config["architectures"]
     except FileNotFoundError:
         raise UserError(f"{directory} is not an exported model: it has no config.json.") from None
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{directory}/config.json names no architecture.") from None
+    name = str(architectures[0]) if architectures else ""
+    several_classes = TASKS["multi_label_classification"]
+    if name.endswith(several_classes.architectures):
+        # transformers has one architecture for classes, for several classes in a row, and for numbers.
+        if "regression" in config:
+            return "regression"
+        if config.get("problem_type") == several_classes.name:
+            return several_classes.name
+        if config.get("problem_type") == "regression" or len(config.get("id2label") or ()) == 1:
+            raise _not_served(directory, "gives a number for each row, and no classes")
     for task in TASKS.values():
-        if architectures and task.predictor and str(architectures[0]).endswith(task.architectures):
+        if task.predictor and name.endswith(task.architectures):
             return task.name
     raise _not_served(directory, f"has the architecture {', '.join(map(str, architectures))}")
 

@@ -12,9 +12,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 import requests
+import transformers
 from command_line import command
 from conftest import gpu_pipelines, storage_emulator
 from exported_models import MODELS, export
@@ -25,6 +27,8 @@ from gpu_pipelines.cli.serve import place_of_model
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.serving.comparison import differences
+from gpu_pipelines.serving.predictors import load_predictor, task_of
+from gpu_pipelines.serving.settings import ServerSettings
 
 
 @pytest.fixture(scope="module")
@@ -193,6 +197,39 @@ def test_a_model_is_a_directory_or_a_version_of_a_registry(models: dict[str, Pat
         place_of_model("animal", settings.registry)
     with pytest.raises(UserError, match="There is no directory no/where"):
         place_of_model("no/where", settings.registry)
+
+
+def test_a_model_of_several_classes_that_another_program_trained_is_served_as_transformers_has_it(
+    tmp_path: Path,
+) -> None:
+    model = _of_another_program(tmp_path / "model", problem_type="multi_label_classification")
+    predictor = load_predictor(model, ServerSettings())
+    [answer] = predictor.predict([predictor.read({"text": "the bee"}, predictor.checked({})).row()])
+    expected = transformers.pipeline("text-classification", str(model), top_k=None)(["the bee"])[0]
+    assert answer["scores"] == pytest.approx({each["label"]: each["score"] for each in expected}, abs=1e-5)
+
+
+@pytest.mark.parametrize(
+    "said", [{"problem_type": "regression"}, {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}]
+)
+def test_a_model_of_numbers_that_another_program_trained_is_not_served_as_a_classifier(
+    tmp_path: Path, said: dict[str, Any]
+) -> None:
+    with pytest.raises(UserError, match="gives a number for each row, and no classes"):
+        load_predictor(_of_another_program(tmp_path / "model", **said), ServerSettings())
+
+
+def test_a_regression_from_texts_without_its_evaluation_is_known_by_its_config(tmp_path: Path) -> None:
+    assert task_of(_of_another_program(tmp_path / "model", regression={"kind": "text"})) == "regression"
+
+
+def _of_another_program(directory: Path, **said: Any) -> Path:
+    """A model without this project's evaluation, whose config.json says something of it."""
+    model = export("text_classification", directory)
+    (model / "evaluation.json").unlink()
+    config = json.loads((model / "config.json").read_text(encoding="utf-8"))
+    (model / "config.json").write_text(json.dumps({**config, **said}), encoding="utf-8")
+    return model
 
 
 def test_the_command_names_what_it_cannot_serve(tmp_path: Path) -> None:
