@@ -27,6 +27,9 @@ from gpu_pipelines.prediction import worker
 from gpu_pipelines.prediction.outputs import Predictions, filled_in
 from gpu_pipelines.prediction.settings import PredictSettings
 from gpu_pipelines.serving.predictor import Predictor
+from gpu_pipelines.serving.predictors import load_predictor
+from gpu_pipelines.serving.request_body import WrongRequest
+from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.formats import FORMATS
 
 WORDS = ["the", "bee", "sees", "a", "cat", "and", "an", "ant"]
@@ -239,6 +242,13 @@ def test_numbers_that_are_missing_are_rejected_and_texts_of_csv_are_read(model: 
         [row["prediction"] for row in written(tmp_path / "same")],
         [row["prediction"] for row in written(tmp_path / "out")],
     )
+
+
+def test_a_column_that_a_model_of_numbers_does_not_know_is_refused_in_sentences(model: Any) -> None:
+    predictor = load_predictor(model("regression"), ServerSettings())
+    for instance in ({"values": {"size": 1, "age": 2, "rooms": 3}}, {"size": 1, "age": 2}):
+        with pytest.raises(WrongRequest, match=r"Valid: [a-z, ]+\. Send "):
+            predictor.read(instance, predictor.checked({}))
 
 
 def test_a_sample_of_another_task_is_refused(model: Any, tmp_path: Path) -> None:

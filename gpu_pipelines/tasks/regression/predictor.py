@@ -65,7 +65,7 @@ class Regressor(Predictor):
         if self._reader is not None:
             return self._reader.read(instance, 0)
         names, form = self._recipe.form.inputs, f"Send {json.dumps(self.example)[:300]}."
-        require_keys(instance if isinstance(instance, dict) else {}, ("values",), "An instance", form)
+        require_keys(instance if isinstance(instance, dict) else {}, ("values",), "An instance", f" {form}")
         values = instance.get("values") if isinstance(instance, dict) else None
         if isinstance(values, str):  # as the Open Inference Protocol sends it
             try:
@@ -74,7 +74,7 @@ class Regressor(Predictor):
                 raise WrongRequest(f"values is a text that is not JSON: {error}. {form}") from None
         if not isinstance(values, Mapping):
             raise WrongRequest(f"An instance has no values, an object of numbers by column. {form}")
-        require_keys(values, names, "values", form)
+        require_keys(values, names, "values", f" {form}")
         found = [number_in(values, name) for name in names]
         if problem := next((each for each in found if isinstance(each, Problem)), None):
             raise WrongRequest(f"values: {problem.detail}. {form}")
