@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -85,7 +86,10 @@ def test_a_server_that_goes_away_and_comes_back_has_all(tmp_path: Path) -> None:
         while not runs.points():
             time.sleep(0.1)
     started.await_line("tracking: mlflow is away")
+    # The steps that are left may be over before the server has started.
+    started.process.send_signal(signal.SIGSTOP)
     with mlflow_server(tmp_path, port) as address:
+        started.process.send_signal(signal.SIGCONT)
         assert started.wait() == 0
         require_whole(Runs(address, "away").curves())
     assert started.output.count("is away") == 1
