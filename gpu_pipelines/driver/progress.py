@@ -102,4 +102,5 @@ class LiveProgress:
 
 def progress_on(console: Console) -> PlainProgress | LiveProgress:
     """The one that suits the console."""
-    return LiveProgress(console) if console.is_terminal else PlainProgress(console)
+    # Not rich's own answer: FORCE_COLOR, which services of CI and notebooks set, makes a terminal of every pipe for it.
+    return LiveProgress(console) if console.file.isatty() else PlainProgress(console)

@@ -15,7 +15,7 @@ from rich.console import Console
 from test_command_line import command
 
 from gpu_pipelines.accelerators.catalog import load_catalog
-from gpu_pipelines.driver.progress import LiveProgress
+from gpu_pipelines.driver.progress import LiveProgress, progress_on
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.terminal import Column, Table, wrapped
 
@@ -146,6 +146,15 @@ def test_live_progress_keeps_names_and_times_whole(width: int) -> None:
     assert re.search(r"  0\.0 s +checkpoint 3/8", running[0])
     assert running[0].endswith("…"), "the text alone is cut"
     assert lines[-1] == running[0], "the line of a step that runs stays one line"
+
+
+def test_a_pipe_gets_plain_lines_also_where_colours_are_forced(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    out = io.StringIO()
+    with progress_on(Console(file=out)) as progress:
+        progress.step_began("train-model")
+        progress.step_said("train-model", "step 8/8")
+    assert out.getvalue() == "train-model: started\ntrain-model: step 8/8\n"
 
 
 # Ctrl-C
