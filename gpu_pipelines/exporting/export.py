@@ -125,7 +125,13 @@ def _opened(directory: Path, title: str, dataset: Dataset) -> tuple[Runner, Load
     """The model in memory, and what scores it."""
     training: dict[str, Any] = {}
     if (directory / EVALUATION).is_file():
-        training = Evaluation.load(directory).configuration["settings"]
+        evaluation = Evaluation.load(directory)
+        training = evaluation.configuration["settings"]
+        if evaluation.scoring_function:
+            raise UserError(
+                f"{title} was scored by {evaluation.scoring_function}, so the format of its files is not known here.",
+                "Export it with the program that trained it.",
+            )
     if training.get("recipe") or not task_named(dataset.manifest.task).recipe:
         raise UserError(
             f"{title} was trained by a recipe of its own, {training.get('recipe') or dataset.manifest.task}, so the "

@@ -17,6 +17,8 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.exporting.export import export_model
+from gpu_pipelines.exporting.settings import ExportSettings
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 
 SCORE = '''
@@ -238,3 +240,10 @@ def test_a_champion_that_a_function_scored_is_not_compared_by_a_recipe(folder: P
     write_regressions(folder / "own", Dataset(folder / "data"), [0.1])
     with pytest.raises(UserError, match=r"was scored by .*scoring\.py:score"):
         evaluate_checkpoints(settings_in(folder), folder / "data", folder / "own", folder / "second")
+
+
+def test_a_model_that_a_function_scored_is_not_exported(folder: Path) -> None:
+    evaluate(folder)
+    with pytest.raises(UserError, match="so the format of its files is not known here") as refused:
+        export_model(folder / "best", "mine version 1", Dataset(folder / "data"), ExportSettings("onnx", "out"))
+    assert "scoring_function" not in str(refused.value), "nobody can give one to an export"
