@@ -29,10 +29,10 @@ _FILES = {
     ".gitignore": "gitignore",
     ".github/workflows/check.yaml": "check.yaml",
 }
+#: For targets elsewhere, which find the package of the project in the image of the steps alone.
+_FILES_OF_AN_IMAGE = {"Dockerfile": "Dockerfile", ".dockerignore": "dockerignore"}
 #: For targets with a store of pipelines, to which they are delivered.
 _FILES_OF_A_STORE = {
-    "Dockerfile": "Dockerfile",
-    ".dockerignore": "dockerignore",
     ".github/workflows/deliver.yaml": "deliver.yaml",
     "cloudbuild.yaml": "cloudbuild.yaml",
 }
@@ -59,7 +59,11 @@ def files_of(project: NewProject) -> dict[str, str]:
     """
     project.require_possible()
     facts = _facts(project)
-    names = {**_FILES, **(_FILES_OF_A_STORE if facts["has_store"] else {})}
+    names = dict(_FILES)
+    if facts["has_image"]:
+        names |= _FILES_OF_AN_IMAGE
+    if facts["has_store"]:
+        names |= _FILES_OF_A_STORE
     found = {path.format(package=project.package): _filled(name, facts) for path, name in names.items()}
     found[CONSTRAINTS] = "\n".join(
         [f"# What gpu-pipelines {__version__} was tested with here.", *pins(packages_in(project)), ""]
@@ -106,6 +110,7 @@ def _facts(project: NewProject) -> dict[str, Any]:
         "steps": _by_step(project),
         "target": project.target,
         "has_store": has_store,
+        "has_image": project.target != "local",
         "has_clock": project.target == "vertex",
         "settings": settings,
         "examples": SETTINGS,

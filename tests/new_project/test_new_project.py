@@ -93,6 +93,19 @@ def test_only_a_target_with_a_store_is_delivered_to(projects: Path) -> None:
     assert yaml.safe_load(workflow)["permissions"] == {"contents": "read", "id-token": "write"}
 
 
+def test_a_project_for_elsewhere_builds_an_image_with_its_package(projects: Path) -> None:
+    with_images = {path.parent.name for path in projects.glob("*/Dockerfile")}
+    assert {path.parent.name for path in projects.glob("*/pipeline.py")} - with_images == {"local"}
+    project = projects / "compute_engine"
+    assert "make push" in (project / "README.md").read_text()
+    pushed = subprocess.run(
+        ["make", "-n", "push", "REVISION=abc"], cwd=project, capture_output=True, text=True, check=True
+    )
+    assert pushed.stdout.endswith(
+        f"docker push us-central1-docker.pkg.dev/my-project/gpu-pipelines-images/{LONGEST}:abc\n"
+    )
+
+
 def test_the_compiled_file_is_that_of_the_pipeline(projects: Path) -> None:
     project = projects / "regression-project"
     with pytest.MonkeyPatch.context() as patch:
