@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 import sys
 from importlib import metadata
@@ -104,6 +105,17 @@ def test_a_project_for_elsewhere_builds_an_image_with_its_package(projects: Path
     assert pushed.stdout.endswith(
         f"docker push us-central1-docker.pkg.dev/my-project/gpu-pipelines-images/{LONGEST}:abc\n"
     )
+
+
+def test_an_image_is_named_after_the_commit_and_there_has_to_be_one(projects: Path, tmp_path: Path) -> None:
+    project = shutil.copytree(projects / "regression-project", tmp_path / "mine")
+    outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path)}
+    for target in ("push", "upload"):
+        done = subprocess.run(
+            ["make", "-n", target], cwd=project, env=outside, capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stdout) == (2, "")
+        assert "The image is named after the commit: commit first" in done.stderr
 
 
 def test_the_compiled_file_is_that_of_the_pipeline(projects: Path) -> None:
