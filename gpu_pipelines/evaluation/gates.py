@@ -142,7 +142,9 @@ class _Parser:
 
     def _condition(self, name: str, at: int) -> Gate:
         if not re.fullmatch(r"[A-Za-z_][\w.]*", name, re.ASCII):
-            raise self._wrong(at, "a gate begins with a metric, such as accuracy>=0.95.")
+            # accuracy>=0,95 on a command line is two gates.
+            hint = " In a number write a point: a comma begins another gate." if name.isdecimal() else ""
+            raise self._wrong(at, f"a gate begins with a metric, such as accuracy>=0.95.{hint}")
         metric = self._known(name, at, (BETTER,))
         sign, at = self._take("one of >=, <=, > and <")
         if sign not in _OPERATORS:

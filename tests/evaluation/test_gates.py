@@ -70,6 +70,7 @@ def test_a_comparison_with_the_champion_is_read_in_any_order_and_named_in_one(te
         ("0.95<=accuracy", 0, "a gate begins with a metric"),
         ("accuracy>=95%", 10, "'95%' is not a number"),
         ("accuracy>=0,95", 10, "'0,95' is not a number"),
+        ("95", 0, "In a number write a point: a comma begins another gate."),
         ("accuracy>==0.95", 8, "'>==' is not one of"),
         ("accuracy>=high", 10, "'high' is not a number"),
         ("accuracy>=nan", 10, "'nan' is not a number"),
