@@ -20,6 +20,17 @@ def test_the_document_names_all_examples() -> None:
     assert set(re.findall(r"examples/pipelines/(\w+\.py)\)", document)) == {path.name for path in FILES}
 
 
+@pytest.mark.parametrize("document", ["README.md", "docs/own-pipelines.md"])
+def test_the_pipeline_of_a_document_can_be_run(document: str, tmp_path: Path) -> None:
+    text = (EXAMPLES.parents[1] / document).read_text(encoding="utf-8")
+    (code,) = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    (tmp_path / "reviews.py").write_text(code)
+    rows = [{"text": f"review {number}", "label": "ab"[number % 2]} for number in range(40)]
+    (tmp_path / "reviews.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    done = command("run", "reviews.py", "-p", "source=reviews.jsonl", "--dry-run", cwd=tmp_path)
+    assert done.status == 0, done.err
+
+
 @pytest.mark.usefixtures("no_project_settings")
 @pytest.mark.parametrize("target", ["vertex", "kubeflow"])
 @pytest.mark.parametrize("file", FILES, ids=lambda path: path.stem)
