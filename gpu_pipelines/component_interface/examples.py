@@ -17,7 +17,7 @@ _PARTS = {
     ),
     "train_model": (
         ["accelerate", "prepare_data", "train_model"],
-        f'{_PREPARED}    accelerate(train_model(dataset=dataset, model="vit-small"), "l4:4", strategy="spot")\n',
+        f'{_PREPARED}    accelerate(train_model(dataset=dataset, model="vit-base"), "l4:4", strategy="spot")\n',
     ),
     "tune_model": (
         ["accelerate", "evaluate_checkpoints", "prepare_data", "tune_model"],

@@ -49,3 +49,9 @@ def test_each_example_is_a_pipeline_that_uses_its_component(name: str, tmp_path:
     steps = own_pipeline(str(file)).steps
     assert name.replace("_", "-") in [step.component for step in steps]
     assert all(step.wish and step.wish.spec for step in steps if step.uses_accelerators)
+
+
+def test_the_model_of_an_example_is_one_that_there_is(tmp_path: Path) -> None:
+    (tmp_path / "my_pipeline.py").write_text(example("train_model"))
+    done = command("run", "my_pipeline.py", "-p", "source=sample:digits", "--dry-run", cwd=tmp_path)
+    assert done.status == 0, done.err
