@@ -23,7 +23,8 @@ SOURCES, DONE = ROOT / "docs" / "tutorials", ROOT / "build" / "tutorials"
 LONGEST = 1200
 #: Lines of an output that are shown; from more of them the middle is left out.
 MOST_LINES = 60
-#: Lets `!command` write into a pipe: on a terminal a run draws its steps anew ten times a second.
+#: Lets `!command` write into a pipe: on a terminal a run draws its steps anew ten times a second. What no reader is to
+#: see is not printed.
 _FIRST = """def _system(command):
     import subprocess
 
@@ -36,6 +37,11 @@ _FIRST = """def _system(command):
 
 
 get_ipython().system = _system
+
+import warnings
+
+# It names a folder of this machine, and no bar of tqdm is shown.
+warnings.filterwarnings("ignore", "IProgress not found")
 """
 _COLOUR = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ast
 import json
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import nbformat
 import pytest
 
 ROOT = Path(__file__).parents[2]
@@ -179,6 +181,19 @@ def test_a_notebook_becomes_a_page_with_what_it_printed() -> None:
 def test_a_tutorial_holds_no_outputs(name: str) -> None:
     notebook = json.loads((ROOT / "docs" / "tutorials" / f"{name}.ipynb").read_text(encoding="utf-8"))
     assert [cell["id"] for cell in notebook["cells"] if cell.get("outputs")] == []
+
+
+def test_a_tutorial_shows_what_commands_print_and_no_warning_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cells = [nbformat.v4.new_code_cell(source) for source in ("import tqdm.auto", "!echo done")]
+    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "small.ipynb")
+    monkeypatch.setattr(tutorials, "SOURCES", tmp_path)
+    monkeypatch.setattr(tutorials, "DONE", tmp_path / "done")
+    for name in ("PATH", "COLUMNS", "NO_COLOR"):  # it sets them for the kernel
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    shown = nbformat.read(tutorials.run("small"), as_version=4).cells
+    assert [[output["text"] for output in cell["outputs"]] for cell in shown] == [[], ["done\n"]]
 
 
 @pytest.mark.slow
