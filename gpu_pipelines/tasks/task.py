@@ -116,6 +116,15 @@ class Task:
             return self.from_scratch
         return self.with_adapters if has_adapters else self.fine_tuned
 
+    def is_for(self, config: Mapping[str, Any]) -> bool:
+        """Whether a model that another program has trained is for the task.
+
+        Args:
+            config: its config.json.
+        """
+        names = config.get("architectures")
+        return bool(names) and isinstance(names, list) and str(names[0]).endswith(self.architectures)
+
     @property
     def title(self) -> str:
         """The name, for people."""

@@ -210,12 +210,16 @@ def test_a_model_of_several_classes_that_another_program_trained_is_served_as_tr
 
 
 @pytest.mark.parametrize(
-    "said", [{"problem_type": "regression"}, {"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}]
+    ("said", "why"),
+    [
+        ({"problem_type": "regression"}, "and the problem_type regression"),
+        ({"id2label": {"0": "LABEL_0"}, "label2id": {"LABEL_0": 0}}, "and a single class"),
+    ],
 )
 def test_a_model_of_numbers_that_another_program_trained_is_not_served_as_a_classifier(
-    tmp_path: Path, said: dict[str, Any]
+    tmp_path: Path, said: dict[str, Any], why: str
 ) -> None:
-    with pytest.raises(UserError, match="gives a number for each row, and no classes"):
+    with pytest.raises(UserError, match=why):
         load_predictor(_of_another_program(tmp_path / "model", **said), ServerSettings())
 
 

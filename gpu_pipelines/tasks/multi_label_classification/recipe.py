@@ -15,13 +15,11 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
 from gpu_pipelines.tasks.inner_recipe import OuterRecipe, inner_recipe, inputs_in
+from gpu_pipelines.tasks.multi_label_classification.task import PROBLEM
 from gpu_pipelines.tasks.pretrained import labels_for
 from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_recipe import encoder_logits
-
-#: transformers' name of what the model is for: its pipelines take a sigmoid of each logit then.
-PROBLEM = "multi_label_classification"
 
 
 class MultiLabelClassification(OuterRecipe):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.tasks.classification.task import Classification
 from gpu_pipelines.tasks.formats import TABLES
@@ -13,9 +13,12 @@ from gpu_pipelines.tasks.task import Task
 from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gpu_pipelines.data.settings import PrepareSettings
+
+#: transformers' name of what the model is for: its pipelines take a sigmoid of each logit then.
+PROBLEM = "multi_label_classification"
 
 
 class MultiLabelTask(Task):
@@ -58,6 +61,9 @@ class MultiLabelTask(Task):
         "Name the columns with -p label_column=… and -p image_column=… or -p text_column=…. Where each class has a "
         "column of 0 and 1, label_column names all of them, with commas between."
     )
+
+    def is_for(self, config: Mapping[str, Any]) -> bool:
+        return super().is_for(config) and config.get("problem_type") == PROBLEM
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         found = [] if settings.label_columns else ["label_column is empty. Name the column of the classes."]

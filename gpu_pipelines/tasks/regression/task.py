@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import TABLES
@@ -57,6 +57,10 @@ class RegressionTask(Task):
         "learned from feature_columns; where that is empty from image_column, else from text_column, else from all "
         "other columns."
     )
+
+    def is_for(self, config: Mapping[str, Any]) -> bool:
+        # Another program's model of numbers has no variance, by which each gets its interval.
+        return "regression" in config
 
     def problems(self, settings: PrepareSettings) -> list[str]:
         found = [] if settings.label_columns else ["label_column is empty. Name the columns of the numbers to learn."]
