@@ -58,7 +58,7 @@ def preempted_replicas(folder: Path, certificates: Certificates, rule: str, seed
     settings = EmulatorSettings(state=folder, certificates=certificates, preempt=rule, seed=seed)
     with running_emulator(settings) as emulator:
         emulator.state.replicas.grace_s = 0.1
-        name = create(emulator, pool("sleep", "1"), pool("sleep", "60", count=9), scheduling=SPOT)
+        name = create(emulator, pool("sleep", "2"), pool("sleep", "60", count=9), scheduling=SPOT)
         assert ended(emulator, name).state.name == "JOB_STATE_SUCCEEDED"
         return [line.split()[5] for line in emulator.state.logs.messages() if PREEMPTED in line]
 

@@ -117,7 +117,10 @@ def slow(made: Input[Dataset], seconds: float = 0.0) -> int:
     import time
 
     print("slow begins", flush=True)
-    time.sleep(seconds)
+    # Whoever waits for its lines acts on a signal with the next one, if it came just before the wait.
+    for _ in range(int(10 * seconds)):
+        time.sleep(0.1)
+        print("slow goes on", flush=True)
     return len(open(made.path).read())
 
 

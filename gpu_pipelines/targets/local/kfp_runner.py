@@ -125,9 +125,8 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
 
 def _with_nulls(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """The null of JSON as well, which a step may leave in a list or a dictionary."""
-    from google.protobuf.struct_pb2 import NULL_VALUE, Value
-
-    return lambda value: Value(null_value=NULL_VALUE) if value is None else original(value)
+    kind = type(original(""))
+    return lambda value: kind(null_value=0) if value is None else original(value)
 
 
 def _with_all_of_the_run(original: Callable[..., str]) -> Callable[..., str]:
