@@ -20,6 +20,7 @@ from conftest import write_photos
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.distributed.signals import ENDING
 from gpu_pipelines.training.settings import TrainingSettings
 
 
@@ -71,7 +72,7 @@ def train_here(settings: TrainingSettings, dataset: Path | str, uri: str, until:
     """
     import torch.distributed as dist
 
-    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    before = {number: signal.getsignal(number) for number in ENDING}
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
         with tempfile.TemporaryDirectory() as staging, pytest.MonkeyPatch.context() as patch:
