@@ -28,6 +28,8 @@ from gpu_pipelines.cli.serve import serve
 from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UserError, full_disk, is_of_a_full_disk
 from gpu_pipelines.garbage import collect_rarely
 
+#: What pathlib says of `~name/file`.
+_NO_HOME = "Could not determine home directory."
 PIPELINES, MODELS, MACHINES = "Pipelines", "Models", "Accelerators, jobs and machines"
 
 
@@ -105,6 +107,11 @@ def main() -> None:
             sys.exit(RUN_FAILED)
     except UsageError as error:
         print(told_usage_error(error), file=sys.stderr)
+    except RuntimeError as error:
+        if str(error) != _NO_HOME:
+            raise
+        no_user = UserError("A path begins with ~ and a name that no user of this machine has.", "Give the whole path.")
+        print(f"{ERROR_PREFIX}{no_user}", file=sys.stderr)
     except OSError as error:
         if not is_of_a_full_disk(error):
             raise

@@ -77,6 +77,11 @@ def test_the_options_of_a_run_stand_in_groups(tmp_path: Path) -> None:
         (["run"], "error: Missing argument", "gpu-pipelines run -h"),
         (["run", PIPELINE, "--nodes", "many"], "error: Invalid value for '--nodes'", "gpu-pipelines run -h"),
         (["models", "alias", "digits"], "error: Missing argument", "gpu-pipelines models alias -h"),
+        (
+            ["run", PIPELINE, "-p", "registry=~no-such-user/r"],
+            "error: A path begins with ~ and a name that no user",
+            "Give the",
+        ),
         (["accelerators", "plan", "h100:3"], "error: No machine has 3 × h100", "Instead: h100:4"),
     ],
 )

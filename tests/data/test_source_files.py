@@ -365,6 +365,7 @@ def test_what_is_written_into_a_folder_of_data_is_known(tmp_path: Path, monkeypa
         ("data", "data/.runs"),
         ("data.csv", "."),
         ("missing", "missing/out"),
+        ("~no-such-user/data", "out"),
         ("data", "gs://data/out"),
         ("gs://bucket/data", "gs://bucket/data2"),
         ("gs://bucket/*.csv", "gs://bucket/out"),

@@ -65,10 +65,13 @@ def is_listed_in(source: str, place: str) -> bool:
     if is_remote(source) or is_remote(place):
         above, below = f"{source.rstrip('/')}/", f"{place.rstrip('/')}/"
         return not is_pattern(source) and below.startswith(above) and not _is_hidden(below[len(above) :])
-    folder, inner = Path(source).expanduser().resolve(), Path(place).expanduser().resolve()
-    return (
-        folder.is_dir() and inner.is_relative_to(folder) and not _is_hidden("/".join(inner.relative_to(folder).parts))
-    )
+    try:
+        folder, inner = Path(source).expanduser().resolve(), Path(place).expanduser().resolve()
+    except (OSError, RuntimeError, ValueError):  # no path; whoever reads or writes there says so
+        return False
+    if not folder.is_dir() or not inner.is_relative_to(folder):
+        return False
+    return not _is_hidden("/".join(inner.relative_to(folder).parts))
 
 
 def list_source(source: str) -> Listing:
