@@ -24,10 +24,20 @@ def write_document(path: Path, content: dict[str, Any], format_version: int = 1)
         format_version: version of the document's format, written first.
     """
     text = json.dumps({"format_version": format_version, **content}, indent=2, allow_nan=False) + "\n"
+    replace_file(path, text.encode())
+
+
+def replace_file(path: Path, content: bytes) -> None:
+    """Replaces a file by a whole one, or writes a new one: on a full disk, what was there stays.
+
+    Args:
+        path: the file; its directory must exist.
+        content: all of it.
+    """
     handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         # mkstemp makes private files; an artifact is read by other users too (an evaluation container, say).

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 from urllib.parse import quote
 
+from gpu_pipelines.artifacts.documents import replace_file
 from gpu_pipelines.artifacts.remote_files import as_user_errors, connected, is_remote
 from gpu_pipelines.errors import UserError
 
@@ -70,22 +71,10 @@ class _LocalFile:
             with self._locked(create=not version) as file:
                 if _content_and_version(file)[1] != version:
                     return None
-                self._replace(content)
+                replace_file(self._path, content)
         except FileNotFoundError:
             return None
         return _digest(content)
-
-    def _replace(self, content: bytes) -> None:
-        """Replaces the file by one that is whole: where the disk is full, what was there stays."""
-        whole = self._path.with_name(f".{self._path.name}.whole")
-        try:
-            with whole.open("wb") as file:
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            whole.replace(self._path)
-        finally:
-            whole.unlink(missing_ok=True)
 
     def delete(self, version: str) -> None:
         with suppress(FileNotFoundError), self._locked(create=False) as file:

@@ -29,6 +29,11 @@ class Look:
     problems: list[str] = field(default_factory=list)
     unseen: list[str] = field(default_factory=list)
 
+    def add(self, other: Look) -> None:
+        """Takes in what another look has found."""
+        self.problems += other.problems
+        self.unseen += other.unseen
+
 
 def look_at_sources(settings: PrepareSettings, seconds: float = SECONDS) -> Look:
     """Looks at sources that can be seen from here, as those in object storage: files, columns, classes of small tables.
@@ -43,9 +48,7 @@ def look_at_sources(settings: PrepareSettings, seconds: float = SECONDS) -> Look
     look = Look()
     for each in settings.by_source():
         if source_of(each.source).is_seen_from_afar(each.source):
-            found = _looked_at(each, seconds)
-            look.problems += found.problems
-            look.unseen += found.unseen
+            look.add(_looked_at(each, seconds))
     return look
 
 

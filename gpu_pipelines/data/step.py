@@ -114,8 +114,9 @@ def _prepared(settings: PrepareSettings, place: str, dataset: Any, report: Path,
         with output_files(dataset, MANIFEST) as directory:
             manifest = prepare_together(settings, directory, work, executor, named=named)
             write_report(directory, report)
-            _show(Dataset(directory))
-            _warn_of_rows(Dataset(directory))
+            dataset_here = Dataset(directory)
+            _show(dataset_here)
+            _warn_of_rows(dataset_here)
         work.remove()
     return manifest
 

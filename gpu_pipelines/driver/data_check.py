@@ -42,9 +42,7 @@ def _look(compiled: Compiled, values: Values) -> Look:
 
     look = Look()
     for settings in _data_of(compiled, values):
-        found = look_at_sources(settings)
-        look.problems += found.problems
-        look.unseen += found.unseen
+        look.add(look_at_sources(settings))
     for line in look.unseen:
         print(f"note: {line} The step that reads it checks it.", file=sys.stderr)
     return look

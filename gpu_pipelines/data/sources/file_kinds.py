@@ -9,15 +9,13 @@ from collections.abc import Sequence
 
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources import compression
-from gpu_pipelines.data.sources.files import Dialect, SourceFile, format_of, has_no_suffix
+from gpu_pipelines.data.sources.files import Dialect, SourceFile, format_of, has_no_suffix, is_json
 from gpu_pipelines.data.sources.json_list import begins_a_list
 from gpu_pipelines.data.sources.listing import shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, as_damaged, text_of
 from gpu_pipelines.tasks.formats import FORMATS
 
 _BYTES_LOOKED_AT = 1 << 16
-#: Rows, one to a line or in a list; or anything else.
-_JSON = (".json", ".json.gz", ".json.zst", ".json.bz2", ".json.xz")
 DELIMITERS = (",", ";", "\t", "|")
 
 
@@ -42,7 +40,7 @@ def kinds_of(
     kinds = {}
     for name in names:
         kinds[name] = format_of(name)
-        tells_nothing = has_no_suffix(name) or name.lower().endswith((".zip", *_JSON) if named else ".zip")
+        tells_nothing = has_no_suffix(name) or name.lower().endswith(".zip") or (named and is_json(name))
         if kinds[name] is None and tells_nothing:
             group = re.sub("[0-9]+", "0", name)
             if group not in alike:

@@ -97,8 +97,18 @@ def format_of(name: str) -> str | None:
 
 def has_no_suffix(name: str) -> bool:
     """Whether a name tells nothing, as those that distributed programs write (`part-00000`, `part-00000.gz`)."""
+    return not _suffix_within(name)
+
+
+def is_json(name: str) -> bool:
+    """Whether a name says JSON: rows, one to a line or in a list, or anything else."""
+    return _suffix_within(name) == ".json"
+
+
+def _suffix_within(name: str) -> str:
+    """The suffix of what a compressed file holds, or of a file that is not."""
     path = PurePosixPath(name.lower())
-    return not (PurePosixPath(path.stem) if path.suffix in _COMPRESSIONS else path).suffix
+    return (PurePosixPath(path.stem) if path.suffix in _COMPRESSIONS else path).suffix
 
 
 def is_tab_separated(name: str) -> bool:
