@@ -17,6 +17,7 @@ from gpu_pipelines.errors import ProcessFailedError, as_data
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
 ROOT = "gs://bucket/root"
 FROM = "Nov 22 09:00:00 vm google_metadata_script_runner[900]: startup-script: "
@@ -94,6 +95,33 @@ def test_what_a_vm_cannot_do_is_refused_before_anything_is_sent(
     done = command(*ON_A_VM, *arguments)
     assert (done.status, done.out) == (2, "")
     assert told in done.err
+    assert compute_api.instances == []
+
+
+OF_A_CLUSTER = """
+from kfp import dsl, kubernetes
+
+
+@dsl.component(base_image="python:3.11")
+def read():
+    pass
+
+
+@dsl.pipeline(name="of-a-cluster")
+def of_a_cluster():
+    step = read()
+    kubernetes.use_secret_as_env(step, "keys", {"token": "TOKEN"})
+    kubernetes.empty_dir_mount(step, "shared", "/dev/shm", "Memory", "1Gi")
+"""
+
+
+def test_a_secret_of_a_cluster_is_refused_before_a_vm_is_there(compute_api: ComputeApi, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(OF_A_CLUSTER)
+    arguments = [part for part in ON_A_VM if part not in ("-p", "source=sample:digits", "epochs=2")]
+    arguments[arguments.index(PIPELINE)] = str(tmp_path / "own.py")
+    done = command(*arguments)
+    assert (done.status, done.out) == (2, "")
+    assert "Only Kubernetes has the variable TOKEN of the secret keys (read).\n" in done.err
     assert compute_api.instances == []
 
 

@@ -295,6 +295,61 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
     assert not (tmp_path / "runs").exists()
 
 
+ON_A_CLUSTER = """
+from kfp import dsl, kubernetes
+
+
+@dsl.component(base_image="python:3.11")
+def read() -> str:
+    import os
+    from pathlib import Path
+
+    return os.environ["TOKEN"] + Path(os.environ["CLAIM"], "word").read_text()
+
+
+@dsl.pipeline(name="on-a-cluster")
+def on_a_cluster() -> str:
+    step = read()
+    kubernetes.use_secret_as_env(step, "keys", {"token": "TOKEN"})
+    kubernetes.use_secret_as_env(step, "more-keys", {"token": "OTHER_TOKEN"}, optional=True)
+    kubernetes.use_config_map_as_env(step, "places", {"claim": "CLAIM"})
+    kubernetes.mount_pvc(step, "words", "FOLDER")
+    kubernetes.empty_dir_mount(step, "shared", "/dev/shm", "Memory", "1Gi")
+    return step.output
+
+
+@dsl.pipeline(name="with-a-claim")
+def with_a_claim():
+    claim = kubernetes.CreatePVC(pvc_name="words", access_modes=["ReadWriteOnce"], size="1Gi")
+    read().after(claim)
+"""
+
+
+def test_what_a_cluster_gives_a_step_has_to_be_here(tmp_path: Path) -> None:
+    """A secret was not there in the middle of the run, and a claim was a container that no engine finds."""
+    claim = tmp_path / "claim"
+    (tmp_path / "own.py").write_text(ON_A_CLUSTER.replace("FOLDER", str(claim)))
+    done = command("run", "own.py:on_a_cluster", cwd=tmp_path)
+    assert done.status == 2
+    for message in (
+        "read has the variable TOKEN of the secret keys on Kubernetes, which is not here. Set it: export TOKEN=…",
+        "read has the variable CLAIM of the ConfigMap places on Kubernetes",
+        f"read has the volume claim words at {claim} on Kubernetes, which is not here. Make the folder",
+    ):
+        assert message in done.err
+    assert "OTHER_TOKEN" not in done.err
+    assert "/dev/shm" not in done.err
+    claim.mkdir()
+    (claim / "word").write_text("b")
+    there = {"TOKEN": "a", "CLAIM": str(claim)}
+    done = command("run", "own.py:on_a_cluster", cwd=tmp_path, environment=there)
+    assert done.status == 0, done.err
+    assert newest_run(tmp_path)["outputs"] == {"Output": "ab"}
+    done = command("run", "own.py:with_a_claim", cwd=tmp_path)
+    assert done.status == 2
+    assert "createpvc makes or deletes a volume claim, and no Kubernetes is here." in done.err
+
+
 def test_parameters_are_checked_by_their_types_and_by_the_components_that_take_them(tmp_path: Path) -> None:
     done = command("run", f"{MINE}:mine", "-p", "steps=many", "-p", "txet=a", cwd=tmp_path)
     assert "steps takes a whole number (at most 2^53); got 'many'." in done.err

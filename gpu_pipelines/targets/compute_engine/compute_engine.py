@@ -16,6 +16,7 @@ from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import preemption_variables
 from gpu_pipelines.targets.cloud import told_left_out
 from gpu_pipelines.targets.compiled import compiled, documents_of
+from gpu_pipelines.targets.local.cluster_parts import require_no_cluster
 from gpu_pipelines.targets.local.own import require_no_container
 from gpu_pipelines.targets.local.target import LocalTarget
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Request, Submission, Values
@@ -224,6 +225,7 @@ class ComputeEngine(LocalTarget, Target):
         if request.is_own:
             own = own_pipeline(request.pipeline)
             require_no_container(own.steps)
+            require_no_cluster(own.steps, own.documents)
             name, spec, built = own.name, own.spec, None
         else:
             own, name, built, pipeline = None, request.pipeline, None, load_pipeline(request.pipeline)

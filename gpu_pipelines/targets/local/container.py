@@ -1,7 +1,8 @@
 """Runs the command of a container component here: in a container, with the files of the run at their own paths.
 
-`python -m gpu_pipelines.targets.local.container --instead-of X --input JSON [--image IMAGE] [--env NAME]… -- COMMAND…`;
-without an image the command is a process of this machine. The input is KFP's executor input.
+`python -m gpu_pipelines.targets.local.container --instead-of X --input JSON [--image IMAGE] [--env NAME]…
+[--mount FOLDER]… -- COMMAND…`; without an image the command is a process of this machine. The input is KFP's executor
+input.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main(arguments: Sequence[str]) -> int:
     parser.add_argument("--input", type=json.loads)
     parser.add_argument("--image")
     parser.add_argument("--env", action="append", default=[])
+    parser.add_argument("--mount", action="append", default=[])
     options = parser.parse_args(arguments[:end])
     outputs = options.input.get("outputs", {})
     artifacts = {name: each["artifacts"] for name, each in outputs.get("artifacts", {}).items()}
@@ -42,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
         # Kubeflow makes the folders of outputs before a container starts.
         Path(place).parent.mkdir(parents=True, exist_ok=True)
     if options.image:
-        status = _run_in_container(options.image, command, options.env)
+        status = _run_in_container(options.image, command, options.env, options.mount)
     else:
         status = subprocess.run(command, check=False).returncode
     if status == 0:
@@ -52,18 +54,19 @@ def main(arguments: Sequence[str]) -> int:
     return status
 
 
-def _run_in_container(image: str, command: Sequence[str], variables: Sequence[str]) -> int:
+def _run_in_container(image: str, command: Sequence[str], variables: Sequence[str], folders: Sequence[str]) -> int:
     """Runs a command in a container, of which nothing is left; returns its exit status.
 
     Args:
         image: the image.
         command: as KFP's runner gives it, which has put this machine's Python in the place of `python3`.
         variables: names of those that the container gets.
+        folders: which it finds at their own paths.
     """
     directory = Path(os.environ[RUN_DIRECTORY]).absolute()
     name = f"gpu-pipelines-{uuid.uuid4().hex[:16]}"
     command = [part.replace(sys.executable, "python3") for part in command]
-    started = in_container(image, command, directory, variables, name)
+    started = in_container(image, command, (str(directory), *folders), variables, name)
     # What is asked to end takes the container along, and is not killed in the middle of that.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
@@ -75,14 +78,14 @@ def _run_in_container(image: str, command: Sequence[str], variables: Sequence[st
 
 
 def in_container(
-    image: str, command: Sequence[str], directory: Path, variables: Sequence[str], container: str
+    image: str, command: Sequence[str], folders: Sequence[str], variables: Sequence[str], container: str
 ) -> list[str]:
     """The command that runs another one in a container.
 
     Args:
         image: the image.
         command: what to run in place of its entrypoint; empty for that.
-        directory: of the run, which is mounted at its own path; the paths of outputs may be relative to where we are.
+        folders: of the run, and others, mounted at their own paths; those of outputs may be relative to where we are.
         variables: names of those that the container gets.
         container: name of the container, which stays: an engine that removes it at its end may not tell how that was.
     """
@@ -90,8 +93,8 @@ def in_container(
     # What it leaves is to be whoever's run it is; a rootless podman sees to that itself.
     owner = [] if engine.endswith("podman") and os.getuid() else ["--user", f"{os.getuid()}:{os.getgid()}"]
     given = [part for name in variables for part in ("--env", name)]
-    mounted = ["--volume", f"{directory}:{directory}", "--workdir", str(Path.cwd())]
-    entry = ["--entrypoint", command[0]] if command else []
+    mounted = [part for folder in folders for part in ("--volume", f"{folder}:{folder}")]
+    entry = ["--workdir", str(Path.cwd()), *(["--entrypoint", command[0]] if command else [])]
     return [engine, "run", "--name", container, *owner, *given, *mounted, *entry, image, *command[1:]]
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import INPUT_STATE
+from gpu_pipelines.targets.local.cluster_parts import ClusterPart, cluster_parts, problems_without_cluster
 from gpu_pipelines.targets.local.container import ENGINES
 from gpu_pipelines.targets.local.state import state_of_own
 from gpu_pipelines.targets.local.target import LocalTarget
@@ -81,16 +82,20 @@ def for_this_machine(
         may_install: whether a step may install what it says: this environment is there for the run alone.
 
     Raises:
-        UserError: lists the packages that are missing, and the containers for which there is no engine.
+        UserError: lists the packages that are missing, the containers for which there is no engine, and what steps
+            would get from a cluster.
     """
     made = [copy.deepcopy(dict(each)) for each in documents]
     spec = made[0]
     problems: dict[str, None] = {}
     for step in steps_in(spec):
         container, key, label = copy.deepcopy(step.container), f"comp-{step.name}", f"exec-{step.name}"
-        if _is_container(container):
+        parts = cluster_parts(step, made)
+        if lacking := problems_without_cluster(step, parts):
+            problems.update(dict.fromkeys(lacking))
+        elif _is_container(container):
             problems.update(dict.fromkeys(_problems_of_container(step, containers)))
-            _wrap(container, containers)
+            _wrap(container, containers, parts)
         elif not may_install:
             problems.update(dict.fromkeys(_missing(step)))
             container["command"] = _without_installation(container.get("command", []))
@@ -165,13 +170,15 @@ def _problems_of_container(step: Step, containers: bool) -> list[str]:
     return []
 
 
-def _wrap(container: dict[str, Any], containers: bool) -> None:
+def _wrap(container: dict[str, Any], containers: bool, parts: Sequence[ClusterPart]) -> None:
     """Lets a step start its container, or its command, by a program of ours.
 
     KFP's runner of processes takes commands alone in which its own executor is named.
     """
     image = ["--image", container.get("image", "")] if containers else []
-    variables = [part for each in container.get("env", []) for part in ("--env", each["name"])]
+    names = [*(each["name"] for each in container.get("env", [])), *(part.name for part in parts if not part.is_folder)]
+    variables = [part for name in names for part in ("--env", name)]
+    mounted = [word for part in parts if part.is_folder and part.is_here for word in ("--mount", part.name)]
     command = [*container.get("command", []), *container.get("args", [])]
     container["command"] = [
         "python3",
@@ -183,6 +190,7 @@ def _wrap(container: dict[str, Any], containers: bool) -> None:
         "{{$}}",
         *image,
         *variables,
+        *mounted,
         "--",
     ]
     container["args"] = command

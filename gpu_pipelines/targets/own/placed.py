@@ -165,7 +165,7 @@ def place_steps(
             one of this project.
     """
     # Executors get the names of steps, which may be those that others had before.
-    of_authors = copy.deepcopy(_executors(documents[1])) if len(documents) > 1 else {}
+    of_authors = copy.deepcopy(executors_on_kubernetes(documents[1])) if len(documents) > 1 else {}
     steps = steps_in(documents[0])
     placed = [step for step in steps if step.name in plans or (step.is_ours and not step.has_accelerators)]
     kept = _names_kept(documents[0], placed)
@@ -307,7 +307,7 @@ def _take_over_platform(
     of_author: Mapping[str, Any],
 ) -> None:
     """The same for what is for Kubernetes."""
-    of_target = _executors(alone[0]).get(label, {}) if alone else {}
+    of_target = executors_on_kubernetes(alone[0]).get(label, {}) if alone else {}
     if not (of_author or of_target):
         return
     if len(documents) == 1:
@@ -316,11 +316,11 @@ def _take_over_platform(
     for name in of_target.keys() & of_author.keys():
         if isinstance(of_target[name], list):
             merged[name] = [*of_target[name], *(each for each in of_author[name] if each not in of_target[name])]
-    _executors(documents[1])[new_label] = merged
+    executors_on_kubernetes(documents[1])[new_label] = merged
 
 
-def _executors(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What a document for Kubernetes says of each executor."""
+def executors_on_kubernetes(document: Mapping[str, Any]) -> dict[str, Any]:
+    """What a document for Kubernetes says of each executor: `KubernetesExecutorConfig` of kfp-kubernetes."""
     found: dict[str, Any] = document.get("platforms", {})
     for name in ("kubernetes", "deploymentSpec", "executors"):
         found = found.setdefault(name, {})
@@ -337,5 +337,5 @@ def drop_unused(documents: Sequence[dict[str, Any]]) -> None:
     executors = spec["deploymentSpec"]["executors"]
     spec["deploymentSpec"]["executors"] = {label: executors[label] for label in sorted(labels)}
     if len(documents) > 1:
-        for label in _executors(documents[1]).keys() - labels:
-            del _executors(documents[1])[label]
+        for label in executors_on_kubernetes(documents[1]).keys() - labels:
+            del executors_on_kubernetes(documents[1])[label]

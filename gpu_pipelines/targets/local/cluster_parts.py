@@ -1,0 +1,113 @@
+"""What a step of one's own gets from Kubernetes, and a machine without it may lack: variables and volumes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.own.placed import Step, executors_on_kubernetes
+
+#: The settings of kfp-kubernetes (`kubernetes_executor_config.proto`) that set variables, and what these come from.
+_VARIABLES = {"secretAsEnv": "secret", "configMapAsEnv": "configMap"}
+#: Those that mount a folder.
+_VOLUMES = {
+    "secretAsVolume": "secret",
+    "configMapAsVolume": "configMap",
+    "pvcMount": "pvc",
+    "genericEphemeralVolume": "volume",
+    "emptyDirMounts": "volume",
+}
+_CALLED = {"secret": "secret", "configMap": "ConfigMap", "pvc": "volume claim", "volume": "volume"}
+#: KFP's components CreatePVC and DeletePVC: the cluster does what these images are named after.
+_STUBS = "argostub/"
+
+
+@dataclass(frozen=True)
+class ClusterPart:
+    """A variable or a folder that a cluster gives a step.
+
+    Attributes:
+        name: of the variable, or the path of the folder.
+        kind: of what it comes from: a key of `_CALLED`.
+        origin: what that is called; empty where a run alone knows it.
+        is_folder: whether it is a folder.
+        is_optional: whether the step starts without it.
+    """
+
+    name: str
+    kind: str
+    origin: str
+    is_folder: bool
+    is_optional: bool
+
+    @property
+    def is_here(self) -> bool:
+        """Whether this machine has it: a variable of the environment, or a folder at the same path."""
+        return Path(self.name).is_dir() if self.is_folder else self.name in os.environ
+
+    def __str__(self) -> str:
+        of = f"{_CALLED[self.kind]} {self.origin}".strip()
+        return f"the {of} at {self.name}" if self.is_folder else f"the variable {self.name} of the {of}"
+
+
+def cluster_parts(step: Step, documents: Sequence[dict[str, Any]]) -> list[ClusterPart]:
+    """The variables and folders that a step of a compiled pipeline gets from a cluster; this project's steps need none.
+
+    Args:
+        step: the step.
+        documents: of the compiled file: the pipeline, and what is for Kubernetes where there is such.
+    """
+    if len(documents) == 1 or step.is_ours:
+        return []
+    settings = executors_on_kubernetes(documents[1]).get(step.spec["executorLabel"], {})
+    found = []
+    for key, kind in _VARIABLES.items():
+        for each in settings.get(key, []):
+            names = [pair["envVar"] for pair in each.get("keyToEnv", [])]
+            found += [ClusterPart(name, kind, _name(each, kind), False, each.get("optional", False)) for name in names]
+    for key, kind in _VOLUMES.items():
+        for each in settings.get(key, []):
+            found.append(ClusterPart(each["mountPath"], kind, _name(each, kind), True, each.get("optional", False)))
+    return found
+
+
+def problems_without_cluster(step: Step, parts: Sequence[ClusterPart]) -> list[str]:
+    """What a step needs of a cluster and this machine has not, each with what to do about it."""
+    if step.container.get("image", "").startswith(_STUBS):
+        return [
+            f"{step.name} makes or deletes a volume claim, and no Kubernetes is here. Pass files as artifacts, or "
+            "mount a claim by its name, for which a folder can stand here."
+        ]
+    return [
+        f"{step.name} has {part} on Kubernetes, which is not here. "
+        + ("Make the folder, with what the step finds there." if part.is_folder else f"Set it: export {part.name}=…")
+        for part in parts
+        if not (part.is_here or part.is_optional)
+    ]
+
+
+def require_no_cluster(steps: Sequence[Step], documents: Sequence[dict[str, Any]]) -> None:
+    """Checks that no step gets secrets, settings or claims of a cluster, as where the run has none of the user's.
+
+    Raises:
+        UserError: lists them.
+    """
+    found = [
+        f"{part} ({step.name})"
+        for step in steps
+        for part in cluster_parts(step, documents)
+        if part.kind != "volume" and not part.is_optional
+    ]
+    if found:
+        raise UserError(
+            f"Only Kubernetes has {', '.join(found)}.", "Use --target kubeflow, or leave these settings out."
+        )
+
+
+def _name(setting: Mapping[str, Any], kind: str) -> str:
+    parameter = setting.get(f"{kind}NameParameter", {}).get("runtimeValue", {}).get("constant", "")
+    return str(setting.get(f"{kind}Name") or setting.get("constant") or parameter)
