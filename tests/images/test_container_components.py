@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.images]
 
 IMAGE = os.environ.get("IMAGE", STEPS_IMAGE)
 PIPELINE = f'''
-from kfp import dsl
+from kfp import dsl, kubernetes
 from gpu_pipelines.components import prepare_data
 
 ROWS = """
@@ -60,6 +60,20 @@ def contained(count: int = 300) -> str:
     return told(word=made.outputs["word"], files=counted.outputs["files"]).output
 
 
+@dsl.container_component
+def look(seen: dsl.OutputPath(str)):
+    script = 'printf "%s, %s" "$TOKEN" "$(cat "$0/word")" > "$1"'
+    return dsl.ContainerSpec("{IMAGE}", ["sh", "-c", script], ["FOLDER", seen])
+
+
+@dsl.pipeline(name="on-a-cluster")
+def on_a_cluster() -> str:
+    looked = look()
+    kubernetes.use_secret_as_env(looked, "keys", {{"token": "TOKEN"}})
+    kubernetes.mount_pvc(looked, "words", "FOLDER")
+    return looked.outputs["seen"]
+
+
 @dsl.pipeline(name="leaving")
 def leaving(status: int = 3, seconds: int = 0):
     leave(status=status, seconds=seconds)
@@ -92,6 +106,18 @@ def test_steps_in_containers_pass_on_data_and_values_among_those_of_this_project
     assert containers() == before
     again = gpu_pipelines("run", "contained.py:contained", "--cache", cwd=folder, apart=True)
     assert "make-rows: reused" in again.out
+
+
+def test_a_container_gets_the_variables_and_folders_that_it_has_on_a_cluster(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = tmp_path_factory.mktemp("claim")
+    (claim / "word").write_text("a word")
+    monkeypatch.setenv("TOKEN", "two words")
+    (folder / "contained.py").write_text(PIPELINE.replace("FOLDER", str(claim)))
+    done = gpu_pipelines("run", "contained.py:on_a_cluster", cwd=folder, apart=True)
+    assert done.status == 0, done.out + done.err
+    assert newest_run(folder)["outputs"] == {"Output": "two words, a word"}
 
 
 def test_a_container_that_fails_fails_its_step(folder: Path) -> None:
