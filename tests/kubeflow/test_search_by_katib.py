@@ -15,6 +15,7 @@ import pytest
 from driver import CompiledFile
 from kubernetes_api.experiments import problems_of_experiment
 from kubernetes_api.server import KATIB, TRAINER, KubernetesApi
+from kubernetes_api.train_jobs import behind_a_shell
 from step_on_nodes import WORKFLOW, spec_on, until
 
 from gpu_pipelines.accelerators import plan
@@ -76,8 +77,17 @@ def test_an_experiment_is_what_its_study_says(tmp_path: Path) -> None:
     assert made["metadata"]["ownerReferences"] == [WORKFLOW], "it is deleted with the run"
     trial = made["spec"]["trialTemplate"]["trialSpec"]
     assert (trial["kind"], trial["spec"]["trainer"]["numNodes"]) == ("TrainJob", 2)
-    assert "--momentum=${trialParameters.momentum}" in trial["spec"]["trainer"]["command"]
+    assert "--momentum=${trialParameters.momentum}" in trial["spec"]["trainer"]["command"][-1]
     assert made["spec"]["trialTemplate"]["primaryPodLabels"]["batch.kubernetes.io/job-completion-index"] == "0"
+
+
+def test_the_words_of_a_trial_are_kept_by_the_shell_that_katib_puts_before_it(tmp_path: Path) -> None:
+    folder = tmp_path / "my study; echo $HOME"
+    command = behind_a_shell(command_of_trial(study_of(), str(folder)), tmp_path / "log")
+    ended = subprocess.run([command[0], command[1], command[2].replace("python3", sys.executable)])
+    assert ended.returncode == 1, "the trial's own status"
+    assert f"{folder} is not a study" in (tmp_path / "log").read_text()
+    assert not (tmp_path / "log.pid").exists(), "Katib takes it for complete"
 
 
 def test_what_katib_would_refuse_is_seen_here(tmp_path: Path) -> None:

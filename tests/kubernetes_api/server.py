@@ -201,6 +201,7 @@ class _Handler(JsonHandler):
         """A TrainJob that Katib creates."""
         job = self._train_job(manifest)
         self.api.jobs[job.name] = job
+        job.is_trial = True
         job.start()
         return job
 

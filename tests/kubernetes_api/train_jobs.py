@@ -14,6 +14,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +101,8 @@ class TrainJob:
         self.preempted: set[int] = set()
         #: Whether there are no nodes for it.
         self.waits = False
+        #: Whether Katib reads the log of rank 0.
+        self.is_trial = False
         self.deleted = False
         self.over_deadline = False
 
@@ -123,8 +127,12 @@ class TrainJob:
 
     def _begin(self, rank: int) -> subprocess.Popen[bytes]:
         command = self.pod["spec"]["containers"][0]["command"]
+        if self.is_trial and rank == 0:
+            command = behind_a_shell(command, self.log(0))
         with self.log(rank).open("ab") as log:
-            return subprocess.Popen(command, env=self._variables[rank], stdout=log, stderr=log)
+            return subprocess.Popen(
+                command, env=self._variables[rank], stdout=log, stderr=log, start_new_session=self.is_trial
+            )
 
     def _value(self, variable: dict[str, Any]) -> str:
         if "value" in variable:
@@ -147,6 +155,11 @@ class TrainJob:
                 self.stop()
                 return
             time.sleep(0.1)
+        if self.is_trial:
+            # What is left in a container goes with its main process.
+            for process in self._nodes:
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
 
     def stop(self) -> None:
         """Tells the nodes that run to stop."""
@@ -245,6 +258,12 @@ class TrainJob:
         if rank in self.preempted:
             pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
         return pod
+
+
+def behind_a_shell(command: Sequence[str], log: Path) -> list[str]:
+    """What Katib's webhook makes of the command of rank 0 (`wrapWorkerContainer` of pkg/webhook/v1beta1/pod)."""
+    shell, words = (command[:2], command[2:]) if command[:2] == ["sh", "-c"] else (["sh", "-c"], command)
+    return [*shell, " ".join([*words, f"1>{log} 2>&1", "&&", f"echo completed > {log}.pid"])]
 
 
 def _pod(manifest: dict[str, Any], runtime: dict[str, Any]) -> dict[str, Any]:

@@ -5,6 +5,7 @@ Types: Experiment of kubeflow.org/v1beta1 (`kubeflow-katib-api`).
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +16,9 @@ from gpu_pipelines.tuning.service.study import ServiceStudy
 
 #: What a node of a trial runs, before its arguments.
 _TRIAL = ("python3", "-m", "gpu_pipelines.tuning.service.trial")
+#: Katib puts what rank 0 runs behind a shell, word by word as it is, unless that is a script already; and a shell that
+#: waits for a program does not tell it to stop (`wrapWorkerContainer` of its webhook).
+_SCRIPT = "{{ trap 'kill $trial; wait $trial' TERM; {} & trial=$!; wait $trial; }}"
 #: The name of the trial among Katib's parameters, and where that comes from.
 _NAME, _FROM = "trialName", "${trialSpec.Name}"
 #: Conditions in GJSON, by which Katib sees how a TrainJob has ended.
@@ -26,7 +30,8 @@ _RANK_0 = {"batch.kubernetes.io/job-completion-index": "0", "jobset.sigs.k8s.io/
 def command_of_trial(study: ServiceStudy, place: str) -> list[str]:
     """What each trial of a study runs, whose folder is at a place; Katib fills in the values."""
     values = [f"--{each}=${{trialParameters.{each}}}" for each in study.request.space.names]
-    return [*_TRIAL, "--study", place, "--trial", f"${{trialParameters.{_NAME}}}", *values]
+    program = [*_TRIAL, "--study", place, "--trial", f"${{trialParameters.{_NAME}}}", *values]
+    return ["sh", "-c", _SCRIPT.format(shlex.join(program))]
 
 
 def experiment_of(job: JobRequest, study: ServiceStudy, runtime_kind: str) -> dict[str, Any]:
