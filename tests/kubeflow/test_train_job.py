@@ -12,6 +12,7 @@ import pytest
 from conftest import storage_emulator, write_photos
 from kubernetes_api.server import KubernetesApi
 from kubernetes_api.train_jobs import TrainJob
+from kubernetes_api.types import is_label
 from step_on_nodes import NEEDS, WORKFLOW, command_of, output_of, run, spec_on, start, until
 
 from gpu_pipelines.targets.kubeflow.exchange import with_executor_input
@@ -220,6 +221,12 @@ def test_a_deadline_ends_the_step(
 def test_without_hours_a_train_job_ends_after_a_week(spec: TrainJobSpec) -> None:
     made = manifest_of(JobRequest("x", replace(spec, hours=DEFAULT_HOURS), [], {}), "TrainingRuntime")
     assert made["spec"]["activeDeadlineSeconds"] == 7 * 24 * 3600
+
+
+def test_a_step_with_a_long_name_of_its_own_has_labels_that_kubernetes_takes(spec: TrainJobSpec) -> None:
+    name = "trains-the-model-of-the-department-that-reads-letters-of-clients-at-night"
+    made = manifest_of(JobRequest("x", replace(spec, step=name), [], {}), "TrainingRuntime")
+    assert [each for each in made["metadata"]["labels"].values() if not is_label(each)] == []
 
 
 def test_a_step_that_is_told_to_stop_deletes_its_train_job(

@@ -16,6 +16,7 @@ from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSp
 NODE = "node"
 #: Labels by which the TrainJobs of a step are found: the run, as Kubeflow Pipelines labels its pods, and the step.
 RUN_LABEL, STEP_LABEL = "pipeline/runid", "app.kubernetes.io/instance"
+_LONGEST_LABEL = 63
 #: Who may change these fields of the runtime, for the record.
 _MANAGER = "gpu-pipelines/kubeflow"
 #: The user of the image of the steps, to whose group the files of a claim are given where its driver does that.
@@ -42,7 +43,7 @@ def metadata_of(job: JobRequest) -> dict[str, Any]:
     """Name, labels and owner of a job."""
     all_labels = {
         "app.kubernetes.io/managed-by": "gpu-pipelines",
-        "app.kubernetes.io/component": job.spec.step,
+        "app.kubernetes.io/component": job.spec.step[:_LONGEST_LABEL].rstrip("-"),
         **job.labels,
         **({QUEUE_LABEL: job.spec.queue} if job.spec.queue else {}),
     }
