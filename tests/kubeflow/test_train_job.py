@@ -132,6 +132,21 @@ def test_a_step_whose_pod_is_replaced_goes_on_with_its_train_job(
     assert kubernetes_api.created == [job], "there is one TrainJob only"
 
 
+def test_a_training_outlives_a_control_plane_that_does_not_answer(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    process = start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c", "wait"))
+    until(lambda: (claim / "c" / "0").exists() and (claim / "c" / "1").exists())
+    kubernetes_api.unavailable = 10
+    until(lambda: kubernetes_api.unavailable == 0 or process.poll() is not None)
+    (job,) = kubernetes_api.created
+    assert job.runs
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, out + err
+    assert "the control plane is being upgraded; it is waited for" in out
+
+
 def test_an_elastic_step_is_done_when_rank_0_is_whatever_the_others_do(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ class KubernetesApi:
         scarce: what the autoscaler says of nodes that there are none of, by their GPU and `spot` or `standard`.
         rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
         refused: what was not allowed.
+        unavailable: how many looks at a job are still to be answered with 503.
     """
 
     kubeconfig: Path
@@ -66,6 +67,7 @@ class KubernetesApi:
     scarce: dict[str, str] = field(default_factory=dict)
     rules: list[dict[str, Any]] | None = None
     refused: list[str] = field(default_factory=list)
+    unavailable: int = 0
 
     def allows(self, verb: str, group: str, resource: str) -> bool:
         """Whether a rule allows a request."""
@@ -116,6 +118,9 @@ class _Handler(JsonHandler):
             return
         if jobs and jobs[1] not in self.api.apis:
             self._missing("api", jobs[1])
+        elif jobs and jobs[3] and self.api.unavailable:
+            self.api.unavailable -= 1
+            self._refuse(503, "ServiceUnavailable", "the control plane is being upgraded")
         elif jobs and not jobs[3]:
             items = self._labelled(jobs[2], query["labelSelector"])
             self.send(200, {"apiVersion": "v1", "kind": "List", "items": items})

@@ -9,6 +9,7 @@ import os
 import re
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,13 +17,17 @@ from http import HTTPStatus
 from typing import Any, Protocol
 
 from gpu_pipelines.distributed.signals import Signalled
-from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UserError
+from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UnavailableError, UserError
 from gpu_pipelines.network_errors import error_of_status
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 #: Set by Kubeflow Pipelines in the pods of its steps.
 _POD_NAME = "KFP_POD_NAME"
 _SECONDS_BETWEEN_STREAMS = 2.0
+_MOST_MISSES = 5
+#: For how long a cluster is waited for that does not answer: the nodes compute on while its control plane is upgraded,
+#: which takes minutes where it is in one zone.
+_PATIENCE = 1800.0
 
 
 @dataclass(frozen=True)
@@ -131,6 +136,33 @@ class LogFollower:
             self._over.wait(_SECONDS_BETWEEN_STREAMS)
 
 
+class Misses:
+    """Looks at a job that told nothing, one after another.
+
+    Args:
+        say: takes a line.
+    """
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._count, self._since = say, 0, 0.0
+
+    def forget(self) -> None:
+        """A look has told something."""
+        self._count = 0
+
+    def add(self, error: UserError) -> None:
+        """A look has ended in an error, which is raised where there were too many."""
+        self._count += 1
+        if self._count == 1:
+            self._since = time.monotonic()
+        if self._count < _MOST_MISSES:
+            return
+        if not isinstance(error, UnavailableError) or time.monotonic() - self._since > _PATIENCE:
+            raise error
+        if self._count == _MOST_MISSES:
+            self._say(f"{error.problem}; it is waited for")
+
+
 def wait(
     jobs: Jobs,
     name: str,
@@ -154,19 +186,18 @@ def wait(
         Complete or Failed.
 
     Raises:
-        UserError: the cluster could not be reached several times in a row.
+        UserError: the cluster refused to tell several times in a row, or has not answered for half an hour.
         Interrupted: this process was interrupted.
     """
-    last, misses = "", 0
+    last, misses = "", Misses(say)
     while True:
         try:
-            state, misses = end() or jobs.state(name), 0
+            state = end() or jobs.state(name)
+            misses.forget()
         except (NoMachinesError, QuotaExceededError):
             raise
-        except UserError:
-            misses += 1
-            if misses >= 5:
-                raise
+        except UserError as error:
+            misses.add(error)
             state = last
         if state != last:
             say(f"{jobs.kind} {name}: {state.lower()}")
@@ -287,6 +318,8 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
     Raises:
         UserError: in place of every error of the SDK, of the API, or of the network.
     """
+    from urllib3.exceptions import HTTPError
+
     try:
         yield
     except UserError:
@@ -296,4 +329,7 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
         body = getattr(cause, "body", None)
         said = re.search(r'"message":\s*"((?:[^"\\]|\\.)*)"', str(body)) if body else None
         text = said[1] if said else (str(cause).splitlines() or [type(cause).__name__])[0]
-        raise error_of_status(getattr(cause, "status", None), f"{what} failed: {text[:500]}", remedy) from error
+        problem = f"{what} failed: {text[:500]}"
+        if isinstance(error, OSError) or isinstance(cause, (HTTPError, OSError)):
+            raise UnavailableError(problem, remedy) from error
+        raise error_of_status(getattr(cause, "status", None), problem, remedy) from error

@@ -13,6 +13,7 @@ import argparse
 import hashlib
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
+    Misses,
     connected,
     create_job,
     delete_job,
@@ -40,7 +42,6 @@ from gpu_pipelines.tuning.service.study import ServiceStudy
 KATIB_API = ("kubeflow.org", "v1beta1")
 _KIND = "Experiment"
 _INTERVAL = 10.0
-_MOST_MISSES = 5
 #: What is said of the trials, by the fields of an Experiment's status.
 _COUNTS = {
     "trialsRunning": "running",
@@ -128,17 +129,16 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
 
 def _followed(experiments: Experiments, name: str, study: ServiceStudy, records: Records, stopped: Signalled) -> str:
     """Waits for the end of an Experiment, or of the budget; why it has failed, or nothing."""
-    every, last, misses = float(os.environ.get(INTERVAL) or _INTERVAL), "", 0
+    every, last, misses = float(os.environ.get(INTERVAL) or _INTERVAL), "", Misses(partial(print, flush=True))
     price = Price(study.budget, study.dollars_per_hour, study.request.parallel)
     while True:
         try:
-            status, misses = experiments.status(name), 0
+            status = experiments.status(name)
             known = records.all()
             is_spent = price.is_spent(known) and not any(each.outcome == RUNNING for each in known)
-        except UserError:
-            misses += 1
-            if misses >= _MOST_MISSES:
-                raise
+            misses.forget()
+        except UserError as error:
+            misses.add(error)
             status, is_spent = {}, False
         counts = ", ".join(f"{status[field]} {said}" for field, said in _COUNTS.items() if status.get(field))
         if counts and counts != last:
