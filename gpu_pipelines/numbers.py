@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from decimal import Decimal
 from typing import Any
 
 LARGEST_WHOLE_NUMBER = 2**53  # KFP passes numbers as doubles
@@ -80,7 +81,12 @@ def shown_beside(value: float, other: float) -> str:
 
 
 def whole(value: Any) -> Any:
-    """A value, but of a number without a fraction a whole one: pandas makes floats of them where one is missing."""
+    """A value, but of a number without a fraction a whole one: pandas makes floats of them where one is missing.
+
+    A decimal number, which SQL writes with as many zeros as its type has digits, is left without them.
+    """
+    if isinstance(value, Decimal):
+        return int(value) if value == value.to_integral_value() else Decimal(f"{value:f}".rstrip("0"))
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -220,6 +221,14 @@ def test_whole_numbers_are_the_same_class_in_a_column_of_floats(tmp_path: Path) 
         pq.write_table(pa.table({"text": texts, "label": labels}), tmp_path / f"{name}.parquet")
     manifest = prepare_data(settings_of(tmp_path), tmp_path / "out")
     assert (manifest.labels, manifest.rows_kept) == (["0", "1"], 160)
+
+
+@pytest.mark.parametrize("kind", [pa.decimal128(38, 9), pa.decimal256(76, 38)])
+def test_numbers_of_sql_are_the_same_class_as_others(kind: pa.DataType, tmp_path: Path) -> None:
+    # What BigQuery has for NUMERIC and BIGNUMERIC, and Parquet files of other warehouses.
+    labels = pa.array([Decimal((0, 1, 20, "2.5")[number % 4]) for number in range(80)], kind)
+    pq.write_table(pa.table({"text": [f"row {n}" for n in range(80)], "label": labels}), tmp_path / "rows.parquet")
+    assert prepare_data(settings_of(tmp_path), tmp_path / "out").labels == ["0", "1", "2.5", "20"]
 
 
 def test_classes_that_are_no_classes_are_warned_of_in_two_lines(
