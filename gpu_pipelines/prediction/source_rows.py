@@ -11,6 +11,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from decimal import Decimal
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,7 @@ from gpu_pipelines.data.text.sources import (
 )
 from gpu_pipelines.data.units.parallel import batches
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.numbers import whole
 from gpu_pipelines.prediction.settings import RowsToPredict
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Inputs
 from gpu_pipelines.tasks.formats import BESIDE, BESIDE_CHATS, FORMATS, INPUT, INSTRUCTED, SYSTEM, TOOLS
@@ -186,7 +188,8 @@ class RowSource:
         return Problem(NO_IMAGE, f"the column {column!r} has no image"), None
 
     def _numbers(self, row: Mapping[str, Any]) -> tuple[Any, Any]:
-        values: Any = {name: row.get(name) for name in self._inputs.columns}
+        found = {name: row.get(name) for name in self._inputs.columns}
+        values: Any = {name: float(each) if isinstance(each, Decimal) else each for name, each in found.items()}
         if self.columns[0] == self._inputs.field not in self._inputs.columns:
             values = row.get(self._inputs.field)
             try:
@@ -283,6 +286,8 @@ def characters(value: Any) -> int:
 
 def _key(value: Any) -> Any:
     """A key as JSON has it: numbers and truth values as they are, everything else as text; None for none."""
+    if isinstance(value, Decimal):
+        value = whole(value)
     if value is None or value != value or isinstance(value, (bool, int)):
         return None if value is None or value != value else value
     if isinstance(value, float):

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import tarfile
+from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -242,6 +243,16 @@ def test_numbers_that_are_missing_are_rejected_and_texts_of_csv_are_read(model: 
         [row["prediction"] for row in written(tmp_path / "same")],
         [row["prediction"] for row in written(tmp_path / "out")],
     )
+
+
+def test_decimal_numbers_of_sql_are_numbers_in_keys_and_instances(model: Any, tmp_path: Path) -> None:
+    # What BigQuery has for NUMERIC.
+    numbers = pa.array(map(Decimal, ("0", "20", "2.5")), pa.decimal128(38, 9))
+    pq.write_table(pa.table({"size": numbers, "age": numbers, "id": numbers}), tmp_path / "rows.parquet")
+    predicted(model("regression"), tmp_path / "rows.parquet", tmp_path / "out", key_column="id")
+    assert [row["key"] for row in written(tmp_path / "out")] == [0, 20, "2.5"]
+    predicted(model("regression"), tmp_path / "rows.parquet", tmp_path / "out")
+    assert written(tmp_path / "out")[2]["instance"] == {"values": {"size": 2.5, "age": 2.5}}
 
 
 def test_a_column_that_a_model_of_numbers_does_not_know_is_refused_in_sentences(model: Any) -> None:
