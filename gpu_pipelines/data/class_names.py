@@ -23,6 +23,8 @@ def class_in(value: Any, settings: PrepareSettings) -> str | Problem:
     """
     if isinstance(value, (list, dict)):
         return Problem("malformed row", f"the column {settings.label_column!r} holds a nested value ({_kind(value)})")
+    if isinstance(value, bytes):
+        return Problem("no label", f"the column {settings.label_column!r} holds bytes; give one of texts or numbers")
     value = whole(value)
     name = "" if value is None or value != value else str(value).strip()
     if not name:

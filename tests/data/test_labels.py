@@ -231,6 +231,13 @@ def test_numbers_of_sql_are_the_same_class_as_others(kind: pa.DataType, tmp_path
     assert prepare_data(settings_of(tmp_path), tmp_path / "out").labels == ["0", "1", "2.5", "20"]
 
 
+def test_labels_of_bytes_are_no_classes(tmp_path: Path) -> None:
+    labels = pa.array([b"ab"[number % 2 :][:1] for number in range(80)], pa.binary())
+    pq.write_table(pa.table({"text": [f"row {n}" for n in range(80)], "label": labels}), tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"no label \(first: rows.parquet:1: the column 'label' holds bytes"):
+        prepare_data(settings_of(tmp_path), tmp_path / "out")
+
+
 def test_classes_that_are_no_classes_are_warned_of_in_two_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
