@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import signal
@@ -13,7 +14,7 @@ from typing import Any
 
 import pytest
 from driver import CompiledFile
-from kubernetes_api.experiments import problems_of_experiment
+from kubernetes_api.experiments import Experiment, problems_of_experiment
 from kubernetes_api.server import KATIB, TRAINER, KubernetesApi
 from kubernetes_api.train_jobs import behind_a_shell
 from step_on_nodes import WORKFLOW, spec_on, until
@@ -158,6 +159,24 @@ def test_a_cluster_without_katib_is_told(katib: KubernetesApi, tmp_path: Path) -
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "The cluster has no Katib." in err
+
+
+def test_a_step_that_is_started_again_waits_for_the_end_of_its_former_experiment(
+    katib: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = begun(tmp_path, monkeypatch)
+    name = f"study-{hashlib.sha256(f'run-1 {study}'.encode()).hexdigest()[:10]}"
+    former = Experiment({**experiment(spec_on(tmp_path)), "metadata": {"name": name}}, lambda manifest: None)
+    former.deleted = True
+    katib.jobs[name] = former
+    process = launcher(katib, replace(spec_on(tmp_path), nodes=1), study, tmp_path / "job")
+    assert process.stdout
+    assert "is being deleted" in process.stdout.readline()
+    del katib.jobs[name]
+    until(lambda: katib.experiments)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, "2 trials, 2 at a time" in out) == (75, True), out + err
 
 
 @pytest.mark.slow

@@ -139,7 +139,8 @@ class Experiment:
         said = {"status": "True", "reason": "ExperimentMaxTrialsReached", "message": "it has reached the max trials"}
         conditions = [{"type": "Running", "status": "False" if is_over else "True"}]
         status["conditions"] = [*conditions, *([{"type": "Succeeded", **said}] if is_over else [])]
-        return {**self.manifest, "status": status}
+        ending = {"deletionTimestamp": "2026-11-21T10:30:00Z"} if self.deleted else {}
+        return {**self.manifest, "metadata": {**self.manifest["metadata"], **ending}, "status": status}
 
     def pods(self) -> list[dict[str, Any]]:
         """Those of its trials are theirs."""

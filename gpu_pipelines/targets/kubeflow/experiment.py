@@ -19,7 +19,7 @@ from typing import Any
 
 from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.signals import Signalled, noted
-from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.errors import Interrupted, NotFoundError, UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     Misses,
@@ -89,6 +89,19 @@ class Experiments:
             found = self._api.get_namespaced_custom_object(*self._place, name)
         return dict(found.get("status") or {})
 
+    def is_ending(self, name: str) -> bool:
+        """Whether an Experiment is being deleted, or is gone.
+
+        Raises:
+            UserError: the cluster cannot be reached.
+        """
+        try:
+            with service_errors(f"Looking at the Experiment {name}"):
+                found = self._api.get_namespaced_custom_object(*self._place, name)
+        except NotFoundError:
+            return True
+        return "deletionTimestamp" in found["metadata"]
+
     def delete(self, name: str) -> None:
         """Deletes an Experiment with its trials."""
         delete_job(self._api, self._place, _KIND, name)
@@ -115,7 +128,12 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
     run_name = os.environ.get(RUN, "")
     name = f"study-{hashlib.sha256(f'{run_name} {place}'.encode()).hexdigest()[:10]}"
     labels = {STEP_LABEL: name, **({RUN_LABEL: run_name} if run_name else {})}
-    is_new = experiments.create(JobRequest(name, spec, command_of_trial(study, place), labels), study)
+    job = JobRequest(name, spec, command_of_trial(study, place), labels)
+    while not (is_new := experiments.create(job, study)) and experiments.is_ending(name):
+        # A pod of this step that was interrupted has deleted it, and its trials save their state.
+        print(f"Experiment {name}: is being deleted; its end is waited for", flush=True)
+        if stopped.wait(_interval()):
+            raise Interrupted("the step was interrupted")
     told = f"{study.request.trials} trials, {study.request.parallel} at a time" if is_new else "is there, and goes on"
     print(f"Experiment {name}: {told}", flush=True)
     try:
@@ -129,7 +147,7 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
 
 def _followed(experiments: Experiments, name: str, study: ServiceStudy, records: Records, stopped: Signalled) -> str:
     """Waits for the end of an Experiment, or of the budget; why it has failed, or nothing."""
-    every, last, misses = float(os.environ.get(INTERVAL) or _INTERVAL), "", Misses(partial(print, flush=True))
+    last, misses = "", Misses(partial(print, flush=True))
     price = Price(study.budget, study.dollars_per_hour, study.request.parallel)
     while True:
         try:
@@ -152,8 +170,13 @@ def _followed(experiments: Experiments, name: str, study: ServiceStudy, records:
         if is_spent:
             print(f"Experiment {name}: the budget of {price.budget:g} dollars is spent", flush=True)
             return ""
-        if stopped.wait(every):
+        if stopped.wait(_interval()):
             raise Interrupted("the step was interrupted, and its Experiment is deleted")
+
+
+def _interval() -> float:
+    """Seconds between two looks at an Experiment."""
+    return float(os.environ.get(INTERVAL) or _INTERVAL)
 
 
 def experiments_here() -> Experiments:
