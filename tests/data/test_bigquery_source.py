@@ -324,6 +324,11 @@ def test_what_is_wrong_is_said(bigquery: BigQueryApi, monkeypatch: pytest.Monkey
     bigquery.fail_next("GET .*/tables/", 403, message=denied)
     assert f"may not be read: {denied}" in (said := problems_here(settings_of())[0])
     assert "roles/bigquery.dataViewer" in said
+    spent = "Custom quota exceeded: Your usage exceeded the custom quota for QueryUsagePerDay, which is set by you"
+    bigquery.fail_next("GET .*/tables/", 403, message=spent)
+    assert f"could not be read: {spent}" in (said := problems_here(settings_of())[0])
+    assert "billing_project" in said
+    assert "roles/" not in said, "no role helps"
     bigquery.fail_next("GRPC CreateReadSession", 403, message="request failed: the user does not have permission")
     with pytest.raises(UserError, match=r"may not be read: .*") as error:
         open_source(settings_of(), Path("unused"))

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import QuotaExceededError, UserError
 from gpu_pipelines.project_settings import VARIABLES
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # A job of Vertex AI has its project's number here, while its credentials name a project of Google's own:
 # google/cloud/aiplatform/initializer.py.
 _PROJECT_VARIABLES = (*VARIABLES["project"], "CLOUD_ML_PROJECT_ID")
+_QUOTA = re.compile(r"quota exceeded|exceeded\b.*\bquota", re.IGNORECASE)
 
 
 class BigQuery:
@@ -104,6 +106,10 @@ def as_bigquery_errors(what: str, wrong: tuple[str, str], needs: str, done: str 
     except api.NotFound as error:
         raise UserError(f"{what} does not exist: {first_line(error)}", "Check its name, and its location.") from None
     except (api.Forbidden, api.Unauthorized) as error:
+        # A quota that is used up is forbidden, too.
+        if _QUOTA.search(str(error)):
+            remedy = "Wait until it is renewed, raise it, or let another project pay: -p billing_project=…."
+            raise QuotaExceededError(f"{what} could not be {done}: {first_line(error)}", remedy) from None
         raise UserError(f"{what} may not be {done}: {first_line(error)}", f"It takes {needs}.") from None
     except api.BadRequest as error:
         raise UserError(f"{wrong[0]}: {first_line(error)}", wrong[1]) from None
