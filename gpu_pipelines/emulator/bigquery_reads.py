@@ -60,6 +60,9 @@ class ReadSessions:
         if wanted.data_format != types.DataFormat.ARROW:
             raise ApiError(501, "The emulator gives rows of BigQuery in the format ARROW alone.")
         options = wanted.read_options
+        if stored.is_filtered and not options.row_restriction:
+            text = f"request failed: Cannot query over {wanted.table} without a filter for partition elimination"
+            raise ApiError(400, text)
         rows = filtered(wanted.table, stored.rows, options.row_restriction)
         if unknown := [name for name in options.selected_fields if name not in rows.column_names]:
             text = f"request failed: The following selected fields do not exist in the table schema: {unknown[0]}"

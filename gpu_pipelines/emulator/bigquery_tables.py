@@ -39,6 +39,7 @@ class StoredTable:
         kind: TABLE or VIEW.
         streaming: rows that are still in the buffer of streamed rows; those are not counted in `numRows`.
         labels: of the table.
+        is_filtered: whether it is read with a filter on its partitions alone.
         created, changed: when it was made, and its rows written, milliseconds since 1970.
     """
 
@@ -47,6 +48,7 @@ class StoredTable:
     kind: str = "TABLE"
     streaming: int = 0
     labels: dict[str, str] = field(default_factory=dict)
+    is_filtered: bool = False
     created: int = field(default_factory=_now_ms)
     changed: int = field(default_factory=_now_ms)
 
@@ -192,6 +194,7 @@ class Tables:
             "location": "US",
             "type": stored.kind,
             "labels": stored.labels,
+            "requirePartitionFilter": stored.is_filtered,
         }
         if stored.streaming:
             told["streamingBuffer"] = {"estimatedRows": str(stored.streaming), "oldestEntryTime": "1700000000000"}

@@ -337,6 +337,10 @@ def test_what_is_wrong_is_said(bigquery: BigQueryApi, monkeypatch: pytest.Monkey
     found = open_source(settings_of(), Path("unused"))
     with pytest.raises(UserError, match=r"cannot be read any more: .*session expired"):
         rows_in(found)
+    bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(ROWS[:1]), is_filtered=True)
+    assert "is read with a filter on its partitions alone" in (said := problems_here(settings_of())[0])
+    assert "row_filter" in said
+    assert not problems_here(settings_of(row_filter="size = 0"))
     bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(ROWS[:1]), kind="VIEW")
     assert "is a view" in problems_here(settings_of())[0]
     monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", "nowhere.json")

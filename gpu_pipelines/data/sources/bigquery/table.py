@@ -38,17 +38,28 @@ class BigQueryTables(BigQueryRows):
 
     def require_readable(self, settings: PrepareSettings) -> None:
         """Asks BigQuery for the table's description, which costs nothing."""
-        described = _described(BigQuery(settings.billing_project), settings.source)
+        described = _readable(BigQuery(settings.billing_project), settings)
         settings.columns_of(names_of(described))
 
     def open(self, settings: PrepareSettings, scratch: Path) -> SourceFiles:
         bigquery = BigQuery(settings.billing_project)
-        table = _described(bigquery, settings.source)
+        table = _readable(bigquery, settings)
         with table_errors(bigquery, settings.source, settings.row_filter):
             return self.opened(bigquery, table, settings.source.removeprefix(_SCHEME), settings)
 
     def state(self, uri: str, billing_project: str) -> list[Any]:
         return state_of_table(BigQuery(billing_project), uri.removeprefix(_SCHEME))
+
+
+def _readable(bigquery: BigQuery, settings: PrepareSettings) -> Table:
+    """A table as BigQuery describes it; raises `UserError` where it would not be read so."""
+    table = _described(bigquery, settings.source)
+    if table.require_partition_filter and not settings.row_filter:
+        raise UserError(
+            f"{settings.source} is read with a filter on its partitions alone.",
+            "Give one: -p row_filter=\"day >= '2026-01-01'\", with the column that it is partitioned by.",
+        )
+    return table
 
 
 def state_of_table(bigquery: BigQuery, name: str) -> list[str]:
