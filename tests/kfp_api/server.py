@@ -111,6 +111,7 @@ class _Service:
             ("POST", "pipelines", self._create_pipeline),
             ("POST", "pipelines/upload_version", self._upload_version),
             ("GET", f"pipelines/{name}/versions", self._list_versions),
+            ("GET", f"pipelines/{name}/versions/{name}", self._get_version),
             ("POST", "runs", self._create_run),
             ("GET", f"runs/{name}", self._get_run),
             ("POST", f"runs/{name}:terminate", self._terminate),
@@ -202,6 +203,10 @@ class _Service:
         first = int(query.get("page_token") or 0)
         answer: dict[str, Any] = {"pipeline_versions": found[first : first + 1]}
         return {**answer, "next_page_token": str(first + 1)} if len(found) > first + 1 else answer
+
+    def _get_version(self, query: dict[str, str], body: Any, pipeline: str, version: str) -> Any:
+        wanted = (pipeline, version)
+        return next(v for v in self._state.versions if (v["pipeline_id"], v["pipeline_version_id"]) == wanted)
 
     def _create_run(self, query: dict[str, str], body: Any) -> Any:
         checked("V2beta1Run", body)

@@ -49,6 +49,15 @@ def test_pods_of_steps_with_gpus_are_priced_for_as_long_as_they_ran(kfp_api: Kfp
     # The stand-in lets each pod run for a minute.
     assert cost["usd"] == pytest.approx((price("g2-standard-48") + price("g2-standard-8")) / 60, abs=0.0002)
     assert "the nodes while no pod of the run is on them" in cost["left_out"]
+    # Of a run of an uploaded version, as schedules start them, the service tells the version alone.
+    uploaded = command_line.command("upload", str(COMPILED / "l4-4.yaml"), "--target", "kubeflow", "--json", cwd=folder)
+    version = json.loads(uploaded.out)
+    del kfp_api.state.runs[run]["pipeline_spec"]
+    kfp_api.state.runs[run]["pipeline_version_reference"] = {
+        "pipeline_id": version["pipeline_id"],
+        "pipeline_version_id": version["version_id"],
+    }
+    assert json.loads(command_line.command(*shown, "--json", cwd=folder).out)["cost"] == cost
     # Where the workflow may not be read, what the service says of the steps has to do.
     kfp_api.state.hides = True
     again = json.loads(command_line.command(*shown, "--json", cwd=folder).out)["cost"]

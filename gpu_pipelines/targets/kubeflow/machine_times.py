@@ -53,17 +53,19 @@ class Nodes:
     strategy: str
 
 
-def times_of_run(client: Any, run_id: str, run: Any, seconds: Mapping[str, float], region: str) -> list[MachineTime]:
+def times_of_run(
+    client: Any, run_id: str, spec: Mapping[str, Any], seconds: Mapping[str, float], region: str
+) -> list[MachineTime]:
     """The machines of a run, those of each pod of a step by themselves: a step that was tried again has several.
 
     Args:
         client: a client of `connect`.
         run_id: id of the run.
-        run: as the service's API has it.
+        spec: its pipeline, with what is for Kubernetes if there is any.
         seconds: for which each step ran, by its name: what is taken where the workflow may not be read.
         region: of the cluster; empty where it is not known.
     """
-    nodes = nodes_of(run.pipeline_spec or {})
+    nodes = nodes_of(spec)
     pods = pods_of_steps(client, run_id)
     found = []
     for step, ran in seconds.items():

@@ -237,7 +237,7 @@ def look(client: Any, run_id: str) -> RunState:
     """
     with service_errors(f"Looking at the run {run_id}", "The run goes on; try again later."):
         run = client.get_run(run_id)
-        tasks = _tasks_of(client, run)
+        tasks = _tasks_of(_spec_of(client, run))
     details = (run.run_details.task_details or []) if run.run_details else []
     found: dict[str, list[Any]] = {}
     for detail in sorted(details, key=_begun):
@@ -249,15 +249,19 @@ def look(client: Any, run_id: str) -> RunState:
     return RunState(run_id, _state(run.state), steps, _message(run.error))
 
 
-def _tasks_of(client: Any, run: Any) -> set[str]:
-    """Names of the tasks of a run's pipeline, of those within conditions and loops too."""
+def _spec_of(client: Any, run: Any) -> dict[str, Any]:
+    """The pipeline of a run, with what is for Kubernetes; a run of an uploaded version has the id of that alone."""
     spec = run.pipeline_spec
     reference = run.pipeline_version_reference
     if not spec and reference:
         spec = client.get_pipeline_version(reference.pipeline_id, reference.pipeline_version_id).pipeline_spec
-    spec = spec or {}
-    spec = spec.get("pipeline_spec", spec)
-    components = [spec.get("root", {}), *spec.get("components", {}).values()]
+    return spec or {}
+
+
+def _tasks_of(spec: dict[str, Any]) -> set[str]:
+    """Names of the tasks of a run's pipeline, of those within conditions and loops too."""
+    pipeline = spec.get("pipeline_spec", spec)
+    components = [pipeline.get("root", {}), *pipeline.get("components", {}).values()]
     return {name for component in components for name in component.get("dag", {}).get("tasks", {})}
 
 
@@ -327,8 +331,9 @@ def account(run_id: str, settings: ProjectSettings) -> RunAccount:
     state = look(client, run_id)
     with service_errors(f"Looking at the run {run_id}"):
         run = client.get_run(run_id)
+        spec = _spec_of(client, run)
     seconds = {step.name: step.seconds for step in state.steps if step.seconds}
-    spent = spent_on(times_of_run(client, run_id, run, seconds, settings.region or ""), NOT_COUNTED)
+    spent = spent_on(times_of_run(client, run_id, spec, seconds, settings.region or ""), NOT_COUNTED)
     if not settings.region:
         spent = replace(spent, note="The region of the cluster is not known: give --region, and there are prices.")
     failed = next((step for step in state.steps if step.state == "failed"), None)
