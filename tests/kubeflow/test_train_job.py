@@ -238,6 +238,14 @@ def test_without_hours_a_train_job_ends_after_a_week(spec: TrainJobSpec) -> None
     assert made["spec"]["activeDeadlineSeconds"] == 7 * 24 * 3600
 
 
+def test_a_step_whose_name_begins_with_a_number_runs_as_a_train_job(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    done = run(kubernetes_api, replace(spec, step="3d-unet"), command_of(tmp_path, f"{claim}/c"))
+    assert done.status == 0, done.err
+    assert kubernetes_api.created[0].name.startswith("step-3d-unet-")
+
+
 def test_a_step_with_a_long_name_of_its_own_has_labels_that_kubernetes_takes(spec: TrainJobSpec) -> None:
     name = "trains-the-model-of-the-department-that-reads-letters-of-clients-at-night"
     made = manifest_of(JobRequest("x", replace(spec, step=name), [], {}), "TrainingRuntime")

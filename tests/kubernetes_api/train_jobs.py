@@ -85,6 +85,8 @@ class TrainJob:
     ) -> None:
         if problems := problems_of_model(models.TrainerV1alpha1TrainJob, manifest, "trainjob"):
             raise Invalid("; ".join(problems))
+        if not re.fullmatch(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", manifest["metadata"]["name"]):
+            raise Invalid("metadata.name must match RFC 1035 DNS label format")
         self.manifest = {
             **manifest,
             "metadata": {**manifest["metadata"], "namespace": "default", "creationTimestamp": "2026-11-21T10:00:00Z"},

@@ -58,7 +58,9 @@ class Attempts:
     """
 
     def __init__(self, spec: TrainJobSpec, run: str, document: dict[str, Any], jobs: Jobs) -> None:
-        self.name = f"{spec.step[:_STEP_LENGTH]}-{_digest(run, spec.step, document)}"
+        # A TrainJob's name begins with a letter.
+        step = spec.step if spec.step[:1].isalpha() else f"step-{spec.step}"
+        self.name = f"{step[:_STEP_LENGTH]}-{_digest(run, spec.step, document)}"
         self.spec, self._jobs = spec, jobs
         self._labels = {RUN_LABEL: run, STEP_LABEL: self.name}
         self._number = 0
