@@ -147,6 +147,21 @@ def test_a_training_outlives_a_control_plane_that_does_not_answer(
     assert "the control plane is being upgraded; it is waited for" in out
 
 
+def test_a_step_that_finds_no_nodes_says_why(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    said = "pod didn't trigger scale-up: GCE quota exceeded"
+    kubernetes_api.scarce = {"nvidia-l4 standard": said}
+    process = start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c"))
+    assert process.stdout
+    lines = [process.stdout.readline() for _ in range(2)]
+    assert any("no node yet for train-model-" in line and said in line for line in lines), lines
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, out + err
+    assert "no node yet" not in out, "it is said once"
+
+
 def test_an_elastic_step_is_done_when_rank_0_is_whatever_the_others_do(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:

@@ -144,7 +144,8 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Si
                 same = _same_for_all_pods(document)
                 run_on_choices(of_run, run, same, _placed(jobs), stopped, once)
             else:
-                _run_until_complete(spec, attempts, existing, on_node, jobs, exchange, stopped)
+                look = _nothing if spec.is_elastic else _Waiting(_placed(jobs)).look
+                _run_until_complete(spec, attempts, existing, on_node, jobs, exchange, stopped, look)
             exchange.collect_outputs(document)
     finally:
         exchange.delete()
@@ -158,7 +159,7 @@ def _run_until_complete(
     jobs: Jobs,
     exchange: Exchange,
     stopped: Signalled,
-    look: Callable[[str], None] = lambda name: None,
+    look: Callable[[str], None],
 ) -> None:
     every = float(os.environ.get(INTERVAL) or _INTERVAL)
     for restart in range(spec.restarts + 1):
@@ -183,6 +184,28 @@ def _run_until_complete(
         if restart < spec.restarts:
             print(f"{failure.error}; starting again, {restart + 1} of at most {spec.restarts} times", flush=True)
     raise Interrupted(f"{failure.error}, {spec.restarts + 1} times")
+
+
+class _Waiting:
+    """Says for which pods there is no node yet, and why, each time that this changes."""
+
+    def __init__(self, jobs: PlacedJobs) -> None:
+        self._jobs, self._said = jobs, ""
+
+    def look(self, name: str) -> None:
+        try:
+            pods, why = self._jobs.without_node(name)
+        except UserError:
+            # It is for the reader alone; the state of the job is asked for elsewhere.
+            return
+        said = f"no node yet for {', '.join(pods)}: {why or 'the autoscaler says nothing'}" if pods else ""
+        if said and said != self._said:
+            _say(said)
+        self._said = said
+
+
+def _nothing(name: str) -> None:
+    """Says nothing of data nodes, which begin with those that are there."""
 
 
 def _end(end: Callable[[], str], look: Callable[[str], None], name: str) -> str:
