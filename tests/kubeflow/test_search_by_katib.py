@@ -30,7 +30,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.service.begin import begin
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.finish import finish
-from gpu_pipelines.tuning.service.records import RUNNING, Records
+from gpu_pipelines.tuning.service.records import RUNNING, Record, Records
 from gpu_pipelines.tuning.service.study import ServiceStudy
 from gpu_pipelines.tuning.settings import TuningSettings
 from gpu_pipelines.tuning.space import space_in
@@ -177,6 +177,23 @@ def test_a_step_that_is_started_again_waits_for_the_end_of_its_former_experiment
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert (process.returncode, "2 trials, 2 at a time" in out) == (75, True), out + err
+
+
+def test_a_budget_that_is_spent_ends_the_search_though_a_trial_was_stopped_early(
+    katib: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study = begun(tmp_path, monkeypatch, budget=1.0, dollars_per_hour=1.0)
+    # Katib has ended it, so that it could not write that.
+    Records(StudyDocuments(str(study))).write(Record("early", {}, RUNNING, seconds=3700.0, curve=((6, 0.5),)))
+    name = f"study-{hashlib.sha256(f'run-1 {study}'.encode()).hexdigest()[:10]}"
+    former = {**experiment(spec_on(tmp_path)), "metadata": {"name": name}}
+    katib.jobs[name] = Experiment(former, lambda manifest: None)
+    process = launcher(katib, replace(spec_on(tmp_path), nodes=1), study, tmp_path / "job")
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert (process.returncode, "the budget of 1 dollars is spent" in out) == (0, True), out + err
 
 
 @pytest.mark.slow

@@ -131,6 +131,7 @@ class Experiment:
         status: dict[str, Any] = {
             "trials": len(self.trials),
             "trialsRunning": len(self.trials) - len(ended),
+            "runningTrialList": [trial.name for trial in self.trials if trial not in ended],
             "trialsSucceeded": sum(bool(self.losses_of(trial)) for trial in complete),
             "trialsFailed": len(ended) - len(complete),
             "trialMetricsUnavailable": sum(not self.losses_of(trial) for trial in complete),

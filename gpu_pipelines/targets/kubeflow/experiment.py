@@ -153,7 +153,11 @@ def _followed(experiments: Experiments, name: str, study: ServiceStudy, records:
         try:
             status = experiments.status(name)
             known = records.all()
-            is_spent = price.is_spent(known) and not any(each.outcome == RUNNING for each in known)
+            # The record of a trial that Katib has stopped stays at RUNNING.
+            alive = {*status.get("runningTrialList", []), *status.get("pendingTrialList", [])}
+            is_spent = price.is_spent(known) and not any(
+                each.outcome == RUNNING and each.trial in alive for each in known
+            )
             misses.forget()
         except UserError as error:
             misses.add(error)
