@@ -101,7 +101,7 @@ def _facts(project: NewProject) -> dict[str, Any]:
         "recipe_module": recipe_module,
         "recipe": recipe,
         "parameters": _parameters(project),
-        "columns": {name: project.parameters[name][1].default for name in project.base.column_parameters},
+        "of_sample": project.of_sample,
         "function": project.title.replace("-", "_"),
         # Accounts have names of 6 to 30 characters.
         "account": f"{project.title[:20].rstrip('-')}-delivery",

@@ -117,17 +117,30 @@ class NewProject:
                     break
         return found
 
+    @property
+    def of_sample(self) -> dict[str, Any]:
+        """What the sample takes in place of the project's parameters, which may be of other columns and models."""
+        from gpu_pipelines.driver.arguments import given_values
+
+        given = {} if self.data == SAMPLE else given_values(self.assignments, None)
+        defaults = self._with(())
+        names = dict.fromkeys((*self.base.column_parameters, *given))
+        return {name: defaults[name] for name in names if name != "max_steps"}
+
     @cached_property
     def _values(self) -> dict[str, Any]:
         """All parameters of the pipeline that a project begins with, as this one has them."""
+        if own := [name for name in _GIVEN if any(each.startswith(f"{name}=") for each in self.assignments)]:
+            raise UserError(f"{', '.join(own)} is no parameter that init takes with -p.", "See --data, --task, --name.")
+        return self._with(self.assignments)
+
+    def _with(self, assignments: Sequence[str]) -> dict[str, Any]:
+        """All parameters of the pipeline that a project begins with, these in place of its defaults."""
         from gpu_pipelines.driver.arguments import all_arguments
         from gpu_pipelines.driver.known_parameters import known_parameters
 
-        known = known_parameters(_PIPELINE)
-        if own := [name for name in _GIVEN if any(each.startswith(f"{name}=") for each in self.assignments)]:
-            raise UserError(f"{', '.join(own)} is no parameter that init takes with -p.", "See --data, --task, --name.")
         given = [f"source={self.data if self.data != SAMPLE else self.sample}", f"task={self.task}"]
-        return all_arguments(known, [*given, *self.assignments], None)
+        return all_arguments(known_parameters(_PIPELINE), [*given, *assignments], None)
 
     def require_possible(self) -> None:
         """Checks the request.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import pty
@@ -317,3 +318,21 @@ def test_all_versions_are_those_that_are_installed() -> None:
     assert "gpu-pipelines" not in found
     assert "playwright" not in found
     assert all(metadata.version(name) == version for name, version in found.items())
+
+
+@pytest.mark.parametrize("data", [(), ("--data", "notes.jsonl")])
+def test_a_sample_is_trained_on_without_what_was_given_for_other_data(data: tuple[str, ...], tmp_path: Path) -> None:
+    rows = [{"note": f"note {number}", "score": number, "author": number % 2} for number in range(40)]
+    (tmp_path / "notes.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    of_data = ("-p", "text_column=note", "-p", "label_column=score", "-p", "model=bert-micro", "-p", "group_by=author")
+    given = of_data if data else ("-p", "model=linear")
+    init("mine", "--task", "regression", *data, *given, "-p", "max_steps=9", "--target", "local", cwd=tmp_path)
+    text = (tmp_path / "mine/tests/test_pipeline.py").read_text()
+    sample = ast.literal_eval(text.partition("SAMPLE = ")[2].partition("\n}\n")[0] + "}")
+    wanted = {"source": "sample:diabetes", "label_column": "label"}
+    if data:
+        wanted |= {"text_column": "text", "model": "mlp-small", "group_by": ""}
+    assert sample == wanted
+    for arguments in (["check"], ["format", "--check", "--diff"]):
+        done = subprocess.run([PROGRAMS / "ruff", *arguments, tmp_path], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
