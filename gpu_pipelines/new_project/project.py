@@ -142,8 +142,9 @@ def _said(name: str, text: str) -> str:
 def _by_step(project: NewProject) -> Mapping[str, list[str]]:
     """The names of the parameters that each step takes."""
     found: dict[str, list[str]] = {}
-    for name, (step, _, _) in project.parameters.items():
-        found.setdefault(step, []).append(name)
+    for name, (steps, _, _) in project.parameters.items():
+        for step in steps:
+            found.setdefault(step, []).append(name)
     return found
 
 

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST_NAME = 40
 SAMPLE = "sample"
-#: The pipeline that a project begins with, and its steps; the first that has a parameter takes it.
+#: The pipeline that a project begins with, and its steps; all that have a parameter take it.
 _PIPELINE = "train_evaluate_upload"
 _STEPS = ("prepare_data", "train_model", "evaluate_checkpoints", "upload_model")
-#: What the project gives the steps by itself, or has a place of its own for.
-_GIVEN = ("source", "task", "model_name", "recipe")
+#: What the project gives the steps by itself or has a place of its own for, and what is no step's alone.
+_GIVEN = ("source", "task", "model_name", "recipe", "tracking", "checkpoint_uri")
 
 
 @dataclass(frozen=True)
@@ -97,8 +97,8 @@ class NewProject:
         return not (self.data == SAMPLE or "://" in self.data or self.data.startswith("sample:"))
 
     @cached_property
-    def parameters(self) -> dict[str, tuple[str, Parameter, Any]]:
-        """The parameters that the pipeline has beside `source`: the step that takes each, its declaration, its default.
+    def parameters(self) -> dict[str, tuple[list[str], Parameter, Any]]:
+        """The parameters that the pipeline has beside `source`: the steps that take each, its declaration, its default.
 
         Raises:
             UserError: `assignments` names one that there is not, or a value of another type.
@@ -109,12 +109,11 @@ class NewProject:
 
         given = given_values(self.assignments, None)
         wanted = dict.fromkeys((*self.base.column_parameters, "model", "epochs", "max_steps", "gates", *given))
+        by_step = {step: parameters_in(settings_of(step)) for step in _STEPS}
         found = {}
         for name in wanted:
-            for step in _STEPS:
-                if declared := parameters_in(settings_of(step)).get(name):
-                    found[name] = (step, declared, self._values[name])
-                    break
+            if steps := [step for step in _STEPS if name in by_step[step]]:
+                found[name] = (steps, by_step[steps[0]][name], self._values[name])
         return found
 
     @property
@@ -131,7 +130,10 @@ class NewProject:
     def _values(self) -> dict[str, Any]:
         """All parameters of the pipeline that a project begins with, as this one has them."""
         if own := [name for name in _GIVEN if any(each.startswith(f"{name}=") for each in self.assignments)]:
-            raise UserError(f"{', '.join(own)} is no parameter that init takes with -p.", "See --data, --task, --name.")
+            raise UserError(
+                f"{', '.join(own)} is no parameter that init takes with -p.",
+                "See --data, --task, --name; give the others to their steps in pipeline.py.",
+            )
         return self._with(self.assignments)
 
     def _with(self, assignments: Sequence[str]) -> dict[str, Any]:

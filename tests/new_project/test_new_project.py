@@ -161,7 +161,8 @@ def test_what_was_changed_is_not_overwritten_unless_it_is_said(tmp_path: Path) -
         (["mine", "--data", "gs:/photos"], "The data gs:/photos does not exist."),
         (["mine", "-p", "epoch=3"], "There is no parameter 'epoch'. Did you mean 'epochs'?"),
         (["mine", "-p", "epochs=many"], "epochs takes a number"),
-        (["mine", "-p", "task=causal_lm"], "See --data, --task, --name."),
+        (["mine", "-p", "task=causal_lm"], "See --data, --task, --name"),
+        (["mine", "-p", "tracking=mlflow"], "tracking is no parameter that init takes with -p."),
         (["mine", "-p", "learning_rate=-1"], "learning_rate"),
         (["mine", "--project", "X"], "project (from --project) is 'X'"),
     ],
@@ -209,6 +210,8 @@ def test_data_columns_and_settings_become_defaults(tmp_path: Path) -> None:
         'accelerate(trained, "a100:2")',
     ):
         assert line in text
+    # The evaluation scores the slices that the preparation keeps.
+    assert text.count("slice_by=slice_by") == 2
     settings = yaml.safe_load((project / "gpu-pipelines.yaml").read_text())
     assert settings == {"project": "my-project-1", "region": "europe-west4", "pipeline_root": "gs://mine/runs"}
     assert "europe-west4-docker.pkg.dev/my-project-1/gpu-pipelines-images" in (project / "Makefile").read_text()
@@ -336,3 +339,10 @@ def test_a_sample_is_trained_on_without_what_was_given_for_other_data(data: tupl
     for arguments in (["check"], ["format", "--check", "--diff"]):
         done = subprocess.run([PROGRAMS / "ruff", *arguments, tmp_path], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_registry_that_is_compared_with_is_the_one_that_is_uploaded_to(tmp_path: Path) -> None:
+    init("mine", "--task", "regression", "--target", "local", "-p", "registry=models", cwd=tmp_path)
+    text = (tmp_path / "mine/pipeline.py").read_text()
+    for call in ("evaluated = evaluate_checkpoints(", "    upload_model("):
+        assert "registry=registry," in text.partition(call)[2].partition("\n    )\n")[0]
