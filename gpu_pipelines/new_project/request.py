@@ -12,8 +12,10 @@ from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.data.default_tokenizer import PARAMETER as TOKENIZER
+from gpu_pipelines.data.default_tokenizer import tokenizer_for
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.tasks.tasks import TASKS, task_named, task_problems
+from gpu_pipelines.tasks.tasks import IMAGE_PROCESSOR, TASKS, image_processor_for, task_named, task_problems
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
@@ -86,10 +88,12 @@ class NewProject:
         """The default of the parameter `source`; a place on this machine as it is seen from the project."""
         if self.data == SAMPLE:
             return self.sample
-        path = Path(self.data).expanduser()
-        if not self._is_path or path.is_absolute():
-            return self.data
-        return os.path.relpath(path.resolve(), self.directory.resolve())
+        return self._from_project(self.data) if self._is_path else self.data
+
+    def _from_project(self, place: str) -> str:
+        """A place on this machine as it is seen from the project, where the pipeline runs."""
+        path = Path(place).expanduser()
+        return place if path.is_absolute() else os.path.relpath(path.resolve(), self.directory.resolve())
 
     @property
     def _is_path(self) -> bool:
@@ -108,23 +112,51 @@ class NewProject:
         from gpu_pipelines.driver.arguments import given_values
 
         given = given_values(self.assignments, None)
-        wanted = dict.fromkeys((*self.base.column_parameters, "model", "epochs", "max_steps", "gates", *given))
+        wanted = dict.fromkeys(
+            (*self.base.column_parameters, *self._of_model, "model", "epochs", "max_steps", "gates", *given)
+        )
         by_step = {step: parameters_in(settings_of(step)) for step in _STEPS}
+        places = self._places
         found = {}
         for name in wanted:
             if steps := [step for step in _STEPS if name in by_step[step]]:
-                found[name] = (steps, by_step[steps[0]][name], self._values[name])
+                value = self._from_project(self._values[name]) if name in places else self._values[name]
+                found[name] = (steps, by_step[steps[0]][name], value)
         return found
+
+    @property
+    def _places(self) -> set[str]:
+        """The parameters that name what is there on this machine; a registry is one of the project's."""
+        from gpu_pipelines.dag import load_request
+        from gpu_pipelines.dag.places import REGISTRY
+
+        return {
+            place.parameter
+            for place in load_request(_PIPELINE).places(self._values)
+            if place.kind != REGISTRY and place.uri and place.uri == self._values[place.parameter]
+            if Path(place.uri).expanduser().exists()
+        }
 
     @property
     def of_sample(self) -> dict[str, Any]:
         """What the sample takes in place of the project's parameters, which may be of other columns and models."""
-        from gpu_pipelines.driver.arguments import given_values
+        defaults, columns = self._with(()), self.base.column_parameters
+        changed = {name for name in self.parameters if self._values[name] != defaults[name]} - {"max_steps"}
+        return {
+            name: defaults[name]
+            for name in self.parameters
+            if name in columns or (name in changed and self.data != SAMPLE)
+        }
 
-        given = {} if self.data == SAMPLE else given_values(self.assignments, None)
-        defaults = self._with(())
-        names = dict.fromkeys((*self.base.column_parameters, *given))
-        return {name: defaults[name] for name in names if name != "max_steps"}
+    @property
+    def _of_model(self) -> list[str]:
+        """The parameters that follow the model, or a champion; a pipeline of one's own has to be told of them."""
+        of_texts_alone = bool(self.base.auto_class) and TOKENIZER in self.base.parameters
+        is_followed = {
+            TOKENIZER: of_texts_alone or self._values[TOKENIZER] == self._values["model"],
+            IMAGE_PROCESSOR: bool(self._values[IMAGE_PROCESSOR]),
+        }
+        return [name for name in is_followed if is_followed[name]]
 
     @cached_property
     def _values(self) -> dict[str, Any]:
@@ -142,7 +174,14 @@ class NewProject:
         from gpu_pipelines.driver.known_parameters import known_parameters
 
         given = [f"source={self.data if self.data != SAMPLE else self.sample}", f"task={self.task}"]
-        return all_arguments(known_parameters(_PIPELINE), [*given, *assignments], None)
+        found = all_arguments(known_parameters(_PIPELINE), [*given, *assignments], None)
+        # As the first step of this project's own pipelines does it, which the new one has not.
+        processor = found[IMAGE_PROCESSOR] or image_processor_for(self.task, found["model"])
+        return {
+            **found,
+            IMAGE_PROCESSOR: processor,
+            TOKENIZER: tokenizer_for(found[TOKENIZER], self.task, found["model"]),
+        }
 
     def require_possible(self) -> None:
         """Checks the request.

@@ -346,3 +346,31 @@ def test_the_registry_that_is_compared_with_is_the_one_that_is_uploaded_to(tmp_p
     text = (tmp_path / "mine/pipeline.py").read_text()
     for call in ("evaluated = evaluate_checkpoints(", "    upload_model("):
         assert "registry=registry," in text.partition(call)[2].partition("\n    )\n")[0]
+
+
+def test_what_follows_a_pretrained_model_and_places_are_seen_from_the_project(tmp_path: Path) -> None:
+    folder = tmp_path / "base"
+    folder.mkdir()
+    for name in ("config.json", "model.safetensors", "tokenizer.json"):
+        (folder / name).write_text('{"architectures": ["BertForMaskedLM"]}' if name == "config.json" else "{}")
+    (tmp_path / "table.csv").write_text("text,label\ngood,a\nbad,b\n")
+    (tmp_path / "test.csv").write_text("text,label\nfine,a\npoor,b\n")
+    given = ("--data", "table.csv", "-p", "model=base", "-p", "test_source=test.csv", "--target", "local")
+    init("of/mine", "--task", "text_classification", *given, cwd=tmp_path)
+    text = (tmp_path / "of/mine/pipeline.py").read_text()
+    for line in (
+        'model: str = "../../base"',
+        'tokenizer: str = "../../base"',
+        'test_source: str = "../../test.csv"',
+        "tokenizer=tokenizer,",
+    ):
+        assert line in text
+    assert "image_processor" not in text
+    assert '"tokenizer": "train"' in (tmp_path / "of/mine/tests/test_pipeline.py").read_text()
+    init("photos", "-p", "model=google/vit-base-patch16-224", "--target", "local", cwd=tmp_path)
+    assert 'image_processor: str = "google/vit-base-patch16-224"' in (tmp_path / "photos/pipeline.py").read_text()
+
+
+def test_a_pipeline_of_texts_takes_the_tokenizer_of_a_champion(tmp_path: Path) -> None:
+    init("mine", "--task", "text_classification", "--target", "local", cwd=tmp_path)
+    assert 'tokenizer: str = "train"' in (tmp_path / "mine/pipeline.py").read_text()
