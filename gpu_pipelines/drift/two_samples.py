@@ -20,6 +20,8 @@ _MOST_POINTS = 1000
 _PERMUTATIONS = 499
 #: Permutations at least as far apart as the samples are, from which on their share is the p-value.
 _ENOUGH = 10
+#: Median deviations from the median that a point may lie away in a direction: ten standard deviations of a normal one.
+_FARTHEST = 15
 #: What a distribution that was fitted to a few hundred values can still tell.
 _LEAST_SHARE = 1e-12
 
@@ -113,8 +115,10 @@ def lacking_differ(before: tuple[int, int], now: tuple[int, int]) -> Difference:
 def points_differ(before: np.ndarray, now: np.ndarray, seed: int = 0) -> Difference:
     """Whether points of a space differ: the energy test of Székely and Rizzo, by permutations.
 
-    Each direction is measured in its own standard deviations. The effect is that of a shift of all directions: of a
-    shift of d standard deviations in each, the energy distance is d² / 4 of the distance of two points.
+    Each direction is measured in its own standard deviations, and what lies ten of them away is drawn in to there: a
+    single row of another unit would be farther from the others than they are from each other, and hide them. The effect
+    is that of a shift of all directions: of a shift of d standard deviations in each, the energy distance is d² / 4 of
+    the distance of two points.
 
     Source: Székely and Rizzo, Journal of Statistical Planning and Inference 143 (2013),
     https://doi.org/10.1016/j.jspi.2013.03.018.
@@ -127,7 +131,7 @@ def points_differ(before: np.ndarray, now: np.ndarray, seed: int = 0) -> Differe
     before, now = (_some(points, random) for points in (before, now))
     if min(len(before), len(now)) < 2:
         return NONE
-    points = np.concatenate([before, now]).astype(np.float64)
+    points = _drawn_in(np.concatenate([before, now]).astype(np.float64))
     spread = points.std(axis=0)
     points = points[:, spread > 0] / spread[spread > 0]
     if not points.shape[1]:
@@ -166,6 +170,13 @@ def _share_beyond(value: float, permuted: np.ndarray) -> float:
 def _some(points: np.ndarray, random: np.random.Generator) -> np.ndarray:
     points = points[np.isfinite(points).all(axis=1)]
     return points if len(points) <= _MOST_POINTS else points[random.choice(len(points), _MOST_POINTS, replace=False)]
+
+
+def _drawn_in(points: np.ndarray) -> np.ndarray:
+    """Points without extremes, by direction; one in which most points are equal stays as it is."""
+    middle = np.median(points, axis=0)
+    reach = _FARTHEST * np.median(np.abs(points - middle), axis=0)
+    return np.where(reach > 0, np.clip(points, middle - reach, middle + reach), points)
 
 
 def corrected(p_values: list[float]) -> list[float]:

@@ -53,6 +53,16 @@ def test_a_change_of_the_spread_alone_is_found() -> None:
     assert found.effect > 0.1
 
 
+@pytest.mark.parametrize("value", [1e4, 1e30])
+def test_one_row_of_another_unit_does_not_hide_that_the_others_have_moved(value: float) -> None:
+    before, now = normal(100, 1, 8), normal(300, 2, 8) + 0.5
+    found = points_differ(before, np.concatenate([now, np.full((1, 8), value)]))
+    assert found.p_value < 0.001
+    assert found.effect == pytest.approx(points_differ(before, now).effect, rel=0.2)
+    # Nor is it a movement of the others where they have not moved.
+    assert points_differ(before, np.concatenate([normal(300, 3, 8), np.full((1, 8), value)])).p_value > 0.01
+
+
 def test_one_shifted_direction_of_many_points_is_found() -> None:
     moved = normal(1000, 2, 16)
     moved[:, 0] += 0.5
