@@ -125,13 +125,15 @@ def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[],
             gathered.look_at(rows)
             given.predict(rows[: max(0, PREDICTED_ROWS - given.rows)])
     found: list[Finding] = []
-    if gathered.rows >= settings.min_rows:
+    # Where hardly a row can be used, that alone is looked at: it is what a change of the form of requests does.
+    if len(live.kept) >= settings.min_rows:
+        is_enough = gathered.rows >= settings.min_rows
         before = {INPUTS: profile.inputs, PREDICTIONS: profile.outputs}
-        now = {INPUTS: gathered.values(), PREDICTIONS: given.values()}
+        now = {INPUTS: gathered.values(), PREDICTIONS: given.values()} if is_enough else {}
         unusable = _unusable(profile, live, inputs.columns if inputs.kind == NUMBERS else ())
         found = compared(before, now, unusable, settings.level, settings.least_effect)
     return DriftCheck(
-        *_verdict(settings, model, gathered.rows, found),
+        *_verdict(settings, model, gathered.rows, len(live.kept), found),
         task.name,
         model.said,
         settings.source,
@@ -186,12 +188,13 @@ def _unusable(
     }
 
 
-def _verdict(settings: DriftSettings, model: Model, rows: int, found: list[Finding]) -> tuple[str, str]:
-    if rows < settings.min_rows:
+def _verdict(settings: DriftSettings, model: Model, rows: int, looked_at: int, found: list[Finding]) -> tuple[str, str]:
+    drifted = [each for each in found if each.drifted]
+    if rows < settings.min_rows and not drifted:
         told = f"{settings.source} has {rows:,} rows that can be used; min_rows is {settings.min_rows:,}"
         return TOO_FEW, f"{TOO_FEW}: {told}"
-    drifted = [each for each in found if each.drifted]
-    beside = f"the training data of {model.title} ({len(found)} tests on {rows:,} rows)"
+    tested = rows if rows >= settings.min_rows else looked_at
+    beside = f"the training data of {model.title} ({len(found)} tests on {tested:,} rows)"
     if not drifted:
         return NO_DRIFT, f"{NO_DRIFT}: {settings.source} is as {beside}"
     named = ", ".join(f"{each.name} by {figure(each.effect)}" for each in drifted[:_NAMED])

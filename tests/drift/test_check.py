@@ -255,6 +255,21 @@ def test_missing_values_are_drift(numbers: Champion, tmp_path: Path) -> None:
     assert DriftCheck.load(tmp_path / "drift.json") == found
 
 
+@pytest.mark.parametrize("left", [0, 20])
+def test_rows_of_which_hardly_any_can_be_used_are_drift(left: int, numbers: Champion, tmp_path: Path) -> None:
+    source = rows(numbers, tmp_path)
+    table = pyarrow.csv.read_csv(source)
+    name = table.column_names[0]
+    column = [value if number < left else None for number, value in enumerate(table[name].to_pylist())]
+    pyarrow.csv.write_csv(table.set_column(0, name, pa.array(column, pa.float64())), source)
+    found = check(numbers, source)
+    assert (found.outcome, found.rows_used) == ("drift", left)
+    assert "tests on 300 rows); in standard deviations: rows that cannot be used by" in found.reason
+    assert named(found) == {"rows that cannot be used", f"{name} is missing"}
+    write_report(found, tmp_path / "page.html")
+    assert "rows that cannot be used" in (tmp_path / "page.html").read_text()
+
+
 def test_rows_that_lacked_another_column_in_training_do_not_count_and_those_that_lacked_this_one_do(
     numbers: Champion, tmp_path: Path
 ) -> None:
