@@ -118,6 +118,8 @@ class Workers(ABC):
         import psutil
 
         self._logs = logs
+        # A process that a script leaves behind would hold what it prints to open, and whoever reads that would wait.
+        signals.adopt_orphans()
         self._own = psutil.Process()
         self._before = {child.pid for child in self._own.children()}
         self._thread = threading.Thread(target=self._run_and_note, daemon=True, name="workers")
@@ -255,10 +257,19 @@ class Program(Workers):
         self._environment[ERROR_FILE] = str(log.with_name(_ERROR))
         process = subprocess.Popen(self._command, env=self._environment, stderr=subprocess.PIPE, start_new_session=True)
         assert process.stderr
-        with log.open("wb", buffering=0) as copy:
-            while chunk := process.stderr.read1(65_536):  # type: ignore[attr-defined]
-                copy.write(chunk)
-                sys.stderr.write(chunk.decode("utf-8", "replace"))
-                sys.stderr.flush()
-        if code := process.wait():
+        reader = threading.Thread(target=_copy, args=(process.stderr, log), daemon=True, name="stderr")
+        reader.start()
+        code = process.wait()
+        self.kill()  # what it has left behind
+        reader.join()
+        if code:
             raise _ProgramError(code)
+
+
+def _copy(stderr: Any, log: Path) -> None:
+    """Copies what a program writes to stderr to that of this process and to a file, until it ends."""
+    with log.open("wb", buffering=0) as copy:
+        while chunk := stderr.read1(65_536):
+            copy.write(chunk)
+            sys.stderr.write(chunk.decode("utf-8", "replace"))
+            sys.stderr.flush()

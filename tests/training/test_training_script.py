@@ -160,6 +160,20 @@ def test_sigterm_is_passed_on_and_the_step_ends_with_75(tmp_path: Path) -> None:
     assert "Traceback" not in out
 
 
+@pytest.mark.parametrize("launcher", ["plain", "torchrun"])
+def test_a_script_is_done_when_it_ends_whatever_it_has_started(tmp_path: Path, launcher: str) -> None:
+    (tmp_path / "run.py").write_text(RUN)
+    (tmp_path / "leaves.py").write_text(
+        "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n"
+    )
+    # What the script leaves has the pipes open that are read here to their ends.
+    done = subprocess.run(
+        [sys.executable, "run.py", "leaves.py", launcher], cwd=tmp_path, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert "reported" in done.stdout, done.stderr
+
+
 def archive(path: Path, **files: str) -> None:
     with tarfile.open(path, "w:gz") as file:
         for name, text in files.items():
