@@ -112,6 +112,12 @@ def test_metrics_keep_their_order_and_may_come_now_and_then(tmp_path: Path) -> N
     assert list(series.items()) == [("zeta", [(1, 1), (2, 2)]), ("beta", [(1, 7)]), ("alpha", [(2, 5)])]
 
 
+def test_metrics_of_a_step_may_come_in_several_lines(tmp_path: Path) -> None:
+    lines = [{"step": 1, "loss": 3}, {"step": 2, "loss": 2}, {"step": 2, "val_loss": 5}, {"step": 2, "loss": 1}]
+    (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 3}, {"step": 2, "loss": 1, "val_loss": 5}]
+
+
 def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:
     summary = run(tmp_path, "print('done')\n")
     assert "steps" not in summary.figures()

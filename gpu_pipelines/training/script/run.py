@@ -196,7 +196,7 @@ def horovodrun(processes: int, cluster: Cluster) -> list[str]:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The entries of a metrics file, by step; of a step that is there twice, after a continuation, the last.
+    """The entries of a metrics file, by step; of a metric that a step has twice, after a continuation, the last.
 
     A line that is no such entry is left out and said so: the training is done, and should not fail for it.
     """
@@ -208,7 +208,8 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
         if entry is None:
             print(f"{path.name}, line {number}, is not a JSON object with a number step: left out", flush=True)
         else:
-            entries[entry["step"]] = entry
+            # Losses of train and val of one step often come in two lines.
+            entries.setdefault(entry["step"], {}).update(entry)
     return [entries[step] for step in sorted(entries)]
 
 
