@@ -46,7 +46,8 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
         found = [(path, number) for path, number in found if _CHECKPOINT.match(path.name)]
         found.append((directory, max((number for _, number in found), default=0)))
     for path, _ in found:
-        if not any(path.glob("*.safetensors")):
+        # A program that was killed before it wrote weights has left neither.
+        if not any(path.glob("*.safetensors")) and (any(path.glob("*.bin")) or any(path.glob("*.pt"))):
             raise UserError(
                 f"The model in {path} has no safetensors files.",
                 "Pickled weights (*.bin, *.pt) can run any code when they are read, so they are not read. Save the "
@@ -65,7 +66,7 @@ def damaged_file(directory: Path) -> str:
         The name; empty where all are whole.
     """
     found = {path.name for path in directory.glob("*.safetensors")}
-    for name in sorted(found | set(weight_files(directory) if (directory / INDEX).is_file() else [])):
+    for name in sorted(found | set(weight_files(directory) if not found or (directory / INDEX).is_file() else [])):
         try:
             with safe_open(directory / name, framework="pt"):  # reads how long the file has to be
                 pass

@@ -336,7 +336,7 @@ def _foreign_candidates(directory: Path) -> list[Candidate]:
     found = []
     for path, number in models_in(directory):
         if damaged := damaged_file(path):
-            print(f"warning: passing over {path.name}: {damaged} is damaged", flush=True)
+            print(f"warning: passing over {path.name}: {damaged} is damaged or missing", flush=True)
         else:
             found.append(Candidate(path, step=number))
     if not found:

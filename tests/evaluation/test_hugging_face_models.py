@@ -121,6 +121,12 @@ def test_a_checkpoint_that_a_killed_program_has_left_is_passed_over(
     weights.write_bytes(weights.read_bytes()[:-100])
     assert [each["step"] for each in evaluate(texts, tmp_path / "trained", tmp_path).checkpoints] == [500]
     assert "passing over checkpoint-1000: model.safetensors is damaged" in capsys.readouterr().out
+    # The settings are written before the weights.
+    shutil.copytree(trained / "checkpoint-500", tmp_path / "trained/checkpoint-1500")
+    for name in ("model.safetensors", "training_args.bin"):
+        (tmp_path / "trained/checkpoint-1500" / name).unlink()
+    assert [each["step"] for each in evaluate(texts, tmp_path / "trained", tmp_path, "then").checkpoints] == [500]
+    assert "passing over checkpoint-1500: model.safetensors is damaged or missing" in capsys.readouterr().out
     (tmp_path / "trained/checkpoint-500/model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="has no model whose weights are whole"):
         evaluate(texts, tmp_path / "trained", tmp_path, "again")
