@@ -21,7 +21,6 @@ import numpy as np
 import torch
 from datasets import Dataset as Table
 from transformers import AutoTokenizer, TrainerCallback
-from transformers.trainer_utils import get_last_checkpoint
 from trl import GRPOConfig, GRPOTrainer
 
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -109,8 +108,10 @@ def main():
         processing_class=tokenizer,
         callbacks=[Curves()],
     )
-    # A run that was interrupted goes on.
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(checkpoints))
+    # A run that was interrupted goes on; the Trainer writes this file of a checkpoint last.
+    whole = [file.parent for file in Path(checkpoints).glob("checkpoint-*/trainer_state.json")]
+    last = max(whole, key=lambda folder: int(folder.name.partition("-")[2]), default=None)
+    trainer.train(resume_from_checkpoint=last and str(last))
 
 
 if __name__ == "__main__":

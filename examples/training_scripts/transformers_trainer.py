@@ -18,7 +18,6 @@ from transformers import (
     TrainerCallback,
     TrainingArguments,
 )
-from transformers.trainer_utils import get_last_checkpoint
 
 from gpu_pipelines.artifacts.dataset import Dataset
 
@@ -91,8 +90,10 @@ def main():
         processing_class=tokenizer,
         callbacks=[Curves()],
     )
-    # A run that was interrupted goes on.
-    trainer.train(resume_from_checkpoint=get_last_checkpoint(checkpoints))
+    # A run that was interrupted goes on; the Trainer writes this file of a checkpoint last.
+    whole = [file.parent for file in Path(checkpoints).glob("checkpoint-*/trainer_state.json")]
+    last = max(whole, key=lambda folder: int(folder.name.partition("-")[2]), default=None)
+    trainer.train(resume_from_checkpoint=last and str(last))
 
 
 if __name__ == "__main__":

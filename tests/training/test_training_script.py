@@ -18,6 +18,8 @@ from conftest import write_photos
 from network import ADDRESSES, two_machines
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.training.local_devices import Devices
@@ -27,6 +29,7 @@ from gpu_pipelines.training.script.step import write_report
 from gpu_pipelines.training.script.variables import tf_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "training-scripts.md"
+EXAMPLE = Path(__file__).parents[2] / "examples/training_scripts/transformers_trainer.py"
 
 TELLS = """
 import json, os, sys
@@ -178,6 +181,19 @@ def test_a_script_is_done_when_it_ends_whatever_it_has_started(tmp_path: Path, l
         check=False,
     )  # fmt: skip
     assert "reported" in done.stdout, done.stderr
+
+
+@pytest.mark.slow
+def test_the_example_goes_on_from_a_checkpoint_that_the_trainer_has_finished(tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(f"row {n},{n % 2}\n" for n in range(60)))
+    prepare_data(PrepareSettings(source=str(tmp_path / "texts.csv"), task="text_classification"), tmp_path / "data")
+    run(tmp_path, "", script=str(EXAMPLE), arguments=["--steps", 4])
+    # As a kill leaves it: the Trainer writes these last.
+    for name in ("trainer_state.json", "rng_state.pth", "scheduler.pt"):
+        (tmp_path / "out/checkpoint-4" / name).unlink()
+    run(tmp_path, "", script=str(EXAMPLE), arguments=["--steps", 6])
+    lines = (tmp_path / "out/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 3, 4, 5, 6]
 
 
 def archive(path: Path, **files: str) -> None:
