@@ -96,7 +96,7 @@ def test_a_script_is_told_where_things_are_and_its_metrics_are_reported(
         "AIP_TEST_DATA_URI": str(data / "test" / "part-*.arrow"),
         "MINE": "ünicode ${PATH}",
     }
-    assert summary.metrics == [{"step": step, "loss": 1 / step} for step in (1.0, 2.0, 3.0)]
+    assert summary.series() == {"loss": [(step, 1 / step) for step in (1.0, 2.0, 3.0)]}
     assert {name: summary.figures()[name] for name in ("steps", "final_loss", "processes")} == {
         "steps": 3.0, "final_loss": 1 / 3, "processes": 1
     }  # fmt: skip
@@ -119,6 +119,16 @@ def test_metrics_of_a_step_may_come_in_several_lines(tmp_path: Path) -> None:
     lines = [{"step": 1, "loss": 3}, {"step": 2, "loss": 2}, {"step": 2, "val_loss": 5}, {"step": 2, "loss": 1}]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     assert read_metrics(tmp_path / "metrics.jsonl") == [{"step": 1, "loss": 3}, {"step": 2, "loss": 1, "val_loss": 5}]
+
+
+def test_a_metric_that_ends_as_no_number_has_no_last_value(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ['{"step": 1, "loss": 1}', '{"step": 2, "loss": NaN}', '{"step": 3, "loss": Infinity}', '{"step": NaN}']
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines))
+    summary = ScriptSummary(ScriptSettings(), Devices("cpu", 1), 1, 0.0, [], read_metrics(tmp_path / "metrics.jsonl"))
+    assert summary.series() == {"loss": [(1, 1)]}
+    assert summary.figures()["steps"] == 3
+    assert "final_loss" not in summary.figures()
+    assert "warning: loss is not finite at step 2" in capsys.readouterr().out
 
 
 def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:

@@ -48,17 +48,21 @@ class ScriptSummary:
     metrics: list[dict[str, float]]
 
     def series(self) -> dict[str, list[tuple[float, float]]]:
-        """Steps and values of each metric, in the order of their first appearance."""
+        """Steps and values of each metric, as far as they are finite, in the order of their first appearance."""
         found: dict[str, list[tuple[float, float]]] = {}
         for entry in self.metrics:
             for name, value in entry.items():
-                if name != "step":
+                if name != "step" and math.isfinite(value):
                     found.setdefault(name, []).append((entry["step"], value))
         return found
 
     def figures(self) -> dict[str, float]:
-        """The numbers to show beside the run: the last value of each metric."""
-        last = {f"final_{name}": points[-1][1] for name, points in sorted(self.series().items())}
+        """The numbers to show beside the run: the last value of each metric, unless that is not finite.
+
+        KFP fails a task for a metric that is not finite.
+        """
+        ends = {name: value for entry in self.metrics for name, value in entry.items() if name != "step"}
+        last = {f"final_{name}": value for name, value in sorted(ends.items()) if math.isfinite(value)}
         steps = {"steps": self.metrics[-1]["step"]} if self.metrics else {}
         processes = self.nodes * self.devices.processes
         return {**steps, **last, "seconds": round(self.seconds, 1), "processes": processes} | {
@@ -210,7 +214,11 @@ def read_metrics(path: Path) -> list[dict[str, float]]:
         else:
             # Losses of train and val of one step often come in two lines.
             entries.setdefault(entry["step"], {}).update(entry)
-    return [entries[step] for step in sorted(entries)]
+    found = [entries[step] for step in sorted(entries)]
+    diverged = {name: entry["step"] for entry in reversed(found) for name in entry if not math.isfinite(entry[name])}
+    for name, step in diverged.items():
+        print(f"warning: {name} is not finite at step {step:g}, and maybe later: these values are left out", flush=True)
+    return found
 
 
 def _entry(line: str) -> dict[str, float] | None:
@@ -220,10 +228,9 @@ def _entry(line: str) -> dict[str, float] | None:
         return None
     if not isinstance(content, dict):
         return None
-    # KFP fails a task for a metric that is not finite.
     numbers = {
         name: float(value)
         for name, value in content.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool)
     }
-    return numbers if "step" in numbers else None
+    return numbers if math.isfinite(numbers.get("step", math.nan)) else None
