@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 import shutil
@@ -283,14 +284,18 @@ def local_copy(uri: str, directory: Path, *, foreign: bool = False, weights_only
 
 
 def read_metrics(path: Path, up_to_step: int | None = None) -> list[dict[str, float]]:
-    """The entries of a `metrics.jsonl`, by step; lines that a crash has cut off or damaged are left out."""
+    """The entries of a `metrics.jsonl`, by step; lines that a crash has cut off or damaged are left out.
+
+    So are those of a script whose step is no number.
+    """
     entries = []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
             entry = json.loads(line)
             step = entry["step"]
+            is_number = math.isfinite(step)
         except (ValueError, KeyError, TypeError):
             continue
-        if up_to_step is None or step <= up_to_step:
+        if is_number and (up_to_step is None or step <= up_to_step):
             entries.append(entry)
     return entries

@@ -88,3 +88,7 @@ def test_how_far_a_training_is_is_read_from_what_it_writes(tmp_path: Path) -> No
     assert (progress.total, progress.percent) == (40, 25.0)
     assert progress.figures["left"] == "about 30.0 s"
     assert training_progress(tmp_path, begun + 60) is None, "of another training, before"
+    # A script may write anything.
+    others = ['{"step": "epoch 1", "loss": 1}', '{"step": null}', '{"step": NaN}']
+    (folder / "metrics.jsonl").write_text("\n".join(others))
+    assert training_progress(tmp_path, begun) is None
