@@ -85,6 +85,8 @@ def main():
         reward = getattr(importlib.import_module(module), function)
     torch.manual_seed(0)
     model = CausalLanguageModel.for_dataset(data).build_model(options.model)
+    if options.beta and not model.config._name_or_path:  # the trainer reads the first model from there once more
+        parser.error(f"--beta needs a model that has learned; {options.model} is trained from scratch")
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = GRPOTrainer(
         model=model,
