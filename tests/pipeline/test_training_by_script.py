@@ -74,6 +74,16 @@ def test_a_script_that_broke_off_goes_on_by_the_command_that_is_shown(tmp_path: 
     assert "GPU_PIPELINES_CHECKPOINTS" in done.err
 
 
+@pytest.mark.slow
+def test_a_script_that_ends_as_one_that_is_interrupted_is_said_to_have_been(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import sys\nsys.exit(75)\n")
+    given = ("script=train.py", "launcher=plain", "source=sample:digits")
+    ended = gpu_pipelines("run", PIPELINE, *(part for each in given for part in ("-p", each)), cwd=tmp_path)
+    assert ended.status == 1
+    assert "error: run-training-script failed: it was interrupted: the processes ended early" in ended.err
+    assert "its log ends" not in ended.err
+
+
 TALKS = """
 import os
 import signal

@@ -238,8 +238,11 @@ class LocalLog(io.TextIOBase):
         step = ended.step
         step.status = status
         step.seconds = time.monotonic() - step.started
-        if status != "succeeded" and isinstance(error := left_error(self._error), UserError):
+        error = left_error(self._error) if status != "succeeded" else None
+        if isinstance(error, UserError):
             step.message, step.kind = str(error), error.kind
+        elif error and status == "failed":  # it ended by itself as one that is interrupted does
+            step.message = f"it was interrupted: {error}"
         self._observer.step_ended(step)
 
     def _from_step(self, step: _Open, line: str) -> None:
