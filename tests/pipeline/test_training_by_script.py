@@ -75,6 +75,16 @@ def test_a_script_that_broke_off_goes_on_by_the_command_that_is_shown(tmp_path: 
 
 
 @pytest.mark.slow
+def test_a_script_may_print_what_is_no_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import os\nos.write(1, b'caf\\xe9\\n')\nraise RuntimeError('broken off')\n")
+    given = ("script=train.py", "launcher=plain", "source=sample:digits")
+    failed = gpu_pipelines("run", PIPELINE, *(part for each in given for part in ("-p", each)), cwd=tmp_path)
+    assert "run-training-script: caf\N{REPLACEMENT CHARACTER}" in failed.out
+    assert "RuntimeError: broken off" in failed.err
+    assert "UnicodeDecodeError" not in failed.err
+
+
+@pytest.mark.slow
 def test_a_script_that_ends_as_one_that_is_interrupted_is_said_to_have_been(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("import sys\nsys.exit(75)\n")
     given = ("script=train.py", "launcher=plain", "source=sample:digits")

@@ -213,8 +213,11 @@ def _filled(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, 
 
 class _ReadToItsEnd(subprocess.Popen[str]):
     """A step whose output is read also after a Ctrl-C: it would die of the next line that it prints, before the
-    checkpoint that it has time for. Whoever has started it ends it.
+    checkpoint that it has time for. Whoever has started it ends it. What is no UTF-8 in it ends no run.
     """
+
+    def __init__(self, *given: Any, **named: Any) -> None:
+        super().__init__(*given, **named, encoding="utf-8", errors="replace")
 
     def __exit__(self, kind: Any, *others: Any) -> None:
         if kind is None or not issubclass(kind, KeyboardInterrupt):
