@@ -36,8 +36,12 @@ PREDICTS = "predict-batch"
 TELLS = "send-message"
 #: The steps whose results a service may keep: a new version of a model is what the others are run for.
 CACHED_STEPS = (PREPARES,)
+#: The step that checks the parameters of all others, and hands on those that were given in `advanced`.
+CHECKS = "check-request"
+#: The step that says whether to train again.
+WATCHES = "check-for-new-data"
 #: The steps that look at what may have changed since an earlier run, so that no answer of an earlier one will do.
-LOOKING_STEPS = ("check-request", "check-for-new-data")
+LOOKING_STEPS = (CHECKS, WATCHES)
 
 
 class Placement(Protocol):
@@ -97,6 +101,11 @@ class StudyPlacement(Protocol):
             that is being built, and returns something whose `outputs` are, by name, those of `component`.
         """
         ...
+
+
+def seen_by_check(target: Placement) -> dict[str, Any]:
+    """The inputs of `check_request` that say where its pipeline runs; KFP fills in those of the run."""
+    return {**target.for_check, "run_name": target.pipeline_job, "storage": "{{$.pipeline_root}}"}
 
 
 def require_one_node(plan: AcceleratorPlan | None) -> None:

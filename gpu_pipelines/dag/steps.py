@@ -20,7 +20,7 @@ from gpu_pipelines.components.training.component import train_model
 from gpu_pipelines.components.tuning.component import tune_model
 from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_of, parameter_with, parameters_of_users
 from gpu_pipelines.dag.parameters import inputs_from
-from gpu_pipelines.dag.placement import Placement, placed_study
+from gpu_pipelines.dag.placement import Placement, placed_study, seen_by_check
 from gpu_pipelines.dag.request import Request
 from gpu_pipelines.dag.telling import outcome_uri_of
 from gpu_pipelines.tasks.tasks import task_named
@@ -91,10 +91,8 @@ class Steps:
         self.outcome_uri = outcome_uri_of(target, self._checkpoint_uri)
         self._given = {"task": task} if task else {}
         self._seen = {
-            **target.for_check,
+            **seen_by_check(target),
             "processes": plan.processes if plan else 0,
-            "run_name": target.pipeline_job,
-            "storage": dsl.PIPELINE_ROOT_PLACEHOLDER,
             **({"told_by_step": True} if target.recipients else {}),
         }
         self._check: Callable[..., Any] = target.place(check_request, None)

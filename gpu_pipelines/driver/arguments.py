@@ -17,6 +17,7 @@ import yaml
 
 from gpu_pipelines.component_interface.catalog import flagged_parameters
 from gpu_pipelines.component_interface.parameter import CALLED, Parameter
+from gpu_pipelines.dag.placement import CHECKS
 from gpu_pipelines.driver.opening import option_of_targets
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
@@ -37,8 +38,6 @@ _TYPES = {**CALLED, "Integer": "a whole number (at most 2^53)"}
 ADVANCED = "advanced"
 #: That which names a tracker; the project's settings may say it, too.
 _TRACKING = "tracking"
-#: The step that knows the task of a pipeline.
-_CHECK = "check-request"
 #: What a compiled file calls the types.
 _COMPILED_TYPES = {
     "STRING": "String",
@@ -251,7 +250,7 @@ def compiled_in(spec: Mapping[str, Any]) -> dict[str, Any]:
         spec: the pipeline; empty, and nothing is known of it, where a target runs it as it was built.
     """
     for part in (spec.get("root", {}), *spec.get("components", {}).values()):
-        given = part.get("dag", {}).get("tasks", {}).get(_CHECK, {}).get("inputs", {}).get("parameters", {})
+        given = part.get("dag", {}).get("tasks", {}).get(CHECKS, {}).get("inputs", {}).get("parameters", {})
         values = {name: given.get(name, {}).get("runtimeValue", {}).get("constant") for name in ("task", "processes")}
         if any(values.values()):
             return {"processes": int(values["processes"] or 0), **({"task": values["task"]} if values["task"] else {})}

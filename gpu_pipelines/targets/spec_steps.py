@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_pipelines.dag.placement import LOOKING_STEPS
+from gpu_pipelines.dag.placement import CHECKS
 from gpu_pipelines.emulator.task_order import in_order
 
 #: A task that runs whatever has become of those before it, such as what an exit handler runs.
@@ -111,14 +111,14 @@ def takers_of(spec: Mapping[str, Any], parameter: str, outputs_of_check: Collect
 
     def look(component: Mapping[str, Any], names: set[str]) -> None:
         for name, task in component["dag"]["tasks"].items():
-            if name == LOOKING_STEPS[0]:
+            if name == CHECKS:
                 continue
             inner = {
                 key
                 for key, source in task.get("inputs", {}).get("parameters", {}).items()
                 if source.get("componentInputParameter") in names
                 or (
-                    source.get("taskOutputParameter", {}).get("producerTask") == LOOKING_STEPS[0]
+                    source.get("taskOutputParameter", {}).get("producerTask") == CHECKS
                     and source["taskOutputParameter"]["outputParameterKey"] in outputs_of_check
                 )
             }

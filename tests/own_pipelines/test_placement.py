@@ -53,6 +53,52 @@ def test_steps_with_accelerators_are_custom_jobs_on_the_machines_of_their_plans(
     assert tasks["train-model"]["dependentTasks"] == ["count", "prepare-data"]
 
 
+LOOKING = """
+from kfp import dsl
+from gpu_pipelines.components import check_for_new_data, prepare_data, train_model
+from gpu_pipelines.components.check_request.component import check_request
+
+
+@dsl.pipeline(name="looking")
+def looking(source: str = "gs://bucket/rows.csv"):
+    given = {"source": source, "task": "text_classification", "model": "bert-micro"}
+    checked = check_request(**given)
+    new = check_for_new_data(**given, source_fingerprint=checked.outputs["source_fingerprint"])
+    with dsl.If(new.outputs["Output"] == True):
+        prepared = prepare_data(
+            source=source, task="text_classification", tokenizer=new.outputs["tokenizer"],
+            source_fingerprint=checked.outputs["source_fingerprint"], advanced=checked.outputs["prepare"],
+        )
+        train_model(dataset=prepared.outputs["dataset"], model=new.outputs["model"])
+"""
+
+
+def test_steps_that_look_at_the_champion_find_it_where_the_target_registers_models(tmp_path: Path) -> None:
+    """They looked into a folder of their container: each retraining was the first, with a tokenizer of its own."""
+    (tmp_path / "looking.py").write_text(LOOKING)
+    (spec,) = compiled(tmp_path, "--target", "vertex", "--accelerator", "l4:1", pipeline=str(tmp_path / "looking.py"))
+    tasks = spec["root"]["dag"]["tasks"]
+    for step in ("check-request", "check-for-new-data"):
+        assert given_to(tasks, step)["registry"]["runtimeValue"]["constant"] == "vertex://"
+        assert tasks[step]["cachingOptions"] == {}
+    seen = {name: given_to(tasks, "check-request")[name] for name in ("place", "run_name", "storage")}
+    assert [each["runtimeValue"]["constant"] for each in seen.values()] == [
+        "vertex",
+        "{{$.pipeline_job_resource_name}}",
+        "{{$.pipeline_root}}",
+    ]
+
+
+def test_what_a_step_that_looks_cannot_read_is_refused_before_anything_is_sent(tmp_path: Path) -> None:
+    of_now = LOOKING.replace("(**given, ", '(**given, retrain_on="drift", drift_source="./rows_of_now.csv", ')
+    (tmp_path / "looking.py").write_text(of_now)
+    done = command(
+        "run", str(tmp_path / "looking.py"), "--target", "vertex", "--accelerator", "l4:1", *SETTINGS, *IMAGE
+    )
+    assert done.status == 2
+    assert "./rows_of_now.csv" in done.err
+
+
 def test_what_the_author_has_set_stays_and_what_they_left_open_is_filled_in(tmp_path: Path) -> None:
     (spec,) = compiled(tmp_path, "--target", "vertex", "--accelerator", "count=l4:2")
     tasks, executors = spec["root"]["dag"]["tasks"], spec["deploymentSpec"]["executors"]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
-from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TELLS
+from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TELLS, WATCHES
 from gpu_pipelines.errors import ERROR_FILE, UserError
 from gpu_pipelines.step_environment import (
     ACCELERATOR,
@@ -55,7 +55,7 @@ _ARTIFACTS = {
 #: Where a run that takes no results of others keeps those of its steps, as long as it goes on.
 _OWN_CACHE = ".cache"
 _TRACKING = "tracking"
-_REASON = ("check-for-new-data", "reason")
+_REASON = (WATCHES, "reason")
 
 
 class LocalTarget:

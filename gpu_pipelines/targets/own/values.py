@@ -8,7 +8,20 @@ from typing import Any
 
 from gpu_pipelines.component_interface.catalog import settings_of
 from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from, with_advanced
-from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES, UPLOADS, Placement
+from gpu_pipelines.dag.placement import (
+    CHECKS,
+    EVALUATES,
+    LOOKING_STEPS,
+    PREDICTS,
+    PREPARES,
+    RUNS_SCRIPT,
+    TRAINS,
+    TUNES,
+    UPLOADS,
+    WATCHES,
+    Placement,
+    seen_by_check,
+)
 from gpu_pipelines.dag.places import DATA, DIRECTORY, OUTPUT, REGISTRY, Place, places_of_script, places_of_space
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
@@ -27,6 +40,14 @@ _PLACES = {
     },
     TRAINS: {"model": DIRECTORY, "checkpoint_uri": DIRECTORY},
     TUNES: {"model": DIRECTORY, "checkpoint_uri": DIRECTORY},
+    CHECKS: {"source": DATA, "tokenizer": DIRECTORY, "model": DIRECTORY, "registry": REGISTRY},
+    WATCHES: {
+        "source": DATA,
+        "drift_source": DATA,
+        "tokenizer": DIRECTORY,
+        "model": DIRECTORY,
+        "registry": REGISTRY,
+    },
     EVALUATES: {"registry": REGISTRY},
     UPLOADS: {"registry": REGISTRY},
     PREDICTS: {"source": DATA, "image_root": DATA, "registry": REGISTRY, "output": OUTPUT},
@@ -51,8 +72,11 @@ def fill_in(steps: Sequence[Step], target: Placement, checkpoints: str) -> None:
         if step.trains:
             # The turns of a loop are told apart by their parameters.
             step.give("checkpoint_uri", f"{checkpoints}/{step.name}{f'/{THIS_TRAINING}' if step.in_loop else ''}")
-        if step.component in (EVALUATES, UPLOADS, PREDICTS):
+        if step.component in (*LOOKING_STEPS, EVALUATES, UPLOADS, PREDICTS):
             step.give("registry", target.registry)
+        if step.component == CHECKS:
+            for name, value in seen_by_check(target).items():
+                step.give(name, value)
         if step.component == UPLOADS:
             step.give("pipeline_job", target.pipeline_job)
             if target.encryption_key:
