@@ -108,6 +108,7 @@ def _facts(project: NewProject) -> dict[str, Any]:
         "gates": _tuple(project.base.gates),
         "metric": next(iter(project.base.metrics)),
         "steps": _by_step(project),
+        "followed": project.followed,
         "target": project.target,
         "has_store": has_store,
         "has_image": project.target != "local",

@@ -28,6 +28,9 @@ SAMPLE = "sample"
 #: The pipeline that a project begins with, and its steps; all that have a parameter take it.
 _PIPELINE = "train_evaluate_upload"
 _STEPS = ("prepare_data", "train_model", "evaluate_checkpoints", "upload_model")
+#: The step before them that finds the champion, and those of their parameters that it takes.
+LOOKS = "check_for_new_data"
+_LOOKED_AT = ("model", TOKENIZER, "registry", "billing_project")
 #: What the project gives the steps by itself or has a place of its own for, and what is no step's alone.
 _GIVEN = ("source", "task", "model_name", "recipe", "tracking", "checkpoint_uri")
 
@@ -112,17 +115,24 @@ class NewProject:
         from gpu_pipelines.driver.arguments import given_values
 
         given = given_values(self.assignments, None)
-        wanted = dict.fromkeys(
-            (*self.base.column_parameters, *self._of_model, "model", "epochs", "max_steps", "gates", *given)
-        )
+        wanted = dict.fromkeys((*self.base.column_parameters, "model", "epochs", "max_steps", "gates", *given))
         by_step = {step: parameters_in(settings_of(step)) for step in _STEPS}
         places = self._places
         found = {}
         for name in wanted:
             if steps := [step for step in _STEPS if name in by_step[step]]:
+                declared = by_step[steps[0]][name]
                 value = self._from_project(self._values[name]) if name in places else self._values[name]
-                found[name] = (steps, by_step[steps[0]][name], value)
+                if name in self.followed:
+                    steps = []
+                found[name] = ([*steps, LOOKS] if self.followed and name in _LOOKED_AT else steps, declared, value)
         return found
+
+    @cached_property
+    def followed(self) -> list[str]:
+        """The parameters of the preparation that follow a pretrained model, or the champion, in each run."""
+        given = [name for name in (IMAGE_PROCESSOR,) if any(each.startswith(f"{name}=") for each in self.assignments)]
+        return [name for name in (TOKENIZER, IMAGE_PROCESSOR) if name in self.base.parameters and name not in given]
 
     @property
     def _places(self) -> set[str]:
@@ -148,16 +158,6 @@ class NewProject:
             if name in columns or (name in changed and self.data != SAMPLE)
         }
 
-    @property
-    def _of_model(self) -> list[str]:
-        """The parameters that follow the model, or a champion; a pipeline of one's own has to be told of them."""
-        of_texts_alone = bool(self.base.auto_class) and TOKENIZER in self.base.parameters
-        is_followed = {
-            TOKENIZER: of_texts_alone or self._values[TOKENIZER] == self._values["model"],
-            IMAGE_PROCESSOR: bool(self._values[IMAGE_PROCESSOR]),
-        }
-        return [name for name in is_followed if is_followed[name]]
-
     @cached_property
     def _values(self) -> dict[str, Any]:
         """All parameters of the pipeline that a project begins with, as this one has them."""
@@ -175,7 +175,7 @@ class NewProject:
 
         given = [f"source={self.data if self.data != SAMPLE else self.sample}", f"task={self.task}"]
         found = all_arguments(known_parameters(_PIPELINE), [*given, *assignments], None)
-        # As the first step of this project's own pipelines does it, which the new one has not.
+        # As the first step of the pipeline finds it.
         processor = found[IMAGE_PROCESSOR] or image_processor_for(self.task, found["model"])
         return {
             **found,

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from command_line import command
-from conftest import GPU_PIPELINES
+from conftest import GPU_PIPELINES, gpu_pipelines
 from packaging.requirements import Requirement
 
 from gpu_pipelines.new_project.installed import packages_of, pins, requirement
@@ -360,17 +360,39 @@ def test_what_follows_a_pretrained_model_and_places_are_seen_from_the_project(tm
     text = (tmp_path / "of/mine/pipeline.py").read_text()
     for line in (
         'model: str = "../../base"',
-        'tokenizer: str = "../../base"',
         'test_source: str = "../../test.csv"',
-        "tokenizer=tokenizer,",
+        'tokenizer=looked.outputs["tokenizer"],',
     ):
         assert line in text
     assert "image_processor" not in text
-    assert '"tokenizer": "train"' in (tmp_path / "of/mine/tests/test_pipeline.py").read_text()
     init("photos", "-p", "model=google/vit-base-patch16-224", "--target", "local", cwd=tmp_path)
-    assert 'image_processor: str = "google/vit-base-patch16-224"' in (tmp_path / "photos/pipeline.py").read_text()
+    assert 'image_processor=looked.outputs["image_processor"],' in (tmp_path / "photos/pipeline.py").read_text()
 
 
-def test_a_pipeline_of_texts_takes_the_tokenizer_of_a_champion(tmp_path: Path) -> None:
-    init("mine", "--task", "text_classification", "--target", "local", cwd=tmp_path)
-    assert 'tokenizer: str = "train"' in (tmp_path / "mine/pipeline.py").read_text()
+def test_a_tokenizer_that_is_given_goes_the_same_way_and_an_image_processor_past_it(tmp_path: Path) -> None:
+    init(
+        "mine", "--task", "text_classification", "--target", "local", "-p", "tokenizer=bert-base-uncased", cwd=tmp_path
+    )
+    text = (tmp_path / "mine/pipeline.py").read_text()
+    assert 'tokenizer: str = "bert-base-uncased"' in text
+    assert "tokenizer=tokenizer," in text.partition("check_for_new_data(\n")[2].partition("\n    )\n")[0]
+    assert text.count("tokenizer=tokenizer,") == 1
+    init("photos", "--target", "local", "-p", "image_processor=google/vit-base-patch16-224", cwd=tmp_path)
+    text = (tmp_path / "photos/pipeline.py").read_text()
+    assert "image_processor=image_processor," in text
+    assert "check_for_new_data" not in text
+
+
+@pytest.mark.slow
+def test_texts_are_prepared_with_the_tokens_of_the_champion_when_there_are_more(tmp_path: Path) -> None:
+    """The evaluation refused the new model, after its training, since the champion knows other tokens."""
+    rows = [
+        f"{word} number {number},{label}" for number in range(150) for word, label in (("good", "a"), ("poor", "b"))
+    ]
+    init("mine", "--task", "text_classification", "--target", "local", "-p", "max_steps=2", cwd=tmp_path)
+    for count, version in ((200, 1), (300, 2)):
+        (tmp_path / "rows.csv").write_text("\n".join(["text,label", *rows[:count], ""]))
+        run = ("run", "pipeline.py", "--accelerator", "cpu:1", "-p", "source=../rows.csv")
+        done = gpu_pipelines(*run, cwd=tmp_path / "mine", apart=True)
+        assert done.status == 0, done.out + done.err
+        assert f"registered mine version {version}" in done.out
