@@ -47,6 +47,7 @@ def works(mistakes: str, faults: str):
 """
 
 
+@pytest.mark.slow
 def test_the_platform_begins_a_mistake_again_in_vain(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     (tmp_path / "works.py").write_text(WORK)
     (tmp_path / "gpu-pipelines.yaml").write_text("pipeline_root: gs://example-bucket/runs\n")

@@ -63,6 +63,7 @@ def preempted_replicas(folder: Path, certificates: Certificates, rule: str, seed
         return [line.split()[5] for line in emulator.state.logs.messages() if PREEMPTED in line]
 
 
+@pytest.mark.slow
 def test_who_is_preempted_is_the_same_with_the_same_seed(tmp_path: Path, vertex_certificates: Certificates) -> None:
     rule = "0.1s:6"
     first, again, other = (

@@ -173,6 +173,7 @@ def test_every_image_that_is_read_in_training_is_found_in_a_folder_and_what_is_p
     assert "warning: passed over 1 × neither its name nor its content tells a format" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_words_in_a_list_are_those_that_a_tagger_was_trained_with(model: Any, tmp_path: Path) -> None:
     """Nothing is cut at marks, from whatever table or request."""
     words = [["the", "U.S.", "cat", "didn't", "see", f"{number},{number}"] for number in range(40)]

@@ -285,6 +285,7 @@ def large_png(side: int) -> str:
     return base64.b64encode(file.getvalue()).decode()
 
 
+@pytest.mark.slow
 def test_large_images_do_not_keep_small_ones_waiting(server: Server, examples: Examples) -> None:
     """Two requests of twelve large images each; a small one is answered while most of them wait."""
     host, port = server.url.removeprefix("http://").split(":")

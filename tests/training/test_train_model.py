@@ -76,6 +76,7 @@ def test_a_small_model_on_cpus_is_trained_by_ddp_like_any_other(photos: Path, tr
     assert weights_digest(last) == weights_digest(same)
 
 
+@pytest.mark.slow
 def test_a_step_is_as_large_whatever_the_number_of_processes(numbers: Path, tmp_path: Path) -> None:
     # By plain descent: AdamW would hide it if all gradients were half of what they are.
     plain = replace(OF_NUMBERS, optimizer="sgd", momentum=0.0, gradient_clip=0.0)
