@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -57,7 +58,7 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
 
 
 def damaged_file(directory: Path) -> str:
-    """The name of a file of weights that is missing or broken off, as a program that was killed leaves it.
+    """The name of a file that is missing or broken off, as a program that was killed leaves it.
 
     Args:
         directory: a model.
@@ -65,6 +66,10 @@ def damaged_file(directory: Path) -> str:
     Returns:
         The name; empty where all are whole.
     """
+    try:
+        json.loads((directory / CONFIG).read_bytes())
+    except ValueError:
+        return CONFIG
     found = {path.name for path in directory.glob("*.safetensors")}
     for name in sorted(found | set(weight_files(directory) if not found or (directory / INDEX).is_file() else [])):
         try:

@@ -308,8 +308,15 @@ def _require_written(directory: Path) -> None:
         return
     names = sorted(path.name for path in directory.iterdir() if not path.name.startswith(".") and path.name != METRICS)
     held = f"only {some_of(names, _MOST_NAMED)}" if names else "nothing"
+    problem = f"{directory} has no checkpoint that can be scored: the training has left {held} there."
+    if any(directory.rglob("adapter_config.json")):
+        raise UserError(
+            problem,
+            "Adapters of peft are no whole model. Let the script save that one: "
+            "model.merge_and_unload().save_pretrained(…), and the tokenizer with it.",
+        )
     raise UserError(
-        f"{directory} has no checkpoint that can be scored: the training has left {held} there.",
+        problem,
         "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "
         "*.safetensors) in a folder such as checkpoint-100. For a format of its own give scoring_function.",
     )

@@ -127,12 +127,24 @@ def test_a_checkpoint_that_a_killed_program_has_left_is_passed_over(
         (tmp_path / "trained/checkpoint-1500" / name).unlink()
     assert [each["step"] for each in evaluate(texts, tmp_path / "trained", tmp_path, "then").checkpoints] == [500]
     assert "passing over checkpoint-1500: model.safetensors is damaged or missing" in capsys.readouterr().out
+    shutil.copytree(trained / "checkpoint-500", tmp_path / "trained/checkpoint-2000")
+    config = tmp_path / "trained/checkpoint-2000/config.json"
+    config.write_bytes(config.read_bytes()[:-100])
+    assert [each["step"] for each in evaluate(texts, tmp_path / "trained", tmp_path, "last").checkpoints] == [500]
+    assert "passing over checkpoint-2000: config.json is damaged" in capsys.readouterr().out
     (tmp_path / "trained/checkpoint-500/model.safetensors").write_bytes(b"")
     with pytest.raises(UserError, match="has no model whose weights are whole"):
         evaluate(texts, tmp_path / "trained", tmp_path, "again")
     index = tmp_path / "trained/checkpoint-500/model.safetensors.index.json"
     index.write_text(json.dumps({"weight_map": {"a": "model-00002-of-00002.safetensors"}}))
     assert damaged_file(tmp_path / "trained/checkpoint-500") == "model-00002-of-00002.safetensors"
+
+
+def test_adapters_alone_are_said_to_be_no_model(texts: Dataset, tmp_path: Path) -> None:
+    (tmp_path / "trained/checkpoint-3").mkdir(parents=True)
+    (tmp_path / "trained/checkpoint-3/adapter_config.json").write_text("{}")
+    with pytest.raises(UserError, match=r"left only checkpoint-3 there(.|\n)*merge_and_unload"):
+        evaluate(texts, tmp_path / "trained", tmp_path)
 
 
 def test_a_champion_that_was_registered_without_an_evaluation_is_scored_on_the_same_rows(
