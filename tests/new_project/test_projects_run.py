@@ -52,7 +52,10 @@ def shell(script: str, cwd: Path, environment: Mapping[str, str] | None = None) 
 def test_a_project_runs_and_passes_its_tests(tmp_path: Path) -> None:
     project = written("mine", "--task", "regression", "--target", "local", cwd=tmp_path)
     said = shell("make lint run test ARGUMENTS=--dry-run", project)
-    assert "mine on this machine: prepare-data → train-model → evaluate-checkpoints → upload-model" in said
+    assert (
+        "mine on this machine: check-for-new-data → prepare-data → train-model → evaluate-checkpoints → upload-model"
+        in said
+    )
     assert "1 passed" in said
     # The test has left the folder of the project as it was: no model of it competes with those of make run.
     assert not (project / "registry").exists()
