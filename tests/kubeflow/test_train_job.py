@@ -147,6 +147,16 @@ def test_a_training_outlives_a_control_plane_that_does_not_answer(
     assert "the control plane is being upgraded; it is waited for" in out
 
 
+def test_a_control_plane_that_does_not_answer_a_creation_ends_no_step_and_has_no_second_train_job(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    kubernetes_api.lost = 2
+    finished = run(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c"))
+    assert finished.status == 0, finished.out + finished.err
+    (job,) = kubernetes_api.created
+    assert job.manifest["metadata"]["ownerReferences"] == [WORKFLOW], "it is deleted with the run"
+
+
 def test_a_step_that_finds_no_nodes_says_why(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:

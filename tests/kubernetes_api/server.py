@@ -48,6 +48,7 @@ class KubernetesApi:
         rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
         refused: what was not allowed.
         unavailable: how many looks at a job are still to be answered with 503.
+        lost: how often looks at a pod and creations are still to be answered with 503, these though they are done.
     """
 
     kubeconfig: Path
@@ -68,6 +69,7 @@ class KubernetesApi:
     rules: list[dict[str, Any]] | None = None
     refused: list[str] = field(default_factory=list)
     unavailable: int = 0
+    lost: int = 0
 
     def allows(self, verb: str, group: str, resource: str) -> bool:
         """Whether a rule allows a request."""
@@ -120,7 +122,7 @@ class _Handler(JsonHandler):
             self._missing("api", jobs[1])
         elif jobs and jobs[3] and self.api.unavailable:
             self.api.unavailable -= 1
-            self._refuse(503, "ServiceUnavailable", "the control plane is being upgraded")
+            self._refuse_for_now()
         elif jobs and not jobs[3]:
             items = self._labelled(jobs[2], query["labelSelector"])
             self.send(200, {"apiVersion": "v1", "kind": "List", "items": items})
@@ -144,7 +146,7 @@ class _Handler(JsonHandler):
         elif parts.path == _EVENTS:
             self.send(200, {"apiVersion": "v1", "kind": "EventList", "items": self._events(query["fieldSelector"])})
         elif (match := re.fullmatch(rf"{_PODS}/([^/]+)", parts.path)) and match[1] in self.api.pods:
-            self.send(200, self.api.pods[match[1]])
+            self._refuse_for_now() if self._is_lost() else self.send(200, self.api.pods[match[1]])
         else:
             self._missing("resource", parts.path)
 
@@ -175,7 +177,7 @@ class _Handler(JsonHandler):
             job.waits = True
         else:
             job.start()
-        self.send(201, job.to_json())
+        self._refuse_for_now() if self._is_lost() else self.send(201, job.to_json())
 
     def _scarcity(self, job: TrainJob) -> str:
         """What the autoscaler says of the nodes of a TrainJob; empty where there are some."""
@@ -279,6 +281,13 @@ class _Handler(JsonHandler):
                 sent += len(content)
             time.sleep(0.1)
         self.wfile.write(b"0\r\n\r\n")
+
+    def _is_lost(self) -> bool:
+        self.api.lost -= 1
+        return self.api.lost >= 0
+
+    def _refuse_for_now(self) -> None:
+        self._refuse(503, "ServiceUnavailable", "the control plane is being upgraded")
 
     def _missing(self, kind: str, name: str) -> None:
         self._refuse(404, "NotFound", f'{kind} "{name}" not found')

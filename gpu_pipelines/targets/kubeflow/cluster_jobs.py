@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UnavailableError, UserError
@@ -28,6 +28,7 @@ _MOST_MISSES = 5
 #: For how long a cluster is waited for that does not answer: the nodes compute on while its control plane is upgraded,
 #: which takes minutes where it is in one zone.
 _PATIENCE = 1800.0
+_Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
@@ -68,7 +69,11 @@ class Jobs(Protocol):
         ...
 
     def owner(self) -> dict[str, Any] | None:
-        """Reference to what a job of this pod is deleted with; None if there is no such thing."""
+        """Reference to what a job of this pod is deleted with; None if there is no such thing.
+
+        Raises:
+            UnavailableError: the cluster does not answer.
+        """
         ...
 
     def state(self, name: str) -> str:
@@ -163,6 +168,26 @@ class Misses:
             self._say(f"{error.problem}; it is waited for")
 
 
+def answered(ask: Callable[[], _Answer], every: float, stopped: Signalled, say: Callable[[str], None]) -> _Answer:
+    """What a cluster answers, asked again as long as it cannot; see `wait` for the arguments.
+
+    Args:
+        ask: may be called again where its answer was lost.
+
+    Raises:
+        UserError: the cluster refuses, or has not answered for half an hour.
+        Interrupted: this process was interrupted.
+    """
+    misses = Misses(say)
+    while True:
+        try:
+            return ask()
+        except UnavailableError as error:
+            misses.add(error)
+        if stopped.wait(every):
+            raise Interrupted("the step was interrupted while the cluster did not answer")
+
+
 def wait(
     jobs: Jobs,
     name: str,
@@ -218,13 +243,19 @@ def owner_of(backend: Any, kind: str) -> dict[str, Any] | None:
         kind: of the job.
 
     Returns:
-        The reference; None where this is no pod, or the pod cannot be read, which is said.
+        The reference; None where this is no pod, or the pod may not be read, which is said.
+
+    Raises:
+        UnavailableError: the cluster does not answer.
     """
     name = os.environ.get(_POD_NAME) or socket.gethostname()
     try:
-        pod = backend.core_api.read_namespaced_pod(name, backend.namespace)
-    except api_error() as error:
-        print(f"warning: nothing owns the {kind}: the pod {name} cannot be read ({error.status})", flush=True)
+        with service_errors(f"Reading the pod {name}"):
+            pod = backend.core_api.read_namespaced_pod(name, backend.namespace)
+    except UnavailableError:
+        raise
+    except UserError as error:
+        print(f"warning: nothing owns the {kind}. {error.problem}", flush=True)
         return None
     controllers = [each for each in pod.metadata.owner_references or [] if each.controller]
     if not controllers:

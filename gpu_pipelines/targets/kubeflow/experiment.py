@@ -23,6 +23,7 @@ from gpu_pipelines.errors import Interrupted, NotFoundError, UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     Misses,
+    answered,
     connected,
     create_job,
     delete_job,
@@ -129,7 +130,8 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
     name = f"study-{hashlib.sha256(f'{run_name} {place}'.encode()).hexdigest()[:10]}"
     labels = {STEP_LABEL: name, **({RUN_LABEL: run_name} if run_name else {})}
     job = JobRequest(name, spec, command_of_trial(study, place), labels)
-    while not (is_new := experiments.create(job, study)) and experiments.is_ending(name):
+    create, look = partial(experiments.create, job, study), partial(experiments.is_ending, name)
+    while not (is_new := answered(create, _interval(), stopped, _say)) and answered(look, _interval(), stopped, _say):
         # A pod of this step that was interrupted has deleted it, and its trials save their state.
         print(f"Experiment {name}: is being deleted; its end is waited for", flush=True)
         if stopped.wait(_interval()):
@@ -147,7 +149,7 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
 
 def _followed(experiments: Experiments, name: str, study: ServiceStudy, records: Records, stopped: Signalled) -> str:
     """Waits for the end of an Experiment, or of the budget; why it has failed, or nothing."""
-    last, misses = "", Misses(partial(print, flush=True))
+    last, misses = "", Misses(_say)
     price = Price(study.budget, study.dollars_per_hour, study.request.parallel)
     while True:
         try:
@@ -176,6 +178,10 @@ def _followed(experiments: Experiments, name: str, study: ServiceStudy, records:
             return ""
         if stopped.wait(_interval()):
             raise Interrupted("the step was interrupted, and its Experiment is deleted")
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
 
 
 def _interval() -> float:

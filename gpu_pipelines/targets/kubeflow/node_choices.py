@@ -19,7 +19,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.fallback import named
 from gpu_pipelines.distributed.signals import Signalled
-from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UserError
+from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UnavailableError, UserError
 from gpu_pipelines.step_environment import TRIES
 from gpu_pipelines.targets.fallback.tries import (
     FAILED,
@@ -185,10 +185,16 @@ class _Watched:
             UserError: it is still there.
         """
         name, until = self._tries.made[-1].job, time.monotonic() + _LONGEST_END
-        while name and not self._jobs.is_gone(name):
+        while name and not self._is_gone(name):
             if time.monotonic() > until:
                 raise UserError(f"The TrainJob {name} is still there.", f"Delete it: kubectl delete trainjob {name}.")
             self._stopped.wait(1.0)
+
+    def _is_gone(self, name: str) -> bool:
+        try:
+            return self._jobs.is_gone(name)
+        except UnavailableError:
+            return False
 
 
 def scheduling_of(api: Any, namespace: str, pods: list[Any]) -> tuple[list[str], str]:

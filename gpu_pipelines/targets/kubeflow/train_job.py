@@ -26,7 +26,7 @@ from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RUN
-from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, LogFollower, connected, has_api, wait
+from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, LogFollower, answered, connected, has_api, wait
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
 from gpu_pipelines.targets.kubeflow.node_choices import PlacedJobs, run_on_choices
 from gpu_pipelines.targets.kubeflow.ray_jobs import RAY_API, RayJobs
@@ -75,14 +75,17 @@ class Attempts:
         return newest
 
     def create(self, command: Sequence[str]) -> str:
-        """Creates the next one; where one of its name is still being deleted, with the name after that."""
+        """Creates the next one; where one of its name is still being deleted, with the name after that.
+
+        Called again after an error it creates no second one.
+        """
         owner = self._jobs.owner()
-        for _ in range(_MOST_NAMES):
-            self._number += 1
-            name = f"{self.name}-{self._number}"
+        for number in range(self._number + 1, self._number + 1 + _MOST_NAMES):
+            name = f"{self.name}-{number}"
             created = self._jobs.create(JobRequest(name, self.spec, command, self._labels, owner))
             # It may be this step's, where the answer to its creation was lost.
             if created or name in self._jobs.find(self._labels):
+                self._number = number
                 return name
         raise UserError(f"There are {_MOST_NAMES} {self._jobs.kind}s {self.name}-….", "Delete those that nobody needs.")
 
@@ -165,7 +168,7 @@ def _run_until_complete(
     for restart in range(spec.restarts + 1):
         if not existing:
             exchange.forget_errors(spec.nodes)
-        name = existing or attempts.create(command)
+        name = existing or answered(partial(attempts.create, command), every, stopped, _say)
         told = "is there already, and goes on" if existing else f"{spec.nodes} node{'s' if spec.nodes > 1 else ''}"
         existing = None
         try:
@@ -176,7 +179,8 @@ def _run_until_complete(
             lines.stop()
             if state == "Complete":
                 return
-            failure = jobs.failure(name, exchange.errors(spec.nodes), spec.nodes)
+            look_back = partial(jobs.failure, name, exchange.errors(spec.nodes), spec.nodes)
+            failure = answered(look_back, every, stopped, _say)
         finally:
             _delete(jobs, name)
         if not failure.resumable:
