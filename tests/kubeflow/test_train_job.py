@@ -157,6 +157,26 @@ def test_a_control_plane_that_does_not_answer_a_creation_ends_no_step_and_has_no
     assert job.manifest["metadata"]["ownerReferences"] == [WORKFLOW], "it is deleted with the run"
 
 
+def test_the_log_of_the_first_node_is_followed_beyond_its_rotation(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    process = start(kubernetes_api, replace(spec, restarts=0), command_of(tmp_path, f"{claim}/c", "wait"))
+    until(lambda: (claim / "c" / "0").exists() and (claim / "c" / "1").exists())
+    assert process.stdout
+    before = process.stdout.readline()
+    while "node 0 of 2 reads" not in before:
+        before = process.stdout.readline()
+    (job,) = kubernetes_api.created
+    kubernetes_api.rotated = len(job.log(0).read_text().splitlines())
+    with job.log(0).open("a") as log:
+        log.write("said after the rotation\n")
+    job.preempt(0)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, out + err
+    assert "said after the rotation\n" in out
+    assert "node 0 of 2 reads" not in out, "it is said once"
+
+
 def test_a_step_that_finds_no_nodes_says_why(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:

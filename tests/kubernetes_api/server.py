@@ -48,6 +48,7 @@ class KubernetesApi:
         rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
         refused: what was not allowed.
         unavailable: how many looks at a job are still to be answered with 503.
+        rotated: how many lines of logs are there no more; streams break off where that changes.
         lost: how often looks at a pod and creations are still to be answered with 503, these though they are done.
     """
 
@@ -70,6 +71,7 @@ class KubernetesApi:
     refused: list[str] = field(default_factory=list)
     unavailable: int = 0
     lost: int = 0
+    rotated: int = 0
 
     def allows(self, verb: str, group: str, resource: str) -> bool:
         """Whether a rule allows a request."""
@@ -263,22 +265,20 @@ class _Handler(JsonHandler):
         return False
 
     def _log(self, job: TrainJob | RayJob, rank: int, query: dict[str, str]) -> None:
-        if query.get("follow") not in ("true", "True"):
-            lines = job.log(rank).read_text().splitlines()
-            text = "\n".join(lines[-int(query.get("tailLines", "100000")) :]) + "\n"
-            self.send(200, text.encode(), "text/plain")
-            return
+        assert {query["follow"], query["timestamps"]} <= {"true", "True"}
         self.send_response(200)
         self.send_header("Content-Type", "text/plain")
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
-        sent, over = 0, False
-        while not over:
+        first = sent = self.api.rotated
+        over = False
+        while not over and first == self.api.rotated:
             over = job.is_over(rank)
-            content = job.log(rank).read_bytes()[sent:]
-            if content:
+            lines = job.log(rank).read_bytes().split(b"\n")
+            for line in lines[sent : None if over and lines[-1] else -1]:
+                content = f"2026-11-21T10:00:00.{sent:09d}Z ".encode() + line + b"\n"
                 self.wfile.write(f"{len(content):x}\r\n".encode() + content + b"\r\n")
-                sent += len(content)
+                sent += 1
             time.sleep(0.1)
         self.wfile.write(b"0\r\n\r\n")
 

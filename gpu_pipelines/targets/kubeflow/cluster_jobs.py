@@ -24,6 +24,8 @@ from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 #: Set by Kubeflow Pipelines in the pods of its steps.
 _POD_NAME = "KFP_POD_NAME"
 _SECONDS_BETWEEN_STREAMS = 2.0
+#: Seconds within which a connection is made, and within which a log has a line: one that says nothing may be lost.
+_LOG_TIMEOUT = (15, 600)
 _MOST_MISSES = 5
 #: For how long a cluster is waited for that does not answer: the nodes compute on while its control plane is upgraded,
 #: which takes minutes where it is in one zone.
@@ -80,8 +82,8 @@ class Jobs(Protocol):
         """Created, Running, Complete or Failed."""
         ...
 
-    def log_lines(self, name: str, node: int) -> Iterator[str]:
-        """The lines of a node, from the first, until it ends; none if it has not started."""
+    def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
+        """The lines of a node that the cluster still has, each after its time, until it ends; none before it starts."""
         ...
 
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
@@ -124,15 +126,16 @@ class LogFollower:
         self._thread.join(seconds)
 
     def _follow(self) -> None:
-        said = 0
+        said = ""
         while True:
             last = self._over.is_set()
             try:
-                for number, line in enumerate(self._jobs.log_lines(self._name, 0)):
-                    # A stream that breaks off begins anew with the first line.
-                    if number >= said:
+                for time_of_line, line in self._jobs.log_lines(self._name, 0):
+                    # A stream that breaks off begins anew with the first line that is left: logs are rotated, and a
+                    # container that is started again has one of its own.
+                    if time_of_line > said:
                         self._say(line)
-                        said += 1
+                        said = time_of_line
             except UserError:
                 # The log is for the reader alone; the state of the job is asked for elsewhere.
                 pass
@@ -333,6 +336,37 @@ def delete_job(api: Any, place: Sequence[str], kind: str, name: str) -> None:
         except api_error() as error:
             if error.status != HTTPStatus.NOT_FOUND:
                 raise
+
+
+def lines_of_pod(api: Any, namespace: str, pod: str, container: str) -> Iterator[tuple[str, str]]:
+    """The lines of a container's log while it is written, each after its time, which can be sorted as text.
+
+    Args:
+        api: Kubernetes's own.
+        namespace: of the pod.
+        pod: its name.
+        container: of it.
+    """
+    stream = api.read_namespaced_pod_log(
+        pod,
+        namespace,
+        container=container,
+        follow=True,
+        timestamps=True,
+        _preload_content=False,
+        _request_timeout=_LOG_TIMEOUT,
+    )
+    begun = b""
+    for part in stream.stream():
+        *whole, begun = (begun + part).split(b"\n")
+        yield from (_timed(line) for line in whole)
+    if begun:
+        yield _timed(begun)
+
+
+def _timed(line: bytes) -> tuple[str, str]:
+    time_of_line, _, text = line.decode(errors="replace").partition(" ")
+    return time_of_line, text
 
 
 def api_error() -> Any:

@@ -21,6 +21,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     Failure,
     create_job,
     delete_job,
+    lines_of_pod,
     names_of_jobs,
     owner_of,
     service_errors,
@@ -88,7 +89,7 @@ class RayJobs:
             return "Failed"
         return _STATES.get(deployed, "Created")
 
-    def log_lines(self, name: str, node: int) -> Iterator[str]:
+    def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
         """The lines of the step, whichever node is asked for: the pod that submits it prints them."""
         core, namespace = self._backend.core_api, self._backend.namespace
         with service_errors(f"Reading the log of {name}"):
@@ -97,10 +98,7 @@ class RayJobs:
             if not begun:
                 return
             newest = max(begun, key=lambda pod: str(pod.metadata.creation_timestamp)).metadata.name
-            stream = core.read_namespaced_pod_log(
-                newest, namespace, container=SUBMITTER, follow=True, _preload_content=False
-            )
-            yield from _lines(stream)
+            yield from lines_of_pod(core, namespace, newest, SUBMITTER)
 
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
         """By what the step has left, and by what KubeRay and Ray say; see `Jobs`."""
@@ -131,13 +129,3 @@ class RayJobs:
             found = self._api.get_namespaced_custom_object(*self._ray_jobs, name)
         status: dict[str, Any] = found.get("status") or {}
         return status
-
-
-def _lines(stream: Any) -> Iterator[str]:
-    """The lines of a log that is still written."""
-    begun = b""
-    for part in stream.stream():
-        *whole, begun = (begun + part).split(b"\n")
-        yield from (line.decode(errors="replace") for line in whole)
-    if begun:
-        yield begun.decode(errors="replace")

@@ -19,6 +19,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     api_error,
     create_job,
     delete_job,
+    lines_of_pod,
     names_of_jobs,
     owner_of,
     service_errors,
@@ -75,10 +76,12 @@ class TrainJobs:
         with service_errors(f"Looking at the TrainJob {name}"):
             return str(self._client.get_job(name).status)
 
-    def log_lines(self, name: str, node: int) -> Iterator[str]:
+    def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
         """See `Jobs`."""
         with service_errors(f"Reading the log of {name}"):
-            yield from self._client.get_job_logs(name, step=f"{NODE}-{node}", follow=True)
+            for pod in _newest_by_node(self._pods(name)):
+                if _node_of(pod) == node and pod.status.phase != "Pending":
+                    yield from lines_of_pod(self._backend.core_api, self._backend.namespace, pod.metadata.name, NODE)
 
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
         """By what the nodes have left, and by their pods; see `Jobs`."""
@@ -140,8 +143,12 @@ def _newest_by_node(pods: Sequence[Any]) -> list[Any]:
     """The last pod of each node, by node: Kubernetes may have replaced one that failed."""
     newest: dict[int, Any] = {}
     for pod in sorted(pods, key=lambda pod: str(pod.metadata.creation_timestamp)):
-        newest[int(pod.metadata.labels.get(_INDEX_LABEL, 0))] = pod
+        newest[_node_of(pod)] = pod
     return [newest[node] for node in sorted(newest)]
+
+
+def _node_of(pod: Any) -> int:
+    return int(pod.metadata.labels.get(_INDEX_LABEL, 0))
 
 
 def _is_disrupted(pod: Any) -> bool:
