@@ -192,6 +192,40 @@ def test_a_step_that_finds_no_nodes_says_why(
     assert "no node yet" not in out, "it is said once"
 
 
+_NO_IMAGE = {"reason": "ErrImagePull", "message": "no match for platform in manifest"}
+_NO_VOLUME = {"reason": "ContainerCreating", "event": "Multi-Attach error for volume pvc-1"}
+_NO_POD = {"event": "pods is forbidden: exceeded quota: gpus"}
+
+
+@pytest.mark.parametrize("held_up", [_NO_IMAGE, _NO_VOLUME, _NO_POD])
+def test_a_step_whose_pods_do_not_start_says_why(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, held_up: dict[str, str]
+) -> None:
+    kubernetes_api.held_up = held_up
+    process = start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c"))
+    assert process.stdout
+    lines = [process.stdout.readline() for _ in range(2)]
+    said = held_up.get("event") or held_up["message"]
+    assert any(said in line for line in lines), lines
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 75, out + err
+    assert said not in out, "it is said once"
+
+
+def test_an_image_that_is_not_there_ends_the_step_before_its_nodes_have_cost_a_week(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_UNSCHEDULABLE_SECONDS", "0.1")
+    kubernetes_api.held_up = _NO_IMAGE
+    finished = run(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c"))
+    assert finished.status == 1, finished.out + finished.err
+    assert "does not start: train-model-" in finished.err
+    assert "ErrImagePull: no match for platform in manifest" in finished.err
+    assert len(kubernetes_api.created) == 1
+    until(lambda: not kubernetes_api.jobs)
+
+
 def test_an_elastic_step_is_done_when_rank_0_is_whatever_the_others_do(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:

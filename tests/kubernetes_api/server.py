@@ -45,6 +45,8 @@ class KubernetesApi:
         tries: how often a node of a TrainJob is started.
         pods: pods besides those of TrainJobs, by name.
         scarce: what the autoscaler says of nodes that there are none of, by their GPU and `spot` or `standard`.
+        held_up: what containers of nodes wait for, with `reason` and `message`, or an `event` of their pods; an `event`
+            alone is of the Job that may make no pods.
         rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
         refused: what was not allowed.
         unavailable: how many looks at a job are still to be answered with 503.
@@ -67,6 +69,7 @@ class KubernetesApi:
     tries: int = 1
     pods: dict[str, Any] = field(default_factory=dict)
     scarce: dict[str, str] = field(default_factory=dict)
+    held_up: dict[str, str] = field(default_factory=dict)
     rules: list[dict[str, Any]] | None = None
     refused: list[str] = field(default_factory=list)
     unavailable: int = 0
@@ -102,6 +105,17 @@ def _kubeconfig(url: str) -> dict[str, Any]:
         "clusters": [{"name": "here", "cluster": {"server": url}}],
         "users": [{"name": "me", "user": {}}],
         "contexts": [{"name": "here", "context": {"cluster": "here", "user": "me", "namespace": "default"}}],
+    }
+
+
+def _event(about: str, reason: str, message: str, second: str, kind: str = "Warning") -> dict[str, Any]:
+    return {
+        "metadata": {"name": f"{about}.{second}", "namespace": "default"},
+        "involvedObject": {"name": about, "namespace": "default"},
+        "lastTimestamp": f"2026-11-21T10:00:{second}Z",
+        "type": kind,
+        "reason": reason,
+        "message": message,
     }
 
 
@@ -177,6 +191,8 @@ class _Handler(JsonHandler):
         self.api.jobs[job.name] = job
         if isinstance(job, TrainJob) and self._scarcity(job):
             job.waits = True
+        elif isinstance(job, TrainJob) and self.api.held_up:
+            job.held_up = self.api.held_up
         else:
             job.start()
         self._refuse_for_now() if self._is_lost() else self.send(201, job.to_json())
@@ -190,13 +206,15 @@ class _Handler(JsonHandler):
     def _events(self, selector: str) -> list[dict[str, Any]]:
         """The events of a pod."""
         pod = selector.partition("involvedObject.name=")[2]
+        if event := self.api.held_up.get("event"):
+            reason = "FailedMount" if "reason" in self.api.held_up else "FailedCreate"
+            assert re.search("-node-0-[0-9]+$" if reason == "FailedMount" else "-node-0$", pod)
+            return [_event(pod, reason, event, "10"), _event(pod, "Scheduled", "it has a node", "05", "Normal")]
         job = self.api.jobs.get(pod.rpartition("-node-0-")[0])
         said = self._scarcity(job) if isinstance(job, TrainJob) and job.waits else ""
         if not said:
             return []
-        about = {"kind": "Pod", "name": pod, "namespace": "default"}
-        event = {"metadata": {"name": f"{pod}.1", "namespace": "default"}, "involvedObject": about, "type": "Warning"}
-        return [{**event, "reason": "FailedScaleUp", "message": said}]
+        return [_event(pod, "FailedScaleUp", said, "00")]
 
     def _made(self, plural: str, manifest: dict[str, Any], query: str) -> TrainJob | RayJob | Experiment:
         if plural == TrainJob.plural:

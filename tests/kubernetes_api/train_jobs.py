@@ -103,6 +103,8 @@ class TrainJob:
         self.preempted: set[int] = set()
         #: Whether there are no nodes for it.
         self.waits = False
+        #: What the containers wait for, though there are nodes, as Kubernetes has it; no pods without a reason.
+        self.held_up: dict[str, str] = {}
         #: Whether Katib reads the log of rank 0.
         self.is_trial = False
         self.deleted = False
@@ -204,7 +206,7 @@ class TrainJob:
 
     def to_json(self) -> dict[str, Any]:
         """The TrainJob with its status."""
-        codes = [None] if self.waits else [process.poll() for process in self._nodes]
+        codes = [None] if self.waits or self.held_up else [process.poll() for process in self._nodes]
         if self.deleted:
             metadata = {**self.manifest["metadata"], "deletionTimestamp": "2026-11-21T10:30:00Z"}
             return {**self.manifest, "metadata": metadata}
@@ -224,6 +226,9 @@ class TrainJob:
         """The pods of the nodes with their states."""
         if self.waits:
             return [self._pod_that_waits(rank) for rank in range(self.manifest["spec"]["trainer"]["numNodes"])]
+        if self.held_up:
+            nodes = range(self.manifest["spec"]["trainer"]["numNodes"]) if "reason" in self.held_up else ()
+            return [self._pod_held_up(rank) for rank in nodes]
         there = [(rank, process) for rank, process in enumerate(self._nodes) if rank not in self._gone]
         return [self._pod_of(rank, process.poll()) for rank, process in there]
 
@@ -231,6 +236,12 @@ class TrainJob:
         pod = self._pod_of(rank, None)
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
         pod["status"] = {"phase": "Pending", "conditions": [condition]}
+        return pod
+
+    def _pod_held_up(self, rank: int) -> dict[str, Any]:
+        pod = self._pod_of(rank, None)
+        pod["status"]["phase"] = "Pending"
+        pod["status"]["containerStatuses"][0].update(ready=False, state={"waiting": self.held_up})
         return pod
 
     def _pod_of(self, rank: int, code: int | None) -> dict[str, Any]:

@@ -36,9 +36,10 @@ from gpu_pipelines.targets.fallback.tries import (
     tries_at,
 )
 from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, service_errors
+from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
-#: Seconds for which a pod may find no node without a word of the autoscaler, for tests.
+#: Seconds for which a pod may find no node without a word of the autoscaler, or no image, for tests.
 PATIENCE = "GPU_PIPELINES_UNSCHEDULABLE_SECONDS"
 _PATIENCE = 900.0
 #: Seconds that a TrainJob has to be gone with its pods, which get SIGTERM and half a minute.
@@ -47,11 +48,20 @@ _EVENTS = ("FailedScaleUp", "NotTriggerScaleUp")
 _QUOTA = re.compile(r"quota", re.IGNORECASE)
 
 
+def patience() -> float:
+    """Seconds for which a pod may wait for what does not come by itself."""
+    return float(os.environ.get(PATIENCE) or _PATIENCE)
+
+
 class PlacedJobs(Jobs, Protocol):
     """Jobs whose pods tell whether there are nodes for them."""
 
     def without_node(self, name: str) -> tuple[list[str], str]:
         """The pods of a job for which there is no node, and what the autoscaler says of that; empty for nothing."""
+        ...
+
+    def held_up(self, name: str, nodes: int) -> HeldUp | None:
+        """What keeps pods of a job from starting, though there are nodes for them; None for nothing."""
         ...
 
     def is_running(self, name: str) -> bool:
@@ -170,9 +180,8 @@ class _Watched:
         if said:
             raise (QuotaExceededError if _QUOTA.search(said) else NoMachinesError)(said)
         self._waits_since = self._waits_since or time.monotonic()
-        patience = float(os.environ.get(PATIENCE) or _PATIENCE)
-        if time.monotonic() - self._waits_since > patience:
-            raise NoMachinesError(f"no node was found for {', '.join(pods)} in {patience:.0f} s")
+        if time.monotonic() - self._waits_since > patience():
+            raise NoMachinesError(f"no node was found for {', '.join(pods)} in {patience():.0f} s")
 
     def end(self, state: str, reason: str) -> None:
         """Writes down how it has ended."""

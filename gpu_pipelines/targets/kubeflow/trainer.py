@@ -25,6 +25,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     service_errors,
 )
 from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
+from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up
 from gpu_pipelines.targets.kubeflow.train_job_manifest import NODE, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
@@ -117,6 +118,12 @@ class TrainJobs:
         with service_errors(f"Looking at the pods of {name}"):
             pods = self._pods(name)
         return scheduling_of(self._backend.core_api, self._backend.namespace, pods)
+
+    def held_up(self, name: str, nodes: int) -> HeldUp | None:
+        """See `PlacedJobs`."""
+        with service_errors(f"Looking at the pods of {name}"):
+            pods = _newest_by_node(self._pods(name))
+        return held_up(self._backend.core_api, self._backend.namespace, pods, nodes, f"{name}-{NODE}-0")
 
     def is_running(self, name: str) -> bool:
         """See `PlacedJobs`."""

@@ -1,0 +1,80 @@
+"""Why pods of a job do not start, though there are nodes for them.
+
+A Job of Kubernetes, a TrainJob, and Argo below Kubeflow Pipelines wait for an image, a volume or a quota as long as
+they may run, and say so in no state of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.kubeflow.cluster_jobs import service_errors
+
+#: Reasons of a container that is about to start.
+_USUAL = ("ContainerCreating", "PodInitializing")
+#: Reasons that somebody has to mend (`pkg/kubelet/images` and `pkg/kubelet/kuberuntime` of Kubernetes).
+_LASTING = (
+    *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
+    *("CreateContainerConfigError", "CreateContainerError"),
+)
+#: Reason of an event of a Job that may make no pod, for a quota say.
+_NOT_MADE = "FailedCreate"
+
+
+@dataclass(frozen=True)
+class HeldUp:
+    """What keeps pods from starting.
+
+    Attributes:
+        why: in Kubernetes's words, with the name of the pod.
+        is_lasting: whether it stays so until somebody mends it.
+    """
+
+    why: str
+    is_lasting: bool = False
+
+
+def held_up(api: Any, namespace: str, pods: Sequence[Any], nodes: int, job: str) -> HeldUp | None:
+    """What keeps pods of a job from starting; None where that is nothing, or a node.
+
+    Args:
+        api: Kubernetes's own.
+        namespace: theirs.
+        pods: those that there are.
+        nodes: how many there are to be.
+        job: name of the Job of Kubernetes that makes them.
+    """
+    for pod in pods:
+        for waiting in _waiting(pod):
+            if waiting.reason not in _USUAL:
+                said = f"{pod.metadata.name}: {waiting.reason}: {waiting.message or ''}".rstrip(": ")
+                return HeldUp(said, waiting.reason in _LASTING)
+    for pod in pods:
+        if any(_waiting(pod)):
+            event = _newest_event(api, namespace, pod.metadata.name)
+            if event and event.type == "Warning":
+                return HeldUp(f"{pod.metadata.name}: {event.message}")
+    if len(pods) < nodes:
+        event = _newest_event(api, namespace, job)
+        if event and event.reason == _NOT_MADE:
+            return HeldUp(f"{nodes - len(pods)} of {nodes} pods are not made: {event.message}")
+    return None
+
+
+def _waiting(pod: Any) -> Iterator[Any]:
+    for status in [*(pod.status.init_container_statuses or []), *(pod.status.container_statuses or [])]:
+        if status.state and status.state.waiting:
+            yield status.state.waiting
+
+
+def _newest_event(api: Any, namespace: str, name: str) -> Any | None:
+    """The last event of an object; None for none, and where events may not be read."""
+    try:
+        with service_errors(f"Reading the events of {name}"):
+            events = api.list_namespaced_event(namespace, field_selector=f"involvedObject.name={name}").items
+    except UserError:
+        return None
+    return max(events, key=lambda event: str(event.last_timestamp or event.event_time), default=None)
