@@ -206,7 +206,10 @@ class _Service:
 
     def _get_version(self, query: dict[str, str], body: Any, pipeline: str, version: str) -> Any:
         wanted = (pipeline, version)
-        return next(v for v in self._state.versions if (v["pipeline_id"], v["pipeline_version_id"]) == wanted)
+        for each in self._state.versions:
+            if (each["pipeline_id"], each["pipeline_version_id"]) == wanted:
+                return each
+        raise Refused(404, f"PipelineVersion {version} not found.")
 
     def _create_run(self, query: dict[str, str], body: Any) -> Any:
         checked("V2beta1Run", body)
@@ -238,8 +241,10 @@ class _Service:
         """`toApiRunDetailV1`: the workflow with its status."""
         if self._state.hides or run_id not in self._state.workflows:
             raise Refused(403, "forbidden")
-        manifest = json.dumps(self._state.workflows[run_id].manifest())
-        return {"run": {"id": run_id}, "pipeline_runtime": {"workflow_manifest": manifest}}
+        workflow = self._state.workflows[run_id]
+        kept = yaml.safe_dump_all(workflow.spec.values() if "pipeline_spec" in workflow.spec else [workflow.spec])
+        run = {"id": run_id, "pipeline_spec": {"pipeline_manifest": kept}}
+        return {"run": run, "pipeline_runtime": {"workflow_manifest": json.dumps(workflow.manifest())}}
 
     def _log(self, query: dict[str, str], body: Any, run_id: str, pod: str) -> Any:
         """`ReadRunLogV1`: status 200 whatever follows."""

@@ -28,7 +28,7 @@ class Workflow:
     """
 
     def __init__(self, run: dict[str, Any], look: int, fails: tuple[str, str] | None) -> None:
-        spec = run["pipeline_spec"]
+        self.spec = spec = run["pipeline_spec"]
         steps = _in_order(spec.get("pipeline_spec", spec)["root"]["dag"]["tasks"])
         self._run_id = run["run_id"]
         self._fails = fails

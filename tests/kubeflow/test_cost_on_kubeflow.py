@@ -58,6 +58,13 @@ def test_pods_of_steps_with_gpus_are_priced_for_as_long_as_they_ran(kfp_api: Kfp
         "pipeline_version_id": version["version_id"],
     }
     assert json.loads(command_line.command(*shown, "--json", cwd=folder).out)["cost"] == cost
+    # A version may be deleted; what its runs are of is kept with them.
+    kept = kfp_api.state.versions.copy()
+    kfp_api.state.versions.clear()
+    without = command_line.command(*shown, "--json", cwd=folder)
+    assert without.status == 0, without.err
+    assert json.loads(without.out)["cost"] == cost
+    kfp_api.state.versions.extend(kept)
     # Where the workflow may not be read, what the service says of the steps has to do.
     kfp_api.state.hides = True
     again = json.loads(command_line.command(*shown, "--json", cwd=folder).out)["cost"]

@@ -11,7 +11,10 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from gpu_pipelines.errors import ERROR_PREFIX
+from yaml import YAMLError
+
+from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.kubeflow.connection import ForeignAnswerError
 
 #: What Argo appends to the name of a node that it may start again.
@@ -57,6 +60,15 @@ def pods_of_steps(client: Any, run_id: str) -> dict[str, list[dict[str, Any]]]:
     return found
 
 
+def kept_pipeline(client: Any, run_id: str) -> dict[str, Any]:
+    """The pipeline of a run as the service has kept it, with what is for Kubernetes; empty where it may not be read."""
+    try:
+        documents = documents_of(_run_of(client, run_id)["run"]["pipeline_spec"]["pipeline_manifest"])
+    except (UserError, YAMLError, ValueError, KeyError, TypeError):
+        return {}
+    return dict(zip(("pipeline_spec", "platform_spec"), documents, strict=False))
+
+
 def _is_pod_of(node: dict[str, Any], step: str) -> bool:
     """Whether a node of a workflow is a pod of a step: what runs it, or the driver before that."""
     if node.get("type") != "Pod":
@@ -100,11 +112,19 @@ def _log_of(client: Any, run_id: str, pod: str) -> str:
 def _workflow_of(client: Any, run_id: str) -> dict[str, Any]:
     """The workflow of a run with its status; empty if it cannot be read."""
     try:
-        content = json.loads(_read(client, f"/apis/v1beta1/runs/{quote(run_id, safe='')}"))
-        workflow = json.loads(content["pipeline_runtime"]["workflow_manifest"])
+        workflow = json.loads(_run_of(client, run_id)["pipeline_runtime"]["workflow_manifest"])
     except (ValueError, KeyError, TypeError):
         return {}
     return workflow if isinstance(workflow, dict) else {}
+
+
+def _run_of(client: Any, run_id: str) -> Any:
+    """What the first version of the API tells of a run, which is more.
+
+    Raises:
+        ValueError: it cannot be read.
+    """
+    return json.loads(_read(client, f"/apis/v1beta1/runs/{quote(run_id, safe='')}"))
 
 
 def _read(client: Any, path: str) -> str:

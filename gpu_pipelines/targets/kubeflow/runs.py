@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timezone
+from http import HTTPStatus
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gpu_pipelines.targets.kubeflow.connection import (
     service_errors,
 )
 from gpu_pipelines.targets.kubeflow.machine_times import NOT_COUNTED, times_of_run
-from gpu_pipelines.targets.kubeflow.run_failure import base_name, reason_of
+from gpu_pipelines.targets.kubeflow.run_failure import base_name, kept_pipeline, reason_of
 from gpu_pipelines.targets.local.log import Observer, StepRecord
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.run_account import RunAccount, StepAccount
@@ -254,7 +255,15 @@ def _spec_of(client: Any, run: Any) -> dict[str, Any]:
     spec = run.pipeline_spec
     reference = run.pipeline_version_reference
     if not spec and reference:
-        spec = client.get_pipeline_version(reference.pipeline_id, reference.pipeline_version_id).pipeline_spec
+        from kfp_server_api import ApiException
+
+        try:
+            spec = client.get_pipeline_version(reference.pipeline_id, reference.pipeline_version_id).pipeline_spec
+        except ApiException as error:
+            if error.status != HTTPStatus.NOT_FOUND:
+                raise
+            # The version has been deleted.
+            spec = kept_pipeline(client, run.run_id)
     return spec or {}
 
 
