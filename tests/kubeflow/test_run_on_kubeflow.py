@@ -299,6 +299,7 @@ def test_data_in_a_bucket_is_looked_at_before_anything_is_sent(folder: Path, kfp
         (("--accelerator", "l4:1", "--data-machine-type", "n2-standard-16"), "kubeflow has no --data-machine-type"),
         (("--accelerator", "l4:1", "--data-nodes", "0"), "Data cannot be prepared on 0 nodes"),
         (("--accelerator", "l4:1", "--data-nodes", "4", "-p", "source=bq://p.d.t"), "is read by one machine"),
+        (("--accelerator", "l4:1", "--nodes", "2", "--env", "PET_NNODES=2"), "Kubeflow Trainer sets PET_NNODES itself"),
     ],
 )
 def test_wrong_requests_are_refused_before_anything_is_sent(

@@ -30,7 +30,13 @@ from gpu_pipelines.targets.compiled import compiled, note_of_file
 from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
 from gpu_pipelines.targets.kubeflow.node_choices import choice_of, with_choices
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
-from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, SPEC_ARGUMENT, TrainJobSpec, runtime_for
+from gpu_pipelines.targets.kubeflow.train_job_spec import (
+    DEFAULT_HOURS,
+    SPEC_ARGUMENT,
+    TRAINERS_VARIABLES,
+    TrainJobSpec,
+    runtime_for,
+)
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.study_tasks import StudyOutputs, finished
 
@@ -66,6 +72,9 @@ class KubeflowTarget:
         recipients: who is told of the end of a run by its last step; None for nobody.
         katib: whether Katib carries out a search; else it is one step, whose trials share a node.
 
+    Raises:
+        UserError: a variable is one that Kubeflow Trainer sets.
+
     Attributes:
         checkpoint_uri: on the claim or in the bucket, a folder for each run; artifacts are uploaded only when a step
             ends.
@@ -97,6 +106,11 @@ class KubeflowTarget:
         self._katib = katib
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})
+        if taken := sorted({*self._environment, *self._settings.secret_env} & TRAINERS_VARIABLES):
+            raise UserError(
+                f"Kubeflow Trainer sets {', '.join(taken)} itself, and refuses a TrainJob that does.",
+                "Leave it out of --env and secret_env; --nodes says how many nodes there are.",
+            )
         self._data = data or DataNodes()
         several = {"data_nodes": self._data.nodes} if self._data.nodes > 1 else {}
         self.for_check: Mapping[str, Any] = {"place": "kubeflow", **several}

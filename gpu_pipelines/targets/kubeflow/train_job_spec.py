@@ -29,6 +29,8 @@ RUNTIMES = {
 }
 #: The option by which a step that is a TrainJob is told its specification.
 SPEC_ARGUMENT = "--train-job"
+#: Variables that Trainer sets, and refuses in a TrainJob (`TorchRunReservedEnvNames`).
+TRAINERS_VARIABLES = {f"PET_{name}" for name in ("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")}
 #: The longest that a TrainJob runs where nobody said how long: as long as a custom job of Vertex AI.
 DEFAULT_HOURS = 168.0
 
