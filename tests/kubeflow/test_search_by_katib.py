@@ -31,7 +31,7 @@ from gpu_pipelines.tuning.service.begin import begin
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.finish import finish
 from gpu_pipelines.tuning.service.records import RUNNING, Record, Records
-from gpu_pipelines.tuning.service.study import ServiceStudy
+from gpu_pipelines.tuning.service.study import ServiceStudy, values_of
 from gpu_pipelines.tuning.settings import TuningSettings
 from gpu_pipelines.tuning.space import space_in
 from gpu_pipelines.tuning.study import SearchPlan, StudyRequest
@@ -89,6 +89,27 @@ def test_the_words_of_a_trial_are_kept_by_the_shell_that_katib_puts_before_it(tm
     assert ended.returncode == 1, "the trial's own status"
     assert f"{folder} is not a study" in (tmp_path / "log").read_text()
     assert not (tmp_path / "log.pid").exists(), "Katib takes it for complete"
+
+
+def test_choices_of_any_signs_get_through_katibs_template_and_the_shell(tmp_path: Path) -> None:
+    choices = ["/mnt/it's mine", 'a "b" \\n', "${trialParameters.trialName} $HOME", "vit-small"]
+    space = space_in(json.dumps({"model": {"type": "categorical", "choices": choices}}))
+    study = replace(study_of(), request=replace(study_of().request, space=space))
+    job = JobRequest("study-1", spec_on(tmp_path), command_of_trial(study, "/mnt/study"), {})
+    made = experiment_of(job, study, "ClusterTrainingRuntime")
+    (parameter,) = made["spec"]["parameters"]
+    (tmp_path / "python3").write_text("#!/bin/sh\nprintf '%s\\n' \"$@\"\n")
+    (tmp_path / "python3").chmod(0o755)
+    got = []
+    for value in parameter["feasibleSpace"]["list"]:
+        # `applyParameters` of Katib's generator.
+        text = json.dumps(made["spec"]["trialTemplate"]["trialSpec"]).replace("${trialParameters.model}", value)
+        command = behind_a_shell(json.loads(text)["spec"]["trainer"]["command"], tmp_path / "log")
+        subprocess.run(command, env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}, check=True)
+        argument = (tmp_path / "log").read_text().splitlines()[-1]
+        got.append(values_of(space, [argument])["model"])
+    assert got == choices
+    assert parameter["feasibleSpace"]["list"][-1] == "vit-small", "usual ones are as they are"
 
 
 def test_what_katib_would_refuse_is_seen_here(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpu_pipelines.tuning.service.study import METRIC, ServiceStudy, is_numeric, listed_values, text_of
+from gpu_pipelines.tuning.service.study import METRIC, ServiceStudy, in_a_template, is_numeric, listed_values
 from gpu_pipelines.tuning.space import Dimension, SearchSpace
 
 #: Losses that a trial has to have before it can be stopped, and trials that have to be there to compare it with.
@@ -61,7 +61,7 @@ def parameters_of(space: SearchSpace) -> list[dict[str, Any]]:
 def _values(dimension: Dimension) -> dict[str, Any]:
     if dimension.kind == "categorical":
         kind = "discrete" if is_numeric(dimension.choices) else "categorical"
-        return {"parameterType": kind, "feasibleSpace": {"list": [text_of(each) for each in dimension.choices]}}
+        return {"parameterType": kind, "feasibleSpace": {"list": [in_a_template(each) for each in dimension.choices]}}
     if dimension.step and not (dimension.kind == "int" and dimension.step == 1):
         return {
             "parameterType": "discrete",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from urllib.parse import quote
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import number_of
@@ -107,7 +108,7 @@ def _value(dimension: Dimension, text: str) -> Any:
 
 
 def _is_same(choice: Any, text: str) -> bool:
-    if text_of(choice) == text:
+    if text in (text_of(choice), in_a_template(choice)):
         return True
     if isinstance(choice, (int, float)) and not isinstance(choice, bool):
         try:
@@ -120,6 +121,11 @@ def _is_same(choice: Any, text: str) -> bool:
 def text_of(choice: Any) -> str:
     """A choice as a service has it."""
     return str(choice).lower() if isinstance(choice, bool) else str(choice)
+
+
+def in_a_template(choice: Any) -> str:
+    """A choice as a service has it that puts it into JSON and behind a shell as it is, as Katib does."""
+    return quote(text_of(choice), safe="/:@=+, ")
 
 
 def is_numeric(choices: Sequence[Any]) -> bool:
