@@ -7,8 +7,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from gpu_pipelines.artifacts.exported_model import INDEX, WEIGHTS, weight_files
 from gpu_pipelines.artifacts.remote_files import is_remote, read_remote
-from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.errors import UserError, first_line, some_of
 from gpu_pipelines.tasks.model_places import CONFIG, PICKLED, SAFE, files_of, may_be_pretrained, place_told
 from gpu_pipelines.tasks.task import Task
 
@@ -19,6 +20,10 @@ _REMEDIES = {
     "LocalEntryNotFoundError": "Check the network, or give a directory or gs://…, which need no hub.",
     "EntryNotFoundError": "Give a whole model in Hugging Face layout; adapters alone are none.",
 }
+#: Stands beside adapters, whose weights transformers loads as well.
+_ADAPTERS = "adapter_config.json"
+#: How a file begins that Git LFS has left in place of another.
+_POINTER = b"version https://git-lfs"
 #: How transformers says that a class builds no model of a kind.
 _OTHER_KIND = "Unrecognized configuration class"
 
@@ -26,7 +31,8 @@ _OTHER_KIND = "Unrecognized configuration class"
 def problems_of_configuration(task: Task, model: str, sequence_length: int) -> list[str]:
     """What is wrong with a model for a task, as far as its files' names and its config.json say.
 
-    It builds the model without its weights, so that what is refused here is what the training would refuse.
+    It builds the model without its weights, and looks whether they are there, so that what is refused here is what the
+    training would refuse.
 
     Args:
         task: what it is trained for.
@@ -43,6 +49,7 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int) -> l
         ]
     try:
         built = _without_weights(task, model)
+        _require_weights(model, files)
     except UserError as error:
         return [error.in_one_line]
     if built is None:
@@ -63,6 +70,39 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int) -> l
         f"The model {model} takes at most {longest:,} tokens, and rows of {length:,} would be prepared for it. Give "
         f"-p sequence_length={longest} or less."
     ]
+
+
+def _require_weights(model: str, files: set[str]) -> None:
+    """Looks for the files that transformers loads weights from, and at the beginning of those that are here.
+
+    Raises:
+        UserError: one is not there, or is no such file.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    if _ADAPTERS in files or not any(file.endswith(SAFE) for file in files):
+        return
+    directory = Path(model).expanduser()
+    with TemporaryDirectory() as folder:
+        if is_remote(model) and INDEX in files:
+            (Path(folder) / INDEX).write_bytes(read_remote(f"{model.rstrip('/')}/{INDEX}"))
+        named = [WEIGHTS] if WEIGHTS in files else weight_files(Path(folder) if is_remote(model) else directory)
+    if lost := [name for name in named if name not in files]:
+        there = some_of((file for file in files if file.endswith(SAFE)), most=3)
+        raise UserError(
+            f"The model {model} lacks {some_of(lost, most=3)}; it has {there}.",
+            f"Its weights are in {WEIGHTS}, or in the files that {INDEX} names, as save_pretrained writes them.",
+        )
+    for path in () if is_remote(model) else (directory / name for name in named):
+        try:
+            safe_open(path, framework="numpy").__exit__(None, None, None)
+        except (SafetensorError, OSError) as error:
+            with path.open("rb") as file:
+                is_pointer = file.read(len(_POINTER)) == _POINTER
+            raise UserError(
+                f"The weights {path} cannot be read: {first_line(error)}.",
+                "It is a pointer of Git LFS, which has no weights: git lfs pull." if is_pointer else "Copy it again.",
+            ) from None
 
 
 def longest_row(model: Any) -> float:

@@ -12,11 +12,13 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import transformers
 from command_line import command
 from conftest import PIPELINE
+from safetensors.numpy import save_file
 
 from gpu_pipelines.artifacts.remote_files import connected
 from gpu_pipelines.tasks.model_check import longest_row, problems_of_configuration
@@ -33,7 +35,7 @@ ANSWERS = {
 
 def written(folder: Path, config: Any, weights: str = "model.safetensors") -> str:
     config.save_pretrained(folder)
-    (folder / weights).write_bytes(b"")
+    save_file({}, folder / weights)
     return str(folder)
 
 
@@ -89,8 +91,38 @@ def test_a_configuration_that_cannot_be_read_is_named(tmp_path: Path, content: s
 def test_pickled_weights_are_refused(tmp_path: Path) -> None:
     place = written(tmp_path / "bert", transformers.BertConfig(**SMALL), "pytorch_model.bin")
     assert "are pickled" in wrong("text_classification", place)
-    (tmp_path / "bert/model.safetensors").write_bytes(b"")
+    save_file({}, tmp_path / "bert/model.safetensors")
     assert wrong("text_classification", place) == ""
+
+
+def test_weights_that_are_not_there_whole_are_refused(bucket: str, tmp_path: Path) -> None:
+    small = transformers.BertConfig(**SMALL, vocab_size=99)
+    place = tmp_path / "bert"
+    transformers.BertForSequenceClassification(small).save_pretrained(place, max_shard_size="5KB")
+    assert wrong("text_classification", str(place)) == ""
+    lost = sorted(place.glob("model-*"))[1]
+    lost.unlink()
+    storage, path = connected(f"{bucket}/models/bert")
+    storage.put(f"{place}/", path, recursive=True)
+    for model in (str(place), f"{bucket}/models/bert"):
+        said = wrong("text_classification", model)
+        assert f"{model} lacks {lost.name}; it has" in said
+        with pytest.raises(OSError, match=lost.stem):
+            transformers.AutoModelForSequenceClassification.from_pretrained(place)
+    other = written(tmp_path / "other", small, "weights.safetensors")
+    assert "lacks model.safetensors; it has weights.safetensors" in wrong("text_classification", other)
+
+
+def test_a_pointer_of_git_lfs_and_a_file_that_is_cut_off_are_no_weights(tmp_path: Path) -> None:
+    place = Path(written(tmp_path / "bert", transformers.BertConfig(**SMALL)))
+    (place / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n")
+    said = wrong("text_classification", str(place))
+    assert f"The weights {place}/model.safetensors cannot be read: " in said
+    assert "git lfs pull" in said
+    save_file({"a": np.zeros(9)}, place / "model.safetensors")
+    whole = (place / "model.safetensors").read_bytes()
+    (place / "model.safetensors").write_bytes(whole[:-9])
+    assert "Copy it again." in wrong("text_classification", str(place))
 
 
 @pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "awq", "fp8"])
