@@ -47,6 +47,7 @@ class KubernetesApi:
         scarce: what the autoscaler says of nodes that there are none of, by their GPU and `spot` or `standard`.
         held_up: what containers of nodes wait for, with `reason` and `message`, or an `event` of their pods; an `event`
             alone is of the Job that may make no pods.
+        suspends: whether TrainJobs wait in a queue.
         rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
         refused: what was not allowed.
         unavailable: how many looks at a job are still to be answered with 503.
@@ -70,6 +71,7 @@ class KubernetesApi:
     pods: dict[str, Any] = field(default_factory=dict)
     scarce: dict[str, str] = field(default_factory=dict)
     held_up: dict[str, str] = field(default_factory=dict)
+    suspends: bool = False
     rules: list[dict[str, Any]] | None = None
     refused: list[str] = field(default_factory=list)
     unavailable: int = 0
@@ -191,6 +193,8 @@ class _Handler(JsonHandler):
         self.api.jobs[job.name] = job
         if isinstance(job, TrainJob) and self._scarcity(job):
             job.waits = True
+        elif isinstance(job, TrainJob) and self.api.suspends:
+            job.suspend()
         elif isinstance(job, TrainJob) and self.api.held_up:
             job.held_up = self.api.held_up
         else:
@@ -208,7 +212,8 @@ class _Handler(JsonHandler):
         pod = selector.partition("involvedObject.name=")[2]
         if event := self.api.held_up.get("event"):
             reason = "FailedMount" if "reason" in self.api.held_up else "FailedCreate"
-            assert re.search("-node-0-[0-9]+$" if reason == "FailedMount" else "-node-0$", pod)
+            if not re.search("-node-0-[0-9]+$" if reason == "FailedMount" else "-node-0$", pod):
+                return []
             return [_event(pod, reason, event, "10"), _event(pod, "Scheduled", "it has a node", "05", "Normal")]
         job = self.api.jobs.get(pod.rpartition("-node-0-")[0])
         said = self._scarcity(job) if isinstance(job, TrainJob) and job.waits else ""

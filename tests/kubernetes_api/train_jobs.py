@@ -105,6 +105,7 @@ class TrainJob:
         self.waits = False
         #: What the containers wait for, though there are nodes, as Kubernetes has it; no pods without a reason.
         self.held_up: dict[str, str] = {}
+        self.was_suspended = False
         #: Whether Katib reads the log of rank 0.
         self.is_trial = False
         self.deleted = False
@@ -171,6 +172,15 @@ class TrainJob:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
 
+    def suspend(self) -> None:
+        """Holds it back, as Kueue does."""
+        self.held_up, self.was_suspended = {"queue": "full"}, True
+
+    def resume(self) -> None:
+        """Lets it go."""
+        self.held_up = {}
+        self.start()
+
     def exceed_deadline(self) -> None:
         """Ends all nodes, as Trainer does after `activeDeadlineSeconds`."""
         self.over_deadline = True
@@ -210,8 +220,10 @@ class TrainJob:
         if self.deleted:
             metadata = {**self.manifest["metadata"], "deletionTimestamp": "2026-11-21T10:30:00Z"}
             return {**self.manifest, "metadata": metadata}
+        suspended = {"type": "Suspended", "status": "False" if self._nodes else "True", "reason": "Suspended"}
+        conditions = [suspended] if self.was_suspended else []
         if any(code is None for code in codes):
-            return self.manifest
+            return {**self.manifest, "status": {"conditions": conditions}}
         kind = "Complete" if not any(codes) else "Failed"
         condition = {
             "type": kind,
@@ -220,7 +232,7 @@ class TrainJob:
             "message": "",
             "lastTransitionTime": "2026-11-21T10:00:00Z",
         }
-        return {**self.manifest, "status": {"conditions": [condition]}}
+        return {**self.manifest, "status": {"conditions": [*conditions, condition]}}
 
     def pods(self) -> list[dict[str, Any]]:
         """The pods of the nodes with their states."""

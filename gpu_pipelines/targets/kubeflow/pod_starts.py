@@ -20,8 +20,8 @@ _LASTING = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
     *("CreateContainerConfigError", "CreateContainerError"),
 )
-#: Reason of an event of a Job that may make no pod, for a quota say.
-_NOT_MADE = "FailedCreate"
+#: Reasons of events of a Job, a JobSet and a TrainJob that may not make what is theirs, for a quota say.
+_NOT_MADE = ("FailedCreate", "JobCreationFailed", "TrainJobResourcesCreationFailed")
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class HeldUp:
     is_lasting: bool = False
 
 
-def held_up(api: Any, namespace: str, pods: Sequence[Any], nodes: int, job: str) -> HeldUp | None:
+def held_up(api: Any, namespace: str, pods: Sequence[Any], nodes: int, makers: Sequence[str]) -> HeldUp | None:
     """What keeps pods of a job from starting; None where that is nothing, or a node.
 
     Args:
@@ -45,7 +45,7 @@ def held_up(api: Any, namespace: str, pods: Sequence[Any], nodes: int, job: str)
         namespace: theirs.
         pods: those that there are.
         nodes: how many there are to be.
-        job: name of the Job of Kubernetes that makes them.
+        makers: names of what makes them, one after the other.
     """
     for pod in pods:
         for waiting in _waiting(pod):
@@ -57,9 +57,9 @@ def held_up(api: Any, namespace: str, pods: Sequence[Any], nodes: int, job: str)
             event = _newest_event(api, namespace, pod.metadata.name)
             if event and event.type == "Warning":
                 return HeldUp(f"{pod.metadata.name}: {event.message}")
-    if len(pods) < nodes:
-        event = _newest_event(api, namespace, job)
-        if event and event.reason == _NOT_MADE:
+    for maker in makers if len(pods) < nodes else ():
+        event = _newest_event(api, namespace, maker)
+        if event and event.reason in _NOT_MADE:
             return HeldUp(f"{nodes - len(pods)} of {nodes} pods are not made: {event.message}")
     return None
 

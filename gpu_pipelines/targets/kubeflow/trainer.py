@@ -36,6 +36,8 @@ _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _DISRUPTED = "DisruptionTarget"
 #: Reason of a TrainJob that reached its deadline (`TrainJobDeadlineExceededReason`).
 _TOO_LONG = "DeadlineExceeded"
+#: Condition of a TrainJob that Kueue has not let go yet.
+_SUSPENDED = "Suspended"
 #: Group and version of its API.
 TRAINER_API = ("trainer.kubeflow.org", "v1alpha1")
 
@@ -75,7 +77,14 @@ class TrainJobs:
     def state(self, name: str) -> str:
         """See `Jobs`."""
         with service_errors(f"Looking at the TrainJob {name}"):
-            return str(self._client.get_job(name).status)
+            job = self._api.get_namespaced_custom_object(*self._train_jobs, name)
+            pods = _newest_by_node(self._pods(name))
+        true = _true_conditions(job)
+        if ended := [each for each in ("Complete", "Failed") if each in true]:
+            return ended[0]
+        begun = [pod for pod in pods if pod.status.phase in ("Running", "Succeeded")]
+        # The SDK takes one that a queue has let go for one that was only created, because it has a condition.
+        return "Running" if len(begun) == job["spec"]["trainer"]["numNodes"] else "Created"
 
     def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
         """See `Jobs`."""
@@ -123,7 +132,10 @@ class TrainJobs:
         """See `PlacedJobs`."""
         with service_errors(f"Looking at the pods of {name}"):
             pods = _newest_by_node(self._pods(name))
-        return held_up(self._backend.core_api, self._backend.namespace, pods, nodes, f"{name}-{NODE}-0")
+            job = {} if pods else self._api.get_namespaced_custom_object(*self._train_jobs, name)
+        if _SUSPENDED in _true_conditions(job):
+            return HeldUp(f"{name} is suspended: it waits in its queue, or for somebody who lets it go on")
+        return held_up(self._backend.core_api, self._backend.namespace, pods, nodes, (f"{name}-{NODE}-0", name))
 
     def is_running(self, name: str) -> bool:
         """See `PlacedJobs`."""
@@ -144,6 +156,11 @@ class TrainJobs:
     def _pods(self, name: str) -> list[Any]:
         selector = f"{_JOB_LABEL}={name}"
         return list(self._backend.core_api.list_namespaced_pod(self._backend.namespace, label_selector=selector).items)
+
+
+def _true_conditions(job: Mapping[str, Any]) -> set[str]:
+    """The types of the conditions of a TrainJob that are so."""
+    return {each["type"] for each in job.get("status", {}).get("conditions", []) if each["status"] == "True"}
 
 
 def _newest_by_node(pods: Sequence[Any]) -> list[Any]:
