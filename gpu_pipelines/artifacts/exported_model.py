@@ -23,11 +23,13 @@ LABELS_LISTED = 50
 def weight_files(directory: Path) -> list[str]:
     """The names of the files with the weights of an exported model: one, or those that its index names.
 
+    Where there are both, `save_pretrained` has left an index of files that it deleted, and transformers takes the one.
+
     Raises:
         UserError: the index cannot be read.
     """
     path = directory / INDEX
-    if not path.is_file():
+    if (directory / WEIGHTS).is_file() or not path.is_file():
         return [WEIGHTS]
     try:
         files = json.loads(path.read_text(encoding="utf-8"))["weight_map"].values()

@@ -16,6 +16,7 @@ from gpu_pipelines.artifacts.dataset import Dataset, Feature
 from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.hugging_face import damaged_file
@@ -136,6 +137,7 @@ def test_a_checkpoint_that_a_killed_program_has_left_is_passed_over(
     with pytest.raises(UserError, match="has no model whose weights are whole"):
         evaluate(texts, tmp_path / "trained", tmp_path, "again")
     index = tmp_path / "trained/checkpoint-500/model.safetensors.index.json"
+    (tmp_path / "trained/checkpoint-500/model.safetensors").unlink()
     index.write_text(json.dumps({"weight_map": {"a": "model-00002-of-00002.safetensors"}}))
     assert damaged_file(tmp_path / "trained/checkpoint-500") == "model-00002-of-00002.safetensors"
 
@@ -145,6 +147,18 @@ def test_adapters_alone_are_said_to_be_no_model(texts: Dataset, tmp_path: Path) 
     (tmp_path / "trained/checkpoint-3/adapter_config.json").write_text("{}")
     with pytest.raises(UserError, match=r"left only checkpoint-3 there(.|\n)*merge_and_unload"):
         evaluate(texts, tmp_path / "trained", tmp_path)
+
+
+def test_an_index_that_save_pretrained_has_left_behind_is_passed_over(trained: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForSequenceClassification
+
+    model = AutoModelForSequenceClassification.from_pretrained(trained / "checkpoint-500")
+    model.save_pretrained(tmp_path, max_shard_size="2KB")
+    assert len(weight_files(tmp_path)) > 1
+    model.save_pretrained(tmp_path)
+    assert (tmp_path / "model.safetensors.index.json").exists()
+    assert weight_files(tmp_path) == ["model.safetensors"]
+    assert damaged_file(tmp_path) == ""
 
 
 def test_a_champion_that_was_registered_without_an_evaluation_is_scored_on_the_same_rows(
