@@ -10,7 +10,15 @@ from typing import Any
 from gpu_pipelines.artifacts.exported_model import INDEX, WEIGHTS, weight_files
 from gpu_pipelines.artifacts.remote_files import is_remote, read_remote
 from gpu_pipelines.errors import UserError, first_line, some_of
-from gpu_pipelines.tasks.model_places import CONFIG, PICKLED, SAFE, files_of, may_be_pretrained, place_told
+from gpu_pipelines.tasks.model_places import (
+    CONFIG,
+    PICKLED,
+    SAFE,
+    files_of,
+    is_pretrained,
+    may_be_pretrained,
+    place_told,
+)
 from gpu_pipelines.tasks.task import Task
 
 #: What the client of the hub raises, and what to do; the first that fits.
@@ -56,7 +64,7 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int) -> l
         return []
     method = (built.config.to_dict().get("quantization_config") or {}).get("quant_method")
     # transformers makes bf16 of MXFP4, which gpt-oss is in, where it has no kernels for it.
-    if method not in (None, "mxfp4") and any(file.endswith(SAFE) for file in files):
+    if method not in (None, "mxfp4") and is_pretrained(model):
         return [
             f"The weights of {model} are quantized ({method}), and numbers of so few bits cannot be trained. Give the "
             "model that it was made of; beside adapters -p quantize_base=nf4 holds that in four bits."

@@ -173,7 +173,9 @@ class Hub(BaseHTTPRequestHandler):
 
     @property
     def _content(self) -> bytes:
-        return json.dumps(transformers.BertConfig(**SMALL).to_dict()).encode()
+        held = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
+        config = transformers.BertConfig(**SMALL, **(held if "4bit" in self.path else {}))
+        return json.dumps(config.to_dict()).encode()
 
     def log_message(self, *_: Any) -> None: ...
 
@@ -192,11 +194,13 @@ def test_a_model_of_the_hub_is_looked_at_there(tmp_path: Path, hub: str) -> None
         "from gpu_pipelines.tasks.model_check import problems_of_configuration as wrong\n"
         "from gpu_pipelines.tasks.tasks import task_named\n"
         f"for model in {asked}: print(*wrong(task_named('image_classification'), model, 0))\n"
+        "print(*wrong(task_named('text_classification'), 'owner/bert-4bit', 0))\n"
     )
     environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
-    kind, gated, gone, adapters = done.stdout.splitlines()
+    kind, gated, gone, adapters, quantized = done.stdout.splitlines()
     assert "owner/bert is of the kind 'bert'" in kind
     assert gated.endswith("Agree to its owner's terms on the model's page, and set HF_TOKEN where the steps run.")
     assert gone.endswith("Check its name; for a private one set HF_TOKEN where the steps run.")
     assert adapters.endswith("Give a whole model in Hugging Face layout; adapters alone are none.")
+    assert "The weights of owner/bert-4bit are quantized (bitsandbytes)" in quantized
