@@ -10,7 +10,7 @@ import fcntl
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
 from pathlib import Path
@@ -72,10 +72,12 @@ class DirectoryRegistry(Registry):
         Raises:
             UserError: there is none.
         """
-        is_number = reference.isdecimal()
-        for version in self.versions(name):
-            if reference == str(version.number) if is_number else reference in version.aliases:
-                return version
+        # The others are not looked at: one that somebody has removed in part stands in nobody's way.
+        aliases = self.aliases(name)
+        wanted = reference if reference.isdecimal() else str(aliases.get(reference))
+        for number in self._numbers(name):
+            if str(number) == wanted:
+                return self._version(name, number, aliases)
         raise missing_version(self, name, reference, str(self.root))
 
     def aliases(self, name: str) -> dict[str, int]:
@@ -141,8 +143,12 @@ class DirectoryRegistry(Registry):
     def _same_model(self, name: str, files: dict[str, str]) -> int | None:
         """The newest whole version that is the same model; what a killed upload has completed is not added again."""
         wanted = model_files(files)
-        same = [v for v in self.versions(name) if model_files(v.info.get("files", {})) == wanted and not v.is_damaged]
-        return same[-1].number if same else None
+        for number in reversed(self._numbers(name)):
+            with suppress(UserError):  # one that cannot be read is no whole one
+                version = self._version(name, number, {})
+                if model_files(version.info.get("files", {})) == wanted and not version.is_damaged:
+                    return number
+        return None
 
     def _numbers(self, name: str) -> list[int]:
         return sorted(int(p.name) for p in (self.root / name / "versions").glob("*") if p.name.isdecimal())

@@ -107,3 +107,17 @@ def test_a_version_that_is_gone_is_an_error_of_its_own(registry: DirectoryRegist
     (Path(version.place) / "version.json").unlink()
     with pytest.raises(UserError, match=r"no version\.json"):
         registry.version("digits", "1")
+
+
+def test_a_version_that_was_removed_in_part_stands_in_no_other_ones_way(
+    registry: DirectoryRegistry, model: Path
+) -> None:
+    first = add(registry, model)
+    (model / "config.json").write_text('{"hidden_size": 8}')
+    second = add(registry, model, seen=1)
+    (Path(first.place) / "version.json").unlink()
+    assert registry.champion("digits") == second
+    assert registry.version("digits", "2") == second
+    assert (add(registry, model, seen=2).number, add(registry, model, seen=2).added) == (2, False)
+    (model / "config.json").write_text('{"hidden_size": 16}')
+    assert add(registry, model, seen=2).number == 3
