@@ -8,7 +8,8 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from gpu_pipelines.errors import UserError
 _CHECKPOINT = re.compile(r"step-\d{8,}")
 #: What stands in the folder of a checkpoint before its marker does: shards, and a marker that is being written.
 _BEFORE_THE_MARKER = re.compile(rf"shard-\d+-.*\.safetensors|\.{re.escape(MARKER)}\..*")
+#: How often files are listed, where some are deleted while they are read.
+_MOST_LOOKS = 5
 
 
 class CheckpointStore:
@@ -57,15 +60,11 @@ class CheckpointStore:
 
     def complete(self) -> list[Checkpoint]:
         """All checkpoints that have their marker, by step; their files are local only after `fetch`."""
+        markers = self._fetch_those(lambda name: name.startswith("step-") and name.endswith(f"/{MARKER}"))
         if self._remote is not None:
-            markers = [
-                name for name in self._remote.names() if name.startswith("step-") and name.endswith(f"/{MARKER}")
-            ]
-            for stale in {path.name for path in self.directory.glob("step-*")} - {
-                name[: -len(MARKER) - 1] for name in markers
-            }:
+            there = {name[: -len(MARKER) - 1] for name in markers}
+            for stale in {path.name for path in self.directory.glob("step-*")} - there:
                 self.forget_staged(stale)
-            self._remote.download(markers, self.directory)
         return local_checkpoints(self.directory)
 
     def fetch(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
@@ -75,11 +74,8 @@ class CheckpointStore:
             checkpoint: one of `complete`.
             weights_only: leaves out what only a training needs.
         """
-        if self._remote is None:
-            return
-        there = set(self._remote.names())
-        names = [f"{checkpoint.name}/{file}" for file in (*checkpoint.files(weights_only), MARKER)]
-        self._remote.download([name for name in names if name in there], self.directory)
+        names = {f"{checkpoint.name}/{file}" for file in (*checkpoint.files(weights_only), MARKER)}
+        self._fetch_those(names.__contains__)
 
     def fetch_file(self, name: str) -> Path:
         """Makes one file local; gives its place.
@@ -134,9 +130,21 @@ class CheckpointStore:
 
     def fetch_log(self) -> None:
         """Makes `metrics.jsonl` and `training.json` local, where they exist."""
-        if self._remote is not None:
-            there = set(self._remote.names())
-            self._remote.download([name for name in (METRICS, CONFIGURATION) if name in there], self.directory)
+        self._fetch_those((METRICS, CONFIGURATION).__contains__)
+
+    def _fetch_those(self, wanted: Callable[[str], bool]) -> list[str]:
+        """Makes files local, of those that are there; gives their relative paths. Does nothing for a local store.
+
+        A training deletes older checkpoints, also while somebody else reads them: then they are listed once more.
+        """
+        if self._remote is None:
+            return []
+        for _ in range(_MOST_LOOKS):
+            names = [name for name in self._remote.names() if wanted(name)]
+            with suppress(FileNotFoundError):
+                self._remote.download(names, self.directory)
+                return names
+        raise UserError(f"{self.uri} cannot be read: what it lists is not there.", "Try again.")
 
     def publish(self, names: Sequence[str], watched: Upload | None = None) -> None:
         """Uploads files of `directory`; does nothing for a local store.

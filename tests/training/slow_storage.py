@@ -1,4 +1,4 @@
-"""Cloud Storage behind a line that is slow for some files, or that counts bytes: a proxy in front of the emulator."""
+"""Cloud Storage that is slow for some files, counts bytes, or changes meanwhile: a proxy in front of the emulator."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 import pytest
 
@@ -49,6 +49,31 @@ def counted_storage() -> Iterator[dict[str, int]]:
 
     with _forwarded(lambda command, body: None, count):
         yield read
+
+
+@contextmanager
+def deleted_once_listed(uri: str, often: int) -> Iterator[None]:
+    """Deletes a file of the storage of STORAGE_EMULATOR_HOST as soon as somebody has listed it so often.
+
+    Args:
+        uri: `gs://…`.
+        often: number of lists after which it is deleted.
+    """
+    behind = urlsplit(os.environ["STORAGE_EMULATOR_HOST"]).netloc
+    bucket, name = urlsplit(uri).netloc, urlsplit(uri).path[1:]
+    lists: list[str] = []
+
+    def delete(path: str, size: int) -> None:
+        if "prefix=" not in path:
+            return
+        lists.append(path)
+        if len(lists) == often:
+            connection = http.client.HTTPConnection(behind)
+            connection.request("DELETE", f"/storage/v1/b/{bucket}/o/{quote(name, safe='')}")
+            connection.getresponse().read()
+
+    with _forwarded(lambda command, body: None, delete):
+        yield
 
 
 @contextmanager

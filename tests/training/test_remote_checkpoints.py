@@ -8,11 +8,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from slow_storage import slow_storage
+from slow_storage import deleted_once_listed, slow_storage
 from started_training import run_training, tensors, weights_digest
 from trainings import photos_dataset, train_here
 
-from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
+from gpu_pipelines.artifacts.checkpoint import complete_checkpoints, mark_complete, write_configuration
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
@@ -205,3 +205,24 @@ def test_what_a_slow_upload_took_is_said(bucket: str, numbers: Path, capfd: pyte
     size = sum(count for name, count in sizes.items() if name.startswith("step-00000001/shard"))
     assert found[1] == f"{size / 1e9:.3g}"
     assert float(found[2]) >= 2
+
+
+@pytest.mark.parametrize(
+    ("gone", "lists"), [("checkpoint.json", 2), ("shard-00001-model-00001-of-00001.safetensors", 3)]
+)
+def test_a_checkpoint_that_is_deleted_while_it_is_fetched_is_no_traceback(
+    gone: str, lists: int, bucket: str, tmp_path: Path
+) -> None:
+    here, uri = tmp_path / "here", f"{bucket}/{gone}"
+    files = [f"step-0000000{step}/shard-00001-model-00001-of-00001.safetensors" for step in (1, 2)]
+    for step, file in enumerate(files, start=1):
+        (here / file).parent.mkdir(parents=True)
+        (here / file).write_bytes(b"weights")
+        told = {"epoch": 1.0, "samples_seen": 1, "world_size": 1, "dataset_fingerprint": "a", "configuration_hash": "b"}
+        mark_complete((here / file).parent, step=step, **told)
+    write_configuration(here, {})
+    RemoteFolder(uri).upload(here, [path.relative_to(here).as_posix() for path in here.rglob("*.*")])
+    with deleted_once_listed(f"{uri}/step-00000001/{gone}", lists):
+        copy = local_copy(uri, tmp_path / "copy")
+    whole = [checkpoint.name for checkpoint in complete_checkpoints(copy) if not checkpoint.damaged_file()]
+    assert whole == ["step-00000002"]
