@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import shlex
 import shutil
 import signal
@@ -21,6 +22,7 @@ from conftest import GPU_PIPELINES, PIPELINE, Finished, gpu_pipelines, newest_ru
 from processes import kill_tree
 
 from gpu_pipelines.targets.local.local import LocalOptions
+from gpu_pipelines.targets.local.log import LocalLog, StepRecord
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.messages import Request
 from gpu_pipelines.targets.recorded_runs import checkpoints_of, recorded_runs
@@ -393,3 +395,28 @@ def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_th
     assert re.search(r"^rows_read +1,797$", command("runs", "show", "latest", cwd=digits_run).out, re.MULTILINE)
     listed = command("runs", "list", cwd=digits_run).out.splitlines()[1].split()
     assert listed[2:4] == ["digits@1", "test_accuracy"]
+
+
+def test_a_log_that_cannot_be_written_ends_no_step(tmp_path: Path) -> None:
+    said: list[str] = []
+
+    class Observing:
+        def step_began(self, step: str) -> None: ...
+
+        def step_said(self, step: str, line: str) -> None:
+            said.append(line)
+
+        def step_ended(self, step: StepRecord) -> None: ...
+
+    log = LocalLog(tmp_path, tmp_path / "error.json", Observing())
+    most, most_ever = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, most_ever))
+    try:
+        log.write("Executing task 'train-model'\n")
+        for number in range(2):
+            log.print(f"step {number}")
+        log.write("Task 'train-model' finished with status SUCCESS\n")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (most, most_ever))
+    assert said == ["step 0", "step 1"]
+    assert [step.status for step in log.steps] == ["succeeded"]

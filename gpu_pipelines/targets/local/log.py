@@ -234,7 +234,8 @@ class LocalLog(io.TextIOBase):
 
     def _end(self, thread: int, status: str) -> None:
         ended = self._open.pop(thread)
-        ended.file.close()
+        with suppress(OSError):
+            ended.file.close()
         step = ended.step
         step.status = status
         step.seconds = time.monotonic() - step.started
@@ -246,7 +247,8 @@ class LocalLog(io.TextIOBase):
         self._observer.step_ended(step)
 
     def _from_step(self, step: _Open, line: str) -> None:
-        step.file.write(line + "\n")
+        with suppress(OSError):  # a disk that is full for a moment costs some lines, and not the step
+            step.file.write(line + "\n")
         if step.executor.given and step.step.name not in self._told:
             self._note_inputs(step.step, step.executor.given)
         if not step.executor.include(line) and line.strip():
