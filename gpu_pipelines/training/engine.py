@@ -7,6 +7,7 @@ import os
 import platform
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import takewhile
 from pathlib import Path
@@ -20,7 +21,7 @@ from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import is_remote
-from gpu_pipelines.errors import UnfitParametersError
+from gpu_pipelines.errors import UnfitParametersError, UserError
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, frozen_weights_sha256, trained_weights, training_state
 from gpu_pipelines.tasks.nf4 import quantize
@@ -374,6 +375,9 @@ class Trainer:
 
     def _diverged(self, what: str) -> UnfitParametersError:
         """The error; all processes call it together."""
+        with suppress(UserError):  # the newest one may still be on its way, and is good
+            self._writer.wait()
+        self._meet()
         newest = [self._writer.newest_whole]
         dist.broadcast_object_list(newest, src=0)
         again = (
@@ -470,7 +474,11 @@ class Trainer:
             "rehearsal": self._devices.rehearsal,
         }
         self._writer.save(state, info)
-        if self._meeting is not None:  # rank 0 may have waited for an upload: longer than GPUs wait for each other
+        self._meet()
+
+    def _meet(self) -> None:
+        """Waits for rank 0, which may have waited for an upload: longer than GPUs wait for each other."""
+        if self._meeting is not None:
             dist.barrier(self._meeting)
 
     def _resume(self, cost: ModelCost) -> int:

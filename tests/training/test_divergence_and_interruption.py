@@ -62,6 +62,19 @@ def test_gradients_that_are_no_numbers_reach_no_checkpoint(photos: Path, recipes
     assert names(tmp_path / "run") == ["step-00000003", "step-00000006"]
 
 
+def test_a_checkpoint_that_is_on_its_way_when_the_training_diverges_is_kept(
+    photos: Path, recipes: Path, tmp_path: Path
+) -> None:
+    recipe = write_recipe(recipes, "Late", "loss if self.calls <= 8 else loss * float('nan')")
+    with storage_emulator("diverged") as bucket, slow_storage(b"step-00000006/shard", seconds=2):
+        with pytest.raises(UserError, match="the training has diverged") as error:
+            train_here(replace(SETTINGS, recipe=recipe), photos, f"{bucket}/run")
+        assert "resume_from_step=6" in error.value.remedy
+        kept = complete_checkpoints(local_copy(f"{bucket}/run", tmp_path / "kept"))[-1]
+    assert kept.info.step == 6
+    assert kept.damaged_file() is None
+
+
 def test_a_loss_on_val_that_is_no_number_is_not_saved(photos: Path, recipes: Path, tmp_path: Path) -> None:
     recipe = write_recipe(recipes, "Blind", "loss if model.training or self.calls < 5 else loss * float('nan')")
     with pytest.raises(UserError, match="loss on val was nan at step 6"):
