@@ -8,8 +8,10 @@ import os
 import re
 import shutil
 import tempfile
+import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,13 +28,17 @@ from gpu_pipelines.artifacts.checkpoint import (
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints as local_checkpoints
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
 from gpu_pipelines.artifacts.upload import Upload
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UnavailableError, UserError
 
 _CHECKPOINT = re.compile(r"step-\d{8,}")
 #: What stands in the folder of a checkpoint before its marker does: shards, and a marker that is being written.
 _BEFORE_THE_MARKER = re.compile(rf"shard-\d+-.*\.safetensors|\.{re.escape(MARKER)}\..*")
 #: How often files are listed, where some are deleted while they are read.
 _MOST_LOOKS = 5
+#: For how long a storage that is not available holds up a checkpoint before it ends the training. Other processes wait
+#: for this one no longer than half an hour.
+PATIENCE_SECONDS = 600.0
+_SECONDS_BETWEEN_TRIES = 5.0
 
 
 class CheckpointStore:
@@ -154,7 +160,7 @@ class CheckpointStore:
             watched: tells how far it is, and may be given up.
         """
         if self._remote is not None and names:
-            self._remote.upload(self.directory, names, watched)
+            patiently(partial(self._remote.upload, self.directory, names, watched))
 
     def publish_log(self, events_uri: str = "") -> None:
         """Uploads `metrics.jsonl` and the TensorBoard events as they are now.
@@ -167,7 +173,8 @@ class CheckpointStore:
         self.publish([*names, METRICS] if (self.directory / METRICS).exists() else names)
         if events_uri and events:
             folder = self.directory / TENSORBOARD
-            RemoteFolder(events_uri).upload(folder, [path.relative_to(folder).as_posix() for path in events])
+            names = [path.relative_to(folder).as_posix() for path in events]
+            patiently(partial(RemoteFolder(events_uri).upload, folder, names))
 
     def forget_staged(self, name: str) -> None:
         """Removes the local copy of a checkpoint that has been published."""
@@ -209,12 +216,37 @@ class CheckpointStore:
     def delete(self, name: str) -> None:
         """Deletes a checkpoint: first its marker, so that a half-deleted one is none."""
         if self._remote is not None:
-            names = [path for path in self._remote.names() if path.startswith(f"{name}/")]
-            self._remote.delete([path for path in names if path.endswith(f"/{MARKER}")])
-            self._remote.delete([path for path in names if not path.endswith(f"/{MARKER}")])
+            patiently(partial(self._delete_remote, self._remote, name))
         path = self.directory / name
         (path / MARKER).unlink(missing_ok=True)
         shutil.rmtree(path, ignore_errors=True)
+
+    @staticmethod
+    def _delete_remote(remote: RemoteFolder, name: str) -> None:
+        names = [path for path in remote.names() if path.startswith(f"{name}/")]
+        remote.delete([path for path in names if path.endswith(f"/{MARKER}")])
+        remote.delete([path for path in names if not path.endswith(f"/{MARKER}")])
+
+
+def patiently(work: Callable[[], None]) -> None:
+    """Does work with a storage, and again while that is not available: what was trained since would be lost.
+
+    Args:
+        work: may be done again after it was cut off.
+
+    Raises:
+        UnavailableError: the storage was not available for `PATIENCE_SECONDS`.
+        UserError: it said something else.
+    """
+    deadline = time.monotonic() + PATIENCE_SECONDS
+    while True:
+        try:
+            return work()
+        except UnavailableError as error:
+            if time.monotonic() > deadline:
+                raise
+            print(f"warning: {error.problem} It is asked again, for {PATIENCE_SECONDS / 60:.0f} minutes.", flush=True)
+        time.sleep(_SECONDS_BETWEEN_TRIES)
 
 
 def holds_training(uri: str) -> bool:

@@ -59,7 +59,7 @@ class Upload:
         Raises:
             UploadGivenUpError: it was given up.
         """
-        self.total += sum(Path(source).stat().st_size for source in sources)
+        self.total = sum(Path(source).stat().st_size for source in sources)
         self._began = self._began or time.monotonic()
         putting = files._put(list(sources), list(places), callback=_noting(self._of_files))
         self._wait(asyncio.run_coroutine_threadsafe(putting, files.loop))

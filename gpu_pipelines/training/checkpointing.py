@@ -24,7 +24,7 @@ from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import MARKER, Checkpoint, CheckpointInfo
 from gpu_pipelines.artifacts.checkpoint_blocks import Blocks, hashes_of
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
-from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, patiently
 from gpu_pipelines.artifacts.upload import Upload, UploadGivenUpError
 from gpu_pipelines.errors import UserError, first_line, is_of_a_full_disk
 from gpu_pipelines.tasks.checkpoint_state import State, StateCopy, bytes_of, save_state
@@ -268,7 +268,7 @@ class CheckpointWriter:
         name = writing.name
         path = self._store.directory / name
         if self._lock is not None:
-            self._lock.require_held()
+            patiently(self._lock.require_held)
             self._store.begin(name)
         if self._group is not None:
             dist.barrier(self._group)
@@ -277,7 +277,7 @@ class CheckpointWriter:
         writing.on_disk = time.monotonic()
         hashes = self._publish_own(writing)
         if self._lock is not None:
-            self._lock.require_held()
+            patiently(self._lock.require_held)
             files = {name: whole for name, (whole, _) in sorted(hashes.items())}
             blocks = {name: parts for name, (_, parts) in sorted(hashes.items())}
             checkpoint = checkpoints.mark_complete(path, files=files, blocks=blocks, **info)

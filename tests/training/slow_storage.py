@@ -36,6 +36,29 @@ def slow_storage(slow: bytes, seconds: float) -> Iterator[None]:
 
 
 @contextmanager
+def failing_storage(failing: bytes, after: bytes, times: int) -> Iterator[None]:
+    """Answers uploads to the storage of STORAGE_EMULATOR_HOST with 503.
+
+    Args:
+        failing: what the request of such an upload has in it.
+        after: what the request has in it from which on they fail.
+        times: how many fail.
+    """
+    begun = threading.Event()
+    left = list(range(times))
+
+    def fail(command: str, body: bytes) -> int | None:
+        if command != "POST":
+            return None
+        if after in body:
+            begun.set()
+        return 503 if begun.is_set() and failing in body and left and left.pop() >= 0 else None
+
+    with _forwarded(fail, lambda path, size: None):
+        yield
+
+
+@contextmanager
 def counted_storage() -> Iterator[dict[str, int]]:
     """Counts the bytes that are downloaded from the storage of STORAGE_EMULATOR_HOST, by the path of the file."""
     read: dict[str, int] = {}
@@ -77,7 +100,7 @@ def deleted_once_listed(uri: str, often: int) -> Iterator[None]:
 
 
 @contextmanager
-def _forwarded(before: Callable[[str, bytes], None], after: Callable[[str, int], None]) -> Iterator[None]:
+def _forwarded(before: Callable[[str, bytes], int | None], after: Callable[[str, int], None]) -> Iterator[None]:
     behind = urlsplit(os.environ["STORAGE_EMULATOR_HOST"]).netloc
 
     class Forwarding(JsonHandler):
@@ -85,7 +108,11 @@ def _forwarded(before: Callable[[str, bytes], None], after: Callable[[str, int],
 
         def _forward(self) -> None:
             body = self.body()
-            before(self.command, body)
+            if status := before(self.command, body):
+                self.send_response(status)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
             connection = http.client.HTTPConnection(behind)
             headers = {name: value for name, value in self.headers.items() if name.lower() != "host"}
             connection.request(self.command, self.path, body, headers)

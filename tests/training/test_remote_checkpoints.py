@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from slow_storage import deleted_once_listed, slow_storage
+from slow_storage import deleted_once_listed, failing_storage, slow_storage
 from started_training import run_training, tensors, weights_digest
 from trainings import photos_dataset, train_here
 
+from gpu_pipelines.artifacts import checkpoint_store
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints, mark_complete, write_configuration
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_environment import CHECKPOINT_LEASE
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
@@ -226,3 +229,28 @@ def test_a_checkpoint_that_is_deleted_while_it_is_fetched_is_no_traceback(
         copy = local_copy(uri, tmp_path / "copy")
     whole = [checkpoint.name for checkpoint in complete_checkpoints(copy) if not checkpoint.damaged_file()]
     assert whole == ["step-00000002"]
+
+
+@pytest.mark.parametrize("failing", ["step-00000006/shard", "step-00000006/checkpoint.json", "token"])
+def test_a_storage_that_is_not_available_for_a_while_ends_no_training(
+    failing: str,
+    bucket: str,
+    numbers: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    """`token` is in what renews the right to write."""
+
+    async def at_once(_: float) -> None:
+        """The pauses between gcsfs's tries grow to 16 s."""
+
+    monkeypatch.setattr(asyncio, "sleep", at_once)
+    monkeypatch.setattr(checkpoint_store, "_SECONDS_BETWEEN_TRIES", 0.1)
+    monkeypatch.setenv(CHECKPOINT_LEASE, "0.1")
+    uri = f"{bucket}/unavailable-{failing}"
+    with failing_storage(failing.encode(), after=b"step-00000003/checkpoint.json", times=30):
+        assert train_here(SETTINGS, numbers, uri)
+    assert "the storage is not available" in capfd.readouterr().out
+    kept = complete_checkpoints(local_copy(uri, tmp_path / "copy"))
+    assert [checkpoint.info.step for checkpoint in kept if not checkpoint.damaged_file()] == [3, 6, 9]
