@@ -58,12 +58,14 @@ def read_document(path: Path, what: str, format_version: int = 1) -> dict[str, A
 
     Raises:
         DamagedError: the file is not such JSON.
-        UserError: the file is missing, or has a newer format.
+        UserError: the file is missing, cannot be read, or has a newer format.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise UserError(f"{path.parent} is no {what}: it has no {path.name}.") from None
+    except OSError as error:
+        raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DamagedError(f"{path} is damaged: {error}.") from None
     version = content.get("format_version") if isinstance(content, dict) else None

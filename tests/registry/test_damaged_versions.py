@@ -121,3 +121,12 @@ def test_a_version_that_was_removed_in_part_stands_in_no_other_ones_way(
     assert (add(registry, model, seen=2).number, add(registry, model, seen=2).added) == (2, False)
     (model / "config.json").write_text('{"hidden_size": 16}')
     assert add(registry, model, seen=2).number == 3
+
+
+def test_a_file_that_cannot_be_read_is_named(registry: DirectoryRegistry, model: Path) -> None:
+    """As one of another user's, or on a file system that is gone; whoever runs the tests may read all files."""
+    version = Path(add(registry, model).place) / "version.json"
+    version.unlink()
+    version.mkdir()
+    with pytest.raises(UserError, match=r"digits/versions/1/version\.json cannot be read: Is a directory\."):
+        registry.champion("digits")
