@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import numbers
+import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike, fspath
@@ -16,6 +17,9 @@ from gpu_pipelines.errors import InvalidRequestError
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
+
+#: KFP's compiler and its local runner have one state for a whole program: in other threads pipelines wait.
+_ONE_AT_A_TIME = threading.RLock()
 
 
 def run(
@@ -30,6 +34,8 @@ def run(
     **parameters: Any,
 ) -> Run:
     """Runs a pipeline: on this machine until its end, elsewhere until it is submitted.
+
+    In a program one pipeline runs after the other, whatever its threads ask for.
 
     Args:
         pipeline: the name of one of this project, `FILE.py` or `FILE.py:function`, a compiled file, or a function that
@@ -58,7 +64,7 @@ def run(
     opened, others = _opened(target, "run", {**parameters, "accelerator": accelerator})
     values = {**others, **(arguments or {})}
     assignments = [f"{name}={_text(name, value)}" for name, value in values.items() if value is not None]
-    with _named(pipeline) as name:
+    with _ONE_AT_A_TIME, _named(pipeline) as name:
         earlier = LATEST if resume is True else resume or ""
         submission = submission_of(opened, name, assignments, None, cache, earlier)
         here: Any = opened
@@ -95,7 +101,7 @@ def compile(
             f"compile has no {', '.join(others)}.",
             " ".join(filter(None, remedies)) or "Parameters of the pipeline are given to its runs.",
         )
-    with _named(pipeline) as name:
+    with _ONE_AT_A_TIME, _named(pipeline) as name:
         text = opened.compile(name, task).text
     if path is None:
         return text

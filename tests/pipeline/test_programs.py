@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -186,6 +187,16 @@ def test_an_interrupted_run_ends_what_it_has_started_and_nothing_else(here: Path
         time.sleep(0.1)
     os.kill(process.pid, signal.SIGINT)
     assert process.communicate(timeout=60)[0].strip() == "interrupted None"
+
+
+def test_pipelines_of_several_threads_run_one_after_the_other(here: Path) -> None:
+    before = sys.stdout, print
+    with ThreadPoolExecutor() as pool:
+        runs = list(pool.map(lambda value: gpu_pipelines.run(small, value=value, progress=False), (1, 2, 3)))
+    assert (sys.stdout, print) == before
+    for value, run in enumerate(runs, start=1):
+        assert run.outputs == {"Output": value / 5}
+        assert here / run.directory in Path(run.artifact("page", "score")).parents
 
 
 @pytest.mark.parametrize("target", ["vertex", "kubeflow"])
