@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
@@ -19,12 +20,12 @@ _DATASETS = "*/artifacts/*/*/dataset/dataset.json"
 
 
 def export(
-    model: str,
+    model: str | PathLike[str],
     format: str,
-    to: str,
+    to: str | PathLike[str],
     *,
-    registry: str = DEFAULT_REGISTRY,
-    dataset: str = "",
+    registry: str | PathLike[str] = DEFAULT_REGISTRY,
+    dataset: str | PathLike[str] = "",
     dtype: str = "",
     margin: float = DEFAULT_MARGIN,
     opset: int = DEFAULT_OPSET,
@@ -49,14 +50,15 @@ def export(
     Raises:
         UserError: something is wrong with a value, the model cannot be written so, or it would lose too much.
     """
+    to = fspath(to)
     settings = ExportSettings(format, to, dtype, margin, opset)
     if problems := settings.problems():
         raise UserError.of_all(problems)
     from gpu_pipelines.exporting.export import export_model, require_free
 
     require_free(to)
-    found = named_model(model, registry)
-    return export_model(found.directory, found.title, dataset_of(dataset, found), settings)
+    found = named_model(fspath(model), fspath(registry))
+    return export_model(found.directory, found.title, dataset_of(fspath(dataset), found), settings)
 
 
 def named_model(model: str, registry: str) -> Model:

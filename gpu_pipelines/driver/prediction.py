@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +19,9 @@ _UNFINISHED = Path(".unfinished")
 _DOCUMENTS = Path("predictions")
 
 
-def predict(model: str, source: str, output: str, **parameters: Any) -> Predictions:
+def predict(
+    model: str | PathLike[str], source: str | PathLike[str], output: str | PathLike[str], **parameters: Any
+) -> Predictions:
     """Predicts the rows of a source, as `gpu-pipelines models predict`.
 
     One that was interrupted is continued when the same is asked for again in the same directory.
@@ -43,6 +46,7 @@ def predict(model: str, source: str, output: str, **parameters: Any) -> Predicti
     from gpu_pipelines.prediction.settings import BIGQUERY, PredictSettings
     from gpu_pipelines.registry.named import directory_named
 
+    model, output = fspath(model), fspath(output)
     if not output:
         raise UserError("output is empty.", "Give a folder, gs://…, or bq://PROJECT.DATASET.TABLE.")
     output = filled_in(output)

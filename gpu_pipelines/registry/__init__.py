@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from os import PathLike, fspath
 from pathlib import Path
 
 from gpu_pipelines.artifacts.mlflow_server import MLFLOW, MLFLOW_FILE
@@ -25,7 +26,9 @@ VERTEX = "vertex://"
 _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-def open_registry(uri: str, near: str = "", serving_image: str = "", encryption_key: str = "") -> Registry:
+def open_registry(
+    uri: str | PathLike[str], near: str = "", serving_image: str = "", encryption_key: str = ""
+) -> Registry:
     """Opens the registry that a URI names, without reading it.
 
     Args:
@@ -39,6 +42,7 @@ def open_registry(uri: str, near: str = "", serving_image: str = "", encryption_
     Raises:
         UserError: there is no such kind of registry.
     """
+    uri = fspath(uri)
     if uri.startswith(VERTEX):
         from gpu_pipelines.registry.vertex import VertexRegistry
 

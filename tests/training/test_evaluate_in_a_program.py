@@ -81,6 +81,16 @@ def test_what_cannot_be_evaluated_is_told(numbers: Path, checkpoints: Path, tmp_
         gpu_pipelines.evaluate(tmp_path / "nowhere", checkpoints)
 
 
+def test_a_place_is_a_text_or_a_path(numbers: Path, checkpoints: Path, tmp_path: Path) -> None:
+    gpu_pipelines.evaluate(numbers, checkpoints, tmp_path, processes=1)
+    (tmp_path / "rows.csv").write_text("a,b\n0.1,0.2\n", encoding="utf-8")
+    predicted = gpu_pipelines.predict(tmp_path / "model", tmp_path / "rows.csv", tmp_path / "scores")
+    assert predicted.rows_predicted == 1
+    exported = gpu_pipelines.export(tmp_path / "model", "onnx", tmp_path / "onnx", dataset=numbers)
+    assert exported.place == str(tmp_path / "onnx")
+    assert gpu_pipelines.open_registry(tmp_path).names() == []
+
+
 def test_plans_registries_and_searches_are_shown(tmp_path: Path) -> None:
     plan = gpu_pipelines.plan("h100:8", region="us-central1", strategy="spot")
     assert {"1 × a3-highgpu-8g", "8 × h100, 80 GB each", "spot", "us-central1"} <= set(Seen(plan._repr_html_()).texts)
