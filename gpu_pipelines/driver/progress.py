@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,11 @@ class PlainProgress:
         self._print(f"{step.name}: {step.status}{took}")
 
     def _print(self, text: str) -> None:
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        with self._console.capture() as shown:
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        # A reader that has gone, as `head` and `less` go, ends no run.
+        with suppress(BrokenPipeError):
+            print(shown.get(), end="", file=self._console.file, flush=True)
 
 
 class LiveProgress:

@@ -252,6 +252,21 @@ def test_json_is_one_document_whose_progress_is_on_stderr(tmp_path: Path) -> Non
     assert json.loads(failed.out)["steps"][-1]["status"] == "failed"
 
 
+def test_a_run_goes_on_when_nobody_reads_what_it_prints_any_more(tmp_path: Path) -> None:
+    shutil.copy(SMALL, tmp_path / "small.py")
+    process = subprocess.Popen(
+        [str(GPU_PIPELINES), "run", "small.py"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    assert process.stdout
+    assert process.stderr
+    assert process.stdout.readline() == "double: started\n"
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    process.wait()
+    (run,) = recorded_runs(tmp_path / "runs")
+    assert (run.status, [step.status for step in run.steps]) == ("succeeded", ["succeeded"] * 2)
+
+
 def test_a_report_reads_itself_again_until_the_run_has_ended(tmp_path: Path) -> None:
     with going_on(tmp_path) as process:
         report = newest_run(tmp_path)["directory"] / "report.html"
