@@ -412,9 +412,8 @@ def _converted(wanted: str, value: Any, any_items: bool = False) -> Any:
         return _SCALARS[wanted](value)
     if isinstance(value, str):
         value = _list_or_json(wanted, value, any_items)
-    if wanted == "List" and isinstance(value, list) and (any_items or all(isinstance(item, str) for item in value)):
-        return value
-    if wanted == "Dict" and isinstance(value, dict):
+    is_list = isinstance(value, list) and (any_items or all(isinstance(item, str) for item in value))
+    if (wanted == "List" and is_list) or (wanted == "Dict" and isinstance(value, dict)):
         try:
             return json.loads(json.dumps(value, allow_nan=False))
         except TypeError:

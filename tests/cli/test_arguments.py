@@ -1,6 +1,7 @@
 """Pipeline parameters from text and from YAML, for every type of KFP, with all problems listed at once."""
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Optional
@@ -237,6 +238,12 @@ def test_a_text_that_yaml_reads_as_a_number_is_not_changed_silently(text: str, t
         assert "text" in str(error)  # noqa: PT017 (asking for quotes is right as well)
     else:
         assert got == text
+
+
+@pytest.mark.parametrize("text", ["[NaN]", "[1, [1e999]]", "1, -Infinity"])
+def test_a_list_of_anybody_has_finite_numbers(text: str) -> None:
+    with pytest.raises(UserError, match=re.escape(f"items takes a list; got '{text}'")):
+        all_arguments({"items": Parameter("List", [], True, "")}, [f"items={text}"], None, of_anybody=True)
 
 
 def test_a_list_of_numbers_is_asked_for_as_texts() -> None:
