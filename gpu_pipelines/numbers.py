@@ -59,8 +59,11 @@ def figure(value: float | None) -> str:
 
 
 def figure_or_count(value: float | None) -> str:
-    """A metric of a run as tables show it: KFP makes floats of counts, and 600 rows are not 600.0000."""
-    is_count = value is not None and float(value).is_integer() and value != 1
+    """A metric of a run as tables show it: KFP makes floats of counts, and 600 rows are not 600.0000.
+
+    A 1.0 may be an accuracy.
+    """
+    is_count = isinstance(value, int) or (value is not None and value.is_integer() and value != 1)
     return f"{value:,.0f}" if is_count else figure(value)
 
 

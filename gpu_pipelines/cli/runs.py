@@ -222,8 +222,7 @@ def compare(
     _print_section("parameters that differ", parameters, bool(document["parameters"]))
     metrics = Table("metric", Column.number("A"), Column.number("B"), Column.number("B − A"))
     for name, values in document["metrics"].items():
-        change = f"{values['b'] - values['a']:+.4f}".replace("-", "−") if len(values) == 2 else ""
-        metrics.add_row(name, *(figure_or_count(values.get(each)) for each in "ab"), change)
+        metrics.add_row(name, *(figure_or_count(values.get(each)) for each in "ab"), _change(values))
     _print_section("metrics", metrics, bool(document["metrics"]))
     seconds = Table("step", Column.number("A"), Column.number("B"))
     for name, took in document["steps"].items():
@@ -319,6 +318,16 @@ def remove(
 
 def _short(text: str) -> str:
     return text if len(text) <= _MOST_CHARACTERS else f"{text[: _MOST_CHARACTERS - 1]}…"
+
+
+def _change(values: dict[str, float]) -> str:
+    """By how much a metric is more in the second run; nothing where one of the two has none."""
+    from gpu_pipelines.numbers import figure_or_count
+
+    if len(values) < 2:
+        return ""
+    change = values["b"] - values["a"]
+    return f"{'−' if change < 0 else '+'}{figure_or_count(abs(change))}"
 
 
 def _took(value: float | str | None) -> str:

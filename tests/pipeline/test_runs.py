@@ -139,6 +139,21 @@ def test_two_runs_are_compared(three: Path) -> None:
     assert document["steps"]["score"]["b"] == "failed"
 
 
+def test_counts_are_shown_without_decimals(three: Path, tmp_path: Path) -> None:
+    for name, metrics in (
+        ("a-1", {"classes": 1, "rows": 90, "accuracy": 1.0}),
+        ("b-1", {"classes": 1, "rows": 88, "accuracy": 0.5}),
+    ):
+        shutil.copytree(three / "runs" / ids(three)[0], tmp_path / "runs" / name)
+        record = json.loads((tmp_path / "runs" / name / "run.json").read_text())
+        (tmp_path / "runs" / name / "run.json").write_text(json.dumps({**record, "run_id": name, "metrics": metrics}))
+    compared = command("runs", "compare", "a-1", "b-1", cwd=tmp_path).out
+    assert re.search(r"^classes +1 +1 +\+0$", compared, re.MULTILINE)
+    assert re.search(r"^rows +90 +88 +−2$", compared, re.MULTILINE)
+    assert re.search(r"^accuracy +1.0000 +0.5000 +−0.5000$", compared, re.MULTILINE)
+    assert re.search(r"^classes +1$", command("runs", "show", "a-1", cwd=tmp_path).out, re.MULTILINE)
+
+
 def test_the_page_of_all_runs_links_their_reports(three: Path) -> None:
     page = (three / "runs" / "index.html").read_text()
     links = re.findall(r'href="([^"]*)"', page)
