@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -96,6 +98,9 @@ def _options(
 def main() -> None:
     """Runs the command line. Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted."""
     collect_rarely()
+    # A daemon may be started without streams; Python would print errors on stdout where there is no stderr.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
+    sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     if completion.is_asked():
         completion.answer(app)
         return

@@ -106,6 +106,17 @@ def test_a_full_disk_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_a_program_may_have_no_streams() -> None:
+    def without(stream: int, spec: str) -> subprocess.CompletedProcess[str]:
+        command = ["sh", "-c", f'exec "$0" "$@" {stream}>&-', GPU_PIPELINES, "accelerators", "plan", spec]
+        return subprocess.run(command, capture_output=True, text=True)
+
+    done = without(1, "l4:4")
+    assert (done.returncode, done.stderr) == (0, "")
+    done = without(2, "l4:3")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
 def test_python_runs_the_package_as_the_program() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "gpu_pipelines", "accelerators", "plan", "l4:3"], capture_output=True, text=True
