@@ -173,7 +173,10 @@ def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
     for record in records:
         for entry in _entries_of(runs, record):
             entry.unlink(missing_ok=True)
-        shutil.rmtree(record.directory)
+        # Another command may remove it as well, and rmtree ends where a file has gone.
+        while record.directory.exists():
+            with suppress(FileNotFoundError):
+                shutil.rmtree(record.directory)
 
 
 def _has_results_of(record: RunRecord, other: RunRecord, cache: Path) -> bool:
@@ -202,4 +205,7 @@ def _entries_of(runs: Path, record: RunRecord) -> Iterator[Path]:
 
 def _names_files_of(document: Path, record: RunRecord) -> bool:
     """Whether a JSON document names a file of a run; what was given, such as `checkpoint_uri`, may be relative."""
-    return json.dumps(f"{record.directory.resolve().name}/artifacts/")[1:-1] in document.read_text(encoding="utf-8")
+    place = json.dumps(f"{record.directory.resolve().name}/artifacts/")[1:-1]
+    with suppress(FileNotFoundError):  # its run is being removed
+        return place in document.read_text(encoding="utf-8")
+    return False

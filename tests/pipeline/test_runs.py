@@ -11,6 +11,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -25,7 +26,7 @@ from gpu_pipelines.targets.local.local import LocalOptions
 from gpu_pipelines.targets.local.log import LocalLog, StepRecord
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.messages import Request
-from gpu_pipelines.targets.recorded_runs import checkpoints_of, recorded_runs
+from gpu_pipelines.targets.recorded_runs import checkpoints_of, recorded_runs, remove_runs
 from gpu_pipelines.targets.run_record import RunRecord
 
 SMALL = Path(__file__).with_name("small.py")
@@ -377,6 +378,16 @@ def test_a_run_is_removed_when_that_is_wanted_with_what_the_cache_would_take_fro
     first, last = ids(tmp_path)
     assert command("runs", "rm", first, "--yes", cwd=tmp_path).status == 2
     assert ids(tmp_path) == [first, last]
+
+
+def test_several_may_remove_the_same_runs(three: Path, tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    for number in range(12):
+        shutil.copytree(three / "runs" / ids(three)[0], runs / f"small-{number}")
+    given = [RunRecord.load(each) for each in sorted(runs.iterdir())]
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(lambda _: remove_runs(runs, given), range(4)))
+    assert list(runs.iterdir()) == []
 
 
 def test_a_run_whose_results_another_has_taken_is_not_removed_alone(digits_run: Path, tmp_path: Path) -> None:
