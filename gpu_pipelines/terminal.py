@@ -52,7 +52,7 @@ def wrapped(text: str, first: str = "", then: str | None = None, width: int | No
         width: columns; those of stdout if not given.
     """
     width = width_of() if width is None else width
-    if then is None and len(first) > width // 2:
+    if then is None and len(first) > max(width // 2, len(_BELOW)):
         return f"{first.rstrip()}\n{wrapped(text, _BELOW, width=width)}"
     lines = textwrap.wrap(
         text,

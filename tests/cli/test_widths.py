@@ -81,6 +81,11 @@ def test_prose_is_wrapped_between_words_only() -> None:
     ]
 
 
+def test_prose_has_an_end_on_the_narrowest_terminal() -> None:
+    for width in range(1, 9):
+        assert wrapped("to see them", "  why  ", width=width).split() == ["why", "to", "see", "them"]
+
+
 # Commands
 
 
