@@ -54,7 +54,7 @@ class ClusterPart:
         return f"the {of} at {self.name}" if self.is_folder else f"the variable {self.name} of the {of}"
 
 
-def cluster_parts(step: Step, documents: Sequence[dict[str, Any]]) -> list[ClusterPart]:
+def cluster_parts(step: Step, documents: Sequence[Mapping[str, Any]]) -> list[ClusterPart]:
     """The variables and folders that a step of a compiled pipeline gets from a cluster; this project's steps need none.
 
     Args:
@@ -90,7 +90,7 @@ def problems_without_cluster(step: Step, parts: Sequence[ClusterPart]) -> list[s
     ]
 
 
-def require_no_cluster(steps: Sequence[Step], documents: Sequence[dict[str, Any]]) -> None:
+def require_no_cluster(steps: Sequence[Step], documents: Sequence[Mapping[str, Any]]) -> None:
     """Checks that no step gets secrets, settings or claims of a cluster, as where the run has none of the user's.
 
     Raises:
