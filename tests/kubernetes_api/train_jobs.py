@@ -178,8 +178,8 @@ class TrainJob:
 
     def resume(self) -> None:
         """Lets it go."""
-        self.held_up = {}
         self.start()
+        self.held_up = {}  # without nodes it would be over
 
     def exceed_deadline(self) -> None:
         """Ends all nodes, as Trainer does after `activeDeadlineSeconds`."""
