@@ -295,9 +295,15 @@ def is_of_a_full_disk(error: BaseException) -> bool:
     return getattr(error, "errno", None) in full or any(each in str(error) for each in in_words)
 
 
-def full_disk(error: BaseException) -> UserError:
-    """What a user is told of an error of a full disk."""
-    return UserError(f"Something could not be written: {first_line(error)}.", "Make room there, and run it again.")
+def of_the_system(error: BaseException) -> UserError | None:
+    """What a user is told of a full disk, and of a file that they may not use; None for any other error."""
+    if is_of_a_full_disk(error):
+        return UserError(f"Something could not be written: {first_line(error)}.", "Make room there, and run it again.")
+    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+        return UserError(
+            f"{error.filename} may not be used: {error.strerror}.", "Mend its permissions, or give another."
+        )
+    return None
 
 
 def first_line(error: BaseException) -> str:
@@ -312,16 +318,17 @@ def user_errors_end_the_step() -> Iterator[None]:
 
     The message begins with `ERROR_PREFIX` at the start of a line. `Interrupted` becomes a line with
     `INTERRUPTED_PREFIX` and exit status `INTERRUPTED`. Both are left as data where `ERROR_FILE` names a file. A full
-    disk is an error that a user can mend as well.
+    disk, and a file that may not be used, are errors that a user can mend as well.
     """
     try:
         yield
     except (UserError, Interrupted) as error:
         _end_the_step(error)
     except Exception as error:
-        if not is_of_a_full_disk(error):
+        told = of_the_system(error)
+        if told is None:
             raise
-        _end_the_step(full_disk(error))
+        _end_the_step(told)
 
 
 def _end_the_step(error: UserError | Interrupted) -> NoReturn:

@@ -27,7 +27,7 @@ from gpu_pipelines.cli.migrate import JobCommand, migrate
 from gpu_pipelines.cli.parameters import parameters
 from gpu_pipelines.cli.run import RunCommand, cancel, follow, run
 from gpu_pipelines.cli.serve import serve
-from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UserError, full_disk, is_of_a_full_disk
+from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UserError, of_the_system
 from gpu_pipelines.garbage import collect_rarely
 
 #: What pathlib says of `~name/file`.
@@ -118,9 +118,10 @@ def main() -> None:
         no_user = UserError("A path begins with ~ and a name that no user of this machine has.", "Give the whole path.")
         print(f"{ERROR_PREFIX}{no_user}", file=sys.stderr)
     except OSError as error:
-        if not is_of_a_full_disk(error):
+        told = of_the_system(error)
+        if told is None:
             raise
-        print(f"{ERROR_PREFIX}{full_disk(error)}", file=sys.stderr)
+        print(f"{ERROR_PREFIX}{told}", file=sys.stderr)
         sys.exit(RUN_FAILED)
     sys.exit(WRONG_REQUEST)
 

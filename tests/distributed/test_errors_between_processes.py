@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -115,6 +116,13 @@ def test_a_full_disk_ends_a_step_with_one_message(capfd: pytest.CaptureFixture[s
     assert ended.value.code == 1
     told = "Something could not be written: [Errno 28] No space left on device.\n  Make room there, and run it again."
     assert capfd.readouterr().err == f"error: {told}\n"
+
+
+def test_a_file_that_may_not_be_used_ends_a_step_with_one_message(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended, user_errors_end_the_step():
+        Path("/sys/new").mkdir()  # nobody may, not even root
+    assert ended.value.code == 1
+    assert re.fullmatch(r"error: /sys/new may not be used: .+\.\n  Mend its permissions.*\n", capfd.readouterr().err)
 
 
 def test_what_is_left_half_written_or_not_at_all_is_no_error(tmp_path: Path) -> None:
