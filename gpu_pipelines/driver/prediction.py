@@ -38,6 +38,7 @@ def predict(
 
     Raises:
         UserError: there is no such parameter, or something is wrong with a value, the model, the source or the output.
+        Interrupted: it was interrupted; the same call continues it.
     """
     from gpu_pipelines.driver.settings_given import settings_given
     from gpu_pipelines.prediction.model import model_in, registered_model

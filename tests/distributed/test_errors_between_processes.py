@@ -42,6 +42,8 @@ from gpu_pipelines.errors import (
 from gpu_pipelines.network_errors import error_of_status
 from gpu_pipelines.training.worker import _explained
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "command-line.md"
+
 
 def every_class() -> Iterator[type[UserError]]:
     waiting: list[type[UserError]] = [UserError]
@@ -63,6 +65,12 @@ def test_each_kind_of_error_is_the_same_after_its_way_through_json(kind: type[Us
     assert isinstance(found, UserError)
     assert type(root_of(found)) is NodeLostError
     assert str(found.__cause__) == str(cause)
+
+
+@pytest.mark.parametrize("kind", list(every_class()), ids=lambda kind: kind.kind)
+def test_each_kind_of_error_is_described(kind: type[UserError]) -> None:
+    (line,) = [line for line in DOCUMENT.read_text(encoding="utf-8").splitlines() if f"`{kind.kind}`" in line]
+    assert f"`{kind.__name__}`" in line
 
 
 @pytest.mark.parametrize("data", [None, 1, [], "error: x", {}, {"kind": "node_lost"}, {"problem": 3}])
