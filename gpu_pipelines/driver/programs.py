@@ -62,6 +62,8 @@ def run(
     from gpu_pipelines.targets.recorded_runs import LATEST
 
     opened, others = _opened(target, "run", {**parameters, "accelerator": accelerator})
+    if twice := [name for name in others if name in (arguments or {})]:
+        raise InvalidRequestError(f"{', '.join(twice)} is given twice.", "Give it in arguments, or by itself.")
     values = {**others, **(arguments or {})}
     assignments = [f"{name}={_text(name, value)}" for name, value in values.items() if value is not None]
     with _ONE_AT_A_TIME, _named(pipeline) as name:

@@ -132,6 +132,7 @@ def test_a_failed_run_raises_and_has_its_run(here: Path) -> None:
         (small, {"value": "three"}, "value takes a whole number"),
         (small, {"value": 1.5}, "value takes a whole number"),
         (small, {"seconds": float("nan")}, "seconds takes a number"),
+        (small, {"value": 1, "arguments": {"value": 2}}, "value is given twice."),
         (small, {"value": object()}, "value is <object"),
         (small, {"vlaue": 3}, "Did you mean 'value'?"),
         (
