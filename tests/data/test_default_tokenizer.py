@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.numpy import save_file
 
 from gpu_pipelines.data.default_tokenizer import tokenizer_for, was_trained_on
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
@@ -26,6 +27,8 @@ def model(folder: Path, *files: str) -> str:
     folder.mkdir()
     for name in ("config.json", *files):
         (folder / name).write_text('{"model_type": "bert", "hidden_size": 24}')
+        if name.endswith(".safetensors"):
+            save_file({}, folder / name)
     return str(folder)
 
 
