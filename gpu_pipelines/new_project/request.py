@@ -123,16 +123,21 @@ class NewProject:
             if steps := [step for step in _STEPS if name in by_step[step]]:
                 declared = by_step[steps[0]][name]
                 value = self._from_project(self._values[name]) if name in places else self._values[name]
-                if name in self.followed:
-                    steps = []
-                found[name] = ([*steps, LOOKS] if self.followed and name in _LOOKED_AT else steps, declared, value)
+                taking = [] if name in self.followed else steps
+                looking = [LOOKS] if self.followed and name in _LOOKED_AT else []
+                found[name] = ([*taking, *looking], declared, value)
         return found
 
     @cached_property
     def followed(self) -> list[str]:
         """The parameters of the preparation that follow a pretrained model, or the champion, in each run."""
-        given = [name for name in (IMAGE_PROCESSOR,) if any(each.startswith(f"{name}=") for each in self.assignments)]
-        return [name for name in (TOKENIZER, IMAGE_PROCESSOR) if name in self.base.parameters and name not in given]
+        # The step before takes a tokenizer that is given, and hands it on; it knows no image processor but the model's.
+        names = (TOKENIZER,) if self._is_given(IMAGE_PROCESSOR) else (TOKENIZER, IMAGE_PROCESSOR)
+        return [name for name in names if name in self.base.parameters]
+
+    def _is_given(self, name: str) -> bool:
+        """Whether `-p` names a parameter."""
+        return any(each.startswith(f"{name}=") for each in self.assignments)
 
     @property
     def _places(self) -> set[str]:
@@ -161,7 +166,7 @@ class NewProject:
     @cached_property
     def _values(self) -> dict[str, Any]:
         """All parameters of the pipeline that a project begins with, as this one has them."""
-        if own := [name for name in _GIVEN if any(each.startswith(f"{name}=") for each in self.assignments)]:
+        if own := [name for name in _GIVEN if self._is_given(name)]:
             raise UserError(
                 f"{', '.join(own)} is no parameter that init takes with -p.",
                 "See --data, --task, --name; give the others to their steps in pipeline.py.",

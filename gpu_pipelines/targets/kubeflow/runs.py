@@ -236,9 +236,18 @@ def look(client: Any, run_id: str) -> RunState:
     Raises:
         UserError: there is no such run, or the service cannot be reached.
     """
+    return _state_of(*_read(client, run_id))
+
+
+def _read(client: Any, run_id: str) -> tuple[Any, dict[str, Any]]:
+    """A run as the service's API has it, and its pipeline."""
     with service_errors(f"Looking at the run {run_id}", "The run goes on; try again later."):
         run = client.get_run(run_id)
-        tasks = _tasks_of(_spec_of(client, run))
+        return run, _spec_of(client, run)
+
+
+def _state_of(run: Any, spec: dict[str, Any]) -> RunState:
+    tasks = _tasks_of(spec)
     details = (run.run_details.task_details or []) if run.run_details else []
     found: dict[str, list[Any]] = {}
     for detail in sorted(details, key=_begun):
@@ -247,7 +256,7 @@ def look(client: Any, run_id: str) -> RunState:
         if name in tasks:
             found.setdefault(name, []).append(detail)
     steps = tuple(_step(name, nodes) for name, nodes in found.items())
-    return RunState(run_id, _state(run.state), steps, _message(run.error))
+    return RunState(run.run_id, _state(run.state), steps, _message(run.error))
 
 
 def _spec_of(client: Any, run: Any) -> dict[str, Any]:
@@ -337,10 +346,8 @@ def account(run_id: str, settings: ProjectSettings) -> RunAccount:
         UserError: there is no such run, or the service cannot be reached.
     """
     client = connect(settings)
-    state = look(client, run_id)
-    with service_errors(f"Looking at the run {run_id}"):
-        run = client.get_run(run_id)
-        spec = _spec_of(client, run)
+    run, spec = _read(client, run_id)
+    state = _state_of(run, spec)
     seconds = {step.name: step.seconds for step in state.steps if step.seconds}
     spent = spent_on(times_of_run(client, run_id, spec, seconds, settings.region or ""), NOT_COUNTED)
     if not settings.region:
