@@ -67,7 +67,7 @@ def train_model(
         model: Architecture to train from scratch (image_classification: convnext-micro, convnext-tiny, vit-micro,
             vit-base), a directory with a config.json alone to train that architecture from scratch, or pretrained
             weights to start from: a directory in Hugging Face layout, local or gs://, or a hub id such as
-            organisation/name.
+            organisation/name, with @REVISION where it is not to be the newest.
         recipe: A recipe of your own as package.module:ClassName; empty for the one of the dataset's task.
         epochs: Passes over the training rows; not used where max_steps is given. 0 for the task's own: 15 from scratch,
             1 to 10 for pretrained weights.

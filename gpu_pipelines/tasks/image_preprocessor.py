@@ -12,6 +12,7 @@ import numpy as np
 from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.tasks.model_places import loaded_from
 
 PREPROCESSOR = "preprocessor_config.json"
 #: The entry by which an exported model says that it learned from grey images; transformers passes over it.
@@ -76,14 +77,13 @@ def read_preprocessor(name: str | Path) -> dict[str, Any]:
     from transformers import AutoImageProcessor
     from transformers.image_processing_base import ImageProcessingMixin
 
-    place = Path(name).expanduser()
-    found: str | Path = place if place.is_dir() else str(name)
+    found = loaded_from(name)
     try:
-        raw, _ = ImageProcessingMixin.get_image_processor_dict(found)
+        raw, _ = ImageProcessingMixin.get_image_processor_dict(**found)
     except OSError:
         return {}
     try:
-        return in_plain_terms({**raw, **AutoImageProcessor.from_pretrained(found, trust_remote_code=False).to_dict()})
+        return in_plain_terms({**raw, **AutoImageProcessor.from_pretrained(**found, trust_remote_code=False).to_dict()})
     except (OSError, ValueError, ImportError, KeyError):  # it names no class that is known here
         return in_plain_terms(raw)
 
@@ -171,12 +171,12 @@ def geometry_for(model: str, mode: str) -> ImageGeometry | None:
     """
     from transformers import AutoConfig
 
-    place = str(fetched_folder(model)) if is_remote(model) else str(Path(model).expanduser())
+    place = fetched_folder(model) if is_remote(model) else model
     said = read_preprocessor(place)
     if found := geometry_in(said, "L" if said.get(COLOR_MODE) == "L" else mode):
         return found
     try:
-        size = getattr(AutoConfig.from_pretrained(place), "image_size", None)
+        size = getattr(AutoConfig.from_pretrained(**loaded_from(place)), "image_size", None)
     except (OSError, ValueError, KeyError) as error:
         raise UserError(
             f"image_processor is {model!r}, which has no {PREPROCESSOR} and no config.json: {first_line(error)}",

@@ -16,6 +16,7 @@ from gpu_pipelines.tasks.model_places import (
     SAFE,
     files_of,
     is_pretrained,
+    loaded_from,
     may_be_pretrained,
     place_told,
 )
@@ -25,6 +26,7 @@ from gpu_pipelines.tasks.task import Task
 _REMEDIES = {
     "GatedRepoError": "Agree to its owner's terms on the model's page, and set HF_TOKEN where the steps run.",
     "RepositoryNotFoundError": "Check its name; for a private one set HF_TOKEN where the steps run.",
+    "RevisionNotFoundError": "Check the revision behind the @: a branch, a tag, or a commit.",
     "LocalEntryNotFoundError": "Check the network, or give a directory or gs://…, which need no hub.",
     "EntryNotFoundError": "Give a whole model in Hugging Face layout; adapters alone are none.",
 }
@@ -49,7 +51,7 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int) -> l
     """
     if not task.auto_class or not may_be_pretrained(model):
         return []
-    files = files_of(model)
+    files = files_of(model) or _files_on_hub(model)
     if any(file.endswith(PICKLED) for file in files) and not any(file.endswith(SAFE) for file in files):
         return [
             f"The weights of {model} are pickled, and a pickle can run any code. Save them as *.safetensors, as "
@@ -92,16 +94,15 @@ def _require_weights(model: str, files: set[str]) -> None:
         return
     directory = Path(model).expanduser()
     with TemporaryDirectory() as folder:
-        if is_remote(model) and INDEX in files:
-            (Path(folder) / INDEX).write_bytes(read_remote(f"{model.rstrip('/')}/{INDEX}"))
-        named = [WEIGHTS] if WEIGHTS in files else weight_files(Path(folder) if is_remote(model) else directory)
+        indexed = WEIGHTS not in files and INDEX in files
+        named = weight_files(_with_file(model, INDEX, Path(folder))) if indexed else [WEIGHTS]
     if lost := [name for name in named if name not in files]:
         there = some_of((file for file in files if file.endswith(SAFE)), most=3)
         raise UserError(
             f"The model {model} lacks {some_of(lost, most=3)}; it has {there}.",
             f"Its weights are in {WEIGHTS}, or in the files that {INDEX} names, as save_pretrained writes them.",
         )
-    for path in () if is_remote(model) else (directory / name for name in named):
+    for path in (directory / name for name in named if directory.is_dir()):
         try:
             safe_open(path, framework="numpy").__exit__(None, None, None)
         except (SafetensorError, OSError) as error:
@@ -144,7 +145,7 @@ def _without_weights(task: Task, model: str) -> Any:
     quiet_transformers()
     kind = "unknown"
     with TemporaryDirectory() as folder:
-        place = _configuration(model, Path(folder))
+        place = _with_file(model, CONFIG, Path(folder))
         try:
             config = transformers.AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
             kind = config.model_type
@@ -162,20 +163,35 @@ def _without_weights(task: Task, model: str) -> Any:
             raise UserError(f"The model {model} cannot be built from its {CONFIG}: {first_line(error)}") from None
 
 
-def _configuration(model: str, scratch: Path) -> Path:
-    """A folder with the config.json of a model."""
+def _with_file(model: str, name: str, scratch: Path) -> Path:
+    """A folder with a file of a model."""
     if is_remote(model):
-        (scratch / CONFIG).write_bytes(read_remote(f"{model.rstrip('/')}/{CONFIG}"))
+        (scratch / name).write_bytes(read_remote(f"{model.rstrip('/')}/{name}"))
         return scratch
     directory = Path(model).expanduser()
-    return directory if directory.is_dir() else _of_hub(model)
+    return directory if directory.is_dir() else _from_hub(model, name)
 
 
-def _of_hub(model: str) -> Path:
+def _files_on_hub(model: str) -> set[str]:
+    """The names of a model's files on the hub, but for those in folders; none where the hub cannot say."""
+    from huggingface_hub import HfApi
+
+    found = loaded_from(model)
+    if "revision" not in found:
+        return set()
+    try:
+        files = HfApi().list_repo_files(found["pretrained_model_name_or_path"], revision=found["revision"])
+    except Exception:  # Names, networks: of several packages. Reading the config.json says what is wrong.
+        return set()
+    return {file for file in files if "/" not in file}
+
+
+def _from_hub(model: str, name: str) -> Path:
     from huggingface_hub import hf_hub_download
 
+    found = loaded_from(model)
     try:
-        return Path(hf_hub_download(model, CONFIG)).parent
+        return Path(hf_hub_download(found["pretrained_model_name_or_path"], name, revision=found["revision"])).parent
     except (OSError, ValueError) as error:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         raise UserError(

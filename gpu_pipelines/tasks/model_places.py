@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import is_remote, listed
 from gpu_pipelines.errors import UserError
@@ -27,7 +28,20 @@ def place_told(name: str) -> str:
 
 def may_be_pretrained(model: str) -> bool:
     """Whether a name can be that of pretrained weights: a place, or a hub id."""
-    return is_remote(model) or is_path(model) or Path(model).is_dir() or model.count("/") == 1
+    return is_remote(model) or is_path(model) or Path(model).is_dir() or model.partition("@")[0].count("/") == 1
+
+
+def loaded_from(name: str | Path) -> dict[str, Any]:
+    """Where `from_pretrained` of transformers finds a model, as its arguments.
+
+    Args:
+        name: a directory, local or remote, or a hub id, with `@REVISION` where it is not the newest.
+    """
+    named, place = str(name), Path(name).expanduser()
+    if is_remote(named) or is_path(named) or place.is_dir():
+        return {"pretrained_model_name_or_path": named if is_remote(named) else str(place)}
+    model, _, revision = named.partition("@")
+    return {"pretrained_model_name_or_path": model, "revision": revision or "main"}
 
 
 def is_configuration_alone(name: str) -> bool:

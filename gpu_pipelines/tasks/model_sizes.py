@@ -18,7 +18,7 @@ def parameters_of_model(model: str, recipe: str = "") -> float | None:
 
     Args:
         model: as the parameter `model` has it: an architecture, a directory, or a hub id such as
-            `Qwen/Qwen2.5-7B-Instruct`.
+            `Qwen/Qwen2.5-7B-Instruct`, with or without a revision.
         recipe: a recipe of the user's own, which makes of the name what it likes; empty for none.
     """
     if recipe:
@@ -26,5 +26,5 @@ def parameters_of_model(model: str, recipe: str = "") -> float | None:
     if any(model in task.models for task in TASKS.values()):
         return LARGEST_BUILT_IN
     # The largest that the last part of the name says: of 8x7B-32k-v0.1 that is 8x7B.
-    sizes = _SIZE.findall(model.rstrip("/").rpartition("/")[2].lower())
+    sizes = _SIZE.findall(model.partition("@")[0].rstrip("/").rpartition("/")[2].lower())
     return max((float(times or 1) * float(size) * _UNITS[unit] for times, size, unit in sizes), default=None)

@@ -17,7 +17,7 @@ from torch import nn
 
 from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError, first_line, nearest, some_of
-from gpu_pipelines.tasks.model_places import place_told
+from gpu_pipelines.tasks.model_places import loaded_from, place_told
 
 #: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
 MAX_SHARD_SIZE = "50GB"
@@ -88,14 +88,12 @@ def from_pretrained(
     Raises:
         UserError: there is no such model, or a weight is in the file alone or in the architecture alone.
     """
-    place = Path(name).expanduser()
     if torch.get_default_device().type == "meta":  # another process has the weights
-        return _without_weights(auto_class, str(place) if place.is_dir() else name, **changes)
-    source: str | Path = place if place.is_dir() else name
+        return _without_weights(auto_class, name, **changes)
 
     def load(dtype: torch.dtype) -> tuple[Any, dict[str, Any]]:
         found: tuple[Any, dict[str, Any]] = auto_class.from_pretrained(
-            source,
+            **loaded_from(name),
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
@@ -105,7 +103,7 @@ def from_pretrained(
         return found
 
     try:
-        model, info = load(_stored_type(source))
+        model, info = load(_stored_type(name))
         # What is new is drawn in fp32, and what was computed once in bf16 cannot be cast back.
         if model.dtype != torch.float32 and (_unmatched(info) or any(b.dtype == model.dtype for b in model.buffers())):
             model, info = load(torch.float32)
@@ -118,7 +116,7 @@ def from_pretrained(
     unmatched = _unmatched(info)
     if lost := [key for key in unmatched if not may_be_new(model, key)]:
         raise UserError(f"The weights of {name!r} do not fit its architecture: {some_of(lost, most=5)}.")
-    other = _other_classes(str(place) if place.is_dir() else name, changes)
+    other = _other_classes(name, changes)
     order = _places_in(other, list(changes.get("id2label", {}).values()))
     _put_in_order(model, order)
     if os.environ.get("RANK", "0") != "0":
@@ -132,11 +130,11 @@ def from_pretrained(
     return model
 
 
-def _stored_type(source: str | Path) -> torch.dtype:
+def _stored_type(name: str) -> torch.dtype:
     """The type that weights are loaded in: bf16 where that is asked for, and they are said to be stored so."""
     from transformers import AutoConfig
 
-    if _AS_STORED.get() and getattr(AutoConfig.from_pretrained(source), "dtype", None) == torch.bfloat16:
+    if _AS_STORED.get() and getattr(AutoConfig.from_pretrained(**loaded_from(name)), "dtype", None) == torch.bfloat16:
         return torch.bfloat16
     return torch.float32
 
@@ -147,7 +145,7 @@ def _other_classes(name: str, changes: Mapping[str, Any]) -> list[str]:
 
     if "id2label" not in changes:
         return []
-    theirs = AutoConfig.from_pretrained(name).id2label
+    theirs = AutoConfig.from_pretrained(**loaded_from(name)).id2label
     unnamed = all(label == f"LABEL_{number}" for number, label in theirs.items())
     return [] if unnamed or theirs == changes["id2label"] else list(theirs.values())
 
@@ -173,7 +171,7 @@ def _put_in_order(model: Any, order: Sequence[int]) -> None:
 def _without_weights(auto_class: Any, name: str, **changes: Any) -> nn.Module:
     from transformers import AutoConfig
 
-    return auto_class.from_config(AutoConfig.from_pretrained(name, **changes), dtype=torch.float32)
+    return auto_class.from_config(AutoConfig.from_pretrained(**loaded_from(name), **changes), dtype=torch.float32)
 
 
 def save(

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.errors import UserError, first_line
-from gpu_pipelines.tasks.model_places import place_told
+from gpu_pipelines.tasks.model_places import loaded_from, place_told
 from gpu_pipelines.tasks.text_tokenizer import TEXT_PAIR
 
 PADDING, BEGIN, END = "<pad>", "<bos>", "<eos>"
@@ -119,9 +119,8 @@ class TextEncoder:
         """
         from transformers import AutoTokenizer
 
-        place = Path(name).expanduser()
         try:
-            tokenizer = AutoTokenizer.from_pretrained(str(place) if place.is_dir() else name, use_fast=True)
+            tokenizer = AutoTokenizer.from_pretrained(**loaded_from(name), use_fast=True)
         except Exception as error:  # what a broken tokenizer.json raises is not documented
             raise UserError(
                 f"The tokenizer {place_told(name)} cannot be loaded: {first_line(error)}",

@@ -99,7 +99,7 @@ class TrainingSettings:
         "Architecture to train from scratch (image_classification: convnext-micro, convnext-tiny, vit-micro, "
         "vit-base), a directory with a config.json alone to train that architecture from scratch, or pretrained "
         "weights to start from: a directory in Hugging Face layout, local or gs://, or a hub id such as "
-        "organisation/name.",
+        "organisation/name, with @REVISION where it is not to be the newest.",
         common=True,
     )
     recipe: str = parameter(

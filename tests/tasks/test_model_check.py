@@ -6,9 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import threading
-from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import torch
 import transformers
 from command_line import command
 from conftest import PIPELINE
+from hub_server import hub_of
 from safetensors.numpy import save_file
 
 from gpu_pipelines.artifacts.remote_files import connected
@@ -25,12 +23,6 @@ from gpu_pipelines.tasks.model_check import longest_row, problems_of_configurati
 from gpu_pipelines.tasks.tasks import task_named
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
-#: What the hub answers for a model, as its own answers are: the status and X-Error-Code.
-ANSWERS = {
-    "owner/gated": (403, "GatedRepo"),
-    "owner/gone": (404, "RepoNotFound"),
-    "owner/adapters": (404, "EntryNotFound"),
-}
 
 
 def written(folder: Path, config: Any, weights: str = "model.safetensors") -> str:
@@ -155,52 +147,38 @@ def test_the_pipeline_refuses_it_before_anything_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
-class Hub(BaseHTTPRequestHandler):
-    def do_HEAD(self) -> None:
-        status, code = next((said for name, said in ANSWERS.items() if name in self.path), (200, ""))
-        self.send_response(status)
-        if code:
-            self.send_header("X-Error-Code", code)
-        else:
-            self.send_header("X-Repo-Commit", "1" * 40)
-            self.send_header("ETag", '"1"')
-        self.send_header("Content-Length", str(len(self._content)))
-        self.end_headers()
-
-    def do_GET(self) -> None:
-        self.do_HEAD()
-        self.wfile.write(self._content)
-
-    @property
-    def _content(self) -> bytes:
-        held = {"quantization_config": {"quant_method": "bitsandbytes", "load_in_4bit": True}}
-        config = transformers.BertConfig(**SMALL, **(held if "4bit" in self.path else {}))
-        return json.dumps(config.to_dict()).encode()
-
-    def log_message(self, *_: Any) -> None: ...
-
-
-@pytest.fixture
-def hub() -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-
-
-def test_a_model_of_the_hub_is_looked_at_there(tmp_path: Path, hub: str) -> None:
-    asked = ["owner/bert", *ANSWERS]
+def test_a_model_of_the_hub_is_looked_at_there(tmp_path: Path) -> None:
+    hub, held = tmp_path / "owner", {"quant_method": "bitsandbytes", "load_in_4bit": True}
+    written(hub / "bert/main", transformers.BertConfig(**SMALL))
+    written(hub / "bert/v1", transformers.ViTConfig(**SMALL))
+    written(hub / "bert-4bit/main", transformers.BertConfig(**SMALL, quantization_config=held))
+    written(hub / "pickled/main", transformers.ViTConfig(**SMALL), "pytorch_model.bin")
+    (hub / "pickled/main/onnx").mkdir()
+    save_file({}, hub / "pickled/main/onnx/model.safetensors")
+    written(hub / "half/main", transformers.ViTConfig(**SMALL), "model-00001-of-00002.safetensors")
+    named = {"a": "model-00001-of-00002.safetensors", "b": "model-00002-of-00002.safetensors"}
+    (hub / "half/main/model.safetensors.index.json").write_text(json.dumps({"weight_map": named}))
+    (hub / "adapters/main").mkdir(parents=True)
+    (hub / "adapters/main/adapter_config.json").write_text("{}")
+    models = "bert gated gone bert@v2 adapters pickled half bert@v1 bert-4bit"
     code = (
         "from gpu_pipelines.tasks.model_check import problems_of_configuration as wrong\n"
         "from gpu_pipelines.tasks.tasks import task_named\n"
-        f"for model in {asked}: print(*wrong(task_named('image_classification'), model, 0))\n"
+        f"for model in {models.split()}: print(*wrong(task_named('image_classification'), 'owner/' + model, 0))\n"
         "print(*wrong(task_named('text_classification'), 'owner/bert-4bit', 0))\n"
     )
-    environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(tmp_path), "HF_HUB_OFFLINE": "0"}
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120)
-    kind, gated, gone, adapters, quantized = done.stdout.splitlines()
+    with hub_of(tmp_path) as address:
+        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+        )
+    kind, gated, gone, other, adapters, pickled, half, older, _, quantized = done.stdout.splitlines()
     assert "owner/bert is of the kind 'bert'" in kind
     assert gated.endswith("Agree to its owner's terms on the model's page, and set HF_TOKEN where the steps run.")
     assert gone.endswith("Check its name; for a private one set HF_TOKEN where the steps run.")
+    assert other.endswith("Check the revision behind the @: a branch, a tag, or a commit.")
     assert adapters.endswith("Give a whole model in Hugging Face layout; adapters alone are none.")
+    assert pickled.startswith("The weights of owner/pickled are pickled")
+    assert half.startswith("The model owner/half lacks model-00002-of-00002.safetensors; it has model-00001")
+    assert older == ""
     assert "The weights of owner/bert-4bit are quantized (bitsandbytes)" in quantized

@@ -1,0 +1,71 @@
+"""A model of the hub is had in the revision that its name has: weights, tokenizer, preprocessor, adapters' base."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import transformers
+from hub_server import hub_of
+from pair_models import pretrained
+
+from gpu_pipelines.tasks.model_places import is_pretrained, loaded_from, may_be_pretrained
+from gpu_pipelines.tasks.model_sizes import parameters_of_model
+
+LOAD = """
+import json, pathlib, sys, tempfile, torch, transformers
+from gpu_pipelines.tasks.image_preprocessor import geometry_for
+from gpu_pipelines.tasks.pretrained import from_pretrained
+from gpu_pipelines.tasks.text_encoding import TextEncoder
+def loaded(name):
+    return from_pretrained(transformers.AutoModelForSequenceClassification, name, (), lambda *_: False)
+model = loaded(sys.argv[1])
+with torch.device("meta"):
+    size = loaded(sys.argv[1]).config.vocab_size
+whole = model.get_input_embeddings().weight.double().sum().item()
+folder = pathlib.Path(tempfile.mkdtemp())
+TextEncoder.load(sys.argv[1]).save(folder, 64)
+tokens = transformers.AutoTokenizer.from_pretrained(folder)("new words")["input_ids"]
+print(json.dumps([size, whole, tokens, str(geometry_for(sys.argv[1], "RGB"))]))
+"""
+
+
+def test_everything_of_a_model_is_of_its_revision(tmp_path: Path) -> None:
+    for revision, texts, size in (("main", ["other texts"], 24), ("v1", ["new words"], 16)):
+        folder = pretrained("bert", texts, tmp_path / "owner/bert" / revision)
+        transformers.ViTImageProcessor(size={"height": size, "width": size}).save_pretrained(folder)
+    with hub_of(tmp_path) as hub:
+        environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        ran = subprocess.run(
+            [sys.executable, "-c", LOAD, "owner/bert@v1"], env=environment, capture_output=True, text=True, timeout=120
+        )
+    assert ran.returncode == 0, ran.stderr
+    vocabulary, weights, tokens, geometry = json.loads(ran.stdout.splitlines()[-1])
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
+    assert vocabulary == model.config.vocab_size
+    assert weights == pytest.approx(model.get_input_embeddings().weight.double().sum().item())
+    assert tokens == transformers.AutoTokenizer.from_pretrained(folder)("new words")["input_ids"]
+    assert "16" in geometry
+
+
+@pytest.mark.parametrize("name", ["owner/model-7b@v1", "owner/model-7b@refs/pr/12", "owner/model-7b@0123abc"])
+def test_a_revision_is_no_part_of_the_id(name: str) -> None:
+    assert may_be_pretrained(name)
+    assert is_pretrained(name)
+    assert loaded_from(name) == {
+        "pretrained_model_name_or_path": "owner/model-7b",
+        "revision": name.partition("@")[2],
+    }
+    assert parameters_of_model(name) == 7e9
+
+
+def test_a_folder_with_such_a_name_is_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "owner/model@v1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    assert loaded_from("owner/model@v1") == {"pretrained_model_name_or_path": "owner/model@v1"}
+    assert loaded_from("./model@v1") == {"pretrained_model_name_or_path": "model@v1"}
+    assert loaded_from("gs://bucket/model@v1") == {"pretrained_model_name_or_path": "gs://bucket/model@v1"}
