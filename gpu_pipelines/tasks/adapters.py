@@ -15,7 +15,7 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import trained_weights
-from gpu_pipelines.tasks.model_places import is_pretrained, loaded_from
+from gpu_pipelines.tasks.model_places import is_pretrained, place_and_revision
 from gpu_pipelines.tasks.pretrained import head_of
 
 #: The folder of the adapters beside the model that they are merged into.
@@ -124,10 +124,11 @@ def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> No
     if others := trained.keys() - heads.keys() - {name for name in trained if ".lora_" in name}:
         print(f"no adapters beside the merged model: trained were {some_of(sorted(others), most=3)} too", flush=True)
         return
-    used, place = model.peft_config[_NAME], loaded_from(base)
+    used = model.peft_config[_NAME]
+    place, revision = place_and_revision(base)
     config = LoraConfig(
-        base_model_name_or_path=place["pretrained_model_name_or_path"],
-        revision=place.get("revision"),
+        base_model_name_or_path=place,
+        revision=revision or None,
         task_type=_KINDS.get(auto_class),
         inference_mode=True,
         r=used.r,

@@ -16,8 +16,8 @@ from gpu_pipelines.tasks.model_places import (
     SAFE,
     files_of,
     is_pretrained,
-    loaded_from,
     may_be_pretrained,
+    place_and_revision,
     place_told,
 )
 from gpu_pipelines.tasks.task import Task
@@ -163,35 +163,32 @@ def _without_weights(task: Task, model: str) -> Any:
             raise UserError(f"The model {model} cannot be built from its {CONFIG}: {first_line(error)}") from None
 
 
-def _with_file(model: str, name: str, scratch: Path) -> Path:
-    """A folder with a file of a model."""
-    if is_remote(model):
-        (scratch / name).write_bytes(read_remote(f"{model.rstrip('/')}/{name}"))
-        return scratch
-    directory = Path(model).expanduser()
-    return directory if directory.is_dir() else _from_hub(model, name)
-
-
 def _files_on_hub(model: str) -> set[str]:
     """The names of a model's files on the hub, but for those in folders; none where the hub cannot say."""
     from huggingface_hub import HfApi
 
-    found = loaded_from(model)
-    if "revision" not in found:
+    place, revision = place_and_revision(model)
+    if not revision:
         return set()
     try:
-        files = HfApi().list_repo_files(found["pretrained_model_name_or_path"], revision=found["revision"])
+        files = HfApi().list_repo_files(place, revision=revision)
     except Exception:  # Names, networks: of several packages. Reading the config.json says what is wrong.
         return set()
     return {file for file in files if "/" not in file}
 
 
-def _from_hub(model: str, name: str) -> Path:
+def _with_file(model: str, name: str, scratch: Path) -> Path:
+    """A folder with a file of a model."""
     from huggingface_hub import hf_hub_download
 
-    found = loaded_from(model)
+    place, revision = place_and_revision(model)
+    if is_remote(model):
+        (scratch / name).write_bytes(read_remote(f"{place.rstrip('/')}/{name}"))
+        return scratch
+    if not revision:
+        return Path(place)
     try:
-        return Path(hf_hub_download(found["pretrained_model_name_or_path"], name, revision=found["revision"])).parent
+        return Path(hf_hub_download(place, name, revision=revision)).parent
     except (OSError, ValueError) as error:
         kinds = {kind.__name__ for kind in type(error).__mro__}
         raise UserError(

@@ -31,17 +31,25 @@ def may_be_pretrained(model: str) -> bool:
     return is_remote(model) or is_path(model) or Path(model).is_dir() or model.partition("@")[0].count("/") == 1
 
 
-def loaded_from(name: str | Path) -> dict[str, Any]:
-    """Where `from_pretrained` of transformers finds a model, as its arguments.
+def place_and_revision(name: str | Path) -> tuple[str, str]:
+    """Where a model is, and which one of it: empty for a directory.
 
     Args:
         name: a directory, local or remote, or a hub id, with `@REVISION` where it is not the newest.
     """
     named, place = str(name), Path(name).expanduser()
-    if is_remote(named) or is_path(named) or place.is_dir():
-        return {"pretrained_model_name_or_path": named if is_remote(named) else str(place)}
+    if is_remote(named):
+        return named, ""
+    if is_path(named) or place.is_dir():
+        return str(place), ""
     model, _, revision = named.partition("@")
-    return {"pretrained_model_name_or_path": model, "revision": revision or "main"}
+    return model, revision or "main"
+
+
+def loaded_from(name: str | Path) -> dict[str, Any]:
+    """The same as arguments of transformers' `from_pretrained`."""
+    place, revision = place_and_revision(name)
+    return {"pretrained_model_name_or_path": place} | ({"revision": revision} if revision else {})
 
 
 def is_configuration_alone(name: str) -> bool:

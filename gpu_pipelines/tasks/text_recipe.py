@@ -14,7 +14,7 @@ from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks import pretrained
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.model_check import longest_row
-from gpu_pipelines.tasks.model_places import is_configuration_alone
+from gpu_pipelines.tasks.model_places import is_configuration_alone, place_and_revision
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of, tokens_of
 
@@ -99,7 +99,7 @@ class TextRecipe(Recipe):
         elif is_configuration_alone(name):
             model = pretrained.from_configuration(self._auto_class, name, **self.config())
         else:
-            require_known_tokens(Path(name).expanduser(), self.tokenizer)
+            require_known_tokens(name, self.tokenizer)
             model = pretrained.from_pretrained(self._auto_class, name, self.models, self.may_be_new, **self.changes())
         require_text_fits(name, model, self.tokenizer, self.sequence_length)
         return model
@@ -209,26 +209,31 @@ def require_dataset_of(dataset: Dataset, task: str, features: tuple[str, ...]) -
     return TextTokenizer.read(dataset.directory / manifest.tokenizer)
 
 
-def require_known_tokens(model: Path, tokenizer: TextTokenizer) -> None:
+def require_known_tokens(model: str, tokenizer: TextTokenizer) -> None:
     """Refuses pretrained weights to which the tokens of the data mean something else.
 
     Tokens that a model does not have yet may be added, and a few be renamed, as reserved ones are.
 
     Args:
-        model: its directory; where there is no tokenizer in it, nothing is known.
+        model: its directory, or a hub id; where it has no tokenizer.json, nothing is known.
         tokenizer: of the data.
 
     Raises:
         UserError: of the numbers that both know, more than one in a hundred is another token.
     """
-    if not (model / TOKENIZER).is_file():
+    from transformers.utils import cached_file
+
+    place, revision = place_and_revision(model)
+    try:
+        file = cached_file(place, TOKENIZER, revision=revision or None)
+    except OSError:
         return
-    theirs, ours = tokens_of(model), tokens_of(tokenizer.directory)
+    theirs, ours = tokens_of(Path(str(file)).parent), tokens_of(tokenizer.directory)
     both = theirs.keys() & ours.keys()
     other = sum(theirs[number] != ours[number] for number in both)
     if other > _RENAMED * len(both):
         raise UserError(
-            f"The model {str(model)!r} has another tokenizer than the dataset: {other:,} of {len(both):,} tokens are "
+            f"The model {model!r} has another tokenizer than the dataset: {other:,} of {len(both):,} tokens are "
             "others.",
             f"Prepare the data with the model's own tokenizer (-p tokenizer={model}).",
         )

@@ -20,7 +20,10 @@ LOAD = """
 import json, pathlib, sys, tempfile, torch, transformers
 from gpu_pipelines.tasks.image_preprocessor import geometry_for
 from gpu_pipelines.tasks.pretrained import from_pretrained
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.text_encoding import TextEncoder
+from gpu_pipelines.tasks.text_recipe import require_known_tokens
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 def loaded(name):
     return from_pretrained(transformers.AutoModelForSequenceClassification, name, (), lambda *_: False)
 model = loaded(sys.argv[1])
@@ -30,6 +33,11 @@ whole = model.get_input_embeddings().weight.double().sum().item()
 folder = pathlib.Path(tempfile.mkdtemp())
 TextEncoder.load(sys.argv[1]).save(folder, 64)
 tokens = transformers.AutoTokenizer.from_pretrained(folder)("new words")["input_ids"]
+try:
+    TextEncoder.load("owner/bert").save(folder, 64)
+    require_known_tokens(sys.argv[1], TextTokenizer.read(folder))
+except UserError as error:
+    print(error.problem)
 print(json.dumps([size, whole, tokens, str(geometry_for(sys.argv[1], "RGB"))]))
 """
 
@@ -50,6 +58,7 @@ def test_everything_of_a_model_is_of_its_revision(tmp_path: Path) -> None:
     assert weights == pytest.approx(model.get_input_embeddings().weight.double().sum().item())
     assert tokens == transformers.AutoTokenizer.from_pretrained(folder)("new words")["input_ids"]
     assert "16" in geometry
+    assert "The model 'owner/bert@v1' has another tokenizer than the dataset: " in ran.stdout
 
 
 @pytest.mark.parametrize("name", ["owner/model-7b@v1", "owner/model-7b@refs/pr/12", "owner/model-7b@0123abc"])
