@@ -145,6 +145,21 @@ def test_the_program_alone_says_what_to_do_first(tmp_path: Path) -> None:
 # Parameters
 
 
+def test_signs_that_a_terminal_has_not_end_no_run(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.py").write_text(
+        "from kfp import dsl\n"
+        "@dsl.component(install_kfp_package=False)\ndef tell() -> None:\n    print('3 × 4 ✓')\n"
+        "@dsl.pipeline\ndef signs() -> None:\n    tell()\n"
+    )
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    run = [GPU_PIPELINES, "run", "pipeline.py"]
+    ran = subprocess.run(run, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert (ran.returncode, ran.stderr) == (0, "")
+    assert "tell: 3 ? 4 ?" in ran.stdout
+    (log,) = tmp_path.glob("runs/*/logs/tell.log")
+    assert "3 × 4 ✓" in log.read_text(encoding="utf-8")
+
+
 def test_the_parameters_of_a_pipeline_are_described(tmp_path: Path) -> None:
     done = command("parameters", PIPELINE, cwd=tmp_path, columns=80)
     assert done.status == 0, done.err

@@ -11,6 +11,7 @@ turns of a loop that are left. Of equal steps it runs one alone.
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import threading
@@ -217,6 +218,7 @@ class _ReadToItsEnd(subprocess.Popen[str]):
     """
 
     def __init__(self, *given: Any, **named: Any) -> None:
+        named["env"] = {**(named.get("env") or os.environ), "PYTHONIOENCODING": "utf-8"}
         super().__init__(*given, **named, encoding="utf-8", errors="replace")
 
     def __exit__(self, kind: Any, *others: Any) -> None:
