@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -103,6 +105,29 @@ def test_sigterm_to_the_container_ends_the_training_with_a_checkpoint(
     finally:
         container.remove(force=True)
     assert list(tmp_path.glob("resumable/step-*/checkpoint.json"))
+
+
+def test_the_image_of_a_project_runs_its_pipeline(engine: docker.DockerClient, tmp_path: Path) -> None:
+    from kfp import components, local
+
+    program = str(Path(sys.executable).with_name("gpu-pipelines"))
+    project, place = tmp_path / "reviews", tmp_path / "runs"
+    place.mkdir()
+    place.chmod(0o777)
+    init = [program, "init", str(project), "--task", "text_classification", "-p", "registry=" + str(place / "registry")]
+    subprocess.run(init, check=True)
+    compiled = ["compile", "pipeline.py", "--target", "local", "--output", "local.yaml"]
+    subprocess.run([program, *compiled], cwd=project, check=True)
+    image, _ = engine.images.build(path=str(project), buildargs={"STEPS_IMAGE": IMAGE}, tag="reviews:test")
+    try:
+        document = (project / "local.yaml").read_text().replace(STEPS_IMAGE, image.tags[0])
+        local.init(local.DockerRunner(entrypoint=STAYS_A_WHILE), pipeline_root=str(place))
+        components.load_component_from_text(document)(max_steps=2)
+    finally:
+        engine.images.remove(image.tags[0], force=True)
+    assert json.loads((place / "registry/reviews/model.json").read_text())["aliases"]["challenger"] == 1
+    (dataset,) = place.glob("*/prepare-data/dataset/dataset.json")
+    assert json.loads(dataset.read_text())["task"] == "reviews.task:Reviews"
 
 
 def training_command(dataset: Path, place: Path) -> list[str]:
