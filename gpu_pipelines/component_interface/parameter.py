@@ -9,6 +9,7 @@ import copy
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from os import PathLike, fspath
 from typing import Any, TypeVar, cast
 
 from gpu_pipelines.numbers import as_number
@@ -112,6 +113,15 @@ def parameter(
 def parameters_in(settings: type) -> dict[str, Parameter]:
     """The parameters that a dataclass declares, by name, in their order."""
     return {each.name: each.metadata[_DECLARED] for each in fields(settings)}
+
+
+def plain(value: Any) -> Any:
+    """A value of a Python program as JSON has it: paths are texts, and numbers and arrays of NumPy are Python's own."""
+    if isinstance(value, PathLike):
+        return fspath(value)
+    if isinstance(value, tuple):
+        return list(value)
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def typed(wanted: str, value: Any) -> Any:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import numbers
 from collections.abc import Mapping
-from os import PathLike, fspath
 from typing import Any, TypeVar
 
-from gpu_pipelines.component_interface.parameter import CALLED, parameters_in, typed
+from gpu_pipelines.component_interface.parameter import CALLED, parameters_in, plain, typed
 from gpu_pipelines.errors import UserError, nearest
 
 Settings = TypeVar("Settings")
@@ -29,20 +27,9 @@ def settings_given(settings: type[Settings], given: Mapping[str, Any]) -> Settin
             problems.append(f"There is no parameter {name[:80]!r}. {nearest(name, declared)}")
             continue
         try:
-            values[name] = typed(declared[name].type, _plain(value))
+            values[name] = typed(declared[name].type, plain(value))
         except ValueError:
             problems.append(f"{name} takes {CALLED[declared[name].type]}; got {str(value)[:80]!r}.")
     if problems:
         raise UserError.of_all(problems)
     return settings(**values)
-
-
-def _plain(value: Any) -> Any:
-    """A value of a Python program as JSON has it: paths are texts, and numbers of NumPy are numbers."""
-    if isinstance(value, PathLike):
-        return fspath(value)
-    if isinstance(value, tuple):
-        return list(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        return int(value) if isinstance(value, numbers.Integral) else float(value)
-    return value

@@ -9,7 +9,7 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.parameter import CALLED, Parameter, parameters_in
+from gpu_pipelines.component_interface.parameter import CALLED, Parameter, parameters_in, plain
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, number_of
 from gpu_pipelines.training.settings import NOT_SHAPING, TrainingSettings
@@ -211,7 +211,7 @@ def _dimension(name: str, entry: Any, declared: Mapping[str, Parameter], problem
 def _chosen(
     name: str, entry: Mapping[str, Any], declared: Mapping[str, Parameter], problems: list[str]
 ) -> Dimension | None:
-    choices = entry.get("choices")
+    choices = plain(entry.get("choices"))
     if not isinstance(choices, Sequence) or isinstance(choices, str) or not choices:
         problems.append(f"{name} has no choices. Give a list, such as [adamw, sgd].")
         return None

@@ -8,14 +8,14 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.parameter import CALLED, parameters_in, typed
+from gpu_pipelines.component_interface.parameter import CALLED, Parameter, parameters_in, plain, typed
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.halving import FIRST_RUNG, REDUCTION
 from gpu_pipelines.tuning.result import TuningResult
 from gpu_pipelines.tuning.sampler import require_optuna
 from gpu_pipelines.tuning.search import Search, search
-from gpu_pipelines.tuning.settings import problems_of_search
+from gpu_pipelines.tuning.settings import TuningSettings, problems_of_search
 from gpu_pipelines.tuning.space import read_space, space_of
 
 
@@ -48,7 +48,7 @@ def tune(
         parallel: how many are trained at the same time; they share the GPUs, or the CPUs, of the machine.
         budget: dollars that the study may cost in all its calls together; 0 for no limit.
         dollars_per_hour: price of this machine; 0 where it costs nothing.
-        seed: of the choice of values; the trainings have their own parameter of that name, as `parameters`.
+        seed: of the choice of values; that of the trainings is 0 if it is not searched for.
         sampler: how values are chosen: tpe, by the losses so far, or random.
         reduction: one trial in so many goes on from each rung; 1 trains all trials to their end.
         first_rung: share of its steps before which no trial ends early.
@@ -66,31 +66,38 @@ def tune(
     """
     began = time.monotonic()
     require_optuna()
-    base, problems = _base(parameters)
+    declared = parameters_in(TrainingSettings)
+    del declared["resume_from_step"]
+    base, problems = _typed(declared, parameters)
     read = space_of(space) if isinstance(space, Mapping) else read_space(Path(space))
     twice = [name for name in read.names if name in parameters]
     problems += [f"{name} is searched for, and given as well. Leave one of the two out." for name in twice]
-    asked = Search(
-        base, read, trials, parallel, seed, sampler, reduction, first_rung,
-        longer=longer, budget=budget, dollars_per_hour=dollars_per_hour,
+    declared = parameters_in(TuningSettings)
+    own, wrong = _typed(
+        {**declared, "parallel": declared["parallel_trials"], "seed": declared["study_seed"]},
+        {
+            "trials": trials, "parallel": parallel, "seed": seed, "sampler": sampler, "reduction": reduction,
+            "first_rung": first_rung, "longer": longer, "budget": budget, "dollars_per_hour": dollars_per_hour,
+        },
     )  # fmt: skip
+    problems += wrong
+    asked = Search(TrainingSettings(**base), read, **own)
     problems += problems_of_search(vars(asked))
     if problems:
         raise UserError.of_all(problems)
     return search(asked, fspath(dataset), fspath(study), began=began, progress=progress)
 
 
-def _base(parameters: Mapping[str, Any]) -> tuple[TrainingSettings, list[str]]:
-    """The parameters that all trials have, and what is wrong with their names and types."""
-    declared = parameters_in(TrainingSettings)
+def _typed(declared: Mapping[str, Parameter], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """The parameters that were given, the default where one is of a wrong type, and what is wrong with them."""
     problems, values = [], {}
-    for name, value in parameters.items():
-        if name not in declared or name == "resume_from_step":
-            valid = [each for each in declared if each != "resume_from_step"]
-            problems.append(f"There is no parameter {name[:80]!r} of a trial. {nearest(name, valid)}")
+    for name, value in given.items():
+        if name not in declared:
+            problems.append(f"There is no parameter {name[:80]!r} of a trial. {nearest(name, declared)}")
             continue
         try:
-            values[name] = typed(declared[name].type, value)
+            values[name] = typed(declared[name].type, plain(value))
         except ValueError:
+            values[name] = declared[name].default
             problems.append(f"{name} takes {CALLED[declared[name].type]}; got {str(value)[:80]!r}.")
-    return TrainingSettings(**values), problems
+    return values, problems

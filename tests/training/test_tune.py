@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from started_training import weights_digest
 from trainings import train_here
@@ -85,7 +86,26 @@ def test_all_that_is_wrong_is_told_before_anything_is_trained(numbers: Path, tmp
         assert wrong in told, wrong
     with pytest.raises(UserError, match=r"There is no model 'mlp-smal'.*'mlp-small'"):
         gpu_pipelines.tune(dataset, folder, SPACE, model="mlp-smal")
+    unfit: Any = {"trials": "3", "seed": "a", "sampler": None, "first_rung": "half", "longer": None, "parallel": True}
+    with pytest.raises(UserError) as raised:
+        gpu_pipelines.tune(dataset, folder, SPACE, **unfit)
+    for name, value in unfit.items():
+        assert f"{name} takes " in str(raised.value), name
+        assert f"got {str(value)!r}" in str(raised.value), name
     assert not folder.exists()
+
+
+def test_numbers_and_arrays_of_numpy_are_values(numbers: Path, tmp_path: Path) -> None:
+    space = {
+        "learning_rate": {"type": "float", "low": np.float64(0.001), "high": np.float32(0.1), "log": np.True_},
+        "optimizer": {"type": "categorical", "choices": np.array(["adamw", "sgd"])},
+    }
+    given: Any = {name: np.int64(2) for name in ("trials", "parallel", "seed", "reduction", "max_steps", "longer")}
+    with pytest.raises(UserError) as raised:
+        gpu_pipelines.tune(
+            numbers, tmp_path, space, model=tmp_path / "none", first_rung=np.float32(0.5), fp8=np.False_, **given
+        )
+    assert str(raised.value).startswith(f"model is {tmp_path}/none, and there is no such directory.")
 
 
 PROGRAM = """
