@@ -23,6 +23,12 @@ _FIELDS = {
     "categorical": ("choices", "when"),
 }
 _KFP_TYPES = {"float": ("Float",), "int": ("Integer", "Float")}
+#: Of which trials the loss on val says nothing, and why.
+_NOT_JUDGED = {
+    "beta": "The loss on val grows or falls with beta itself",
+    "preference_loss": "Each preference_loss has a loss on val of its own",
+    "ema_decay": "The loss on val is that of the weights, which ema_decay does not change, and not of their average",
+}
 _TRUTHS = {"true": True, "false": False}
 
 
@@ -190,6 +196,8 @@ def _dimension(name: str, entry: Any, declared: Mapping[str, Parameter], problem
         problems.append(f"There is no parameter {name[:80]!r} of train_model. {nearest(name, shaping)}")
     elif name in NOT_SHAPING:
         problems.append(f"{name} says how a training is carried out, not what comes of it. Give it beside the space.")
+    elif name in _NOT_JUDGED:
+        problems.append(f"{_NOT_JUDGED[name]}, so it does not tell which value is best. Give {name} beside the space.")
     if not isinstance(entry, Mapping):
         problems.append(f"{name} is {str(entry)[:80]!r}. {_EXAMPLE}")
         return None

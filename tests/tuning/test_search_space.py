@@ -33,6 +33,20 @@ def test_a_file_is_read_with_each_after_what_it_depends_on(tmp_path: Path) -> No
     assert not known["momentum"].counts({})
 
 
+def test_what_the_loss_on_val_does_not_judge_is_not_searched_for() -> None:
+    # IPO's loss before the first step is 1 / (2 beta)^2: the largest beta would win whatever is learned.
+    space = {
+        "beta": {"type": "float", "low": 0.01, "high": 5.0},
+        "preference_loss": {"type": "categorical", "choices": ["sigmoid", "ipo"]},
+        "ema_decay": {"type": "float", "low": 0.9, "high": 0.999},
+    }
+    with pytest.raises(UserError) as raised:
+        space_of(space)
+    assert "The loss on val grows or falls with beta itself" in str(raised.value)
+    assert "Give preference_loss beside the space." in str(raised.value)
+    assert "which ema_decay does not change" in str(raised.value)
+
+
 def test_all_mistakes_are_told_at_once_with_what_was_meant(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
     file.write_text(
@@ -44,7 +58,7 @@ momentum: {type: float, low: 0, high: 0.9, log: true, setp: 0.1}
 global_batch_size: {type: float, low: 16, high: 64}
 optimizer: {type: categorical, choices: adamw}
 gradient_clip: {type: float, low: none, high: 1}
-ema_decay: {type: float, low: 0, high: 0.9, when: {optimiser: sgd}}
+layer_decay: {type: float, low: 0, high: 0.9, when: {optimiser: sgd}}
 keep_last: {type: int, low: 1, high: 3}
 """
     )
