@@ -114,6 +114,11 @@ def main():
     whole = [file.parent for file in Path(checkpoints).glob("checkpoint-*/trainer_state.json")]
     last = max(whole, key=lambda folder: int(folder.name.partition("-")[2]), default=None)
     trainer.train(resume_from_checkpoint=last and str(last))
+    # Only differences between the completions of one prompt change the model; a reward of None counts for nothing.
+    log = [entry for entry in trainer.state.log_history if entry.get("reward") is not None]
+    if not any(entry["frac_reward_zero_std"] < 1 for entry in log):
+        same = f"{options.reward or 'likeness'} gives all completions of a prompt the same reward, or None"
+        sys.exit(f"error: The model has learned nothing: {same}.")
 
 
 if __name__ == "__main__":

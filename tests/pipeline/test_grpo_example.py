@@ -46,14 +46,32 @@ def test_a_model_learns_from_rewards_and_is_evaluated_and_promoted(tmp_path: Pat
     assert first.read_bytes() != last.read_bytes()
 
 
+def training_on(rows: list[dict[str, str]], folder: Path, *arguments: str) -> None:
+    """Runs the example on prepared rows, in a process of its own."""
+    shutil.copy(EXAMPLE, folder / "grpo.py")
+    (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    source = str(folder / "questions.jsonl")
+    prepare_data(
+        PrepareSettings(source=source, task="causal_lm", sequence_length=64, vocabulary_size=400), folder / "data"
+    )
+    script = ScriptSettings(
+        script=str(folder / "grpo.py"), launcher="plain", arguments=["--generations", "2", *arguments]
+    )
+    run_script(script, folder / "data", str(folder / "out"))
+
+
 @pytest.mark.slow
 def test_what_a_step_away_from_the_first_model_costs_needs_one_that_has_learned(tmp_path: Path) -> None:
     rows = [{"prompt": f"The number after {n} is", "completion": f" {n + 1}."} for n in range(60)]
-    (tmp_path / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = str(tmp_path / "questions.jsonl")
-    prepare_data(
-        PrepareSettings(source=source, task="causal_lm", sequence_length=64, vocabulary_size=400), tmp_path / "data"
-    )
-    script = ScriptSettings(script=str(EXAMPLE), launcher="plain", arguments=["--beta", 0.1, "--generations", 2])
     with pytest.raises(UserError, match="--beta needs a model that has learned; llama-micro is trained from scratch"):
-        run_script(script, tmp_path / "data", str(tmp_path / "out"))
+        training_on(rows, tmp_path, "--beta", "0.1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("reward", ["None", "1.0"])
+def test_a_training_without_differences_between_rewards_fails(reward: str, tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(f"def same(completions, **others): return [{reward} for _ in completions]")
+    rows = [{"prompt": f"The number after {n} is", "completion": f" {n + 1}."} for n in range(60)]
+    few = ("--steps", "2", "--completion-tokens", "2")
+    with pytest.raises(UserError, match="learned nothing: rewards:same gives all completions of a prompt the same"):
+        training_on(rows, tmp_path, *few, "--reward", "rewards:same")
