@@ -78,6 +78,9 @@ class Curves(TrainerCallback):
 
 
 def main():
+    prompts = list(rows_of("train"))
+    if not prompts:
+        parser.error("no row has a prompt; give the columns prompt and completion, or chats")
     reward = likeness
     if options.reward:
         sys.path.insert(0, str(Path(__file__).parent))
@@ -106,7 +109,7 @@ def main():
             report_to=[],
             disable_tqdm=True,
         ),
-        train_dataset=Table.from_list(list(rows_of("train"))),
+        train_dataset=Table.from_list(prompts),
         processing_class=tokenizer,
         callbacks=[Curves()],
     )

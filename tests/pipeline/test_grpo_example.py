@@ -75,3 +75,9 @@ def test_a_training_without_differences_between_rewards_fails(reward: str, tmp_p
     few = ("--steps", "2", "--completion-tokens", "2")
     with pytest.raises(UserError, match="learned nothing: rewards:same gives all completions of a prompt the same"):
         training_on(rows, tmp_path, *few, "--reward", "rewards:same")
+
+
+@pytest.mark.slow
+def test_texts_without_prompts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no row has a prompt; give the columns prompt and completion, or chats"):
+        training_on([{"text": f"The number after {n} is {n + 1}." * 3} for n in range(60)], tmp_path, "--steps", "1")
