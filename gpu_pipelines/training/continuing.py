@@ -22,17 +22,16 @@ from gpu_pipelines.training.settings import TrainingSettings
 _Candidate = tuple[Checkpoint, list[CheckpointInfo]]
 #: What makes weights of other shapes, other tensors of a checkpoint, or another order of the rows.
 OF_THE_WHOLE_TRAINING = (
-    *(
-        "model",
-        "recipe",
-        "lora_rank",
-        "lora_alpha",
-        "quantize_base",
-        "freeze",
-        "ema_decay",
-        "global_batch_size",
-        "seed",
-    ),
+    "model",
+    "recipe",
+    "optimizer",
+    "lora_rank",
+    "lora_alpha",
+    "quantize_base",
+    "freeze",
+    "ema_decay",
+    "global_batch_size",
+    "seed",
 )
 
 

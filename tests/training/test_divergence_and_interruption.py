@@ -8,6 +8,7 @@ import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from conftest import storage_emulator
@@ -173,9 +174,16 @@ def test_only_what_this_project_left_unfinished_is_deleted(tmp_path: Path) -> No
     assert not (tmp_path / "step-00000008").exists()
 
 
-def test_another_model_cannot_go_on(copied: Path, photos: Path) -> None:
-    with pytest.raises(UserError, match="global_batch_size is 8, there it was 16") as error:
-        train_here(replace(SETTINGS, global_batch_size=8, resume_from_step=6), photos, str(copied))
+@pytest.mark.parametrize(
+    ("other", "told"),
+    [
+        ({"global_batch_size": 8}, "global_batch_size is 8, there it was 16"),
+        ({"optimizer": "sgd"}, "optimizer is 'sgd', there it was 'adamw'"),
+    ],
+)
+def test_another_model_or_optimizer_cannot_go_on(other: dict[str, Any], told: str, copied: Path, photos: Path) -> None:
+    with pytest.raises(UserError, match=told) as error:
+        train_here(replace(SETTINGS, **other, resume_from_step=6), photos, str(copied))
     assert "resume_from_step" not in error.value.remedy
     # What is refused changes nothing: the training itself goes on from its newest checkpoint.
     assert [each.info.step for each in complete_checkpoints(copied)] == [3, 6, 9, 12]
