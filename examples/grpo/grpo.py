@@ -42,6 +42,8 @@ checkpoints = os.environ["GPU_PIPELINES_CHECKPOINTS"]
 Path(checkpoints).mkdir(parents=True, exist_ok=True)
 # A model is scored with the tokenizer that its data was prepared with.
 tokenizer = AutoTokenizer.from_pretrained(data.directory / "tokenizer")
+#: The tokens of each prompt, by its text.
+tokens_of = {}
 
 
 def likeness(completions, answer, **_):
@@ -60,9 +62,9 @@ def rows_of(split):
             tokens, learned = columns["input_ids"][row, place], columns["loss_mask"][row, place] != 0
             last = int(np.flatnonzero(learned)[-1]) + 1
             begins = int(np.flatnonzero(~learned[:last])[-1]) + 1
-            # The trainer begins a text as the tokenizer does.
-            prompt = tokenizer.decode(tokens[:begins]).removeprefix(tokenizer.bos_token or "")
-            if prompt:
+            if begins > 1:  # else the first token alone is not learned, since nothing foretells it
+                prompt = tokenizer.decode(tokens[:begins])
+                tokens_of[prompt] = tokens[:begins].tolist()
                 yield {"prompt": prompt, "answer": tokenizer.decode(tokens[begins:last], skip_special_tokens=True)}
 
 
@@ -75,6 +77,12 @@ class Curves(TrainerCallback):
             line = {"step": state.global_step} | {name: logs[key] for name, key in names.items() if key in logs}
             with Path(os.environ["GPU_PIPELINES_METRICS"]).open("a") as file:
                 file.write(json.dumps(line) + "\n")
+
+
+class Trainer(GRPOTrainer):
+    def _tokenize_prompts(self, prompts):
+        """The tokens that the data has; those of the text may begin otherwise."""
+        return [tokens_of[prompt] for prompt in prompts], None, {}
 
 
 def main():
@@ -91,7 +99,7 @@ def main():
     if options.beta and not model.config._name_or_path:  # the trainer reads the first model from there once more
         parser.error(f"--beta needs a model that has learned; {options.model} is trained from scratch")
     processes = int(os.environ.get("WORLD_SIZE", "1"))
-    trainer = GRPOTrainer(
+    trainer = Trainer(
         model=model,
         reward_funcs=reward,
         args=GRPOConfig(

@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
+from runpy import run_path
 
 import pytest
 from conftest import PIPELINE, gpu_pipelines, newest_run
 
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.training.script.run import run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 
 EXAMPLE = Path(__file__).parents[2] / "examples/grpo/grpo.py"
+#: As that of SmolLM2: a chat begins with the tokenizer's bos_token, which it adds to no text.
+CHATML = (
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
 REWARD = """
 def few_letters(completions, answer, **others):
     assert all(text.endswith(".") for text in answer)
@@ -81,3 +90,44 @@ def test_a_training_without_differences_between_rewards_fails(reward: str, tmp_p
 def test_texts_without_prompts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no row has a prompt; give the columns prompt and completion, or chats"):
         training_on([{"text": f"The number after {n} is {n + 1}." * 3} for n in range(60)], tmp_path, "--steps", "1")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("template", ["", CHATML])
+def test_the_trainer_sees_the_tokens_of_a_prompt_that_the_evaluation_sees(
+    template: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chats = [[("user", f"What comes after {n} ?"), ("assistant", f"{n + 1}.")] for n in range(60)]
+    rows = [{"messages": [{"role": role, "content": text} for role, text in chat]} for chat in chats]
+    (tmp_path / "chats.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    TextEncoder.train([text for chat in chats for _, text in chat], 400, False).save(tmp_path / "tokenizer", 64)
+    if template:
+        from tokenizers.processors import ByteLevel
+        from transformers import AutoTokenizer
+
+        tokenizer = AutoTokenizer.from_pretrained(tmp_path / "tokenizer")
+        tokenizer.add_special_tokens({"bos_token": "<|im_start|>", "eos_token": "<|im_end|>"})
+        tokenizer.backend_tokenizer.post_processor = ByteLevel(trim_offsets=False)
+        tokenizer.chat_template = template
+        tokenizer.save_pretrained(tmp_path / "tokenizer")
+    settings = PrepareSettings(
+        source=str(tmp_path / "chats.jsonl"),
+        task="causal_lm",
+        sequence_length=64,
+        tokenizer=str(tmp_path / "tokenizer"),
+    )
+    prepare_data(settings, tmp_path / "data")
+    monkeypatch.setenv("GPU_PIPELINES_DATASET", str(tmp_path / "data"))
+    monkeypatch.setenv("GPU_PIPELINES_CHECKPOINTS", str(tmp_path / "out"))
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE)])
+    example = run_path(str(EXAMPLE))
+    prompts = [row["prompt"] for row in example["rows_of"]("val")]
+    found, *_ = example["Trainer"]._tokenize_prompts(None, prompts)
+    split = Dataset(tmp_path / "data").split("val")
+    (columns,) = split.columns(0, len(split))
+    wanted = [
+        [int(token) for token in columns["input_ids"][row, place][: list(columns["loss_mask"][row, place]).index(1)]]
+        for row, place in example["documents_of"](columns)
+    ]
+    assert len(prompts) > 1
+    assert found == wanted
