@@ -6,13 +6,17 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gpu_pipelines.errors import DamagedError, UserError
 
 Made = TypeVar("Made")
+_hints_of = cache(get_type_hints)
 
 
 def write_document(path: Path, content: dict[str, Any], format_version: int = 1) -> None:
@@ -95,6 +99,35 @@ def read_as(path: Path, what: str, make: Callable[[dict[str, Any]], Made]) -> Ma
         return make(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedError(f"{path} is damaged: {type(error).__name__}: {error}.", f"It is no {what}.") from None
+
+
+def require_types(made: Any) -> None:
+    """Checks that what the fields of a dataclass hold is of the types that they declare, as far down as those say it.
+
+    Args:
+        made: of a document, in which anything may stand in the place of anything.
+
+    Raises:
+        TypeError: a field holds something else.
+    """
+    for name, hint in _hints_of(type(made)).items():  # type: ignore[arg-type]
+        if not _is_of(getattr(made, name), hint):
+            raise TypeError(f"{name} is {str(getattr(made, name))[:80]!r}")
+
+
+def _is_of(value: Any, hint: Any) -> bool:
+    kind, inner = get_origin(hint) or hint, get_args(hint)
+    if kind is UnionType:
+        return any(_is_of(value, each) for each in inner)
+    if kind is Any:
+        return True
+    # A number without a fraction is an integer to JSON.
+    if not isinstance(value, (int, float) if kind is float else kind):
+        return False
+    if is_dataclass(value):
+        require_types(value)
+    within: Iterable[Any] = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return all(_is_of(each, inner[-1]) for each in within)
 
 
 def sha256_of_file(path: Path) -> str:

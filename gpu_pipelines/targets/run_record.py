@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_lock import ticks_at_start
-from gpu_pipelines.artifacts.documents import read_as, write_document
+from gpu_pipelines.artifacts.documents import read_as, require_types, write_document
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import InvalidRequestError, UserError
@@ -109,7 +109,11 @@ class RunRecord:
         def made(content: dict[str, Any]) -> RunRecord:
             known = {each.name for each in fields(cls)}
             content["steps"] = [StepRecord(**step) for step in content["steps"]]
-            return cls(**{**{name: content[name] for name in content if name in known}, "directory": directory})
+            made = cls(**{**{name: content[name] for name in content if name in known}, "directory": directory})
+            require_types(made)
+            datetime.fromisoformat(made.started)
+            _ = made.registered  # which lists make of the model's metadata
+            return made
 
         record = read_as(directory / RUN, "run", made)
         if record.status == "running" and not record.is_alive:

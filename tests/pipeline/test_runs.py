@@ -26,7 +26,7 @@ from gpu_pipelines.targets.local.local import LocalOptions
 from gpu_pipelines.targets.local.log import LocalLog, StepRecord
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.messages import Request
-from gpu_pipelines.targets.recorded_runs import checkpoints_of, recorded_runs, remove_runs
+from gpu_pipelines.targets.recorded_runs import checkpoints_of, problems_of_records, recorded_runs, remove_runs
 from gpu_pipelines.targets.run_record import RunRecord
 
 SMALL = Path(__file__).with_name("small.py")
@@ -103,6 +103,31 @@ def test_a_run_whose_record_is_damaged_is_not_passed_over_in_silence(tmp_path: P
         assert "warning: a run is not listed: " in listed.err
         assert "broken/run.json" in listed.err
     assert json.loads(listed.out) == []
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"seconds": "long"},
+        {"started": 5},
+        {"started": "yesterday"},
+        {"metrics": {"accuracy": "good"}},
+        {"model": {"model_name": "digits"}},
+        {"steps": [{"name": "train-model", "seconds": None}]},
+        {"dependencies": {"train-model": "prepare-data"}},
+    ],
+    ids=str,
+)
+def test_a_record_with_something_else_in_a_field_hides_no_other_run(wrong: dict[str, Any], tmp_path: Path) -> None:
+    for name, more in (("broken", wrong), ("whole", {})):
+        directory = tmp_path / name
+        directory.mkdir()
+        RunRecord(name, "small", "2026-11-22T13:07:18+00:00", {}, "", {}, directory, status="failed").save()
+        content = json.loads((directory / "run.json").read_text())
+        (directory / "run.json").write_text(json.dumps({**content, **more}))
+    assert [each.run_id for each in recorded_runs(tmp_path)] == ["whole"]
+    (told,) = problems_of_records(tmp_path)
+    assert "broken/run.json is damaged" in told
 
 
 def test_a_run_is_shown_with_its_steps_and_what_went_wrong(three: Path) -> None:
