@@ -109,7 +109,9 @@ class RunRecord:
         def made(content: dict[str, Any]) -> RunRecord:
             known = {each.name for each in fields(cls)}
             content["steps"] = [StepRecord(**step) for step in content["steps"]]
-            made = cls(**{**{name: content[name] for name in content if name in known}, "directory": directory})
+            given = {name: content[name] for name in content if name in known}
+            # A folder that was copied is another run: all commands find a run by the name of its folder.
+            made = cls(**{**given, "run_id": directory.absolute().name, "directory": directory})
             require_types(made)
             datetime.fromisoformat(made.started)
             _ = made.registered  # which lists make of the model's metadata

@@ -26,7 +26,13 @@ from gpu_pipelines.targets.local.local import LocalOptions
 from gpu_pipelines.targets.local.log import LocalLog, StepRecord
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.messages import Request
-from gpu_pipelines.targets.recorded_runs import checkpoints_of, problems_of_records, recorded_runs, remove_runs
+from gpu_pipelines.targets.recorded_runs import (
+    checkpoints_of,
+    problems_of_records,
+    recorded_runs,
+    remove_runs,
+    run_named,
+)
 from gpu_pipelines.targets.run_record import RunRecord
 
 SMALL = Path(__file__).with_name("small.py")
@@ -128,6 +134,18 @@ def test_a_record_with_something_else_in_a_field_hides_no_other_run(wrong: dict[
     assert [each.run_id for each in recorded_runs(tmp_path)] == ["whole"]
     (told,) = problems_of_records(tmp_path)
     assert "broken/run.json is damaged" in told
+
+
+def test_a_copy_of_a_run_is_another_run(tmp_path: Path) -> None:
+    directory = tmp_path / "small-20261122-130718"
+    directory.mkdir()
+    RunRecord(directory.name, "small", "2026-11-22T13:07:18+00:00", {}, "", {}, directory, status="failed").save()
+    shutil.copytree(directory, tmp_path / "kept")
+    assert [each.run_id for each in recorded_runs(tmp_path)] == [directory.name, "kept"]
+    assert run_named(tmp_path, "kept").directory == tmp_path / "kept"
+    removed = command("runs", "rm", directory.name, "kept", "--yes", "--runs", str(tmp_path), cwd=tmp_path)
+    assert removed.status == 0, removed.err
+    assert not recorded_runs(tmp_path)
 
 
 def test_a_run_is_shown_with_its_steps_and_what_went_wrong(three: Path) -> None:
