@@ -136,6 +136,14 @@ def test_a_record_with_something_else_in_a_field_hides_no_other_run(wrong: dict[
     assert "broken/run.json is damaged" in told
 
 
+def test_a_run_leaves_nothing_beside_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    assert run_small(tmp_path).status == 0
+    assert not list(temporary.iterdir())
+
+
 def test_a_copy_of_a_run_is_another_run(tmp_path: Path) -> None:
     directory = tmp_path / "small-20261122-130718"
     directory.mkdir()

@@ -29,7 +29,12 @@ from gpu_pipelines.emulator.conditions import holds, selected
 from gpu_pipelines.emulator.constants import filled
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes
+from gpu_pipelines.step_environment import RUN_DIRECTORY
 from gpu_pipelines.targets.local.kfp_results import FilesElsewhere, key_of_each_step, place_of_each_training
+
+#: How a step's command makes the folder of its program; and in the run's.
+_FOLDER_OF_PROGRAM = "program_path=$(mktemp -d)"
+_FOLDER_IN_RUN = f'program_path=$(mktemp -d "${RUN_DIRECTORY}/.program-XXXXXX")'
 
 
 @contextmanager
@@ -214,12 +219,14 @@ def _filled(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, 
 
 class _ReadToItsEnd(subprocess.Popen[str]):
     """A step whose output is read also after a Ctrl-C: it would die of the next line that it prints, before the
-    checkpoint that it has time for. Whoever has started it ends it. What is no UTF-8 in it ends no run.
+    checkpoint that it has time for. Whoever has started it ends it. What is no UTF-8 in it ends no run. The folder of
+    its program, which nobody removes, goes with the run's.
     """
 
-    def __init__(self, *given: Any, **named: Any) -> None:
+    def __init__(self, command: list[str], **named: Any) -> None:
+        command = [part.replace(_FOLDER_OF_PROGRAM, _FOLDER_IN_RUN) for part in command]
         named["env"] = {**(named.get("env") or os.environ), "PYTHONIOENCODING": "utf-8"}
-        super().__init__(*given, **named, encoding="utf-8", errors="replace")
+        super().__init__(command, **named, encoding="utf-8", errors="replace")
 
     def __exit__(self, kind: Any, *others: Any) -> None:
         if kind is None or not issubclass(kind, KeyboardInterrupt):
