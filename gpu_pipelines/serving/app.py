@@ -182,9 +182,10 @@ class Serving:
 
     async def _infer(self, request: Request) -> Response:
         self._require_name(request)
-        fields, most = self._model().fields, self._settings.max_instances
-        found = await self._predicted(request, lambda body: open_inference.parsed(body, fields, most))
-        return self._answer(open_inference.answer(self._name, found.more, self._model().tensors(found.predictions)))
+        model, most = self._model(), self._settings.max_instances
+        outputs = [name for name, *_ in model.outputs]
+        found = await self._predicted(request, lambda body: open_inference.parsed(body, model.fields, outputs, most))
+        return self._answer(open_inference.answer(self._name, found.more, model.tensors(found.predictions)))
 
     async def _predicted(self, request: Request, parse: Parse) -> Predicted:
         self._model()

@@ -6,7 +6,8 @@ body as JSON; the extension that puts them behind it in binary form is refused.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, NamedTuple
 
 from gpu_pipelines import __version__
 from gpu_pipelines.serving.predictor import Predictor, tensor
@@ -25,14 +26,22 @@ _OF_A_TENSOR = ("name", "shape", "datatype", "parameters", "data")
 SERVER = {"name": "gpu-pipelines", "version": __version__, "extensions": []}
 
 
+class Asked(NamedTuple):
+    """How a request is answered: with its id, empty for none, and the outputs of these names."""
+
+    id: str
+    outputs: Collection[str]
+
+
 def parsed(
-    body: bytes, fields: tuple[str, ...], max_instances: int
-) -> tuple[list[dict[str, Any]], dict[str, Any], str]:
-    """The instances, parameters and id of a request.
+    body: bytes, fields: tuple[str, ...], outputs: Sequence[str], max_instances: int
+) -> tuple[list[dict[str, Any]], dict[str, Any], Asked]:
+    """The instances and parameters of a request, and how it is answered.
 
     Args:
         body: JSON.
         fields: the inputs of the model, each a tensor of texts.
+        outputs: the names of its outputs.
         max_instances: elements that it has at most.
 
     Raises:
@@ -42,6 +51,7 @@ def parsed(
     document = document_of(body, form)
     require_keys(document, _OF_THE_REQUEST, "The body")
     inputs, number = document.get("inputs"), document.get("id", "")
+    asked = Asked(number, _wanted(document.get("outputs"), outputs))
     if not isinstance(number, str):
         raise WrongRequest(f"id is {kind_of(number)}, not a text.")
     if not isinstance(inputs, list) or len(inputs) != len(fields) or not all(isinstance(t, dict) for t in inputs):
@@ -56,7 +66,19 @@ def parsed(
         raise WrongRequest(f"inputs has {counts}; send as many of each. {form}")
     require_count("inputs[0].data", len(columns[0]), max_instances)
     instances = [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
-    return instances, parameters_of(document.get("parameters"), form), number
+    return instances, parameters_of(document.get("parameters"), form), asked
+
+
+def _wanted(given: Any, outputs: Sequence[str]) -> Collection[str]:
+    """The names of the outputs that a request wants: all, unless it names some."""
+    if not given:
+        return outputs
+    listed = given if isinstance(given, list) else []
+    names = [str(each.get("name")) if isinstance(each, dict) else "" for each in listed]
+    if not names or any(name not in outputs for name in names):
+        form = f'Send {{"outputs": [{{"name": "{outputs[0]}"}}]}}, or leave it out for all.'
+        raise WrongRequest(f"outputs is not a list of outputs of the model, which are {', '.join(outputs)}. {form}")
+    return names
 
 
 def _elements(tensor: dict[str, Any], place: str, fields: list[str], form: str) -> dict[str, list[Any]]:
@@ -93,7 +115,8 @@ def metadata(name: str, predictor: Predictor) -> dict[str, Any]:
     return {"name": name, "versions": [], "platform": "gpu-pipelines", "inputs": inputs, "outputs": outputs}
 
 
-def answer(name: str, number: str, tensors: list[dict[str, Any]]) -> dict[str, Any]:
+def answer(name: str, asked: Asked, tensors: list[dict[str, Any]]) -> dict[str, Any]:
     """Predictions, as the tensors that they are."""
-    found: dict[str, Any] = {"model_name": name, "outputs": tensors}
-    return {**found, "id": number} if number else found
+    wanted = [each for each in tensors if each["name"] in asked.outputs]
+    found: dict[str, Any] = {"model_name": name, "outputs": wanted}
+    return {**found, "id": asked.id} if asked.id else found

@@ -77,7 +77,10 @@ def _schemas(predictor: Predictor) -> dict[str, Any]:
             "examples": [{"instances": [predictor.example]}],
         },
         "PredictAnswer": _object({"predictions": _array(predictor.answer)}),
-        "InferRequest": _object({"inputs": _array(tensor)}, {"id": _TEXT, "parameters": parameters}),
+        "InferRequest": _object(
+            {"inputs": _array(tensor)},
+            {"id": _TEXT, "parameters": parameters, "outputs": _array(_object({"name": _TEXT}))},
+        ),
         "InferAnswer": _object({"model_name": _TEXT, "outputs": _array(tensor)}, {"id": _TEXT}),
     }
 

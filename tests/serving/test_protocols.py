@@ -94,6 +94,9 @@ def test_the_open_inference_protocol(server: Server, examples: Examples) -> None
     assert differences(examples, predictions) == []
     best = ask(server, "POST", "/v2/models/animals/infer", {"inputs": [tensor], "parameters": {"top_k": 1}}).json()
     assert best["outputs"][1]["shape"] == [len(data), 1]
+    content = {"inputs": [tensor], "outputs": [{"name": "label", "parameters": {"binary_data": False}}]}
+    wanted = ask(server, "POST", "/v2/models/animals/infer", content).json()
+    assert wanted["outputs"] == [found["label"]]
 
 
 GOOD_TENSOR = {"name": "b64", "datatype": "BYTES", "shape": [1], "data": ["aGVsbG8="]}
@@ -107,6 +110,9 @@ WRONG_TENSORS: list[tuple[Any, str]] = [
     ({"inputs": [{**GOOD_TENSOR, "shape": [0], "data": []}]}, "0 entries"),
     ({"inputs": [GOOD_TENSOR]}, "instances[0]: b64 is not a readable image"),
     ({"inputs": [GOOD_TENSOR], "id": 3}, "id is a number"),
+    ({"inputs": [GOOD_TENSOR], "outputs": [{"name": "lable"}]}, "which are label, scores, labels. Send"),
+    ({"inputs": [GOOD_TENSOR], "outputs": ["label"]}, "outputs is not a list of outputs"),
+    ({"inputs": [GOOD_TENSOR], "outputs": {"name": "label"}}, "outputs is not a list of outputs"),
 ]
 
 
