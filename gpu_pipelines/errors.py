@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -307,7 +308,12 @@ def of_the_system(error: BaseException) -> UserError | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, up to the end of a sentence; the name of its class where it says nothing."""
+    """What an error says first, up to the end of a sentence; the name of its class where it says nothing.
+
+    Where a folder could not be copied, that is what its first file says.
+    """
+    if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
+        return str(error.args[0][0][-1])
     first, *others = (str(error).strip() or type(error).__name__).splitlines()
     return f"{first} {others[0].strip()}" if first.endswith(":") and others else first
 

@@ -47,8 +47,11 @@ def replace_file(path: Path, content: bytes) -> None:
         # mkstemp makes private files; an artifact is read by other users too (an evaluation container, say).
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
-    except BaseException:
+    except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
+        # A write that fails names no file.
+        if isinstance(error, OSError) and error.filename is None:
+            error.filename = str(path)
         raise
 
 

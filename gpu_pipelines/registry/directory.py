@@ -18,7 +18,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.integrity import model_files
-from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.errors import UserError, first_line, some_of
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
 
@@ -110,7 +110,7 @@ class DirectoryRegistry(Registry):
                 self._write_aliases(folder, aliases)
         except OSError as error:
             raise UserError(
-                f"The model {name!r} could not be written to {self.root}: {error.strerror or error}.",
+                f"The model {name!r} could not be written to {self.root}: {error.strerror or first_line(error)}.",
                 "No version was added. Check space and permissions, then upload again.",
             ) from None
         return replace(self._version(name, number, aliases), added=same is None)

@@ -7,6 +7,8 @@ import multiprocessing
 import os
 import shutil
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -18,6 +20,8 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry, model_name_for, open_registry, registry_problems
 from gpu_pipelines.registry.registered import Promotion
 
+#: Runs a command that has a small disk of its own at a folder.
+SMALL_DISK = 'mount -t tmpfs -o size=2m none "$0" && exec "$@"'
 #: Exit status of a process that was not killed.
 ENDED = 33
 
@@ -130,6 +134,33 @@ def test_a_version_that_fails_its_check_is_not_added(tmp_path: Path, model: Path
     assert [version.number for version in registry.versions("digits")] == [1]
     assert registry.aliases("digits") == {"champion": 1, "challenger": 1}
     assert not list((tmp_path / "registry" / "digits").glob(".incoming-*"))
+
+
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        (
+            "from gpu_pipelines.registry import DirectoryRegistry; from gpu_pipelines.registry.registered import *\n"
+            "DirectoryRegistry(disk).add('digits', disk.parent / 'model', {}, Promotion(False, None))",
+            "The model 'digits' could not be written to {disk}: [Errno 28] No space left on device: '{model}'",
+        ),
+        (
+            "from gpu_pipelines.artifacts.documents import replace_file\n"
+            "replace_file(disk / 'run.json', bytes(4_000_000))",
+            "OSError: [Errno 28] No space left on device: '{disk}/run.json'",
+        ),
+    ],
+    ids=["a version", "a document"],
+)
+def test_a_full_disk_is_said_with_one_place(code: str, told: str, tmp_path: Path, model: Path) -> None:
+    (tmp_path / "disk").mkdir()
+    (model / "model.safetensors").write_bytes(os.urandom(4_000_000))
+    inside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL_DISK, str(tmp_path / "disk"))
+    program = f"import sys; from pathlib import Path; disk = Path(sys.argv[1])\n{code}"
+    command = [*inside, sys.executable, "-c", program, str(tmp_path / "disk")]
+    failed = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert told.format(disk=tmp_path / "disk", model=model / "model.safetensors") in failed.stderr
+    assert "[(" not in failed.stderr
 
 
 def test_a_registry_that_cannot_be_written_is_said_before_anything_is_copied(tmp_path: Path, model: Path) -> None:
