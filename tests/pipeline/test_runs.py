@@ -50,7 +50,8 @@ def going_on(cwd: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
     """A run whose first step takes long, as soon as that step has begun."""
     shutil.copy(SMALL, cwd / "small.py")
     command = [str(GPU_PIPELINES), "run", "small.py", "-p", "seconds=60", *arguments]
-    process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    with (cwd / "stderr.txt").open("w") as errors:
+        process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=errors)
     try:
         deadline = time.monotonic() + 60
         while not any("Running: double" in page.read_text() for page in cwd.glob("runs/*/report.html")):
@@ -374,6 +375,18 @@ def test_a_run_whose_process_is_gone_has_died(tmp_path: Path) -> None:
     record.write_text(whole)
     assert command("runs", "rm", "latest", "--yes", cwd=tmp_path).status == 0
     assert not report.parent.exists()
+
+
+def test_a_folder_that_is_removed_while_its_run_goes_on_is_no_traceback(tmp_path: Path) -> None:
+    with going_on(tmp_path) as process:
+        directory = newest_run(tmp_path)["directory"]
+        while directory.exists():  # files are being written there
+            shutil.rmtree(directory, ignore_errors=True)
+        process.send_signal(signal.SIGINT)
+        assert process.wait(60) == 1
+    told = (tmp_path / "stderr.txt").read_text()
+    assert f"runs/{directory.name}, the folder of the run, was removed while it ran.\n  Run it again." in told
+    assert "Traceback" not in told
 
 
 @pytest.mark.parametrize("ticks", [1, 0])

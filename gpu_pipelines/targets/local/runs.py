@@ -167,10 +167,13 @@ def run_and_record(
     except BaseException as error:
         record.end("failed")
         watched.write()
+        if isinstance(error, OSError):
+            _require_there(directory)
         if not (request.spec and isinstance(error, (ValueError, TypeError, KeyError, NotImplementedError))):
             raise
         told = f"KFP's local runner cannot go on with {request.name}: {error}"
         raise RunFailedError(told, f"Its logs are in {directory / 'logs'}.") from error
+    _require_there(directory)
     record.status = outcome.status
     record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
     record.outputs = outcome.values
@@ -180,6 +183,16 @@ def run_and_record(
     watched.write(is_end=True)
     write_outcome(runs, record)
     return record
+
+
+def _require_there(directory: Path) -> None:
+    """Checks that nobody has removed the folder of a run, which nothing can be said of then.
+
+    Raises:
+        RunFailedError: somebody has.
+    """
+    if not directory.is_dir():
+        raise RunFailedError(f"{directory}, the folder of the run, was removed while it ran.", "Run it again.")
 
 
 def _begun(request: LocalRequest, run_id: str, directory: Path, cost: str) -> RunRecord:
