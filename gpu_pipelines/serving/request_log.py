@@ -18,9 +18,11 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime, timezone
+from io import FileIO
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, NamedTuple
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.errors import UserError
@@ -99,7 +101,7 @@ class RequestLog:
             tempfile.TemporaryDirectory(prefix="gpu-pipelines-requests-") if is_remote(self._place) else None
         )
         self._folder = Path(self._scratch.name if self._scratch else self._place).expanduser()
-        self._file: BinaryIO | None = None
+        self._file: FileIO | None = None
         self._name, self._begun, self._number, self._entries = "", 0.0, 0, 0
         self._to_upload: list[tuple[str, int]] = []
         self._thread = threading.Thread(target=self._run, name="requests", daemon=True)
@@ -164,7 +166,8 @@ class RequestLog:
             if allowed:
                 more = f" ({held} like this were left out)" if held else ""
                 told = error.problem if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-                print(f"requests are not logged to {self._place}: {told[:300]}{more}", file=sys.stderr, flush=True)
+                with suppress(OSError):  # stderr may be a file on the disk that is full
+                    print(f"requests are not logged to {self._place}: {told[:300]}{more}", file=sys.stderr, flush=True)
 
     def _leave_out(self, requests: int, size: int = 0) -> None:
         with self._counting:
@@ -183,7 +186,15 @@ class RequestLog:
         if self._file is None:
             self._begin()
         assert self._file is not None
-        self._file.write(content)
+        whole, left = self._file.tell(), memoryview(content)
+        try:
+            while left:
+                left = left[self._file.write(left) :]
+        except OSError:
+            # A disk that is full takes a part of a line, which the next one would go on.
+            self._file.seek(whole)
+            self._file.truncate()
+            raise
         self._entries += 1
 
     def _begin(self) -> None:
@@ -193,7 +204,8 @@ class RequestLog:
         self._name = f"requests-{stamp}-{socket.gethostname()}-{os.getpid()}-{self._number:05d}.jsonl"
         path = self._folder / f"{_UNFINISHED}{self._name}"
         # Requests hold what people have sent: nobody else on the machine reads them.
-        self._file = os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
+        # Without a buffer, whose rest would need room when the file is closed.
+        self._file = FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         self._begun, self._entries = time.monotonic(), 0
 
     def _finish_old(self) -> None:

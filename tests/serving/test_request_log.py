@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import resource
 import stat
 import threading
 import time
@@ -116,6 +117,40 @@ def test_a_place_that_cannot_be_written_to_breaks_nothing(
             assert client.post("/predict", json={"instances": [{"text": "a bee"}]}).status_code == 200
         wait_for(lambda: b"gpu_pipelines_serving_unlogged_requests 3.0" in client.get("/metrics").content)
     assert "requests are not logged to" in capsys.readouterr().err
+
+
+def test_a_disk_that_was_full_leaves_whole_lines(tmp_path: Path) -> None:
+    log = RequestLog(settings(tmp_path), "m")
+
+    def offer(number: int) -> None:
+        log.offer(str(number), [{"text": "x" * 30_000}], [{}], 30_000)
+
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, limits[1]))
+    try:
+        offer(1)
+        offer(2)
+        wait_for(lambda: log.left_out)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    offer(3)
+    log.close()
+    assert [each["request_id"] for each in lines(tmp_path)] == ["1", "3"]
+    assert (log.written, log.left_out) == (2, 1)
+
+
+def test_a_file_of_a_full_disk_gets_its_name(tmp_path: Path) -> None:
+    log = RequestLog(settings(tmp_path), "m")
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1_000, limits[1]))
+    try:
+        for number in range(20):
+            log.offer(str(number), [{}], [{}], 2)
+        log.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert len(lines(tmp_path)) == log.written > 0
+    assert log.written + log.left_out == 20
 
 
 def test_a_slow_disk_makes_nobody_wait(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
