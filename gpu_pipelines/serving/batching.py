@@ -8,7 +8,7 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from gpu_pipelines.serving.fair_queue import FairQueue, Flow
@@ -283,4 +283,6 @@ class Batcher:
         if allowed:
             more = f" ({held} like this were left out)" if held else ""
             shown = "".join(traceback.format_exception(error))
-            print(f"a prediction failed: {shown}{more}", file=sys.stderr, flush=True)
+            # Nobody may read stderr any more, or its disk may be full: the thread must go on.
+            with suppress(OSError):
+                print(f"a prediction failed: {shown}{more}", file=sys.stderr, flush=True)

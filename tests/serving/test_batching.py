@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import io
+import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -77,6 +80,21 @@ def test_a_row_that_fails_fails_its_own_request_only(model: Model, capsys: pytes
     assert batcher.is_ill
     batcher.submit([1]).result(30)
     assert not batcher.is_ill
+    batcher.close()
+
+
+def test_a_row_that_fails_ends_nothing_where_nobody_reads_the_log(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    model.go_on.set()
+    batcher = Batcher(model.predict, max_batch=8, max_wait_ms=0, max_waiting=100)
+    with os.fdopen(write, "wb", buffering=0) as nobody:
+        monkeypatch.setattr(sys, "stderr", io.TextIOWrapper(nobody, write_through=True))
+        with pytest.raises(TypeError):
+            batcher.submit(["x"]).result(30)
+        assert batcher.submit([1]).result(30) == [2]
     batcher.close()
 
 
