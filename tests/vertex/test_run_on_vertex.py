@@ -491,6 +491,41 @@ def test_a_failed_run_is_told_with_its_step_its_error_and_its_last_lines(vertex_
     assert any(line.startswith("job: https://console.cloud.google.com/") and "/77?" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            [LINE, "  give others"],
+            "error: add failed: the images are not there\n  give others\nVertex AI says: It failed.",
+        ),
+        (["ValueError: it is negative"], "error: add failed: It failed."),
+    ],
+)
+def test_a_failed_job_is_told_by_its_own_words_and_not_by_its_launchers(
+    vertex_api: VertexApi, tmp_path: Path, said: list[str], told: str
+) -> None:
+    state = vertex_api.state.pipeline_jobs
+
+    def fail(name: str) -> None:
+        job = name.replace("pipelineJobs", "customJobs").rpartition("/")[0] + "/77"
+        state.set_task(name, "add", "RUNNING", custom_job=job)
+        labels = {"job_id": "77", "task_name": "workerpool0-0"}
+        for line in said:
+            vertex_api.state.logs.write("example-project", "ml_job", labels, line)
+        # As GCPC's launcher does, in the container of the step, once the job has failed.
+        state.say(name, "add", ["Traceback (most recent call last):", *(f"  File {number}" for number in range(20))])
+        state.set_task(name, "add", "FAILED", error="It failed.")
+        state.end(name, "FAILED", "Job failed.")
+
+    file = compiled_sum(tmp_path)
+    with a_run_that(vertex_api, fail):
+        done = command(
+            vertex_api, tmp_path, "run", str(file), "--target", "vertex", "-p", "a=2", "--follow", "--interval", "0.1"
+        )
+    shown = "\n".join(f"  {line}" for line in said)
+    assert f"{told}\nits log ends:\n{shown}\nconsole: " in done.err
+
+
 def test_lines_of_a_custom_job_are_shown_while_it_runs(vertex_api: VertexApi, tmp_path: Path) -> None:
     state = vertex_api.state.pipeline_jobs
     label = {"vertex-ai-pipelines-run-billing-id": "77"}

@@ -25,7 +25,7 @@ from gpu_pipelines.targets.vertex.console import custom_job_page, run_page
 from gpu_pipelines.targets.vertex.fallback import choices_in
 from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine
 from gpu_pipelines.targets.vertex.machine_times import RUN_LABEL, launchers
-from gpu_pipelines.targets.vertex.run_state import RunState, state_of
+from gpu_pipelines.targets.vertex.run_state import RunState, StepState, state_of
 
 #: Lines of a step's log that are kept to be shown if it fails.
 LINES_KEPT = 12
@@ -73,10 +73,13 @@ class _Steps:
         self._observer, self._logs = observer, logs
         self._records: dict[str, StepRecord] = {}
         self._ended: set[str] = set()
-        self._lines: dict[str, deque[str]] = {}
-        # By step and machine: what one machine says goes over several lines, those of others between them.
-        self._executors: dict[tuple[str, str], ExecutorLines] = {}
-        self._speakers: dict[tuple[str, str], StepRecord] = {}
+        # By step and job: the launcher of a job says that it failed after the job has said why.
+        self._lines: dict[tuple[str, str], deque[str]] = {}
+        # By step, job and machine: what one machine says goes over several lines, those of others between them.
+        self._executors: dict[tuple[str, str, str], ExecutorLines] = {}
+        self._speakers: dict[tuple[str, str, str], StepRecord] = {}
+        # The job of each step that last said an error.
+        self._failed: dict[str, str] = {}
 
     def look(self, run: RunState) -> None:
         """Tells of each step that it began, of its lines, and that it ended."""
@@ -109,11 +112,13 @@ class _Steps:
 
     def _say(self, step: str, lines: Sequence[LogLine]) -> None:
         for line in lines:
-            speaker = (step, line.machine)
+            speaker = (step, line.job, line.machine)
             if self._executors.setdefault(speaker, ExecutorLines()).include(line.text):
                 continue
             self._speakers.setdefault(speaker, StepRecord(step)).said(line.text)
-            self._lines.setdefault(step, deque(maxlen=LINES_KEPT)).append(line.shown)
+            self._lines.setdefault((step, line.job), deque(maxlen=LINES_KEPT)).append(line.shown)
+            if line.text.startswith(ERROR_PREFIX):
+                self._failed[step] = line.job
             self._observer.step_said(step, line.shown)
 
     def outcome(self, run: RunState) -> Outcome:
@@ -132,16 +137,24 @@ class _Steps:
             yield f"console: {run_page(run.name)}"
             return
         # What one of its machines printed last after `error: `.
-        own = [record.message for (step, _), record in self._speakers.items() if step == failed.name and record.message]
+        job = self._failed.get(failed.name) or self._last_heard(failed)
+        speaking = (record for (step, of, _), record in self._speakers.items() if (step, of) == (failed.name, job))
+        own = [record.message for record in speaking if record.message]
         said = own[0] if own else failed.error or run.error
         yield f"{ERROR_PREFIX}{failed.name} failed: {said}"
         if failed.error and failed.error != said:
             yield f"Vertex AI says: {failed.error}"
-        if lines := self._lines.get(failed.name):
+        if lines := self._lines.get((failed.name, job)):
             yield "its log ends:"
             yield from (f"  {line}" for line in lines)
         yield f"console: {run_page(run.name)}"
         yield from (f"job: {custom_job_page(job)}" for job in failed.jobs)
+
+    def _last_heard(self, step: StepState) -> str:
+        """The newest job of a step that has said anything: one that was launched, if there is one."""
+        heard = [job for name, job in self._lines if name == step.name]
+        launched = {name.rpartition("/")[2] for name in step.launched}
+        return next(reversed([each for each in heard if each in launched] or heard), "")
 
 
 def _read(client: Any, name: str) -> Any:
@@ -187,7 +200,7 @@ class _LaunchedJobs:
 
     def _with_job(self, step: Any) -> Any:
         launched = [name for name in self._jobs.get(step.task, []) if name not in step.jobs]
-        return replace(step, jobs=(*step.jobs, *launched)) if launched else step
+        return replace(step, jobs=(*step.jobs, *launched), launched=(*step.launched, *launched))
 
     def _choices(self, spec: Any) -> dict[str, list[Choice]]:
         """What the steps of the run are tried on, where it is more than one choice of machines."""

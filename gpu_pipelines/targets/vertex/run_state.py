@@ -41,6 +41,7 @@ class StepState:
         task: name of the task in the pipeline.
         state: waiting, running, succeeded, reused, failed, cancelled or not triggered.
         jobs: full names of the custom jobs that it runs as.
+        launched: those of them that a launcher in the container of the step has created.
         seconds: how long it has run.
         error: the service's message; empty if there is none.
     """
@@ -49,12 +50,18 @@ class StepState:
     task: str
     state: str
     jobs: tuple[str, ...] = ()
+    launched: tuple[str, ...] = ()
     seconds: float = 0.0
     error: str = ""
 
     def to_json(self) -> dict[str, Any]:
         """The step as a JSON object."""
-        return {**vars(self), "jobs": list(self.jobs), "seconds": round(self.seconds, 1)}
+        return {
+            **vars(self),
+            "jobs": list(self.jobs),
+            "launched": list(self.launched),
+            "seconds": round(self.seconds, 1),
+        }
 
 
 @dataclass(frozen=True)
@@ -134,23 +141,21 @@ def _step(detail: Any, name: str) -> StepState:
     seconds = 0.0
     if detail.start_time and detail.end_time:
         seconds = (detail.end_time - detail.start_time).total_seconds()
+    container, launched = detail.executor_detail.container_detail, _launched(detail)
+    containers = filter(None, [*container.failed_main_jobs, container.main_job])
     return StepState(
         name=name,
         task=without_turns(detail.task_name),
         state=STEP_STATES.get(detail.state.name, "waiting"),
-        jobs=_jobs(detail),
+        jobs=tuple(dict.fromkeys([*containers, *launched])),
+        launched=launched,
         seconds=seconds,
         error=detail.error.message,
     )
 
 
-def _jobs(detail: Any) -> tuple[str, ...]:
-    """The custom jobs of a step: that of its container, and that which GCPC's launcher in the container has created."""
-    found = []
-    container = detail.executor_detail.container_detail
-    found += [*container.failed_main_jobs, container.main_job]
+def _launched(detail: Any) -> tuple[str, ...]:
+    """The custom jobs that a launcher in the container of a step has created, as far as it has told of them."""
     told = detail.execution.metadata.get("output:gcp_resources") if detail.execution.metadata else None
-    if told:
-        resources = json.loads(told).get("resources", [])
-        found += [match[0] for item in resources if (match := _CUSTOM_JOB.search(str(item.get("resourceUri", ""))))]
-    return tuple(job for job in dict.fromkeys(found) if job)
+    resources = json.loads(told).get("resources", []) if told else []
+    return tuple(match[0] for item in resources if (match := _CUSTOM_JOB.search(str(item.get("resourceUri", "")))))
