@@ -18,6 +18,7 @@ from vertex_commands import put_persistent_resource
 from gpu_pipelines.project_settings import VARIABLES
 from gpu_pipelines.targets.vertex import jobs as vertex_jobs
 from gpu_pipelines.targets.vertex.jobs import REQUEST_LABEL
+from gpu_pipelines.targets.vertex.logs import JobLogs
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
@@ -238,6 +239,24 @@ def test_ctrl_c_leaves_the_job_running_and_says_how_to_come_back(api: VertexApi)
     assert following.returncode == 130
     assert f"cancel: gpu-pipelines cancel {name}" in told
     assert api.state.custom_jobs.state(name) == "JOB_STATE_PENDING"
+
+
+def test_a_log_that_does_not_answer_is_read_again_and_nothing_of_it_is_lost(api: VertexApi) -> None:
+    warned: list[str] = []
+    logs = JobLogs("example-project", warned.append)
+
+    def say(job: str, line: str) -> None:
+        api.state.logs.write("example-project", "ml_job", {"job_id": job, "task_name": "workerpool0-0"}, line)
+
+    say("1", "first")
+    # The log of the first job is read before that of the second cannot be.
+    api.fail_next("entries:list", None)
+    api.fail_next("entries:list", 429, times=2)
+    assert [line.text for line in logs.new_lines(["1", "2"])] == ["first"]
+    assert logs.new_lines(["1", "2"]) == []
+    say("2", "second")
+    assert [line.text for line in logs.new_lines(["1", "2"])] == ["second"]
+    assert len(warned) == 1
 
 
 def test_a_log_that_may_not_be_read_does_not_end_the_following(api: VertexApi) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import AccessDeniedError, UserError
 from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, logging_session, service_errors, tried_again
 
 #: Entries arrive up to some seconds late and out of order; so far back each reading looks again.
@@ -38,18 +38,19 @@ class LogLine:
 
 
 class JobLogs:
-    """The log of custom jobs, read from where the last reading ended, until it cannot be read.
+    """The log of custom jobs, read from where the last reading ended, until it may not be read.
 
     The log of a custom job has the resource type `ml_job`, and the job's id and its machine (`task_name`) as labels, as
     `gcloud ai custom-jobs stream-logs` reads it.
 
     Args:
         project: id of the project.
-        warn: is told, once, why the log cannot be read; it is not read any more then.
+        warn: is told why the log cannot be read: once where it may not be read, and else once until it can be again.
     """
 
     def __init__(self, project: str, warn: Callable[[str], None]) -> None:
-        self._project, self._warn, self._is_lost = project, warn, False
+        self._project, self._warn = project, warn
+        self._is_lost = self._is_silent = False
         self._session, self._endpoint = logging_session()
         self._seen: dict[str, set[str]] = {}
         self._newest: dict[str, str] = {}
@@ -60,27 +61,30 @@ class JobLogs:
         Args:
             jobs: ids of custom jobs.
         """
+        found: list[tuple[str, LogLine]] = []
         if self._is_lost:
             return []
         try:
             with service_errors("Reading the log"):
-                return self._new_lines(jobs)
+                for job in jobs:
+                    found += self._of_job(job)
+            self._is_silent = False
         except UserError as error:
-            self._is_lost = True
-            self._warn(error.problem)
-            return []
-
-    def _new_lines(self, jobs: Iterable[str]) -> list[LogLine]:
-        found: list[tuple[str, LogLine]] = []
-        for job in jobs:
-            for entry in self._entries(job):
-                if entry.get("insertId") in self._seen.setdefault(job, set()):
-                    continue
-                self._seen[job].add(str(entry.get("insertId")))
-                moment = str(entry.get("timestamp", ""))
-                self._newest[job] = max(self._newest.get(job, ""), moment)
-                found += [(moment, line) for line in _lines(job, entry)]
+            # A service that does not answer, or is asked too often, answers later. What was read is not read again.
+            self._is_lost = isinstance(error, AccessDeniedError)
+            if not self._is_silent:
+                self._warn(error.problem)
+            self._is_silent = True
         return [line for _, line in sorted(found, key=lambda each: each[0])]
+
+    def _of_job(self, job: str) -> Iterator[tuple[str, LogLine]]:
+        for entry in self._entries(job):
+            if entry.get("insertId") in self._seen.setdefault(job, set()):
+                continue
+            self._seen[job].add(str(entry.get("insertId")))
+            moment = str(entry.get("timestamp", ""))
+            self._newest[job] = max(self._newest.get(job, ""), moment)
+            yield from ((moment, line) for line in _lines(job, entry))
 
     def _entries(self, job: str) -> Iterator[dict[str, Any]]:
         wanted = f'resource.type="ml_job" resource.labels.job_id="{job}"'
