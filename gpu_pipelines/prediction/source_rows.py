@@ -253,7 +253,7 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
     elif inputs.kind == NUMBERS:
         named = [inputs.columns, (inputs.field,)]
     elif inputs.pair:
-        named = [(settings.text_column, settings.text_pair_column or inputs.pair), (inputs.field, inputs.pair)]
+        named = [(settings.text_column, settings.text_pair_column or inputs.pair)]
     elif inputs.chats:
         # As in training: a prompt beside messages, as in UltraChat, is but their beginning, without the template.
         chats = [(column,) for column in inputs.chats]
@@ -262,7 +262,7 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
         beside = [(SYSTEM, TOOLS), (SYSTEM,), (TOOLS,), ()]
         named = [(*columns, *others) for columns in in_order for others in beside]
     else:
-        named = [(settings.text_column,), (inputs.field,), *((column,) for column in inputs.words)]
+        named = [(settings.text_column,), *((column,) for column in inputs.words)]
     return tuple(tuple(dict.fromkeys((*columns, *key))) for columns in named)
 
 

@@ -372,6 +372,10 @@ def test_a_missing_column_is_said_before_anything_is_predicted(model: Any, tmp_p
     predicted(model("text_classification"), source, tmp_path / "out", text_column="body")
     with pytest.raises(UserError, match="has no column 'id'"):
         predicted(model("text_classification"), source, tmp_path / "out", text_column="body", key_column="id")
+    # One that was named is not passed over for another that is there.
+    write_lines(source, [{"body": "a cat", "text": "a dog"}])
+    with pytest.raises(UserError, match=r"has no column 'bodi'; it has body, text\."):
+        predicted(model("text_classification"), source, tmp_path / "out", text_column="bodi")
 
 
 def test_a_place_that_cannot_be_written_to_is_said_before_anything_is_predicted(
