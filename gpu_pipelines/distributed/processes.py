@@ -144,17 +144,23 @@ class Workers(ABC):
 
     def ask_to_stop(self) -> None:
         """Sends SIGTERM to every process that has not got it yet."""
+        import psutil
+
         for child in self.processes():
             if child.pid not in self._asked:
                 self._asked.add(child.pid)
-                child.terminate()
+                with suppress(psutil.NoSuchProcess):
+                    child.terminate()
 
     def kill(self) -> None:
         """Ends what is left of the processes and of those that they have started."""
         import psutil
 
         for child in self.processes():
-            for process in (*child.children(recursive=True), child):
+            below = []
+            with suppress(psutil.NoSuchProcess):
+                below = child.children(recursive=True)
+            for process in (*below, child):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 
