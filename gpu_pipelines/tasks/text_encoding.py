@@ -128,6 +128,12 @@ class TextEncoder:
             ) from None
         if not tokenizer.is_fast:
             raise UserError(f"The tokenizer {name!r} has no tokenizer.json.", "Convert it with transformers first.")
+        # transformers makes an empty one where there is a config.json alone: each text would be unknown to it.
+        if set(tokenizer.get_vocab()) <= set(tokenizer.all_special_tokens):
+            raise UserError(
+                f"The tokenizer {place_told(name)} has no tokens: neither a tokenizer.json nor a vocabulary is there.",
+                "Give the one that the model has learned with: its folder, or its hub id.",
+            )
         return cls(tokenizer)
 
     @classmethod

@@ -14,7 +14,7 @@ from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks import pretrained
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.model_check import longest_row
-from gpu_pipelines.tasks.model_places import is_configuration_alone, place_and_revision
+from gpu_pipelines.tasks.model_places import has_tokenizer, is_configuration_alone, place_and_revision
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of, tokens_of
 
@@ -251,7 +251,9 @@ def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: i
             f"The model {name!r} knows {embedding.num_embeddings:,} tokens; the tokenizer of the dataset has "
             f"{tokenizer.vocabulary_size:,}.",
             f"Prepare the data with the model's own tokenizer (-p tokenizer={name}). Where that is it, tokens were "
-            "added to it: give the model room for them with resize_token_embeddings(len(tokenizer)), and save it.",
+            "added to it: give the model room for them with resize_token_embeddings(len(tokenizer)), and save it."
+            if has_tokenizer(name)
+            else "Put the model's own tokenizer beside it (tokenizer.save_pretrained), or name it: -p tokenizer=…",
         )
     positions = longest_row(model)
     if positions < length:

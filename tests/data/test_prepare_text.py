@@ -408,10 +408,13 @@ def test_the_samples_come_from_python_itself(tmp_path: Path, task: str) -> None:
 
 def test_what_cannot_be_prepared_is_said(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "t.jsonl", [{"words": "x"}] * 20)
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert/config.json").write_text('{"model_type": "bert"}')
     for task, changes, message in (
         ("causal_lm", {}, "no columns 'prompt' and 'completion'"),
         ("text_classification", {}, "no column 'text'"),
         ("causal_lm", {"text_column": "words", "tokenizer": str(tmp_path)}, "cannot be loaded"),
+        ("causal_lm", {"text_column": "words", "tokenizer": str(tmp_path / "bert")}, "has no tokens: neither"),
         ("causal_lm", {"sequence_length": 4}, "sequence_length is 4"),
     ):
         with pytest.raises(UserError, match=message):
