@@ -34,6 +34,8 @@ _REMEDIES = {
 _ADAPTERS = "adapter_config.json"
 #: How a file begins that Git LFS has left in place of another.
 _POINTER = b"version https://git-lfs"
+#: By which transformers knows a config.json of timm.
+_TIMM = "pretrained_cfg"
 #: How transformers says that a class builds no model of a kind.
 _OTHER_KIND = "Unrecognized configuration class"
 
@@ -143,10 +145,17 @@ def _without_weights(task: Task, model: str) -> Any:
     from gpu_pipelines.tasks.pretrained import UNUSABLE, quiet_transformers
 
     quiet_transformers()
-    kind = "unknown"
+    kind, raw = "unknown", dict[str, Any]()
     with TemporaryDirectory() as folder:
         place = _with_file(model, CONFIG, Path(folder))
         try:
+            raw = dict(transformers.PreTrainedConfig.get_config_dict(place, local_files_only=True)[0])
+            if _TIMM in raw or raw.get("model_type") == "timm_wrapper":
+                raise UserError(
+                    f"The model {model} is one of timm, whose head and preprocessor are others than those of "
+                    "transformers' own models.",
+                    "Give one of these, such as facebook/convnext-tiny-224, or a recipe of your own.",
+                )
             config = transformers.AutoConfig.from_pretrained(place, local_files_only=True, trust_remote_code=False)
             kind = config.model_type
             with torch.device("meta"):
@@ -159,6 +168,12 @@ def _without_weights(task: Task, model: str) -> Any:
                     f"The model {model} is of the kind {kind!r}, of which transformers has none for {task.title} "
                     f"({task.auto_class}).",
                     "Give another model, or another task.",
+                ) from None
+            if "auto_map" in raw:
+                raise UserError(
+                    f"The model {model} is none of transformers' own: it needs code that lies beside it, which is not "
+                    "run, as it could do anything.",
+                    "Give another model, or a recipe of your own.",
                 ) from None
             raise UserError(f"The model {model} cannot be built from its {CONFIG}: {first_line(error)}") from None
 

@@ -70,7 +70,9 @@ def test_rows_may_be_as_long_as_a_model_takes(tmp_path: Path, kind: str, longest
         ("{", "is not a valid JSON file"),
         ("[]", "Unrecognized model"),
         ('{"model_type": "of tomorrow"}', "model type `of tomorrow`"),
-        ('{"model_type": "of tomorrow", "auto_map": {"AutoConfig": "their.Config"}}', "contains custom code"),
+        ('{"model_type": "of tomorrow", "auto_map": {"AutoConfig": "their.Config"}}', "code that lies beside it"),
+        ('{"architecture": "resnet18", "num_classes": 1000, "pretrained_cfg": {"tag": "a1_in1k"}}', "is one of timm"),
+        ('{"model_type": "timm_wrapper", "architecture": "resnet18"}', "is one of timm"),
         ('{"model_type": "llama", "hidden_size": "many"}', "'hidden_size' expected int, got str"),
     ],
 )
