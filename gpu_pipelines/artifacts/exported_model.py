@@ -56,7 +56,9 @@ def require_exported_model(directory: Path) -> None:
         raise UserError(f"{directory} is not an exported model: it has no {' and no '.join(missing)}.")
 
 
-def write_model_card(directory: Path, evaluation: Evaluation, data_source: str, pipeline_tag: str = "") -> None:
+def write_model_card(
+    directory: Path, evaluation: Evaluation, data_source: str, pipeline_tag: str = "", base_model: str = ""
+) -> None:
     """Writes `MODEL_CARD.md` with the front matter that Hugging Face's hub reads.
 
     Args:
@@ -64,10 +66,11 @@ def write_model_card(directory: Path, evaluation: Evaluation, data_source: str, 
         evaluation: its evaluation.
         data_source: where the training data came from, as the user named it.
         pipeline_tag: the hub's name of the task; empty for none.
+        base_model: the hub id of the model that was fine-tuned; empty for none.
     """
     settings = evaluation.configuration["settings"]
     parts = [
-        _front_matter(evaluation, pipeline_tag),
+        _front_matter(evaluation, pipeline_tag, base_model),
         f"# {settings.get('model') or evaluation.model_name} for {evaluation.task.replace('_', ' ')}",
         _figures(evaluation),
         *_benchmarks(evaluation),
@@ -101,10 +104,9 @@ def _benchmarks(evaluation: Evaluation) -> list[str]:
     return ["## Benchmarks", f"By lm-eval {told['lm_eval']}.\n\n{table}"]
 
 
-def _front_matter(evaluation: Evaluation, pipeline_tag: str) -> str:
-    lines = ["tags: [gpu-pipelines]"]
-    if pipeline_tag:
-        lines.insert(0, f"pipeline_tag: {pipeline_tag}")
+def _front_matter(evaluation: Evaluation, pipeline_tag: str, base_model: str) -> str:
+    named = {"pipeline_tag": pipeline_tag, "base_model": base_model}
+    lines = [*(f"{name}: {value}" for name, value in named.items() if value), "tags: [gpu-pipelines]"]
     # Files of a user's own function or recipe need not be such as transformers can open.
     if not evaluation.scoring_function and not evaluation.configuration["settings"].get("recipe"):
         lines.insert(0, "library_name: transformers")

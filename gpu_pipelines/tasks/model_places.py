@@ -46,6 +46,12 @@ def place_and_revision(name: str | Path) -> tuple[str, str]:
     return model, revision or "main"
 
 
+def hub_id(name: str) -> str:
+    """The id of a model of the hub, without its revision; empty where it is none."""
+    place, revision = place_and_revision(name)
+    return place if revision and may_be_pretrained(name) else ""
+
+
 def loaded_from(name: str | Path) -> dict[str, Any]:
     """The same as arguments of transformers' `from_pretrained`."""
     place, revision = place_and_revision(name)

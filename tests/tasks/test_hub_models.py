@@ -13,7 +13,7 @@ import transformers
 from hub_server import hub_of
 from pair_models import pretrained
 
-from gpu_pipelines.tasks.model_places import is_pretrained, loaded_from, may_be_pretrained
+from gpu_pipelines.tasks.model_places import hub_id, is_pretrained, loaded_from, may_be_pretrained
 from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
 LOAD = """
@@ -69,6 +69,7 @@ def test_a_revision_is_no_part_of_the_id(name: str) -> None:
         "pretrained_model_name_or_path": "owner/model-7b",
         "revision": name.partition("@")[2],
     }
+    assert hub_id(name) == "owner/model-7b"
     assert parameters_of_model(name) == 7e9
 
 
@@ -76,5 +77,6 @@ def test_a_folder_with_such_a_name_is_a_folder(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "owner/model@v1").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert loaded_from("owner/model@v1") == {"pretrained_model_name_or_path": "owner/model@v1"}
+    assert hub_id("owner/model@v1") == hub_id("convnext-micro") == hub_id("gs://bucket/model") == ""
     assert loaded_from("./model@v1") == {"pretrained_model_name_or_path": "model@v1"}
     assert loaded_from("gs://bucket/model@v1") == {"pretrained_model_name_or_path": "gs://bucket/model@v1"}
