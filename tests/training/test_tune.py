@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import random
 import signal
 import subprocess
 import sys
@@ -13,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from killed import killed_again_and_again
 from started_training import weights_digest
 from trainings import train_here
 
@@ -126,34 +126,20 @@ def tuning(dataset: Path, folder: Path, others: dict[str, Any]) -> subprocess.Po
 
 @pytest.mark.slow
 def test_a_study_that_is_killed_ten_times_is_the_one_that_was_not(numbers: Path, tmp_path: Path) -> None:
-    dataset, generator = numbers, random.Random(0)
     others = {**FIXED, "trials": 4, "parallel": 2}
     began = time.monotonic()
-    whole = tuning(dataset, tmp_path / "whole", others)
+    whole = tuning(numbers, tmp_path / "whole", others)
     output, _ = whole.communicate(timeout=300)
     assert whole.returncode == 0, output
-    seconds, killed = time.monotonic() - began, 0
-    while killed < 10:
-        process = tuning(dataset, tmp_path / "killed", others)
-        try:
-            output, _ = process.communicate(timeout=generator.uniform(0.1, 0.4) * seconds)
-        except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGKILL if killed % 2 else signal.SIGINT)
-            process.communicate(timeout=60)
-            killed += 1
-            continue
-        assert process.returncode == 0, output
-        break
-    process = tuning(dataset, tmp_path / "killed", others)
-    output, _ = process.communicate(timeout=300)
-    assert process.returncode == 0, output
-    assert killed >= 3, "it was killed at all"
-    one, other = Journal(tmp_path / "whole"), Journal(tmp_path / "killed")
+    killed = killed_again_and_again(
+        lambda folder: tuning(numbers, folder, others), tmp_path, time.monotonic() - began, signal.SIGINT, 3, 10
+    )
+    one, other = Journal(tmp_path / "whole"), Journal(killed)
     assert other.parameters == one.parameters
     assert {part: outcome.loss for part, outcome in other.outcomes.items()} == {
         part: outcome.loss for part, outcome in one.outcomes.items()
     }
-    lines = [json.loads(line) for line in (tmp_path / "killed" / "journal.jsonl").read_text().splitlines()]
+    lines = [json.loads(line) for line in (killed / "journal.jsonl").read_text().splitlines()]
     assert len({(line["trial"], line.get("rung")) for line in lines}) == len(lines), "nothing twice"
 
 
