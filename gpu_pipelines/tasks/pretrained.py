@@ -17,7 +17,7 @@ from torch import nn
 
 from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError, first_line, nearest, some_of
-from gpu_pipelines.tasks.model_places import loaded_from, place_told
+from gpu_pipelines.tasks.model_places import hub_id, loaded_from, place_and_revision, place_told
 
 #: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
 MAX_SHARD_SIZE = "50GB"
@@ -121,6 +121,8 @@ def from_pretrained(
     _put_in_order(model, order)
     if os.environ.get("RANK", "0") != "0":
         return model
+    if commit := _commit_of(name):
+        print(f"the weights are those of {hub_id(name)}@{commit}", flush=True)
     if unmatched:
         print(f"not taken over from {name}, or begun anew: {some_of(unmatched, most=5)}", flush=True)
     if order:
@@ -128,6 +130,14 @@ def from_pretrained(
     elif other and not unmatched:
         print(f"the head of {name} was trained for other classes: {some_of(other, most=5)}", flush=True)
     return model
+
+
+def _commit_of(name: str) -> str:
+    """The commit that a model of the hub was loaded from, by its folder in the cache; empty for a directory."""
+    from transformers.utils import cached_file
+
+    place, revision = place_and_revision(name)
+    return Path(str(cached_file(place, "config.json", revision=revision))).parent.name if revision else ""
 
 
 def _stored_type(name: str) -> torch.dtype:

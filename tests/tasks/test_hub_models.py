@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
@@ -58,6 +59,8 @@ def test_everything_of_a_model_is_of_its_revision(tmp_path: Path) -> None:
     assert weights == pytest.approx(model.get_input_embeddings().weight.double().sum().item())
     assert tokens == transformers.AutoTokenizer.from_pretrained(folder)("new words")["input_ids"]
     assert "16" in geometry
+    commit = hashlib.sha1(str(folder).encode(), usedforsecurity=False).hexdigest()
+    assert f"the weights are those of owner/bert@{commit}\n" in ran.stdout
     assert "The model 'owner/bert@v1' has another tokenizer than the dataset: " in ran.stdout
 
 
