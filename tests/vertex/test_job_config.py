@@ -377,6 +377,21 @@ def test_rank_0_without_a_gpu_is_taken_and_a_job_without_any_is_said_not_to_be_c
     assert "--strategy are for machines with GPUs" in refusal("--config", file, "--strategy", "spot")
 
 
+@pytest.mark.parametrize(
+    ("machine", "told"),
+    [
+        ({"machineType": "a2-highgpu-2g"}, "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 2"),
+        ({"machineType": "g2-standard-8", "acceleratorCount": 1}, "g2-standard-8 has 1 × l4 in it"),
+        ({"machineType": "n1-standard-8", "acceleratorCount": 1}, "acceleratorCount is 1, and there is no"),
+    ],
+)
+def test_gpus_that_are_half_said_are_no_pool_without_gpus(tmp_path: Path, machine: dict[str, Any], told: str) -> None:
+    for pools in ([pool(machine)], [pool(), pool(machine)]):
+        assert told in refusal("--config", written(tmp_path / "job.yaml", *pools))
+    given = command("job", "config", "--config", str(tmp_path / "job.yaml"), "--accelerator", "l4:1")
+    assert given.status == 0, given.err
+
+
 def test_several_pools_have_a_price_in_sum(tmp_path: Path) -> None:
     a100 = {"machineType": "a2-highgpu-1g", "acceleratorType": "NVIDIA_TESLA_A100", "acceleratorCount": 1}
     server = {"machineType": "n1-highmem-8"}

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.plan import plan_request
 from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.accelerators.together import share_zone
@@ -207,6 +208,7 @@ def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobFlags, region:
     machine = pool.get("machine_spec", {})
     kind = machine.get("accelerator_type")
     if flags.accelerator is None and not kind:
+        _require_no_gpus(machine)
         return None
     strategy = flags.strategy or _strategy(machine, scheduling, flags)
     named = machine.get("reservation_affinity", {}).get("values", [None])[0]
@@ -220,6 +222,24 @@ def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobFlags, region:
         reservation=flags.reservation or (named if strategy == "reservation" else None),
         hours=flags.hours if flags.hours is not None else _hours(scheduling.get("timeout")),
     )
+
+
+def _require_no_gpus(machine: Mapping[str, Any]) -> None:
+    """Refuses a machine without `acceleratorType` that has GPUs, which the service refuses as well.
+
+    Raises:
+        UserError: GPUs are in the machine, or a number of them is given.
+    """
+    name, catalog = machine.get("machine_type", ""), load_catalog()
+    known = catalog.machine_types.get(name)
+    if known is not None and not known.attached:
+        gpu, counts = next(iter(known.gpu_counts.items()))
+        raise UserError(
+            f"{name} has {counts[0]} × {gpu} in it, which Vertex AI wants said.",
+            f"Write acceleratorType: {catalog.gpus[gpu].enum} and acceleratorCount: {counts[0]} beside machineType.",
+        )
+    if count := machine.get("accelerator_count"):
+        raise UserError(f"acceleratorCount is {count}, and there is no acceleratorType.", "Give both or none of them.")
 
 
 def _strategy(machine: Mapping[str, Any], scheduling: Mapping[str, Any], flags: JobFlags) -> str:
