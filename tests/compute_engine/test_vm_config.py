@@ -150,6 +150,10 @@ def test_settings_of_the_project_are_taken_and_flags_win(tmp_path: Path) -> None
         (("--accelerator", "l4:1", "--zone", "us-central1-z"), "Zones of us-central1 that do: us-central1-a"),
         (("--accelerator", "l4:1", "--zone", "nowhere"), "A zone is a region and a letter"),
         (("--accelerator", "l4:1", "--zone", "us-central1-a", "--region", "us-east1"), "not in --region us-east1"),
+        (
+            (*L4, "--reservation", "projects/p/zones/us-central1-b/reservations/r"),
+            "The reservation is in us-central1-b, not in --zone us-central1-a",
+        ),
         (("--accelerator", "l4:1"), "or give --zone"),
         (("--accelerator", "cpu:2"), "Choose a GPU"),
         (("--accelerator", "rtx-4090:1", "--region", "us-central1"), "Instead"),

@@ -378,7 +378,7 @@ def zones_to_try(plan: AcceleratorPlan, zone: str | None) -> tuple[str, ...]:
     """The zones in which the VM may be made, in the order to try them; one where it was asked for.
 
     Raises:
-        UserError: the zone does not have the GPU, or none is known.
+        UserError: the zone does not have the GPU, the reservation is in another, or no zone is known.
     """
     if plan.region is None:
         raise UserError(how_to_give("region").removesuffix(".") + ", or give --zone.")
@@ -389,6 +389,8 @@ def zones_to_try(plan: AcceleratorPlan, zone: str | None) -> tuple[str, ...]:
         )
     if zone is None:
         return plan.zones
+    if plan.reservation is not None and zone not in plan.zones:
+        raise UserError(f"The reservation is in {', '.join(plan.zones)}, not in --zone {zone}.", "Leave --zone out.")
     if plan.zones and zone not in plan.zones:
         raise UserError(
             f"{zone} does not have {plan.spec.partition(':')[0]}, as far as is known.",
