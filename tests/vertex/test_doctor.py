@@ -181,6 +181,14 @@ def test_images_and_repositories_that_are_not_there(api: VertexApi) -> None:
     assert checks["pipeline repository"]["state"] == "unknown"
 
 
+def test_a_role_in_another_project_is_granted_there(api: VertexApi) -> None:
+    elsewhere = [address.replace("example-project", "shared-images") for address in (IMAGE, REPOSITORY)]
+    _, checks = doctor(*WHOLE[:4], "--image", elsewhere[0], "--repository", elsewhere[1])
+    for subject in ("image", "pipeline repository"):
+        assert "denied" in checks[subject]["message"]
+        assert checks[subject]["remedy"].startswith("gcloud projects add-iam-policy-binding shared-images ")
+
+
 def test_the_quota_of_the_accelerator(api: VertexApi) -> None:
     _, checks = doctor(*WHOLE, "--nodes", "2")
     assert checks["quota"]["state"] == "missing"

@@ -273,7 +273,7 @@ def bucket_of(settings: ProjectSettings) -> str:
     return (settings.pipeline_root or "").removeprefix("gs://").partition("/")[0]
 
 
-def could_not(access: AccessCheck, subject: str, answer: Answer, role: str = "") -> Check:
+def could_not(access: AccessCheck, subject: str, answer: Answer, role: str = "", project: str = "") -> Check:
     """That a check could not be made, from what the service said instead of an answer.
 
     Args:
@@ -281,6 +281,7 @@ def could_not(access: AccessCheck, subject: str, answer: Answer, role: str = "")
         subject: what was looked at.
         answer: of the service.
         role: the role that allows the look, if one is known.
+        project: the project on which it does; empty for that of the settings.
     """
     told = f"could not be looked at: {answer.message}"
     if _is_switched_off(answer):
@@ -288,7 +289,7 @@ def could_not(access: AccessCheck, subject: str, answer: Answer, role: str = "")
         api = found[0] if found else "API"
         return Check(subject, NOT_KNOWN, told, f"gcloud services enable {api} --project={access.settings.project}")
     if answer.status == 403 and role:
-        return Check(subject, NOT_KNOWN, told, _grants(access.settings.project, access.member, [role]))
+        return Check(subject, NOT_KNOWN, told, _grants(project or access.settings.project, access.member, [role]))
     return Check(subject, NOT_KNOWN, told)
 
 

@@ -90,7 +90,7 @@ def look_at_image(access: AccessCheck) -> list[Check]:
     if answer.ok:
         return [Check(subject, OK, image)]
     if answer.status != 404:
-        return [could_not(access, subject, answer, "roles/artifactregistry.reader")]
+        return [could_not(access, subject, answer, "roles/artifactregistry.reader", parts["project"])]
     if access.rest.get("artifactregistry", home).status == 404:
         create = create_repository("docker", parts["repository"], parts["location"], parts["project"])
         return [Check(subject, MISSING, f"there is no repository {parts['repository']} for {image}", create)]
@@ -113,7 +113,7 @@ def look_at_repository(access: AccessCheck) -> list[Check]:
     if answer.status == 404:
         return [Check(subject, MISSING, f"there is no repository {address}", create)]
     if not answer.ok:
-        return [could_not(access, subject, answer, "roles/artifactregistry.reader")]
+        return [could_not(access, subject, answer, "roles/artifactregistry.reader", parts["project"])]
     if answer.content.get("format") != "KFP":
         told = f"{address} has the format {answer.content.get('format')}; pipelines need KFP"
         return [Check(subject, MISSING, told, create.replace(parts["repository"], f"{parts['repository']}-kfp", 1))]
