@@ -108,6 +108,11 @@ def parse_command(words: Sequence[str], user_args: Sequence[str] | None) -> Gclo
     match = _COMMAND.match(" ".join(rest))
     if match:
         rest = rest[len(match[0].split()) :]
+    elif rest[:1] == ["gcloud"]:
+        raise UserError(
+            "The command does not begin with gcloud ai-platform jobs submit training.",
+            "A job of gcloud ai custom-jobs is on Vertex AI already: gpu-pipelines job submit takes its --config.",
+        )
     given, left = _parser().parse_known_args(rest)
     values = {name: value for name, value in vars(given).items() if value is not None and value is not False}
     problems = [f"gcloud has no flag {word[:60]}. {_hint(word)}".rstrip() for word in left if word.startswith("-")]

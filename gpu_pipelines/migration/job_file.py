@@ -28,6 +28,7 @@ from gpu_pipelines.yaml_input import node_of, read_text, text_of
 #: What takes the configs of Vertex AI, by a field that they begin with.
 _COMMANDS_OF_VERTEX = {
     "workerPoolSpecs": "gpu-pipelines job submit --config",
+    "jobSpec": "gpu-pipelines job submit --config",
     "trialJobSpec": "gcloud ai hp-tuning-jobs create --config",
 }
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}

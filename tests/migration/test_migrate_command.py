@@ -48,6 +48,7 @@ def test_a_wrong_request_ends_with_2_and_no_traceback(folder: Path) -> None:
         (("config.yaml", "--keep"), "k80"),
         (("config.yaml", "-o", "config.yaml"), "the old job itself"),
         (("missing.yaml", "--worker-cuont", "3"), "--worker-count"),
+        (("gcloud", "ai", "custom-jobs", "create", "--display-name=a"), "on Vertex AI already"),
     ):
         done = gpu_pipelines("migrate", *words, cwd=folder)
         assert done.status == 2

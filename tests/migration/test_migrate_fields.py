@@ -247,6 +247,10 @@ def test_merge_keys_are_resolved_as_gcloud_does() -> None:
         ("- a", "not a mapping"),
         ("scaleTier: BASIC", "Put them below trainingInput"),
         ("workerPoolSpecs: []", "of Vertex AI already.\n  Submit it with gpu-pipelines job submit --config"),
+        (
+            "displayName: d\njobSpec: {}",
+            "of Vertex AI already.\n  Submit it with gpu-pipelines job submit --config",
+        ),
         ("trialJobSpec: {}", "of Vertex AI already.\n  Submit it with gcloud ai hp-tuning-jobs create --config"),
         ("predictionInput: {region: x}", "batch prediction"),
         ("trainingInputs: {}", "Did you mean 'trainingInput'"),
