@@ -67,7 +67,7 @@ def compile_pipelines(
         _all(directory or Path("compiled"), check, target.settings)
         return
     from gpu_pipelines.driver.defaults import defaults_in_file
-    from gpu_pipelines.targets.compiled import write_file
+    from gpu_pipelines.targets.compiled import write_compiled
     from gpu_pipelines.tasks.tasks import task_problems
 
     if task and (problems := task_problems(task)):
@@ -77,7 +77,7 @@ def compile_pipelines(
     for line in compiled.told:
         print(line, file=sys.stderr)
     path = output or Path(f"{compiled.name}.yaml")
-    write_file(path, compiled.text)
+    write_compiled(path, compiled.text)
     print(f"wrote {path}")
     if target.note:
         print(target.note)

@@ -94,7 +94,7 @@ def compile(
     Raises:
         UserError: there is no such pipeline, the target cannot run it so, or the file cannot be written.
     """
-    from gpu_pipelines.targets.compiled import write_file
+    from gpu_pipelines.targets.compiled import write_compiled
 
     opened, others = _opened(target, "compile", options)
     if others:
@@ -107,7 +107,7 @@ def compile(
         text = opened.compile(name, task).text
     if path is None:
         return text
-    write_file(Path(path), text)
+    write_compiled(Path(path), text)
     return Path(path)
 
 

@@ -111,6 +111,17 @@ def write_file(path: Path, text: str) -> None:
         raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
 
 
+def write_compiled(path: Path, text: str) -> None:
+    """Writes a compiled pipeline; see `write_file`.
+
+    Raises:
+        UserError: it cannot be written, or the file would be a program, most likely the pipeline itself.
+    """
+    if path.suffix == ".py":
+        raise UserError(f"A compiled pipeline is YAML, and {path} would be a program.", "Give FILE.yaml.")
+    write_file(path, text)
+
+
 def documents_of(text: str) -> list[Any]:
     """The YAML documents of a compiled file that are not empty.
 

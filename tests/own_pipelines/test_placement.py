@@ -10,6 +10,7 @@ import pytest
 import yaml
 from command_line import command
 
+import gpu_pipelines
 from gpu_pipelines.accelerators import PlanError
 from gpu_pipelines.component_interface.accelerate import accelerate, wish_of
 from gpu_pipelines.components import train_model
@@ -143,6 +144,17 @@ def test_a_step_of_ones_own_cannot_be_a_train_job_in_another_image(tmp_path: Pat
     assert done.status == 2
     assert "count runs in europe-docker.pkg.dev/p/r/mine:1" in done.err
     assert "Make an image FROM" in done.err
+
+
+def test_a_pipeline_is_not_written_over_by_what_it_is_compiled_to(tmp_path: Path) -> None:
+    file = tmp_path / "mine.py"
+    file.write_text((HERE / "mine.py").read_text())
+    done = command("compile", f"{file}:mine", "-o", str(file))
+    assert done.status == 2
+    assert "Give FILE.yaml" in done.err
+    with pytest.raises(UserError, match="would be a program"):
+        gpu_pipelines.compile(f"{file}:mine", path=file)
+    assert file.read_text() == (HERE / "mine.py").read_text()
 
 
 def test_a_file_that_was_compiled_so_runs_as_it_is(tmp_path: Path) -> None:
