@@ -7,13 +7,17 @@ resource "google_artifact_registry_repository" "images" {
   labels        = var.labels
 
   # A tag that is pushed again leaves the image it named before without one.
-  cleanup_policies {
-    id     = "untagged"
-    action = "DELETE"
+  dynamic "cleanup_policies" {
+    for_each = var.untagged_image_days > 0 ? [var.untagged_image_days] : []
 
-    condition {
-      tag_state  = "UNTAGGED"
-      older_than = "${var.untagged_image_days * 24 * 60 * 60}s"
+    content {
+      id     = "untagged"
+      action = "DELETE"
+
+      condition {
+        tag_state  = "UNTAGGED"
+        older_than = "${cleanup_policies.value * 24 * 60 * 60}s"
+      }
     }
   }
 

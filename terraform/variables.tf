@@ -92,9 +92,14 @@ variable "soft_delete_days" {
 }
 
 variable "untagged_image_days" {
-  description = "Days after which images without a tag are deleted."
+  description = "Days after which images without a tag are deleted; 0 for never."
   type        = number
   default     = 30
+
+  validation {
+    condition     = var.untagged_image_days >= 0 && floor(var.untagged_image_days) == var.untagged_image_days
+    error_message = "untagged_image_days is a whole number of days, or 0 for never."
+  }
 }
 
 variable "billing_account" {

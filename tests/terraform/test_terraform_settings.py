@@ -48,6 +48,7 @@ def test_the_settings_are_those_of_the_command_line(tmp_path: Path, monkeypatch:
     [
         ("name=GPU", "5 to 20 lower-case"),
         ("artifact_days=1.5", "whole number of days"),
+        ("untagged_image_days=-1", "whole number of days"),
         ("soft_delete_days=3", "7 to 90, or 0"),
         ("monthly_budget=0", "at least 1"),
     ],
@@ -138,6 +139,15 @@ def test_what_holds_data_is_not_destroyed_by_mistake_and_takes_a_key(resources: 
     agents = str(resources["google_kms_crypto_key_iam_member.service_agents"]["for_each"])
     for service in ("artifact_registry", "compute_engine", "storage", "vertex_ai"):
         assert service in agents
+
+
+def test_0_days_is_never_and_not_at_once(resources: dict[str, dict[str, Any]]) -> None:
+    images, files = (
+        resources[f"google_{kind}"] for kind in ("artifact_registry_repository.images", "storage_bucket.files")
+    )
+    (policy,) = images["dynamic"]
+    assert policy["cleanup_policies"]["for_each"] == "${var.untagged_image_days > 0 ? [var.untagged_image_days] : []}"
+    assert "${var.artifact_days > 0 ? [var.artifact_days] : []}" in str(files["dynamic"])
 
 
 def test_who_creates_vms_may_do_that_and_act_as_the_account_they_run_as(resources: dict[str, dict[str, Any]]) -> None:
