@@ -262,6 +262,7 @@ def test_reduction_servers_are_added_to_a_file(tmp_path: Path) -> None:
         ("a: [", "not YAML"),
         ("just text", "not a mapping"),
         ("jobSpec: {}", "jobSpec alone"),
+        ("displayName: d\ntrialJobSpec: {}", "gcloud ai hp-tuning-jobs create --config takes it"),
         ("workerPoolSpecs: []", "has no workerPoolSpecs"),
         ("workerPoolSpec: []", 'no field named "workerPoolSpec"'),
         ("workerPoolSpecs: [{replicaCount: many}]", "replicaCount"),

@@ -30,6 +30,11 @@ def read_job_file(path: Path) -> tuple[dict[str, Any], list[str]]:
             f"{path} is a whole CustomJob; gcloud takes its jobSpec alone.",
             "Move what is below jobSpec to the top, and give name and labels as flags.",
         )
+    if "trialJobSpec" in content or "trial_job_spec" in content:
+        raise UserError(
+            f"{path} is a HyperparameterTuningJob, which is many jobs.",
+            "gcloud ai hp-tuning-jobs create --config takes it.",
+        )
     hints: list[str] = []
     spec = _checked(content, path, hints)
     pools = spec.get("worker_pool_specs")
