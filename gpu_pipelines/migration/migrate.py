@@ -179,11 +179,16 @@ def _rest(training: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
         if not has_form("pipeline_root", directory):
             notes.refuse(f"jobDir is {directory[:100]!r}.", "Give a place in Cloud Storage, gs://BUCKET/FOLDER.")
         found["baseOutputDirectory"] = {"outputUriPrefix": directory}
+        # Args are the same for all trials, and so would be what they write to.
+        otherwise = (
+            "which are other folders in each trial. A --job-dir among its args would be one folder for all trials."
+            if training.get("hyperparameters")
+            else f"or takes --job-dir={directory} among its args."
+        )
         notes.changed(
             "jobDir",
             "It becomes baseOutputDirectory. --job-dir is no longer passed to the program: it reads AIP_MODEL_DIR, "
-            "AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR from its environment, or takes "
-            f"--job-dir={directory} among its args.",
+            f"AIP_CHECKPOINT_DIR and AIP_TENSORBOARD_LOG_DIR from its environment, {otherwise}",
         )
     return found
 

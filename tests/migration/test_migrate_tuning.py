@@ -36,6 +36,15 @@ def test_a_study_has_the_defaults_that_the_old_service_had() -> None:
     assert "cloudml-hypertune" in texts(found, "changed", "hyperparameters")
 
 
+def test_no_folder_among_the_args_is_advised_which_all_trials_would_write_to() -> None:
+    job = {"jobDir": "gs://bucket/out", "hyperparameters": {"params": [RATE]}}
+    said = texts(migrated(custom(**job)), "changed", "jobDir")
+    assert "AIP_MODEL_DIR" in said
+    assert "--job-dir=gs://bucket/out" not in said
+    assert "one folder for all trials" in said
+    assert "--job-dir=gs://bucket/out" in texts(migrated(custom(jobDir="gs://bucket/out")), "changed", "jobDir")
+
+
 def test_what_vertex_ai_does_not_have_is_dropped_and_said() -> None:
     found = migrated(tuned(RATE, algorithm="POPULATION_BASED_TRAINING", resumePreviousJobId="old", maxFailedTrials=3))
     assert "algorithm" not in found.config["studySpec"]
