@@ -58,11 +58,3 @@ resource "google_storage_bucket_iam_member" "image_builders_stage_sources" {
     expression = local.is_source_of_a_build
   }
 }
-
-# storage.buckets.get: `gcloud builds submit` looks whether the bucket is there.
-resource "google_storage_bucket_iam_member" "image_builders_see_the_bucket" {
-  for_each = var.image_builders
-  bucket   = google_storage_bucket.files.name
-  role     = "roles/storage.legacyBucketReader"
-  member   = each.value
-}

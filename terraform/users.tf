@@ -1,5 +1,5 @@
-# What people need: users, to run, upload, schedule and follow; vm_creators, for `gpu-pipelines vm create`. Files and
-# repositories are granted on the resource.
+# What people need: users, to run, upload, schedule and follow; vm_creators, for `gpu-pipelines vm create`; image_builders,
+# beside builder.tf. Files and repositories are granted on the resource.
 locals {
   # serviceUsageViewer is for `gpu-pipelines doctor`, which looks whether the APIs are on.
   roles_of_users = [
@@ -12,6 +12,8 @@ locals {
   roles_of_vm_creators = ["roles/compute.instanceAdmin.v1", "roles/logging.viewer"]
   # legacyBucketReader is for storage.buckets.get, as in runner.tf.
   roles_of_users_on_bucket = ["roles/storage.objectUser", "roles/storage.legacyBucketReader"]
+  # `gcloud builds submit` looks whether the bucket is there.
+  roles_of_image_builders_on_bucket = ["roles/storage.legacyBucketReader"]
 }
 
 # One resource for both: with two, a role that somebody has as both would go with the first of them.
@@ -36,10 +38,13 @@ resource "google_service_account_iam_member" "users_act_as_runner" {
 }
 
 resource "google_storage_bucket_iam_member" "users_use_files" {
-  for_each = { for pair in setproduct(var.users, local.roles_of_users_on_bucket) : "${pair[0]} ${pair[1]}" => pair }
-  bucket   = google_storage_bucket.files.name
-  role     = each.value[1]
-  member   = each.value[0]
+  for_each = { for pair in setunion(
+    setproduct(var.users, local.roles_of_users_on_bucket),
+    setproduct(var.image_builders, local.roles_of_image_builders_on_bucket),
+  ) : "${pair[0]} ${pair[1]}" => pair }
+  bucket = google_storage_bucket.files.name
+  role   = each.value[1]
+  member = each.value[0]
 }
 
 resource "google_artifact_registry_repository_iam_member" "users_upload_pipelines" {

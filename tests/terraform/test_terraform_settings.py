@@ -100,7 +100,9 @@ def test_who_builds_images_may_write_sources_of_builds_and_nothing_else(resource
         if resource.get("for_each") == "${var.image_builders}" and "bucket" in resource
     }
     roles = {resource["role"]: resource.get("condition") for resource in grants.values()}
-    assert set(roles) == {"roles/storage.objectCreator", "roles/storage.legacyBucketReader"}
+    assert set(roles) == {"roles/storage.objectCreator"}
+    (names,) = plain(hcl2.loads((MODULE / "users.tf").read_text(encoding="utf-8")))["locals"]
+    assert names["roles_of_image_builders_on_bucket"] == ["roles/storage.legacyBucketReader"]
     (condition,) = roles["roles/storage.objectCreator"]
     assert condition["expression"] == "${local.is_source_of_a_build}"
 
@@ -148,6 +150,21 @@ def test_0_days_is_never_and_not_at_once(resources: dict[str, dict[str, Any]]) -
     (policy,) = images["dynamic"]
     assert policy["cleanup_policies"]["for_each"] == "${var.untagged_image_days > 0 ? [var.untagged_image_days] : []}"
     assert "${var.artifact_days > 0 ? [var.artifact_days] : []}" in str(files["dynamic"])
+
+
+def test_a_role_that_somebody_has_in_two_ways_does_not_go_with_one_of_them(
+    resources: dict[str, dict[str, Any]],
+) -> None:
+    readers = [
+        str(resource["for_each"])
+        for name, resource in resources.items()
+        if name.startswith("google_storage_bucket_iam_member.")
+        and re.search(r"legacyBucketReader|_on_bucket", f"{resource['role']} {resource.get('for_each')}")
+        and "var." in str(resource.get("for_each"))
+    ]
+    assert len(readers) == 1
+    assert "var.users" in readers[0]
+    assert "var.image_builders" in readers[0]
 
 
 def test_who_creates_vms_may_do_that_and_act_as_the_account_they_run_as(resources: dict[str, dict[str, Any]]) -> None:
