@@ -76,6 +76,8 @@ def _with_lists(content: dict[str, Any], descriptor: Any, path: Path, hints: lis
         if field is not None and field.is_repeated and not isinstance(value, (list, type(None))):
             hints.append(f"{name} of {path} stands without a list; it was taken for a list of one, the usual form.")
             value = [value]
+        if field is not None and field.type == field.TYPE_STRING:
+            _require_texts(name, value if isinstance(value, list) else [value], path)
         if field is not None and field.message_type is not None:
             found[name] = _with_lists_below(value, field.message_type, path, hints)
         else:
@@ -87,6 +89,13 @@ def _with_lists_below(value: Any, descriptor: Any, path: Path, hints: list[str])
     if isinstance(value, list):
         return [_with_lists_below(item, descriptor, path, hints) for item in value]
     return _with_lists(value, descriptor, path, hints) if isinstance(value, dict) else value
+
+
+def _require_texts(name: str, values: list[Any], path: Path) -> None:
+    for value in values:
+        if not isinstance(value, (str, list, dict, type(None))):
+            told = str(value).lower() if isinstance(value, bool) else str(value)
+            raise UserError(f"{name} of {path} has {told}, which is no text as it stands.", f'Write "{told}".')
 
 
 def _require_replicas(content: dict[str, Any], path: Path) -> None:
