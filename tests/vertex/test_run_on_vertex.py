@@ -332,7 +332,13 @@ def test_an_uploaded_version_runs_by_its_address_or_name(vertex_api: VertexApi, 
     for given in (f"{address}/stable", "sum/stable", f"sum/{version}"):
         done = command(vertex_api, tmp_path, "run", given, "--target", "vertex", "-p", "a=2")
         assert done.status == 0, done.err
-    assert [job.template_uri for job in jobs(vertex_api)] == [f"{address}/{version}"] * 3
+    (tmp_path / "gpu-pipelines.yaml").write_text("region: us-central1\npipeline_root: gs://example-bucket/root\n")
+    by_name = ("run", "sum/stable", "--target", "vertex", "-p", "a=2")
+    assert "Give --repository" in command(vertex_api, tmp_path, *by_name).err
+    repository = f"{vertex_api.url}/example-project/pipelines"
+    done = command(vertex_api, tmp_path, *by_name, "--repository", repository)
+    assert done.status == 0, done.err
+    assert [job.template_uri for job in jobs(vertex_api)] == [f"{address}/{version}"] * 4
 
 
 def test_a_name_that_is_no_pipeline_is_told_before_what_is_missing(vertex_api: VertexApi, tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ class VertexOptions(CloudOptions):
     )
     repository: str | None = setting(
         "Repository of pipelines, https://LOCATION-kfp.pkg.dev/P/R.",
-        {"upload", "schedule create", "schedule update"} | DOCTOR,
+        {"run", "upload", "schedule create", "schedule update"} | DOCTOR,
         "repository",
         metavar="URL",
     )
