@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
@@ -85,6 +86,8 @@ def migrate(
         config |= {"encryptionSpec": {"kmsKeyName": key}} if key else {}
     notes.require_none_refused()
     uses_packages = any("pythonPackageSpec" in each for each in running.values())
+    if uses_packages and command.package_path:
+        _note_setup(Path(command.package_path), notes)
     return Migration(
         name=name,
         config=config,
@@ -144,6 +147,18 @@ def _packages(training: Mapping[str, Any], job: Mapping[str, Any], command: Gclo
     except UserError as error:
         notes.refuse(error.problem, error.remedy)
         return Packages()
+
+
+def _note_setup(package: Path, notes: Notes) -> None:
+    """gcloud wrote a setup.py for a package that had none; the command that builds it now does not."""
+    folder = package.parent
+    if not any((folder / name).is_file() for name in ("setup.py", "pyproject.toml")):
+        notes.to_do(
+            "packageUris",
+            f"There is no {folder / 'setup.py'}; gcloud took one of its own then. Write it: "
+            f"from setuptools import find_packages, setup; "
+            f"setup(name='{package.name}', packages=find_packages(include=['{package.name}'])).",
+        )
 
 
 def _pool_specs(pools: Mapping[str, Pool], running: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:

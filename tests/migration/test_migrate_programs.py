@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import date
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -102,6 +103,16 @@ def test_packages_on_this_machine_are_brought_where_gcloud_put_them() -> None:
     staged = migrated(job, *words, "--staging-bucket", "gs://staging", image=PREBUILT)
     assert program(staged)["packageUris"][0] == "gs://staging/my_job/trainer.tar.gz"
     assert not migrated(job, *words, image=IMAGE).upload, "an own image has them in it"
+
+
+def test_a_package_needs_the_setup_that_gcloud_wrote_by_itself(tmp_path: Path) -> None:
+    words = ("my_job", "--package-path", f"{tmp_path}/trainer", "--staging-bucket", "staging")
+    said = texts(migrated(of_packages(), *words, image=PREBUILT), "to do", "packageUris")
+    assert f"There is no {tmp_path}/setup.py" in said
+    assert "packages=find_packages(include=['trainer'])" in said
+    assert "setup.py" not in texts(migrated(of_packages(), *words, image=IMAGE), "to do"), "it is in the image"
+    (tmp_path / "pyproject.toml").write_text("")
+    assert not texts(migrated(of_packages(), *words, image=PREBUILT), "to do")
 
 
 @pytest.mark.parametrize(
