@@ -14,7 +14,7 @@ from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.gcloud_flags import GcloudCommand, merged
 from gpu_pipelines.migration.notes import Notes
-from gpu_pipelines.migration.packages import Packages, find_packages
+from gpu_pipelines.migration.packages import Packages, find_packages, root_of
 from gpu_pipelines.migration.pools import Conditions, Pool, worker_pools
 from gpu_pipelines.migration.programs import Surroundings, programs
 from gpu_pipelines.migration.replicas import ROLES
@@ -87,7 +87,7 @@ def migrate(
     notes.require_none_refused()
     uses_packages = any("pythonPackageSpec" in each for each in running.values())
     if uses_packages and command.package_path:
-        _note_setup(Path(command.package_path), notes)
+        _note_setup(command.package_path, notes)
     return Migration(
         name=name,
         config=config,
@@ -149,15 +149,15 @@ def _packages(training: Mapping[str, Any], job: Mapping[str, Any], command: Gclo
         return Packages()
 
 
-def _note_setup(package: Path, notes: Notes) -> None:
+def _note_setup(package_path: str, notes: Notes) -> None:
     """gcloud wrote a setup.py for a package that had none; the command that builds it now does not."""
-    folder = package.parent
-    if not any((folder / name).is_file() for name in ("setup.py", "pyproject.toml")):
+    folder, package = root_of(package_path)
+    if not any(Path(folder, name).is_file() for name in ("setup.py", "pyproject.toml")):
         notes.to_do(
             "packageUris",
-            f"There is no {folder / 'setup.py'}; gcloud took one of its own then. Write it: "
+            f"There is no {Path(folder, 'setup.py')}; gcloud took one of its own then. Write it: "
             f"from setuptools import find_packages, setup; "
-            f"setup(name='{package.name}', packages=find_packages(include=['{package.name}'])).",
+            f"setup(name='{package}', packages=find_packages(include=['{package}'])).",
         )
 
 

@@ -62,14 +62,22 @@ def find_packages(
     return found
 
 
+def root_of(package_path: str) -> tuple[str, str]:
+    """The folder that a package is built in, and the package's name; the folder of now may be the package itself.
+
+    Args:
+        package_path: value of `--package-path`.
+    """
+    return posixpath.normpath(posixpath.join(package_path, "..")), posixpath.basename(posixpath.abspath(package_path))
+
+
 def _from_flags(package_path: str | None, archives: Sequence[str], staging: str) -> Packages:
     uris, upload = [], []
     if package_path:
-        path = posixpath.normpath(package_path)
-        uri = f"{staging}/{posixpath.basename(path)}.tar.gz"
+        folder, name = root_of(package_path)
+        uri = f"{staging}/{name}.tar.gz"
         uris.append(uri)
-        parent = posixpath.dirname(path) or "."
-        upload.append(shlex.join(["python3", "-m", "build", "--sdist", "--outdir", _BUILT, parent]))
+        upload.append(shlex.join(["python3", "-m", "build", "--sdist", "--outdir", _BUILT, folder]))
         # The name of what is built has the version of the user's own setup.py in it.
         upload.append(f"gcloud storage cp {_BUILT}/*.tar.gz {shlex.quote(uri)}")
     for archive in archives:

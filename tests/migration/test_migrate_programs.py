@@ -105,6 +105,14 @@ def test_packages_on_this_machine_are_brought_where_gcloud_put_them() -> None:
     assert not migrated(job, *words, image=IMAGE).upload, "an own image has them in it"
 
 
+def test_the_folder_of_now_may_be_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "trainer").mkdir()
+    monkeypatch.chdir(tmp_path / "trainer")
+    found = migrated(of_packages(), "my_job", "--package-path", ".", "--staging-bucket", "staging", image=PREBUILT)
+    assert program(found)["packageUris"] == ["gs://staging/my_job/trainer.tar.gz"]
+    assert found.upload[0] == "python3 -m build --sdist --outdir migrated-package .."
+
+
 def test_a_package_needs_the_setup_that_gcloud_wrote_by_itself(tmp_path: Path) -> None:
     words = ("my_job", "--package-path", f"{tmp_path}/trainer", "--staging-bucket", "staging")
     said = texts(migrated(of_packages(), *words, image=PREBUILT), "to do", "packageUris")
