@@ -187,6 +187,10 @@ def test_a_role_in_another_project_is_granted_there(api: VertexApi) -> None:
     for subject in ("image", "pipeline repository"):
         assert "denied" in checks[subject]["message"]
         assert checks[subject]["remedy"].startswith("gcloud projects add-iam-policy-binding shared-images ")
+    for account, project in (("a@shared-accounts.iam", "shared-accounts"), ("1-compute@developer", "example-project")):
+        api.fail_next("GET /v1/projects/-/serviceAccounts", 403)
+        _, checks = doctor("--service-account", f"{account}.gserviceaccount.com")
+        assert f"add-iam-policy-binding {project} " in checks["service account"]["remedy"]
 
 
 def test_the_quota_of_the_accelerator(api: VertexApi) -> None:

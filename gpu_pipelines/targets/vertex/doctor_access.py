@@ -195,13 +195,16 @@ def look_at_service_account(access: AccessCheck) -> list[Check]:
             )
         ]
     answer = access.rest.get("iam", f"/v1/projects/-/serviceAccounts/{account}")
+    name, _, home = account.partition("@")
+    owner = home.removesuffix(".iam.gserviceaccount.com")
+    if owner == home:
+        # One that Google made has a number for its project, if any.
+        owner = project
     if answer.status == 404:
-        name, _, home = account.partition("@")
-        owner = home.removesuffix(".iam.gserviceaccount.com")
         create = f"gcloud iam service-accounts create {name} --project={owner}"
         return [Check("service account", MISSING, f"{account} does not exist", create)]
     if not answer.ok:
-        return [could_not(access, "service account", answer, "roles/iam.serviceAccountViewer")]
+        return [could_not(access, "service account", answer, "roles/iam.serviceAccountViewer", owner)]
     if answer.content.get("disabled"):
         enable = f"gcloud iam service-accounts enable {account} --project={project}"
         return [Check("service account", MISSING, f"{account} is disabled", enable)]
