@@ -101,6 +101,23 @@ def test_what_datasets_keeps_of_its_work_beside_a_saved_data_set_is_no_part_of_i
         assert [row for _, row in read(source)] == ROWS
 
 
+def test_a_data_set_that_was_saved_over_another_is_read_alone(tmp_path: Path, bucket: str) -> None:
+    import datasets
+
+    earlier = datasets.Dataset.from_list([{"text": f"earlier {number}", "label": "a"} for number in range(30)])
+    earlier.save_to_disk(tmp_path / "anew/train", num_shards=3)
+    datasets.Dataset.from_list(ROWS).save_to_disk(tmp_path / "anew/train", num_shards=2)
+    names = [f"train/{path.name}" for path in (tmp_path / "anew/train").iterdir()]
+    assert len([name for name in names if name.endswith(".arrow")]) == 5
+    assert len(datasets.load_from_disk(str(tmp_path / "anew/train"))) == 300
+    RemoteFolder(f"{bucket}/anew").upload(tmp_path / "anew", names)
+    for source in (f"{tmp_path}/anew", f"{tmp_path}/anew/*/*.arrow", f"{bucket}/anew", f"{bucket}/anew/train"):
+        assert [row for _, row in read(source)] == ROWS
+    # Without the file that says so, all are rows.
+    (tmp_path / "anew/train/state.json").unlink()
+    assert len(read(f"{tmp_path}/anew")) == 330
+
+
 def test_what_is_wrong_is_said(data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"datasets cannot load hf://owner/texts\?split=validation: .*validation"):
         read("hf://owner/texts?split=validation")

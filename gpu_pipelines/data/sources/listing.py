@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import glob
+import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_pipelines.artifacts.remote_files import is_remote, listed
+from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.errors import UserError
 
 #: Why something in a folder is passed over.
@@ -19,9 +21,11 @@ LINKED_FOLDER = "linked folder below the first level"
 EMPTY_FOLDER = "folder without files"
 NO_FILE = "neither a file nor a folder"
 CACHE = "kept by datasets of a map, a filter or a shuffle"
+SAVED_BEFORE = "left of a data set that datasets saved there before"
 
 #: What `datasets` writes beside the files of a data set that was loaded from disk: rows once more, or their numbers.
 _CACHE = re.compile(r"(.*/)?cache-[0-9a-f]{16}(_\d{5}_of_\d{5})?\.arrow")
+_SAVED = re.compile(r"(?P<folder>.*/)?data-\d{5}-of-(?P<files>\d{5})\.arrow")
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
@@ -75,16 +79,36 @@ def is_listed_in(source: str, place: str) -> bool:
 
 
 def list_source(source: str) -> Listing:
-    """The files that a source names; hidden ones are passed over, and so is what `datasets` keeps beside its own.
+    """The files that a source names; hidden ones are passed over, and so is what `datasets` leaves beside its own.
 
     Raises:
         OSError, RuntimeError, ValueError: the path cannot be read, or is none.
         UserError: the object storage does not answer, or a folder cannot be read.
     """
     found = _list_remote(source.rstrip("/")) if is_remote(source) else _list_here(source)
-    caches = dict.fromkeys((name for name in found.files if found.kind != "file" and _CACHE.fullmatch(name)), CACHE)
-    files = {name: size for name, size in found.files.items() if name not in caches}
-    return replace(found, files=files, passed_over={**found.passed_over, **caches})
+    if found.kind == "file":
+        return found
+    left = dict.fromkeys(filter(_CACHE.fullmatch, found.files), CACHE)
+    left.update(dict.fromkeys(_saved_before(found.root, found.files), SAVED_BEFORE))
+    files = {name: size for name, size in found.files.items() if name not in left}
+    return replace(found, files=files, passed_over={**found.passed_over, **left})
+
+
+def _saved_before(root: str, names: Iterable[str]) -> Iterator[str]:
+    """Files of `save_to_disk` that are no part of what was saved last: another number of files leaves the old ones."""
+    folders: dict[str, dict[str, str]] = {}
+    for name in names:
+        if match := _SAVED.fullmatch(name):
+            folders.setdefault(match["folder"] or "", {})[name] = match["files"]
+    for folder, numbers in folders.items():
+        if len(set(numbers.values())) > 1:
+            place = f"{root}{folder}state.json"
+            try:
+                state = json.loads(SourceFile(place, place).read())
+                last = {f"{folder}{file['filename']}" for file in state["_data_files"]}
+            except (OSError, ValueError, KeyError, TypeError):  # not of `datasets`
+                continue
+            yield from numbers.keys() - last
 
 
 def _list_here(source: str) -> Listing:
