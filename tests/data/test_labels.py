@@ -238,6 +238,21 @@ def test_labels_of_bytes_are_no_classes(tmp_path: Path) -> None:
         prepare_data(settings_of(tmp_path), tmp_path / "out")
 
 
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])
+def test_a_date_after_the_year_9999_rejects_its_row_alone(tmp_path: Path, name: str) -> None:
+    days = pa.array([2**25 if n == 5 else n % 2 for n in range(80)], pa.int32()).cast(pa.date32())
+    table = pa.table({"text": [f"row {n}" for n in range(80)], "label": days})
+    if name == "rows.parquet":
+        pq.write_table(table, tmp_path / name)
+    else:
+        with pa.ipc.new_file(tmp_path / name, table.schema) as file:
+            file.write_table(table)
+    manifest = prepare_data(settings_of(tmp_path / name), tmp_path / "out")
+    assert manifest.labels == ["1970-01-01", "1970-01-02"]
+    assert (manifest.rows_read, manifest.rejected) == (80, {"malformed row": 1})
+    assert f"{name}:6" in (tmp_path / "out/rejected.jsonl").read_text()
+
+
 def test_classes_that_are_no_classes_are_warned_of_in_two_lines(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -300,15 +300,17 @@ def _numbered(batches: Iterator[Any], total: int, meter: Meter, names: dict[str,
 
 
 def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
-    """The rows of a record batch; those with texts that are not UTF-8 as problems."""
+    """The rows of a record batch; those with texts that are not UTF-8, or times out of range, as problems."""
     try:
         yield from batch.to_pylist()
-    except UnicodeDecodeError:
+    except (UnicodeDecodeError, OverflowError):
         for number in range(batch.num_rows):
             try:
                 yield batch.slice(number, 1).to_pylist()[0]
             except UnicodeDecodeError as error:
                 yield Problem("not UTF-8", undecodable(error))
+            except OverflowError as error:  # Arrow has dates after the year 9999
+                yield Problem("malformed row", f"a time that Python cannot hold: {error}")
 
 
 class Documents(Reader):
