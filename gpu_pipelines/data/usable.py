@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Manifest
@@ -15,6 +17,12 @@ from gpu_pipelines.tasks.tasks import task_named
 
 #: Why a row is rejected that cannot be cut without losing what is learned.
 TOO_LONG = "longer than sequence_length"
+#: How classes that are meant as one may differ, and what is the same of them then.
+_ALIKE: dict[str, Callable[[str], str]] = {
+    "differ in capitals alone": str.casefold,
+    "are the same number": number_in_text,
+    "look the same, as their letters are composed or not": partial(unicodedata.normalize, "NFC"),
+}
 #: Share of rows that are left out as equal to others, above which a table of numbers may well have no copies.
 _MANY_EQUAL = 0.1
 
@@ -207,7 +215,7 @@ def warn_of_untrained(classes: Sequence[str], rows: Sequence[int]) -> None:
 def _warn_of_classes(manifest: Manifest) -> None:
     """Tells of classes that cannot be learned, or may not be meant as they are."""
     warn_of_untrained(manifest.labels, manifest.class_rows["train"])
-    for what, form in (("differ in capitals alone", str.casefold), ("are the same number", number_in_text)):
+    for what, form in _ALIKE.items():
         if alike := [" and ".join(map(repr, labels)) for labels in _alike(manifest.labels, form) if len(labels) > 1]:
             print(f"warning: classes that {what}: {some_of(alike, most=10)}", flush=True)
     if 2 * len(manifest.labels) > manifest.records_kept:

@@ -272,6 +272,16 @@ def test_classes_that_differ_in_capitals_alone_are_warned_of(
     assert "warning: classes that differ in capitals alone: 'Yes' and 'yes'" in capsys.readouterr().out
 
 
+def test_classes_whose_letters_are_composed_or_not_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # As a Mac writes names of folders, and as everybody else does.
+    rows = [{"text": f"text {number}", "label": ("cafe\u0301", "caf\u00e9", "bar")[number % 3]} for number in range(90)]
+    prepare_data(settings_of(write_rows(tmp_path / "rows.jsonl", rows)), tmp_path / "out")
+    told = "classes that look the same, as their letters are composed or not: 'cafe\u0301' and 'caf\u00e9'"
+    assert f"warning: {told}" in capsys.readouterr().out
+
+
 def test_classes_of_two_files_that_are_the_same_number_are_warned_of(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
