@@ -273,14 +273,18 @@ def labels_for(directory: Path, wanted: Sequence[str]) -> list[str]:
         UserError: its config.json names none of them.
     """
     config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    remedy = (
+        "Name the classes in its config.json (id2label) as the dataset does, in the order in which they were learned; "
+        "a script gives its model id2label=dict(enumerate(labels)), with labels of dataset.json."
+    )
     if "id2label" not in config:
-        raise UserError(f"The config.json of {directory} does not name its classes (id2label).")
+        raise UserError(f"The config.json of {directory} does not name its classes (id2label).", remedy)
     labels = labels_of(config)
     if not set(labels) & set(wanted):
         raise UserError(
             f"The model in {directory} knows none of the classes of this dataset: it has {some_of(labels, most=5)}, "
             f"the dataset {some_of(wanted, most=5)}.",
-            "Name the classes in its config.json (id2label) as the dataset does.",
+            remedy,
         )
     return labels
 

@@ -395,8 +395,9 @@ def test_a_model_of_another_program_without_names_is_refused(
             {"format": "pt"},
         )
     (tmp_path / "theirs" / "config.json").write_text(json.dumps({**kept, **entries}))
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match=message) as refused:
         open_model(tmp_path / "theirs", animals)
+    assert "id2label=dict(enumerate(labels))" in refused.value.remedy
 
 
 def test_what_containers_of_hugging_face_answer_is_compared_with_the_evaluation(model: Path) -> None:
