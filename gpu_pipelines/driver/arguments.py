@@ -427,6 +427,8 @@ def _list_or_json(wanted: str, text: str, any_items: bool) -> Any:
             if any_items:
                 return json.loads(f"[{text}]")
         return [part.strip() for part in text.split(",") if part.strip()]
+    if wanted == "List" and not any_items:
+        return json.loads(text, parse_int=str, parse_float=str)  # as written, like in a file
     return json.loads(text)
 
 
