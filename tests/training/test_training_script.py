@@ -230,6 +230,16 @@ def test_code_comes_from_a_folder_or_an_archive(tmp_path: Path, script: str, pla
     assert (tmp_path / "out" / "mine").exists()
 
 
+@pytest.mark.parametrize(("script", "folder"), [("-m trainer.task", "trainer-0.1"), ("trainer/task.py", "trainer")])
+def test_an_archive_may_have_all_in_one_folder(tmp_path: Path, script: str, folder: str) -> None:
+    # As an sdist has it, and what tar makes of a folder.
+    task = "import os\nfrom trainer.names import NAME\nopen(os.environ['AIP_CHECKPOINT_DIR'] + NAME, 'w')\n"
+    files = {"trainer/__init__.py": "", "trainer/names.py": "NAME = 'mine'\n", "trainer/task.py": task, "setup.py": ""}
+    archive(tmp_path / "code.tar.gz", **{f"{folder}/{name}": text for name, text in files.items()})
+    run(tmp_path, "", script=script, code=str(tmp_path / "code.tar.gz"))
+    assert (tmp_path / "out" / "mine").exists()
+
+
 def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path) -> None:
     archive(tmp_path / "code.tar.gz", **{"../escaped.py": "x = 1\n"})
     with pytest.raises(UserError, match="cannot be unpacked"):

@@ -25,7 +25,7 @@ def fetch(settings: ScriptSettings, folder: Path) -> tuple[list[str], Path | Non
     Raises:
         UserError: something is not there or cannot be read.
     """
-    root = _code(settings.code, folder) if settings.code else None
+    root = _code(settings, folder) if settings.code else None
     if settings.module:
         return ["-m", settings.module], root
     script = settings.script.strip()
@@ -40,7 +40,8 @@ def fetch(settings: ScriptSettings, folder: Path) -> tuple[list[str], Path | Non
     return [str(file)], root
 
 
-def _code(code: str, folder: Path) -> Path:
+def _code(settings: ScriptSettings, folder: Path) -> Path:
+    code = settings.code
     path = _downloaded(code, folder) if "://" in code else Path(code).expanduser().resolve()
     if path.is_dir():
         return path
@@ -56,7 +57,17 @@ def _code(code: str, folder: Path) -> Path:
             archive.extractall(unpacked, filter="data")
     except (tarfile.TarError, OSError, EOFError) as error:
         raise UserError(f"The archive {code} cannot be unpacked: {error}.") from None
-    return unpacked
+    return _root(settings, unpacked)
+
+
+def _root(settings: ScriptSettings, unpacked: Path) -> Path:
+    """Where the script is looked for in an archive: an sdist, or a folder that was packed, has all in one folder."""
+    path = settings.module.replace(".", "/")
+    names = [f"{path}.py", f"{path}/__main__.py"] if path else [settings.script.strip()]
+    if any((unpacked / name).is_file() for name in names):
+        return unpacked
+    folders = [entry for entry in unpacked.iterdir() if entry.is_dir()]
+    return folders[0] if len(folders) == 1 and any((folders[0] / name).is_file() for name in names) else unpacked
 
 
 def _downloaded(uri: str, folder: Path) -> Path:
