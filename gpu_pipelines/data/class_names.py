@@ -3,15 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import ANOTHER_ENCODING, Problem
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import whole
 
 #: What is learned of a row of a table, as text, or why it says nothing.
 LabelOf = Callable[[dict[str, Any], PrepareSettings], str | Problem]
+
+
+class ClassNumbers(dict[str, int]):
+    """The number of each class, by its name.
+
+    Args:
+        names: the classes that were found when the source was read the first time, in order.
+        first: number of the first one.
+    """
+
+    def __init__(self, names: Iterable[str], first: int = 0) -> None:
+        super().__init__((name, number) for number, name in enumerate(names, start=first))
+
+    def __missing__(self, name: str) -> int:
+        raise UserError(
+            f"The source has changed while it was read: {name[:200]!r} was not there the first time.",
+            "Prepare it again when nothing writes to it any more.",
+        )
 
 
 def class_in(value: Any, settings: PrepareSettings) -> str | Problem:

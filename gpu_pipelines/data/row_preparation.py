@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Feature
-from gpu_pipelines.data.class_names import class_of_row
+from gpu_pipelines.data.class_names import ClassNumbers, class_of_row
 from gpu_pipelines.data.preparation import Preparation, Survey
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
@@ -129,7 +129,7 @@ class RowPreparation(Preparation[Survey]):
         return self.features(), self.preprocessing()
 
     def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
-        index = {label: number for number, label in enumerate(plan["labels"])}
+        index = ClassNumbers(plan["labels"])
         progress = Progress("preparing", writing.units.meter)
         for group in writing.units.groups():
             made = [_made(record, index, self.settings.split_seed) for record in group.items]

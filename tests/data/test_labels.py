@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from conftest import write_photos
 from preparing import prepare_alone
 
 from gpu_pipelines.artifacts.dataset import LABEL_CONFLICTS, Manifest
+from gpu_pipelines.data import prepare
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import MISSING_LABELS, PrepareSettings
@@ -251,6 +253,32 @@ def test_a_date_after_the_year_9999_rejects_its_row_alone(tmp_path: Path, name: 
     assert manifest.labels == ["1970-01-01", "1970-01-02"]
     assert (manifest.rows_read, manifest.rejected) == (80, {"malformed row": 1})
     assert f"{name}:6" in (tmp_path / "out/rejected.jsonl").read_text()
+
+
+@pytest.mark.parametrize(
+    ("task", "of"),
+    [
+        ("text_classification", lambda name, number: {"text": f"text {number}", "label": name}),
+        ("multi_label_classification", lambda name, number: {"text": f"text {number}", "label": [name, "x"]}),
+        ("token_classification", lambda name, number: {"tokens": ["of", f"{number}"], "ner_tags": ["O", f"B-{name}"]}),
+    ],
+)
+def test_a_class_that_comes_while_the_source_is_read_is_told(
+    task: str, of: Callable[[str, int], dict[str, Any]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [of("ab"[number % 2], number) for number in range(60)]
+    source = write_rows(tmp_path / "rows.jsonl", rows)
+    planned = prepare._planned
+
+    def then_another_row(*given: Any) -> Any:
+        plan = planned(*given)
+        write_rows(source, [*rows, of("new", 60)])
+        return plan
+
+    monkeypatch.setattr(prepare, "_planned", then_another_row)
+    columns = {"text_column": "tokens", "label_column": "ner_tags"} if task == "token_classification" else {}
+    with pytest.raises(UserError, match=r"has changed while it was read: '(B-)?new' was not there the first time"):
+        prepare_data(settings_of(source, task=task, **columns), tmp_path / "out")
 
 
 def test_classes_that_are_no_classes_are_warned_of_in_two_lines(

@@ -14,6 +14,7 @@ import numpy as np
 from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.artifacts.image_features import ImageGeometry, UnreadableImageError, decode, smaller_file
 from gpu_pipelines.artifacts.remote_files import is_remote
+from gpu_pipelines.data.class_names import ClassNumbers
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.images.survey import Survey
 from gpu_pipelines.data.preparation import Preparation
@@ -109,7 +110,7 @@ class ImagePreparation(Preparation[Survey]):
 
     def target_of(self, plan: Mapping[str, Any]) -> Callable[[Record], dict[str, Any]]:
         """What tells the values of these features for a record."""
-        index = {label: number for number, label in enumerate(plan["labels"])}
+        index = ClassNumbers(plan["labels"])
         return lambda record: {"label": index[record.label]}
 
     def preprocessing(self, geometry: ImageGeometry) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import CLASSES, Feature
+from gpu_pipelines.data.class_names import ClassNumbers
 from gpu_pipelines.data.images.prepare import ImagePreparation
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.preparation import Preparation, Survey
@@ -129,7 +130,7 @@ def _feature(plan: Mapping[str, Any]) -> dict[str, Feature]:
 
 
 def _marks(plan: Mapping[str, Any]) -> Callable[[str], np.ndarray]:
-    index = {name: number for number, name in enumerate(plan[CLASSES])}
+    index = ClassNumbers(plan[CLASSES])
 
     def marked(label: str) -> np.ndarray:
         found = np.zeros(len(index), dtype=np.uint8)

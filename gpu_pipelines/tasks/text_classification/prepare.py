@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Feature
+from gpu_pipelines.data.class_names import ClassNumbers
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
@@ -22,5 +23,5 @@ class LabelledTexts(TextPreparation):
         return {**self.token_features(length), "label": Feature("int32")}
 
     def target_of(self, plan: Mapping[str, Any]) -> Callable[[TextRecord], int]:
-        index = {label: number for number, label in enumerate(plan["labels"])}
+        index = ClassNumbers(plan["labels"])
         return lambda record: index[record.label]

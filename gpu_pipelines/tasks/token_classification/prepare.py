@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Feature
-from gpu_pipelines.data.class_names import encoding_problem
+from gpu_pipelines.data.class_names import ClassNumbers, encoding_problem
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
@@ -99,7 +99,7 @@ class TaggedTexts(TextPreparation):
         return {"sequence_length": plan["length"], "tags": plan["tags"]}
 
     def target_of(self, plan: Mapping[str, Any]) -> Callable[[TextRecord], list[int]]:
-        index = {tag: number for number, tag in enumerate(plan["tags"], start=1)}
+        index = ClassNumbers(plan["tags"], first=1)
         return lambda record: [index[tag] for tag in record.label.split(" ")]
 
 
