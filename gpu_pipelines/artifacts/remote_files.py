@@ -140,7 +140,9 @@ def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:
                 found = files.glob(path, detail=True)
             else:
                 info = files.info(path.rstrip("/"))
-                found = {info["name"]: info} if info["type"] == "file" else files.find(path.rstrip("/"), detail=True)
+                # What marks a folder, for programs that show some, need not be empty, and is then called a file.
+                is_file = info["type"] == "file" and not info["name"].endswith("/")
+                found = {info["name"]: info} if is_file else files.find(path.rstrip("/"), detail=True)
         except FileNotFoundError:
             return {}
     return {
@@ -162,7 +164,9 @@ def folders_in(uri: str) -> list[str]:
             found = files.ls(path.rstrip("/"), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-    names = [info["name"].rstrip("/").rpartition("/")[2] for info in found if info["type"] == "directory"]
+    # What marks the folder itself is listed among those in it.
+    places = [info["name"].rstrip("/") for info in found if info["type"] == "directory"]
+    names = [place.rpartition("/")[2] for place in places if place != path.strip("/")]
     return [name for name in names if not name.startswith(".")]
 
 

@@ -18,7 +18,7 @@ import pytest
 from conftest import write_photos
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, folders_in
 from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
@@ -213,6 +213,19 @@ def test_images_of_a_bucket_are_those_of_the_folder(tmp_path: Path, bucket: str)
         assert [(r.source, r.label) for r in images(f"{root}/*/*.png")] == wanted
         assert [(r.source, r.label) for r in images(f"{root}/red/*1.png")] == [("001.png", "red")]
     assert not images(f"{bucket}/photos")[0].source.startswith("gs://")
+
+
+@pytest.mark.parametrize("marker", [b"", b"placeholder"])
+def test_what_marks_a_folder_of_a_bucket_is_no_file(marker: bytes, tmp_path: Path, bucket: str) -> None:
+    # As the console of Cloud Storage makes folders, and other programs, not all of them without content.
+    folder = f"marked-{len(marker)}"
+    upload(write_photos(tmp_path / "photos", per_class=4), f"{bucket}/{folder}")
+    files = RemoteFolder(f"{bucket}/{folder}")
+    for name in ("", "blue/", "empty/"):
+        files.write(name, marker)
+    assert {"", "blue/", "empty/"} < set(files.names())
+    assert [record.label for record in images(f"{bucket}/{folder}")] == ["blue"] * 4 + ["red"] * 4
+    assert folders_in(f"{bucket}/{folder}") == ["blue", "empty", "red"]
 
 
 def test_a_table_names_images_beside_itself_or_in_a_bucket(tmp_path: Path, bucket: str) -> None:
