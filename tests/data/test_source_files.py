@@ -228,6 +228,21 @@ def test_what_marks_a_folder_of_a_bucket_is_no_file(marker: bytes, tmp_path: Pat
     assert folders_in(f"{bucket}/{folder}") == ["blue", "empty", "red"]
 
 
+def test_a_file_that_has_gone_since_it_was_listed_is_named(tmp_path: Path, bucket: str) -> None:
+    (tmp_path / "gone").mkdir()
+    (tmp_path / "gone/rows.jsonl").write_text(json.dumps({"text": "x", "label": "y"}))
+    place = upload(tmp_path / "gone", f"{bucket}/gone")
+    for root in (f"{tmp_path}/gone", place):
+        settings = settings_of(root)
+        found = find_files(settings)
+        if root == place:
+            RemoteFolder(root).delete(["rows.jsonl"])
+        else:
+            (tmp_path / "gone/rows.jsonl").unlink()
+        with pytest.raises(UserError, match=r"^The file rows.jsonl cannot be read: No such file or directory\.$"):
+            list(labelled_texts(found, settings, Meter(found)))
+
+
 def test_a_table_names_images_beside_itself_or_in_a_bucket(tmp_path: Path, bucket: str) -> None:
     photos = write_photos(tmp_path / "photos", per_class=1)
     uri = upload(photos, f"{bucket}/named")

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import io
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, BinaryIO, NamedTuple, cast
@@ -93,8 +95,10 @@ def as_damaged(file: SourceFile, format_name: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno is not None or isinstance(error, FileNotFoundError):
-            raise UserError(f"The file {file.name} cannot be read: {error.strerror or error}.") from None
+        # A client of object storage says no more than the place.
+        reason = os.strerror(errno.ENOENT) if isinstance(error, FileNotFoundError) else error.strerror
+        if reason:
+            raise UserError(f"The file {file.name} cannot be read: {reason}.") from None
         # Arrow raises it without a number for damaged content.
         raise _damaged(file, format_name, error) from None
     except UnicodeDecodeError as error:
