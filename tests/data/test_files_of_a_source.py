@@ -121,7 +121,11 @@ def test_what_lies_beside_class_folders_is_counted(tmp_path: Path) -> None:
     (photos / "red/more").symlink_to(photos / "blue")
     manifest = prepare_data(PrepareSettings(source=str(photos), val_fraction=0.3, test_fraction=0.3), tmp_path / "out")
     assert manifest.files_passed_over == {
-        "beside the class folders": {"files": 2, "examples": ["labels.csv", "loose.png"]},
+        "beside the class folders": {"files": 1, "examples": ["loose.png"]},
+        "table beside the class folders, whose names are the classes; if the table has these, give it as source": {
+            "files": 1,
+            "examples": ["labels.csv"],
+        },
         "folder without files": {"files": 1, "examples": ["green/"]},
         "link that leads nowhere": {"files": 1, "examples": ["red/gone.png"]},
         "linked folder below the first level": {"files": 1, "examples": ["red/more/"]},

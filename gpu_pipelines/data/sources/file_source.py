@@ -13,7 +13,7 @@ from gpu_pipelines.artifacts.remote_files import folders_in, is_remote, listed, 
 from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_kinds import kinds_of
-from gpu_pipelines.data.sources.files import Dialect, has_no_suffix
+from gpu_pipelines.data.sources.files import Dialect, format_of, has_no_suffix
 from gpu_pipelines.data.sources.listing import (
     Listing,
     class_folders,
@@ -31,6 +31,7 @@ from gpu_pipelines.tasks.tasks import task_named
 READ_ANYWHERE = ("gs://", "hf://")
 #: Why a file of a folder is not read.
 BESIDE_CLASSES = "beside the class folders"
+TABLE_BESIDE = f"table {BESIDE_CLASSES}, whose names are the classes; if the table has these, give it as source"
 UNKNOWN = "neither its name nor its content tells a format that is read"
 
 
@@ -226,7 +227,9 @@ def _images_by_class(settings: PrepareSettings, listing: Listing) -> SourceFiles
     source = settings.source
     files = {name: size for name, size in listing.files.items() if "/" in name}
     if files:
-        beside = {name: BESIDE_CLASSES for name in listing.files if "/" not in name}
+        loose = (name for name in listing.files if "/" not in name)
+        # As datasets has images: metadata.csv, and beside it folders, which need not be classes.
+        beside = {name: TABLE_BESIDE if format_of(name) in TABLES else BESIDE_CLASSES for name in loose}
         return _source(settings, listing, "images", files, beside)
     if _has_sub_folders(listing):
         raise UserError(f"The sub-folders of {source} hold no files.", "Put the images of each class into them.")
