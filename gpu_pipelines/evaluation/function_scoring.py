@@ -24,9 +24,10 @@ from gpu_pipelines.evaluation.user_function import UserFunction, load_function
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.registry.directory import VERSION
 
-#: Folders and files that are checkpoints, as most training programs name them; the number gives their order.
-CHECKPOINT_NAME = re.compile(r"(step|checkpoint|epoch)-(?P<number>[0-9]{1,15})(?![0-9]).*")
-CHECKPOINT_PATTERNS = ("step-*", "checkpoint-*", "epoch-*")
+#: Folders and files that are checkpoints, as most training programs name them; the number gives their order. Accelerate
+#: writes checkpoint_0, and Lightning epoch=0-step=20.ckpt, of which the step tells more.
+CHECKPOINT_NAME = re.compile(r"(epoch=[0-9]+-)?(step|checkpoint|epoch)[-_=](?P<number>[0-9]{1,15})(?![0-9]).*")
+CHECKPOINT_PATTERNS = ("step[-_=]*", "checkpoint[-_=]*", "epoch[-_=]*")
 #: What is written beside the files of a model, so that it cannot be among them.
 WRITTEN_BESIDE = (EVALUATION, MODEL_CARD, VERSION)
 

@@ -193,6 +193,25 @@ def test_what_cannot_be_imported_is_told_with_its_place(folder: Path) -> None:
     assert "There is no file" in refused(folder)
 
 
+@pytest.mark.parametrize(
+    "names",
+    [
+        ["epoch=0-step=6.ckpt", "epoch=0-step=12.ckpt", "epoch=1-step=18-val_loss=0.31.ckpt"],
+        ["epoch=2.ckpt", "epoch=10.ckpt"],
+        ["checkpoint_2", "checkpoint_10"],
+    ],
+)
+def test_checkpoints_have_the_names_that_lightning_and_accelerate_give_them(names: list[str], folder: Path) -> None:
+    own = folder / "own"
+    own.mkdir()
+    for name in [*names, "last.ckpt"]:
+        (own / name).write_text("50")
+    settings = settings_in(folder, scoring_function=f"{folder}/scoring.py:score")
+    evaluation = evaluate_checkpoints(settings, folder / "data", own, folder / "best")
+    assert [scored["name"] for scored in evaluation.checkpoints] == names, "in the order of the training"
+    assert (folder / "best" / evaluation.best).read_text() == "50"
+
+
 def test_what_is_no_checkpoint_is_passed_over_or_refused(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:
     (folder / "checkpoints/checkpoint-last").mkdir()
     (folder / "checkpoints/notes.txt").write_text("")
