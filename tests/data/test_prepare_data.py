@@ -190,6 +190,18 @@ def test_preparing_twice_gives_the_same_dataset(photos: Path, tmp_path: Path) ->
     assert one == two
 
 
+def test_blank_lines_above_the_header_of_csv_are_passed_over(tmp_path: Path) -> None:
+    rows = "".join(f"row {number},{'ab'[number % 2]}\n" for number in range(60))
+    (tmp_path / "rows.csv").write_text(f"\n  \r\ntext,label\n{rows},a\n")
+    settings = PrepareSettings(source=str(tmp_path / "rows.csv"), task="text_classification", vocabulary_size=300)
+    manifest = prepare_data(settings, tmp_path / "out")
+    assert (manifest.rows_read, manifest.labels) == (61, ["a", "b"])
+    assert '"rows.csv:64"' in (tmp_path / "out/rejected.jsonl").read_text()
+    (tmp_path / "rows.csv").write_text("\n\n")
+    with pytest.raises(UserError, match="has no column 'text' and no column 'label'; it has none at all"):
+        prepare_data(settings, tmp_path / "none")
+
+
 @pytest.mark.parametrize("change", ["broken file added", "folder moved", "file beside the classes"])
 def test_the_fingerprint_stays_when_the_usable_rows_do(own_photos: Path, tmp_path: Path, change: str) -> None:
     one = prepare(own_photos, tmp_path / "one")

@@ -7,7 +7,7 @@ import io
 import json
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import chain, islice
+from itertools import chain, islice, takewhile
 from typing import Any, BinaryIO
 
 from gpu_pipelines.data.class_names import class_names, named
@@ -131,9 +131,13 @@ def _csv_reader(
             yield taken[-1]
 
     every = lines()
-    first = list(islice(every, 1))
-    delimiter = _delimiter(first[0] if first else "", file, choices)
-    return csv.DictReader(chain(first, every), restkey=_EXTRA, delimiter=delimiter)
+    blank = list(takewhile(lambda line: not line.strip(), every))
+    header = taken[-1] if len(taken) > len(blank) else ""
+    delimiter = _delimiter(header, file, choices)
+    reader = csv.DictReader(chain(blank, [header], every), restkey=_EXTRA, delimiter=delimiter)
+    for _ in blank:
+        next(reader.reader)
+    return reader
 
 
 def _delimiter(header: str, file: SourceFile, choices: Sequence[Sequence[str]]) -> str:
