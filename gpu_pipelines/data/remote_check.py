@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.artifacts.remote_files import NoSuchStorageError
@@ -47,29 +49,37 @@ def look_at_sources(settings: PrepareSettings, seconds: float = SECONDS) -> Look
     """
     look = Look()
     for each in settings.by_source():
-        if source_of(each.source).is_seen_from_afar(each.source):
-            look.add(_looked_at(each, seconds))
+        source = source_of(each.source)
+        if source.is_seen_from_afar(each.source):
+            look.add(looked_at(each.source, partial(source.require_readable, each), seconds))
     return look
 
 
-def _looked_at(settings: PrepareSettings, seconds: float) -> Look:
-    # Clients of storages try again for minutes. A thread that is waiting for one must not keep the command.
-    look = Look(unseen=[f"{settings.source} could not be looked at within {seconds:g} s."])
+def looked_at(what: str, require: Callable[[], object], seconds: float = SECONDS) -> Look:
+    """Looks at something in a service, which need not answer from here.
+
+    Args:
+        what: it is called.
+        require: raises `UserError` where something is wrong with it.
+        seconds: that the look may take.
+    """
+    # Clients of services try again for minutes. A thread that is waiting for one must not keep the command.
+    look = Look(unseen=[f"{what} could not be looked at within {seconds:g} s."])
     finished = Look()
-    thread = threading.Thread(target=_look, args=(settings, finished), daemon=True)
+    thread = threading.Thread(target=_look, args=(what, require, finished), daemon=True)
     thread.start()
     thread.join(seconds)
     return look if thread.is_alive() else finished
 
 
-def _look(settings: PrepareSettings, look: Look) -> None:
+def _look(what: str, require: Callable[[], object], look: Look) -> None:
     try:
-        source_of(settings.source).require_readable(settings)
+        require()
     except (AccessDeniedError, NoSuchStorageError, UnavailableError) as error:
         look.unseen.append(error.in_one_line)
     except UserError as error:
         look.problems.append(error.in_one_line)
     except ImportError as error:  # Whoever only compiles and sends pipelines need not have what reads data.
-        look.unseen.append(f"{settings.source} cannot be read here: the package {error.name} is not installed.")
+        look.unseen.append(f"{what} cannot be read here: the package {error.name} is not installed.")
     except Exception as error:  # Credentials and networks of several packages: the first step meets them or does not.
-        look.unseen.append(f"{settings.source} cannot be read from here: {type(error).__name__}: {str(error)[:200]}.")
+        look.unseen.append(f"{what} cannot be read from here: {type(error).__name__}: {str(error)[:200]}.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.driver.arguments import compiled_in, steps_of
@@ -12,37 +13,49 @@ from gpu_pipelines.errors import UserError
 if TYPE_CHECKING:
     from gpu_pipelines.data.remote_check import Look
     from gpu_pipelines.data.settings import PrepareSettings
+    from gpu_pipelines.prediction.settings import PredictSettings
+    from gpu_pipelines.project_settings import ProjectSettings
+    from gpu_pipelines.registry import RegisteredVersion
     from gpu_pipelines.targets.messages import Compiled, Values
 
+#: Bytes of a file of a model, at most, that is fetched to learn what the model reads: tokenizers, but no weights.
+_LARGEST_DOCUMENT = 32 << 20
 
-def require_usable_data(compiled: Compiled, values: Values) -> None:
+
+def require_usable_data(compiled: Compiled, values: Values, settings: ProjectSettings) -> None:
     """Refuses data in object storage that the first step of a run would refuse; says what cannot be seen from here.
+
+    Of a prediction, the model is looked at before the data.
 
     Args:
         compiled: the pipeline; of anybody's, what its preparations read that is there before the run.
         values: its parameters.
+        settings: project and region of the run, whose registry `vertex://` is.
 
     Raises:
         UserError: lists what is wrong with the data.
     """
-    look = _look(compiled, values)
+    look = _look(compiled, values, settings)
     if look.problems:
         raise UserError.of_all(look.problems)
 
 
-def warn_of_data(compiled: Compiled, values: Values) -> None:
+def warn_of_data(compiled: Compiled, values: Values, settings: ProjectSettings) -> None:
     """As `require_usable_data`, for runs that come later: the data may be there by then."""
-    look = _look(compiled, values)
+    look = _look(compiled, values, settings)
     for problem in look.problems:
         print(f"warning: with the data as it is now, each run will fail: {problem}", file=sys.stderr)
 
 
-def _look(compiled: Compiled, values: Values) -> Look:
+def _look(compiled: Compiled, values: Values, settings: ProjectSettings) -> Look:
+    from gpu_pipelines.dag import PREDICTION
     from gpu_pipelines.data.remote_check import Look, look_at_sources
 
     look = Look()
-    for settings in _data_of(compiled, values):
-        look.add(look_at_sources(settings))
+    if compiled.name.replace("-", "_") == PREDICTION:
+        look.add(_look_at_prediction(compiled, values, settings))
+    for each in _data_of(compiled, values):
+        look.add(look_at_sources(each))
     for line in look.unseen:
         print(f"note: {line} The step that reads it checks it.", file=sys.stderr)
     return look
@@ -60,3 +73,36 @@ def _data_of(compiled: Compiled, values: Values) -> Iterator[PrepareSettings]:
         yield from sources_of(steps_of(compiled), values.arguments)
     elif name != PREDICTION:
         yield fields_from(PrepareSettings, {**compiled_in(compiled.spec), **values.arguments})
+
+
+def _look_at_prediction(compiled: Compiled, values: Values, project: ProjectSettings) -> Look:
+    """Looks at the version in Vertex AI's registry; once that is found, at the source as the model reads it.
+
+    Other registries may be seen from the run alone: a directory on a volume of its cluster, a server of MLflow there.
+    """
+    from gpu_pipelines.component_interface.step import fields_from
+    from gpu_pipelines.data.remote_check import Look, looked_at
+    from gpu_pipelines.data.sources.sources import source_of
+    from gpu_pipelines.prediction.model import registered_version
+    from gpu_pipelines.prediction.settings import PredictSettings
+    from gpu_pipelines.registry import VERTEX
+
+    settings = fields_from(PredictSettings, {**compiled_in(compiled.spec), **values.arguments})
+    if settings.registry == VERTEX and project.project and project.region:
+        settings = replace(settings, registry=f"{VERTEX}{project.project}/{project.region}")
+    if not settings.registry.startswith(VERTEX) or settings.registry == VERTEX:
+        return Look()
+    found: list[RegisteredVersion] = []
+    wanted = (settings.registry, settings.model_name, settings.model_version)
+    look = looked_at(f"the registry {settings.registry}", lambda: found.append(registered_version(*wanted)))
+    if found and source_of(settings.source).is_seen_from_afar(settings.source):
+        look.add(looked_at(settings.source, lambda: _require_predictable(settings, found[0].place)))
+    return look
+
+
+def _require_predictable(settings: PredictSettings, place: str) -> None:
+    from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder
+    from gpu_pipelines.prediction.predict import require_usable
+
+    sizes = RemoteFolder(place).sizes()
+    require_usable(settings, fetched_folder(place, without=lambda name: sizes[name] > _LARGEST_DOCUMENT))

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.digests import digest_of_program
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.data.settings import limit_of
 from gpu_pipelines.data.sources.bigquery.load import load_table, require_dataset
 from gpu_pipelines.data.sources.files_read import FilesOfSources
@@ -47,7 +48,7 @@ from gpu_pipelines.prediction.source_rows import MOST_ROWS, Piece, RowSource
 from gpu_pipelines.prediction.worker import Check, Predicted, Work, worker_for
 from gpu_pipelines.prediction.written import Form
 from gpu_pipelines.serving.served_models import task_of
-from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.tasks import task_named, task_problems
 
 #: Rows of a piece where each takes long: texts that are written.
 _MOST_TEXTS = 256
@@ -102,6 +103,23 @@ def predict_batch(
     return found
 
 
+def require_usable(settings: PredictSettings, directory: Path) -> None:
+    """Checks that a model can predict a source, as far as that is known before its rows are read.
+
+    Args:
+        settings: checked.
+        directory: the exported model; its weights are not needed. One for a task that is not known on this machine is
+            not checked: it may be where the prediction runs.
+
+    Raises:
+        UserError: the source cannot be found, lacks a column, or the model does not take a parameter.
+    """
+    if (directory / EVALUATION).is_file() and task_problems(Evaluation.load(directory).task):
+        return
+    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-source-") as scratch:
+        _Prediction(settings, Model(directory, "", ""), "", 0).source(Path(scratch) / "source")
+
+
 def _key(settings: PredictSettings, model: Model, fingerprint: str) -> str:
     """What the pieces depend on; files that differ in how many rows they have are made of the same."""
     left_out = {*NOT_SHAPING, "rows_per_file"}
@@ -137,6 +155,10 @@ class _Prediction:
                 raise UserError(f"{name} is given, but a model for {self._task} takes none.", "Leave it out.")
         return given
 
+    def source(self, scratch: Path) -> RowSource:
+        """Finds the source, as the model reads it; arguments and errors as those of `RowSource`."""
+        return RowSource(self._settings.rows(self._task), self._inputs, self._settings.key_column, scratch)
+
     def all_pieces(self, work: UnfinishedWork, workers: Workers, check: Callable[[], None]) -> Joined:
         """Predicts the pieces that are not done yet.
 
@@ -147,8 +169,7 @@ class _Prediction:
         """
         print(f"predicting {self._settings.source} with {self._model.title} ({self._task})", flush=True)
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-source-") as scratch:
-            rows = self._settings.rows(self._task)
-            source = RowSource(rows, self._inputs, self._settings.key_column, Path(scratch) / "source")
+            source = self.source(Path(scratch) / "source")
             FilesOfSources(source.files, None).say()
             meter = Meter(source.files)
             left = _Left(work, source.pieces(meter, self._piece_rows), check)

@@ -15,6 +15,7 @@ from gpu_pipelines.data.remote_check import look_at_sources
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.driver.data_check import require_usable_data, warn_of_data
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.messages import Compiled, Values
 
 PIPELINE = Compiled("train-evaluate-upload", spec={"pipelineInfo": {"name": "train-evaluate-upload"}, "root": {}})
@@ -67,13 +68,13 @@ def test_data_that_the_first_step_would_refuse_is_refused_before(
     columns = {name: arguments.pop(name) for name in ("text_column", "label_column") if name in arguments}
     asked = (PIPELINE, Values({**arguments, **columns}, {**arguments, "advanced": columns}))
     if not said:
-        require_usable_data(*asked)
+        require_usable_data(*asked, ProjectSettings())
         assert said_to_the_reader(capsys) == []
         return
     with pytest.raises(UserError) as refused:
-        require_usable_data(*asked)
+        require_usable_data(*asked, ProjectSettings())
     assert said in refused.value.problem
-    warn_of_data(*asked)
+    warn_of_data(*asked, ProjectSettings())
     (told,) = said_to_the_reader(capsys)
     assert told.startswith("warning: with the data as it is now, each run will fail: ")
     assert said in told
@@ -89,15 +90,15 @@ def test_a_storage_that_does_not_answer_keeps_nobody() -> None:
 def test_what_cannot_be_read_from_here_is_left_to_the_first_step(
     bucket: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    require_usable_data(PIPELINE, Values({"source": "s4://bucket/photos"}, {}))
+    require_usable_data(PIPELINE, Values({"source": "s4://bucket/photos"}, {}), ProjectSettings())
     (told,) = said_to_the_reader(capsys)
     assert told.startswith("note: s4://bucket/photos cannot be read: ")
     assert told.endswith("The step that reads it checks it.")
     # As it is where only the command line is installed.
     monkeypatch.setitem(sys.modules, "gpu_pipelines.data.source_check", None)
-    require_usable_data(PIPELINE, Values({"source": f"{bucket}/photos"}, {}))
+    require_usable_data(PIPELINE, Values({"source": f"{bucket}/photos"}, {}), ProjectSettings())
     (told,) = said_to_the_reader(capsys)
     assert told.endswith("is not installed. The step that reads it checks it.")
     # Of a pipeline of somebody else's nothing is known.
-    require_usable_data(Compiled("mine"), Values({"source": f"{bucket}/nowhere"}, {}))
+    require_usable_data(Compiled("mine"), Values({"source": f"{bucket}/nowhere"}, {}), ProjectSettings())
     assert said_to_the_reader(capsys) == []

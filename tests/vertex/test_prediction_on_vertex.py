@@ -6,9 +6,13 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from vertex_commands import command
+import pytest
+from conftest import set_variables
+from vertex_commands import command, put_texts
 
 from gpu_pipelines.accelerators import plan
+from gpu_pipelines.registry import open_registry
+from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.vertex.machines import machines_of
 from gpu_pipelines.targets.vertex.target import VertexTarget
@@ -17,10 +21,24 @@ if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 PIPELINE = "batch_prediction"
+SENT = (PIPELINE, "--target", "vertex", "--accelerator", "l4:1")
 GIVEN = (
     *("-p", "source=gs://example-bucket/photos", "-p", "model_name=photos"),
     *("-p", "output=gs://example-bucket/predictions/{date}"),
 )
+
+
+def put_model(api: VertexApi, folder: Path) -> None:
+    """Makes photos, a classifier, champion of the registry, and gs://example-bucket/photos a source."""
+    model = folder / "exported"
+    model.mkdir()
+    architecture = {"architectures": ["ViTForImageClassification"], "id2label": {"0": "no", "1": "yes"}}
+    (model / "config.json").write_text(json.dumps(architecture))
+    (model / "model.safetensors").write_bytes(b"weights")
+    with pytest.MonkeyPatch.context() as patch:
+        set_variables(patch, api.environment())
+        open_registry("vertex://", "gs://example-bucket/runs").add("photos", model, {}, Promotion(True, None))
+    api.storage.put("photos/1.png", b"image")
 
 
 def test_the_step_is_a_custom_job_on_the_gpus_of_the_plan_and_is_never_taken_from_a_cache() -> None:
@@ -50,6 +68,7 @@ def test_it_is_uploaded_and_scheduled_by_its_name(vertex_api: VertexApi, tmp_pat
 def test_a_run_is_shown_before_it_is_sent_and_places_of_this_machine_are_refused(
     vertex_api: VertexApi, tmp_path: Path
 ) -> None:
+    put_model(vertex_api, tmp_path)
     request = ("run", PIPELINE, "--target", "vertex", "--accelerator", "l4:1")
     done = command(vertex_api, tmp_path, *request, *GIVEN, "-p", "rows_at_once=64", "--dry-run")
     assert done.status == 0, done.err
@@ -70,3 +89,52 @@ def test_a_run_is_shown_before_it_is_sent_and_places_of_this_machine_are_refused
     for place in ("", "bq://example-project.shop.scores", "/gcs/example-bucket/scores"):
         taken = command(vertex_api, tmp_path, *request, *GIVEN, "-p", f"output={place}", "--dry-run")
         assert taken.status == 0, taken.err
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (("model_name=potos",), "There is no model 'potos' in projects/example-project/locations/us-central1. Did you"),
+        (("model_version=best",), "has no version or alias 'best'"),
+        (
+            ("registry=vertex://example-project/europe-west4",),
+            "There is no model 'photos' in projects/example-project/",
+        ),
+        (("source=gs://example-bucket/none.jsonl",), "gs://example-bucket/none.jsonl does not exist"),
+        (("source=gs://example-bucket/texts",), "has no column 'image'; it has text, label."),
+        (("source=gs://example-bucket/photos", "key_column=id"), "is images, which has no columns"),
+        (("max_new_tokens=5",), "a model for image_classification takes none"),
+    ],
+)
+def test_a_model_and_a_source_that_do_not_go_together_are_refused_before_a_machine_is_paid(
+    vertex_api: VertexApi, tmp_path: Path, given: tuple[str, ...], message: str
+) -> None:
+    put_model(vertex_api, tmp_path)
+    put_texts(vertex_api)
+    asked = [part for value in given for part in ("-p", value)]
+    done = command(vertex_api, tmp_path, "run", *SENT, *GIVEN, *asked)
+    assert (done.status, done.out) == (2, ""), done.err
+    assert message in done.err
+    assert not vertex_api.state.pipeline_jobs.jobs
+    assert command(vertex_api, tmp_path, "upload", PIPELINE, "--accelerator", "l4:1").status == 0
+    nightly = ("--cron", "0 3 * * *", "--name", "scores")
+    later = command(vertex_api, tmp_path, "schedule", "create", PIPELINE, *nightly, *GIVEN, *asked)
+    assert later.status == 0, later.err
+    assert "warning: with the data as it is now, each run will fail: " in later.err
+    assert message in later.err
+
+
+def test_the_registry_is_that_of_the_run(vertex_api: VertexApi, tmp_path: Path) -> None:
+    put_model(vertex_api, tmp_path)
+    elsewhere = command(vertex_api, tmp_path, "run", *SENT, *GIVEN, "--region", "europe-west4", "--dry-run")
+    assert "There is no model 'photos' in projects/example-project/locations/europe-west4" in elsewhere.err
+    here = command(vertex_api, tmp_path, "run", *SENT, *GIVEN, "--region", "us-central1", "--dry-run")
+    assert here.status == 0, here.err
+
+
+def test_a_model_that_cannot_be_seen_from_here_is_left_to_the_step(vertex_api: VertexApi, tmp_path: Path) -> None:
+    vertex_api.fail_next("GET .*/models(\\?|$)", 403, message="Permission 'models.list' denied.")
+    done = command(vertex_api, tmp_path, "run", *SENT, *GIVEN, "--dry-run")
+    assert done.status == 0, done.err
+    assert "note: " in done.err
+    assert "The step that reads it checks it." in done.err
