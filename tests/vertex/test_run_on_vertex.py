@@ -554,6 +554,7 @@ def test_lines_of_a_custom_job_are_shown_while_it_runs(vertex_api: VertexApi, tm
         state.end(name, "SUCCEEDED")
 
     given = ("--target", "vertex", "--accelerator", "l4:1", "--follow", "--interval", "0.1")
+    vertex_api.fail_next("GET .*/customJobs(\\?|$)", 429, message="Quota exceeded: quota metrics exceed quota limits.")
     with a_run_that(vertex_api, train):
         done = command(vertex_api, tmp_path, "run", "train_evaluate_upload", *given)
     assert done.status == 0, done.err

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpu_pipelines.errors import ERROR_PREFIX, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, AccessDeniedError, UserError
 from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     job_service,
@@ -220,6 +220,8 @@ class _LaunchedJobs:
                     if custom_job.display_name in step_by_name:
                         found = self._jobs.setdefault(step_by_name[custom_job.display_name], [])
                         found += [custom_job.name] if custom_job.name not in found else []
-        except UserError:
+        except AccessDeniedError:
             # The lines of these steps come at their end then.
             self._may_look = False
+        except UserError:  # a service that does not answer, or is asked too often, answers at the next look
+            pass
