@@ -45,6 +45,7 @@ def test_a_schedule_is_made_of_the_version_that_a_tag_names(vertex_api: VertexAp
     assert made.start_time == datetime(2097, 12, 31, 23, tzinfo=timezone.utc)
     assert made.end_time == datetime(2099, 1, 1, 12, tzinfo=timezone.utc)
     assert (made.max_run_count, made.max_concurrent_run_count, made.allow_queueing) == (5, 2, True)
+    assert made.max_concurrent_active_run_count == 2, "the other one is of runs that are being started"
     job = made.create_pipeline_job_request.pipeline_job
     [version] = vertex_api.state.repositories.packages["us-central1/pipelines/sum"].versions
     assert job.template_uri == f"{vertex_api.url}/example-project/pipelines/sum/{version}"
@@ -53,6 +54,10 @@ def test_a_schedule_is_made_of_the_version_that_a_tag_names(vertex_api: VertexAp
     assert f"created   nightly ({made.name.rpartition('/')[2]})" in done.out
     assert "next runs 2098-01-01 03:00 CET (2098-01-01 02:00 UTC)" in done.out
     assert "runs      0 so far of at most 5, 2 at the same time; one that is due meanwhile waits" in done.out
+    # As one is that was made without the limit.
+    vertex_api.state.schedules.held[made.name].max_concurrent_active_run_count = 0
+    shown = command(vertex_api, tmp_path, "schedule", "describe", "nightly")
+    assert "runs      0 so far of at most 5, any number at the same time; one that" in shown.out
 
 
 def test_a_schedule_has_the_failure_policy_and_the_network_of_its_runs(vertex_api: VertexApi, tmp_path: Path) -> None:
@@ -67,7 +72,7 @@ def test_a_schedule_has_the_failure_policy_and_the_network_of_its_runs(vertex_ap
 def test_a_dry_run_prints_what_would_be_sent(vertex_api: VertexApi, tmp_path: Path) -> None:
     sent = json.loads(create(vertex_api, tmp_path, *DAILY, "--dry-run").out)
     assert sent["url"] == f"{vertex_api.url}/v1/projects/example-project/locations/us-central1/schedules"
-    assert sent["body"]["maxConcurrentRunCount"] == "1"
+    assert (sent["body"]["maxConcurrentRunCount"], sent["body"]["maxConcurrentActiveRunCount"]) == ("1", "1")
     assert not schedules(vertex_api)
 
 
@@ -134,11 +139,8 @@ def test_a_schedule_is_changed_and_keeps_the_rest(vertex_api: VertexApi, tmp_pat
     done = command(vertex_api, tmp_path, "schedule", "update", "nightly", *given)
     assert done.status == 0, done.err
     [changed] = schedules(vertex_api)
-    assert (changed.cron, changed.max_run_count, changed.max_concurrent_run_count) == (
-        "TZ=Europe/Paris 30 4 * * 1-5",
-        5,
-        3,
-    )
+    assert (changed.cron, changed.max_run_count) == ("TZ=Europe/Paris 30 4 * * 1-5", 5)
+    assert (changed.max_concurrent_run_count, changed.max_concurrent_active_run_count) == (3, 3)
     job = changed.create_pipeline_job_request.pipeline_job
     assert job.template_uri != before
     assert dict(job.runtime_config.parameter_values) == {"a": 2, "note": "new"}

@@ -54,13 +54,16 @@ class ScheduleRequest:
 
     def to_json(self, settings: ProjectSettings) -> dict[str, Any]:
         """The fields that are given, as the REST API's `Schedule` has them."""
+        together = None if self.max_concurrent is None else str(self.max_concurrent)
         fields = {
             "displayName": self.name,
             "cron": self.cron,
             "startTime": _timestamp(self.start),
             "endTime": _timestamp(self.end),
             "maxRunCount": None if self.max_runs is None else str(self.max_runs),
-            "maxConcurrentRunCount": None if self.max_concurrent is None else str(self.max_concurrent),
+            # This one, which a schedule has to have, limits how many are being started, not how many run.
+            "maxConcurrentRunCount": together,
+            "maxConcurrentActiveRunCount": together,
             "allowQueueing": self.queue,
             "createPipelineJobRequest": self.job and {"parent": location_of(settings), "pipelineJob": dict(self.job)},
         }

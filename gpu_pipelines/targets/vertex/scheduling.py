@@ -188,10 +188,9 @@ def _done(what: str, found: Mapping[str, Any]) -> Done:
 def _runs(found: Mapping[str, Any]) -> str:
     limit = f" of at most {found['maxRunCount']}" if "maxRunCount" in found else ""
     waits = "; one that is due meanwhile waits" if found.get("allowQueueing") else ""
-    return (
-        f"{found.get('startedRunCount', 0)} so far{limit}, "
-        f"{found.get('maxConcurrentRunCount', 1)} at the same time{waits}"
-    )
+    # One that was made without the limit starts runs whether others go on or not.
+    together = found.get("maxConcurrentActiveRunCount", "any number")
+    return f"{found.get('startedRunCount', 0)} so far{limit}, {together} at the same time{waits}"
 
 
 def _moment(text: str | None) -> datetime | None:
