@@ -11,7 +11,7 @@ from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.job_states import now
-from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
+from gpu_pipelines.emulator.pipeline_jobs import ENDED, PipelineJobs
 from gpu_pipelines.emulator.schedules import STATES, Schedules
 
 _LOOK_S = 0.1
@@ -61,7 +61,12 @@ class Clock:
             return
         if "next_run_time" not in schedule or shown < schedule.next_run_time:
             return
+        full = self._is_full(schedule)
+        if full and schedule.allow_queueing:  # it stays due
+            return
         self._schedules.plan(schedule)
+        if full:
+            return
         request = api.CreatePipelineJobRequest(schedule.create_pipeline_job_request)
         request.pipeline_job.schedule_name = schedule.name
         try:
@@ -74,3 +79,9 @@ class Clock:
             schedule.state = STATES.COMPLETED
             self._schedules.plan(schedule)
         self._schedules.keep(schedule)
+
+    def _is_full(self, schedule: Any) -> bool:
+        """Whether as many runs of a schedule go on as may."""
+        most = schedule.max_concurrent_active_run_count
+        runs = [job for job in list(self._jobs.held.values()) if job.schedule_name == schedule.name]
+        return bool(most) and sum(job.state not in ENDED for job in runs) >= most

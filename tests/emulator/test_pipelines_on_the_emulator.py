@@ -6,6 +6,8 @@ import json
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -198,6 +200,42 @@ def test_a_schedule_fires_as_often_as_it_may(tmp_path: Path, vertex_certificates
         time.sleep(0.5)
         assert [each.schedule_name for each in emulator.state.pipeline_jobs.jobs.values()] == [name, name]
         assert "next_run_time" not in emulator.state.schedules.one(name)
+
+
+@pytest.mark.parametrize("queue", [False, True])
+def test_a_schedule_waits_for_its_runs_or_leaves_out_what_is_due(
+    vertex_api: VertexApi, tmp_path: Path, queue: bool
+) -> None:
+    from google.cloud import aiplatform_v1 as api
+
+    from gpu_pipelines.emulator.clock import Clock
+
+    job = {"displayName": "p", "pipelineSpec": compiled(one, tmp_path)}
+    job["runtimeConfig"] = {"gcsOutputDirectory": "gs://example-bucket/r"}
+    document = {"displayName": "s", "cron": "* * * * *", "maxConcurrentRunCount": 1, "allowQueueing": queue}
+    document |= {"maxConcurrentActiveRunCount": 1, "createPipelineJobRequest": {"parent": PARENT, "pipelineJob": job}}
+    schedules, jobs = vertex_api.state.schedules, vertex_api.state.pipeline_jobs
+    clock = Clock(schedules, jobs, speed=600)
+    schedule = api.Schedule.from_json(json.dumps(document))
+    name = schedules.create(api.CreateScheduleRequest(parent=PARENT, schedule=schedule)).name
+
+    def wait(reached: Callable[[], bool]) -> None:
+        until = time.monotonic() + 20
+        while not reached():
+            assert time.monotonic() < until
+            time.sleep(0.02)
+
+    clock.start()
+    try:
+        wait(lambda: len(jobs.jobs) == 1)
+        due, began = schedules.one(name).next_run_time, clock.time()
+        wait(lambda: clock.time() > began + timedelta(minutes=4))
+        assert len(jobs.jobs) == 1, "the first goes on"
+        assert (schedules.one(name).next_run_time == due) is queue
+        jobs.end(next(iter(jobs.jobs)), "SUCCEEDED")
+        wait(lambda: len(jobs.jobs) == 2)
+    finally:
+        clock.close()
 
 
 TURNS = """
