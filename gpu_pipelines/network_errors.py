@@ -60,6 +60,20 @@ def untrusted_certificate(error: BaseException) -> str:
     return ""
 
 
+def no_token_was_given(error: BaseException) -> bool:
+    """Whether an error is that whoever gives tokens could not be reached or could not answer: a metadata server, say.
+
+    Nothing is known of the credentials then, and the same may succeed later.
+
+    Args:
+        error: as a client library raised it.
+    """
+    if untrusted_certificate(error):  # it will not be trusted at the next try
+        return False
+    of_auth = [each for each in _causes(error) if type(each).__module__.startswith("google.auth")]
+    return any(getattr(each, "retryable", False) or type(each).__name__ == "TransportError" for each in of_auth)
+
+
 def _causes(error: BaseException) -> Iterator[BaseException]:
     """An error and those that it was raised from, or carries: each library has a way of its own."""
     seen: set[int] = set()

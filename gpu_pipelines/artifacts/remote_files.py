@@ -19,7 +19,14 @@ from typing import Any, BinaryIO
 
 from gpu_pipelines.artifacts.upload import Upload, UploadGivenUpError
 from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError, some_of
-from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, UNAVAILABLE, error_of_status, untrusted_certificate
+from gpu_pipelines.network_errors import (
+    LOGIN_REMEDY,
+    TRUST_REMEDY,
+    UNAVAILABLE,
+    error_of_status,
+    no_token_was_given,
+    untrusted_certificate,
+)
 
 #: Packages that bring a scheme, for whoever lacks one.
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
@@ -100,6 +107,8 @@ def _explained(error: Exception, what: str) -> UserError:
     if status in UNAVAILABLE:
         again = f"{what}: the storage is not available ({told}), and was asked several times."
         return UnavailableError(again, "Try again later.", status)
+    if no_token_was_given(error):
+        return UnavailableError(f"{what}: no access token was given ({told}).", "Try again later.")
     if status == 401 or type(error).__module__.startswith("google.auth"):
         return AccessDeniedError(f"{what}: {told}", LOGIN_REMEDY)
     if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.startswith("aiohttp"):

@@ -13,7 +13,13 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from gpu_pipelines.errors import AccessDeniedError, QuotaExceededError, UnavailableError, UserError
-from gpu_pipelines.network_errors import LOGIN_REMEDY, TRUST_REMEDY, error_of_status, untrusted_certificate
+from gpu_pipelines.network_errors import (
+    LOGIN_REMEDY,
+    TRUST_REMEDY,
+    error_of_status,
+    no_token_was_given,
+    untrusted_certificate,
+)
 from gpu_pipelines.project_settings import ProjectSettings
 
 #: gcloud's own variables that put another endpoint in the place of a service's.
@@ -134,7 +140,7 @@ def _passes(error: Exception) -> bool:
     if isinstance(error, api.TooManyRequests):
         # A limit of requests per minute passes in seconds; a quota of GPUs or jobs does not.
         return "quota metrics exceed quota limits" not in str(error)
-    return answer_was_lost(error)
+    return answer_was_lost(error) or no_token_was_given(error)
 
 
 @contextmanager
@@ -155,7 +161,12 @@ def service_errors(what: str, if_lost: str = "") -> Iterator[None]:
     try:
         yield
     except auth.RefreshError as error:
-        raise AccessDeniedError(f"{what} failed: the credentials are not valid any more.", LOGIN_REMEDY) from error
+        why = " ".join(str(error.args[0] if error.args else error).split())[:200]
+        if no_token_was_given(error):
+            raise UnavailableError(f"{what} failed: no access token was given: {why}", if_lost) from error
+        raise AccessDeniedError(
+            f"{what} failed: the credentials are not valid any more ({why}).", LOGIN_REMEDY
+        ) from error
     except requests.HTTPError as error:
         told = api.from_http_response(error.response)
         raise _explained(told, what, if_lost) from error

@@ -18,6 +18,7 @@ import pytest
 
 from gpu_pipelines import errors
 from gpu_pipelines.distributed.signals import noted
+from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from gpu_pipelines.errors import (
     ERROR_FILE,
     AccessDeniedError,
@@ -174,6 +175,36 @@ def test_a_quota_that_is_used_up_is_told_from_too_many_requests_a_minute() -> No
         with pytest.raises(UserError) as caught, service_errors("Submitting"):
             raise error
         assert type(caught.value) is kind
+
+
+@pytest.mark.parametrize(
+    ("status", "error", "kind"), [(503, "server_error", UnavailableError), (400, "invalid_grant", AccessDeniedError)]
+)
+def test_a_token_that_could_not_be_given_says_nothing_of_the_credentials(
+    monkeypatch: pytest.MonkeyPatch, status: int, error: str, kind: type[UserError]
+) -> None:
+    """Else a moment without the metadata server would end a step for good, as a mistake of the user's does."""
+    from gcsfs.retry import HttpError
+    from google.auth import _exponential_backoff as backoff
+    from google.auth.exceptions import RefreshError
+    from google.auth.transport.requests import Request
+    from google.oauth2.credentials import Credentials
+
+    from gpu_pipelines.artifacts.remote_files import as_user_errors
+    from gpu_pipelines.google_cloud.connection import service_errors
+
+    class Tokens(JsonHandler):
+        def do_POST(self) -> None:
+            self.body()
+            self.send(status, {"error": error})
+
+    monkeypatch.setattr(backoff, "time", SimpleNamespace(sleep=lambda seconds: None))
+    with answering(server_of(Tokens)) as address, pytest.raises(RefreshError) as refused:
+        Credentials(None, "r", token_uri=f"{address}/token", client_id="i", client_secret="s").refresh(Request())
+    with pytest.raises(kind, match=error), service_errors("Looking"):
+        raise refused.value
+    with pytest.raises(kind), as_user_errors("gs://b/x", "read"):
+        raise HttpError({"code": 401, "message": "Invalid Credentials"}) from refused.value  # as gcsfs does
 
 
 def test_of_several_workers_that_fail_the_first_is_the_cause() -> None:
