@@ -161,15 +161,15 @@ class EndpointDeployer:
         self._say(f"{request.endpoint} gets requests already: the version is tested on an endpoint of its own first")
         alone = replace(request, min_replicas=1, max_replicas=1)
         endpoint = self._endpoint(f"{request.endpoint[:100]}-test-{version.name[:20]}-{version.number}")
-        number = ""
+        # One that was killed has left its machine, which costs for as long as it is there.
+        self._clear(endpoint.name)
         try:
-            number = self._add(endpoint, version, alone, machine, {_NEW: 100})
+            number = self._add(self._read(endpoint.name), version, alone, machine, {_NEW: 100})
             self._test(endpoint.name, number, 100, test)
         except UserError as error:
             raise UserError(f"{error.problem} {request.endpoint} was not touched.", error.remedy) from None
         finally:
-            if number:
-                self._undeploy(endpoint.name, number)
+            self._clear(endpoint.name)
             with service_errors(f"Deleting the endpoint {endpoint.name}", "Delete it in the console."):
                 self._wait(self._client.transport.delete_endpoint(DeleteEndpointRequest(name=endpoint.name)))
 
@@ -310,6 +310,12 @@ class EndpointDeployer:
         with service_errors(f"Removing the deployed model {number} of the endpoint", "Remove it in the console."):
             asked = UndeployModelRequest(endpoint=endpoint, deployed_model_id=number)
             self._wait(self._client.transport.undeploy_model(asked))
+
+    def _clear(self, endpoint: str) -> None:
+        """Removes all models, the one with traffic last: the service refuses that while others are there."""
+        found = self._read(endpoint)
+        for deployed in sorted(found.deployed_models, key=lambda each: found.traffic_split.get(each.id, 0)):
+            self._undeploy(endpoint, deployed.id)
 
     def _remove_idle(self, endpoint: str) -> None:
         """Models without traffic, which cost what they cost with it."""

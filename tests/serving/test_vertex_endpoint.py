@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +109,21 @@ def test_a_version_takes_over_in_steps_and_a_wrong_one_goes_back(
     assert "its share of the requests goes from 20 to 100 percent" in said[-3]
     assert state_of(vertex_api) == (["2"], {"2": 100}), "models without traffic are removed"
     assert endpoint_of(vertex_api).deployed_models[0].id == kept[1], "it was there already"
+
+
+def test_what_a_killed_test_has_left_is_removed_by_the_next(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path
+) -> None:
+    version = add(registry, model, tmp_path, 1)
+    deployer = EndpointDeployer(registry.settings)
+    left = DeploymentRequest("animals-test-animals-1", force=True, keep=True)
+    deployer.deploy(version, replace(left, untested=True))
+    deployer.deploy(version, replace(left, untested=True))
+    (endpoint,) = vertex_api.state.endpoints.endpoints.values()
+    assert len(endpoint.deployed_models) == 2
+    deployer.deploy(version, DeploymentRequest("animals"))
+    deployer.deploy(version, DeploymentRequest("animals", 100, force=True))
+    assert endpoint_of(vertex_api).display_name == "animals"
 
 
 def endpoint_of(vertex_api: VertexApi) -> Any:
