@@ -140,6 +140,15 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         assert said in str(caught.value)
 
 
+def test_what_a_job_uses_is_in_its_region() -> None:
+    """The service says so when the step begins, after the data was prepared."""
+    tensorboard = "projects/p/locations/europe-west4/tensorboards/1"
+    settings = ProjectSettings(region="us-central1", service_account="me@p", tensorboard=tensorboard)
+    with pytest.raises(UserError, match="A job in us-central1 cannot use it: tensorboard is in europe-west4: projects"):
+        spec_of(plan("l4:1"), settings)
+    spec_of(plan("l4:1", region="europe-west4"), settings)
+
+
 def test_settings_are_where_the_api_has_them() -> None:
     network, tensorboard = "projects/1/global/networks/n", "projects/p/locations/l/tensorboards/1"
     key = "projects/p/locations/l/keyRings/r/cryptoKeys/k"

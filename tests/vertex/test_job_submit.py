@@ -46,10 +46,10 @@ def test_what_is_sent_is_what_the_config_says(api: VertexApi, tmp_path: Path) ->
             "--service-account",
             "me@p.iam.gserviceaccount.com",
             "--tensorboard",
-            "projects/p/locations/l/tensorboards/7",
+            "projects/p/locations/us-central1/tensorboards/7",
         ),
         *("--network", "projects/1/global/networks/n", "--web-access", "--command", "python -m trainer"),
-        *("--encryption-key", "projects/p/locations/l/keyRings/r/cryptoKeys/k"),
+        *("--encryption-key", "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"),
     )
     written = command("job", "config", *options, "-o", str(file), "--", "--epochs", "3")
     assert written.status == 0, written.err

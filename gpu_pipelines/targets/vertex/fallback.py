@@ -21,6 +21,7 @@ from gpu_pipelines.step_environment import ACCELERATOR, PREEMPTION_HOURS
 from gpu_pipelines.step_environment import TRIES as TRIES_SO_FAR
 from gpu_pipelines.targets.compiled import steps_of
 from gpu_pipelines.targets.fallback.tries import FOLDER, Choice
+from gpu_pipelines.targets.vertex.job_spec import in_another_region
 
 LAUNCHER = "gpu_pipelines.targets.vertex.fallback_launcher"
 #: Its options: the choices, as JSON; the most that all tries may cost; where it writes down what was tried.
@@ -126,10 +127,4 @@ def not_in(settings: ProjectSettings, region: str) -> str:
     """Why a job with these settings cannot run in a region: what it needs is in another; empty if it can."""
     if settings.persistent_resource:
         return f"the persistent resource {settings.persistent_resource} is one choice; leave the lists out"
-    for name in ("encryption_key", "network_attachment", "tensorboard"):
-        value = getattr(settings, name)
-        parts = str(value or "").split("/")
-        place = parts[3] if len(parts) > 3 else region
-        if place not in (region, "global"):
-            return f"{name} is in {place}: {value}"
-    return ""
+    return next(iter(in_another_region(settings, region)), "")

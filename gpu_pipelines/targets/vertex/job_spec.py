@@ -94,6 +94,9 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
         problems.append(f"A job cannot wait {wait:g} hours; 0 waits for ever.")
     if settings.tensorboard and not settings.service_account:
         problems.append("A job that writes to Vertex AI TensorBoard needs a service account of its own. Give one.")
+    if region := settings.region and (plan.region or settings.region):
+        elsewhere = in_another_region(settings, region)
+        problems += [f"A job in {region} cannot use it: {reason}." for reason in elsewhere]
     if len(options.environment) > MAX_VARIABLES:
         problems.append(f"A container takes {MAX_VARIABLES} variables, not {len(options.environment)}.")
     problems += problems_of_variables(options.environment)
@@ -105,6 +108,18 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
         problems += _not_on_a_persistent_resource(plan, options)
     if problems:
         raise UserError.of_all(problems)
+
+
+def in_another_region(settings: ProjectSettings, region: str) -> list[str]:
+    """What of the settings a job in a region cannot use, because it is in another one."""
+    found = []
+    for name in ("encryption_key", "network_attachment", "tensorboard"):
+        value = getattr(settings, name)
+        parts = str(value or "").split("/")
+        place = parts[3] if len(parts) > 3 else region
+        if place not in (region, "global"):
+            found.append(f"{name} is in {place}: {value}")
+    return found
 
 
 def _not_on_a_persistent_resource(plan: AcceleratorPlan, options: JobOptions) -> list[str]:
