@@ -320,6 +320,9 @@ def problems_of_labels(labels: Any, origin: str) -> list[str]:
     return [
         f"The label {str(key)[:70]!r}: {str(value)[:70]!r} (from {origin}) cannot be: a label begins with a lower-case "
         "letter, label and value have lower-case letters, digits, dashes and underscores, and at most 63 of them."
+        if isinstance(key, str) and isinstance(value, str)
+        else f"The label {str(key)[:70]}: {str(value)[:70]} (from {origin}) is not a text. YAML takes numbers, dates "
+        "and words such as yes for something else: write it in quotes."
         for key, value in _unfit(labels, _LABEL_KEY, _LABEL_VALUE)
     ]
 

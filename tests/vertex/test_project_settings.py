@@ -136,6 +136,13 @@ def test_a_value_that_is_not_of_its_form_is_told_with_its_origin(name: str, valu
     assert ("label" if name == "labels" else name) in str(caught.value)
 
 
+@pytest.mark.parametrize("label", ["cost-center: 4711", "since: 2026-01-01", "nightly: yes", "4711: a", "empty: "])
+def test_a_label_that_yaml_does_not_take_for_text_is_to_be_quoted(label: str, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text(f"labels: {{{label}}}")
+    with pytest.raises(UserError, match=f"{label[:4]}.* is not a text.*write it in quotes"):
+        load_project_settings()
+
+
 @pytest.mark.parametrize(
     ("text", "said"),
     [
