@@ -27,7 +27,7 @@ from gpu_pipelines.data.sources.rows import rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.step import run as prepare_step
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UnavailableError, UserError
 from gpu_pipelines.targets.vertex.vertex import Vertex
 
 if TYPE_CHECKING:
@@ -300,7 +300,8 @@ def test_a_stream_that_stays_away_is_given_up(bigquery: BigQueryApi, monkeypatch
     bigquery.fail_next("PAGE 300$", times=100_000)
     try:
         found = open_source(settings_of(), Path("unused"))
-        with pytest.raises(UserError, match=f"The table {NAME} could not be read: RetryError: .*") as error:
+        # A step tries it again: it is no mistake of the user's.
+        with pytest.raises(UnavailableError, match=f"The table {NAME} could not be read: RetryError: .*") as error:
             rows_in(found)
         assert error.value.remedy == "Run the step again."
     finally:
