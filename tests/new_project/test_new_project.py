@@ -101,7 +101,11 @@ def test_a_project_for_elsewhere_builds_an_image_with_its_package(projects: Path
     project = projects / "compute_engine"
     assert "make push" in (project / "README.md").read_text()
     pushed = subprocess.run(
-        ["make", "-n", "push", "REVISION=abc"], cwd=project, capture_output=True, text=True, check=True
+        ["make", "--no-print-directory", "-n", "push", "REVISION=abc"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert pushed.stdout.endswith(
         f"docker push us-central1-docker.pkg.dev/my-project/gpu-pipelines-images/{LONGEST}:abc\n"
@@ -113,7 +117,12 @@ def test_an_image_is_named_after_the_commit_and_there_has_to_be_one(projects: Pa
     outside = {**os.environ, "GIT_CEILING_DIRECTORIES": str(tmp_path)}
     for target in ("push", "upload"):
         done = subprocess.run(
-            ["make", "-n", target], cwd=project, env=outside, capture_output=True, text=True, check=False
+            ["make", "--no-print-directory", "-n", target],
+            cwd=project,
+            env=outside,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert (done.returncode, done.stdout) == (2, "")
         assert "The image is named after the commit: commit first" in done.stderr
