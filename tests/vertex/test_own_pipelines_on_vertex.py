@@ -54,6 +54,41 @@ def test_its_data_in_a_bucket_is_looked_at_before_it_is_sent(vertex_api: VertexA
     assert len(vertex_api.state.pipeline_jobs.jobs) == 1
 
 
+OF_GCPC = """
+from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
+from kfp import dsl
+def pool(machine, gpu, replicas, data):
+    spec = {"machine_type": machine, "accelerator_type": gpu, "accelerator_count": 1}
+    container = {"image_uri": "image", "args": ["--data", data]}
+    return [{"machine_spec": spec, "replica_count": replicas, "container_spec": container}]
+@dsl.pipeline
+def theirs(data: str = "gs://bucket/data", machine: str = "n1-standard-8", replicas: int = 1):
+    first = pool("n1-standard-8", "GPU", 1, data)
+    CustomTrainingJobOp(display_name="a", location="europe-west4", worker_pool_specs=first)
+    CustomTrainingJobOp(display_name="b", worker_pool_specs=pool(machine, "NVIDIA_TESLA_T4", 1, data))
+    CustomTrainingJobOp(display_name="c", worker_pool_specs=pool("n1-standard-8", "NVIDIA_TESLA_T4", replicas, data))
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "said"),
+    [
+        ("NVIDIA_TESLA_V100", "custom-training-job: 1 × n1-standard-8 with 1 × NVIDIA_TESLA_V100, about $"),
+        ("NVIDIA_TESLA_V100", " an hour (on demand, europe-west4; "),
+        ("NVIDIA_TESLA_K80", "error: custom-training-job: k80 (K80) is gone"),
+        ("NVIDIA_L4", "error: custom-training-job: n1-standard-8 does not carry l4"),
+        ("TPU_V3", ""),
+    ],
+)
+def test_the_machines_of_gcpcs_jobs_are_checked_and_priced(
+    vertex_api: VertexApi, tmp_path: Path, gpu: str, said: str
+) -> None:
+    (tmp_path / "theirs.py").write_text(OF_GCPC.replace("GPU", gpu))
+    done = command(vertex_api, tmp_path, "run", "theirs.py", "--target", "vertex", "--dry-run")
+    assert done.status == (2 if said.startswith("error") else 0)
+    assert said in done.err
+
+
 @pytest.mark.slow
 def test_it_runs_there_from_the_data_to_the_registry(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,10 @@ from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"
+#: Input of the one whose machines are those of each of many trials.
+_TRIALS = "parallel_trial_count"
+#: How the accelerators of Vertex AI are named that are no TPUs.
+_GPUS = "NVIDIA_"
 _STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}
 
 
@@ -69,6 +74,7 @@ def told_cost(machines: Sequence[StepMachines], region: str | None) -> list[str]
 
 def _cost(each: StepMachines, region: str | None) -> str:
     plan = each.plan
+    region = plan.region or region
     (what,) = told_machines({each.step: plan})
     limit = f", {plan.hours:g} h at most" if plan.hours else ""
     if each.persistent_resource:
@@ -113,50 +119,55 @@ def trainings_without_gpus(spec: Mapping[str, Any]) -> list[str]:
 
 def data_nodes_of(spec: Mapping[str, Any]) -> int:
     """On how many machines a compiled pipeline prepares its data."""
-    job = _custom_jobs(spec).get(f"comp-{PREPARES}")
+    job = _custom_jobs(spec).get(PREPARES)
     return sum(int(pool.get("replica_count", 1)) for pool in job[_POOLS]) if job else 1
 
 
 def jobs_by_resource(spec: Mapping[str, Any]) -> dict[str, dict[str, list[dict[str, Any]]]]:
     """The worker pools of the jobs that run on persistent resources, by resource and step."""
     found: dict[str, dict[str, list[dict[str, Any]]]] = {}
-    for key, values in _custom_jobs(spec).items():
+    for step, values in _custom_jobs(spec).items():
         resource = str(values.get("persistent_resource_id") or "")
         if resource and not resource.startswith("{{"):
-            found.setdefault(resource, {})[key.removeprefix("comp-")] = values[_POOLS]
+            found.setdefault(resource, {})[step] = values[_POOLS]
     return found
 
 
 def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The defaults of the inputs of each component that is a CustomJob."""
+    """What is known before a run of the inputs of each step that is a CustomJob, by the name of the step."""
     found = {}
-    for key, component in spec.get("components", {}).items():
-        inputs = component.get("inputDefinitions", {}).get("parameters", {})
-        values = {name: definition.get("defaultValue") for name, definition in inputs.items()}
+    for step in steps_in(spec):
+        inputs = step.spec.get("inputDefinitions", {}).get("parameters", {})
+        if _POOLS not in inputs or _TRIALS in inputs:
+            continue
+        given = {name: value.get("runtimeValue", {}).get("constant") for name, value in step.inputs.items()}
+        values = {name: definition.get("defaultValue") for name, definition in inputs.items()} | given
         if isinstance(values.get(_POOLS), list) and values[_POOLS]:
-            found[key] = values
+            found[step.name] = values
     return found
 
 
 def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[PlanRequest, str]]:
     """What each CustomJob step with GPUs asks for, and the persistent resource that it asks."""
     found = {}
-    for key, values in _custom_jobs(spec).items():
+    for step, values in _custom_jobs(spec).items():
         pools = values[_POOLS]
         machine = pools[0].get("machine_spec", {})
-        if not machine.get("accelerator_type"):
+        known = [{**pool, "container_spec": None} for pool in pools]
+        if not str(machine.get("accelerator_type", "")).startswith(_GPUS) or "{{$" in json.dumps(known):
             continue
+        location = str(values.get("location") or "{{$")
         training = [pool for pool in pools if pool.get("machine_spec", {}).get("accelerator_type")]
         request = PlanRequest(
             spec=spec_of(machine),
             nodes=sum(int(pool.get("replica_count", 1)) for pool in training),
-            region=region,
+            region=region if "{{$" in location else location,
             machine_type=machine.get("machine_type"),
             hours=_hours(values.get("timeout")),
             **_bought(machine, values.get("strategy")),
         )
         resource = str(values.get("persistent_resource_id") or "")
-        found[key.removeprefix("comp-")] = (request, "" if resource.startswith("{{") else resource)
+        found[step] = (request, "" if resource.startswith("{{") else resource)
     return found
 
 
