@@ -89,6 +89,36 @@ def test_the_machines_of_gcpcs_jobs_are_checked_and_priced(
     assert said in done.err
 
 
+OF_KFP = """
+from kfp import dsl
+@dsl.component(install_kfp_package=False)
+def work() -> None: ...
+@dsl.pipeline
+def theirs(gpu: str = "NVIDIA_TESLA_T4"):
+    work().set_accelerator_type("GPU").set_accelerator_limit(COUNT)
+    work().set_accelerator_type(gpu).set_accelerator_limit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("gpu", "count", "said"),
+    [
+        ("NVIDIA_TESLA_T4", 2, ""),
+        ("nvidia.com/gpu", 3, ""),
+        ("NVIDIA_TESLA_T4", 3, "error: work: No machine has 3 × t4"),
+        ("NVIDIA_TESLA_K80", 1, "error: work: k80 (K80) is gone"),
+        ("NVIDIA_L44", 1, "error: work: There is no GPU 'NVIDIA_L44'"),
+    ],
+)
+def test_gpus_by_kfps_own_means_are_checked(
+    vertex_api: VertexApi, tmp_path: Path, gpu: str, count: int, said: str
+) -> None:
+    (tmp_path / "theirs.py").write_text(OF_KFP.replace("GPU", gpu).replace("COUNT", str(count)))
+    done = command(vertex_api, tmp_path, "run", "theirs.py", "--target", "vertex", "--dry-run")
+    assert done.err.startswith(said)
+    assert done.status == (2 if said else 0)
+
+
 @pytest.mark.slow
 def test_it_runs_there_from_the_data_to_the_registry(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,11 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
     for step, (request, resource) in _requests(spec, region).items():
         try:
             found.append(StepMachines(step, plan_request(request), resource))
+        except PlanError as error:
+            problems.append(f"{step}: {error}")
+    for step, request in _of_kfp(spec, region):
+        try:
+            plan_request(request)
         except PlanError as error:
             problems.append(f"{step}: {error}")
     if problems:
@@ -169,6 +174,15 @@ def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[Pl
         resource = str(values.get("persistent_resource_id") or "")
         found[step] = (request, "" if resource.startswith("{{") else resource)
     return found
+
+
+def _of_kfp(spec: Mapping[str, Any], region: str | None) -> Iterator[tuple[str, PlanRequest]]:
+    """The GPUs of the steps that KFP's own `set_accelerator_type` was called on; Vertex AI chooses their machines."""
+    for step in steps_in(spec):
+        wanted = step.container.get("resources", {}).get("accelerator", {})
+        kind, count = str(wanted.get("resourceType", wanted.get("type"))), str(wanted.get("resourceCount", "1"))
+        if kind.startswith(_GPUS) and count.isdigit():
+            yield step.name, PlanRequest(spec=f"{kind}:{count}", region=region)
 
 
 def spec_of(machine: Mapping[str, Any]) -> str:
