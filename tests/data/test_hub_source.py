@@ -118,6 +118,31 @@ def test_a_data_set_that_was_saved_over_another_is_read_alone(tmp_path: Path, bu
     assert len(read(f"{tmp_path}/anew")) == 330
 
 
+def test_a_split_that_the_last_save_no_longer_has_is_no_part_of_it(tmp_path: Path, bucket: str) -> None:
+    import datasets
+
+    rows = datasets.Dataset.from_list(ROWS)
+    earlier = datasets.Dataset.from_list(
+        [{"text": f"earlier {number}", "label": "ab"[number % 2]} for number in range(30)]
+    )
+    datasets.DatasetDict(test=earlier, train=earlier).save_to_disk(tmp_path / "fewer/set")
+    datasets.DatasetDict(train=rows).save_to_disk(tmp_path / "fewer/set")
+    loaded = datasets.load_from_disk(str(tmp_path / "fewer/set"))
+    assert {split: len(part) for split, part in loaded.items()} == {"train": 300}
+    paths = [path for path in (tmp_path / "fewer").rglob("*") if path.is_file()]
+    RemoteFolder(f"{bucket}/fewer").upload(
+        tmp_path / "fewer", [str(path.relative_to(tmp_path / "fewer")) for path in paths]
+    )
+    for place in (f"{tmp_path}/fewer", f"{bucket}/fewer"):
+        for source in (place, f"{place}/set", f"{place}/set/*/*.arrow"):
+            assert [row for _, row in read(source)] == ROWS
+        # Who names the folder of one split means it.
+        assert len(read(f"{place}/set/test")) == 30
+    # Without the file that names the splits, all are rows.
+    (tmp_path / "fewer/set/dataset_dict.json").unlink()
+    assert len(read(f"{tmp_path}/fewer")) == 330
+
+
 def test_what_is_wrong_is_said(data_set: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(UserError, match=r"datasets cannot load hf://owner/texts\?split=validation: .*validation"):
         read("hf://owner/texts?split=validation")

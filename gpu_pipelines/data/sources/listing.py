@@ -7,8 +7,10 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import is_remote, listed
 from gpu_pipelines.data.sources.files import SourceFile
@@ -26,6 +28,8 @@ SAVED_BEFORE = "left of a data set that datasets saved there before"
 #: What `datasets` writes beside the files of a data set that was loaded from disk: rows once more, or their numbers.
 _CACHE = re.compile(r"(.*/)?cache-[0-9a-f]{16}(_\d{5}_of_\d{5})?\.arrow")
 _SAVED = re.compile(r"(?P<folder>.*/)?data-\d{5}-of-(?P<files>\d{5})\.arrow")
+#: What reading a document that is missing or by something else than `datasets` raises.
+_NOT_OF_DATASETS = (OSError, ValueError, KeyError, TypeError)
 
 
 def shown_path(path: str | os.PathLike[str]) -> str:
@@ -95,20 +99,25 @@ def list_source(source: str) -> Listing:
 
 
 def _saved_before(root: str, names: Iterable[str]) -> Iterator[str]:
-    """Files of `save_to_disk` that are no part of what was saved last: another number of files leaves the old ones."""
+    """Files of `save_to_disk` that are no part of what was saved last, which had other splits or numbers of files."""
     folders: dict[str, dict[str, str]] = {}
     for name in names:
         if match := _SAVED.fullmatch(name):
             folders.setdefault(match["folder"] or "", {})[name] = match["files"]
     for folder, numbers in folders.items():
-        if len(set(numbers.values())) > 1:
-            place = f"{root}{folder}state.json"
-            try:
-                state = json.loads(SourceFile(place, place).read())
-                last = {f"{folder}{file['filename']}" for file in state["_data_files"]}
-            except (OSError, ValueError, KeyError, TypeError):  # not of `datasets`
+        above, slash, split = folder.rstrip("/").rpartition("/")
+        with suppress(*_NOT_OF_DATASETS):
+            if split and split not in _document(f"{root}{above}{slash}dataset_dict.json")["splits"]:
+                yield from numbers
                 continue
-            yield from numbers.keys() - last
+        with suppress(*_NOT_OF_DATASETS):
+            if len(set(numbers.values())) > 1:
+                last = _document(f"{root}{folder}state.json")["_data_files"]
+                yield from numbers.keys() - {f"{folder}{file['filename']}" for file in last}
+
+
+def _document(place: str) -> Any:
+    return json.loads(SourceFile(place, place).read())
 
 
 def _list_here(source: str) -> Listing:
