@@ -255,6 +255,13 @@ def test_a_date_after_the_year_9999_rejects_its_row_alone(tmp_path: Path, name: 
     assert f"{name}:6" in (tmp_path / "out/rejected.jsonl").read_text()
 
 
+def test_times_of_a_time_zone_that_is_none_are_no_classes(tmp_path: Path) -> None:
+    times = pa.array([number % 2 for number in range(80)], pa.timestamp("us", "Mars/Base"))
+    pq.write_table(pa.table({"text": [f"row {n}" for n in range(80)], "label": times}), tmp_path / "rows.parquet")
+    with pytest.raises(UserError, match=r"The file rows\.parquet .*time zone .*Mars/Base"):
+        prepare_data(settings_of(tmp_path), tmp_path / "out")
+
+
 @pytest.mark.parametrize(
     ("task", "of"),
     [

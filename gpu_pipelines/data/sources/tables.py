@@ -304,9 +304,15 @@ def _numbered(batches: Iterator[Any], total: int, meter: Meter, names: dict[str,
 
 
 def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
-    """The rows of a record batch; those with texts that are not UTF-8, or times out of range, as problems."""
+    """The rows of a record batch; those with texts that are not UTF-8, or times out of range, as problems.
+
+    Raises:
+        DamagedError: there are times of a time zone that nobody knows.
+    """
     try:
         yield from batch.to_pylist()
+    except KeyError as error:  # zoneinfo and pytz have classes of their own below it
+        raise DamagedError(f"it has times of a time zone that is not known here: {error}") from None
     except (UnicodeDecodeError, OverflowError):
         for number in range(batch.num_rows):
             try:
