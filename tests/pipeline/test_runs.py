@@ -296,6 +296,21 @@ def test_the_images_of_a_table_are_copied_with_it(
     assert shlex.split(copy)[4:] == ["./table.csv", "gs://BUCKET/"]
 
 
+@pytest.mark.parametrize("file", ["score.py", "./my functions/score.py"])
+def test_the_file_of_a_function_is_copied_to_where_a_step_imports_it(
+    digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("def score(): ...\n")
+    run, given = RunRecord.load(newest_run(digits_run)["directory"]), {"scoring_function": f"{file}:score"}
+    run.parameters.update(given)
+    *_, copy, command = next_commands(run, Request("train_evaluate_upload", given=given), LocalOptions())
+    assert shlex.split(copy) == ["gcloud", "storage", "cp", "--recursive", file, "gs://BUCKET/"]
+    # On Vertex AI, whose containers have the bucket there; gs:// is no path of a program.
+    assert "scoring_function=/gcs/BUCKET/score.py:score" in shlex.split(command)
+
+
 def test_a_model_that_no_server_of_this_project_serves_is_not_offered_to_be_served(
     digits_run: Path, tmp_path: Path
 ) -> None:

@@ -8,12 +8,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING
 
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.dag import PIPELINES, load_request
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import UnfitParametersError, UserError, said_by
+from gpu_pipelines.evaluation.user_function import file_of
 from gpu_pipelines.registry import is_local
 from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.targets.options import declared, flag_of
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _REGISTRY = Path("registry")
 #: As the messages of targets write it.
-_BUCKET = "gs://BUCKET"
+_BUCKET, _MOUNTED = "gs://BUCKET", "/gcs/BUCKET"
 #: Rows of a table that tell where its images are.
 _ROWS_LOOKED_AT = 1000
 #: What a first training on a GPU is tried on.
@@ -76,15 +77,18 @@ class _Copied:
 
     Attributes:
         paths: of this machine.
-        place: what the parameter names, below the bucket.
+        place: what the parameter names then, in the bucket.
     """
 
     paths: tuple[str, ...]
     place: str
 
     @classmethod
-    def of(cls, path: str) -> _Copied:
-        return cls((path,), Path(path).expanduser().resolve().name)
+    def of(cls, given: str) -> _Copied:
+        """What is copied for a path, or for the file of a function; that is imported where the bucket is mounted."""
+        path, colon, function = given.rpartition(":") if _is_function_here(given) else (given, "", "")
+        name = Path(path).expanduser().resolve().name
+        return cls((path,), f"{_MOUNTED if function else _BUCKET}/{name}{colon}{function}")
 
     def with_images(self, column: str) -> _Copied:
         """With the images that a table names, which lie in its folder; anything else as it is.
@@ -96,15 +100,19 @@ class _Copied:
         if not column or not table.is_file() or not (named := _images_named(table, column)):
             return self
         if not Path.cwd().is_relative_to(table.parent):
-            return _Copied((str(Path(self.paths[0]).parent),), f"{table.parent.name}/{table.name}")
+            return _Copied((str(Path(self.paths[0]).parent),), f"{_BUCKET}/{table.parent.name}/{table.name}")
         # The folder of the table has everything else, too.
         beside = sorted({name.partition("/")[0] for name in named})
         return replace(self, paths=(*self.paths, *(str(Path(self.paths[0]).parent / name) for name in beside)))
 
 
 def _places_here(record: RunRecord, request: Request) -> dict[str, str]:
-    """The given parameters that name a file or a folder of this machine, with it."""
-    given = {name: value for name, value in request.given.items() if name != "registry" and _is_here(value)}
+    """The given parameters that name a file, a folder or a function in a file of this machine, with it."""
+    given = {
+        name: value
+        for name, value in request.given.items()
+        if isinstance(value, str) and name != "registry" and (_is_here(value) or _is_function_here(value))
+    }
     if request.is_own:  # nobody knows what its parameters are
         return given
     named = {place.parameter for place in load_request(request.pipeline).places(record.parameters)}
@@ -133,16 +141,17 @@ def _given_there(given: Mapping[str, object], here: Mapping[str, _Copied]) -> di
         "registry": is_local(str(given.get("registry", ""))),
         "tracking": problems_of_tracking(str(given.get("tracking", "")), "vertex", is_here=False),
     }
-    return {
-        name: f"{_BUCKET}/{here[name].place}" if name in here else value
-        for name, value in given.items()
-        if not is_lost.get(name)
-    }
+    return {name: here[name].place if name in here else value for name, value in given.items() if not is_lost.get(name)}
 
 
-def _is_here(value: object) -> TypeGuard[str]:
+def _is_function_here(value: str) -> bool:
+    """Whether the value of a parameter is a function in a file of this machine."""
+    return file_of(value) is not None and _is_here(value.rpartition(":")[0])
+
+
+def _is_here(value: str) -> bool:
     """Whether the value of a parameter is a file or a folder of this machine."""
-    if not isinstance(value, str) or not value or is_remote(value):
+    if not value or is_remote(value):
         return False
     try:
         return Path(value).expanduser().exists()
