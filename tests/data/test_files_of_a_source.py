@@ -24,6 +24,7 @@ from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.file_source import find_files
 from gpu_pipelines.data.sources.row_streams import Meter
+from gpu_pipelines.data.sources.rows import rows_of
 from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.errors import UserError
 
@@ -206,6 +207,18 @@ def find_rows(path: Path, **changes: Any) -> list[TextRecord]:
 def test_delimiters_are_told_by_the_header_or_given(delimiter: str, given: str, tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text(table(0, delimiter))
     assert rows(tmp_path / "t.csv", delimiter=given)[:2] == [("a", "text 0"), ("b", "text 1")]
+
+
+@pytest.mark.parametrize("first", ["sep=^", "\ufeffsep=^\r", '"sep=^"', "\nSEP=^"])
+def test_a_line_of_a_spreadsheet_before_the_header_tells_the_delimiter(first: str, tmp_path: Path) -> None:
+    (tmp_path / "t.csv").write_text(f"{first}\n{table(0, '^')}", encoding="utf-8")
+    found = find_files(settings_of(tmp_path / "t.csv"))
+    _, (place, row) = next(rows_of(found, ["text", "label"], "", Meter(found)))
+    assert (place, row) == (f"t.csv:{first.count(chr(10)) + 3}", {"label": "a", "text": "text 0"})
+    assert len(rows(tmp_path / "t.csv")) == 30
+    # It is no more than a hint.
+    (tmp_path / "t.csv").write_text(f"sep=^\n{table(0, ';')}")
+    assert rows(tmp_path / "t.csv", delimiter=";")[:2] == [("a", "text 0"), ("b", "text 1")]
 
 
 def test_a_comma_stays_the_delimiter_where_the_header_has_the_columns_by_it(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from itertools import chain, islice, takewhile
@@ -33,6 +34,8 @@ _ROWS_LOOKED_AT = 1000
 # Bytes of a table that are turned into Python objects at once.
 _BATCH_BYTES = 8 << 20
 _ARROW_FILE = b"ARROW1"
+# Spreadsheets write and read such a line before the header.
+_TELLS_DELIMITER = re.compile(r'(?P<quote>"?)sep=(?P<delimiter>[^\w"])(?P=quote)', re.IGNORECASE)
 _UNCLOSED = "a field begins with a quote and does not end with one; in a field in quotes each quote is doubled"
 
 
@@ -131,18 +134,22 @@ def _csv_reader(
             yield taken[-1]
 
     every = lines()
-    blank = list(takewhile(lambda line: not line.strip(), every))
-    header = taken[-1] if len(taken) > len(blank) else ""
-    delimiter = _delimiter(header, file, choices)
-    reader = csv.DictReader(chain(blank, [header], every), restkey=_EXTRA, delimiter=delimiter)
-    for _ in blank:
+    before = list(takewhile(lambda line: not line.strip(), every))
+    header = taken[-1] if len(taken) > len(before) else ""
+    told = _TELLS_DELIMITER.fullmatch(header.rstrip("\r\n"))
+    if told:
+        before.append(header)
+        header = next(every, "")
+    delimiter = _delimiter(header, file, choices, told["delimiter"] if told else "")
+    reader = csv.DictReader(chain(before, [header], every), restkey=_EXTRA, delimiter=delimiter)
+    for _ in before:
         next(reader.reader)
     return reader
 
 
-def _delimiter(header: str, file: SourceFile, choices: Sequence[Sequence[str]]) -> str:
-    if file.dialect.delimiter:
-        return file.dialect.delimiter
+def _delimiter(header: str, file: SourceFile, choices: Sequence[Sequence[str]], told: str) -> str:
+    if file.dialect.delimiter or told:
+        return file.dialect.delimiter or told
     if is_tab_separated(file.name):
         return "\t"
     # Where none gives the columns that are looked for, the message names the columns that there most probably are.
