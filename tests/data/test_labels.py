@@ -37,6 +37,14 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
     return path
 
 
+def write_table(table: pa.Table, path: Path) -> None:
+    if path.suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as file:
+            file.write_table(table)
+
+
 ROWS = [{"text": f"text {number}", "label": "ab"[number % 2]} for number in range(60)]
 
 
@@ -233,6 +241,14 @@ def test_numbers_of_sql_are_the_same_class_as_others(kind: pa.DataType, tmp_path
     assert prepare_data(settings_of(tmp_path), tmp_path / "out").labels == ["0", "1", "2.5", "20"]
 
 
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow"])
+def test_numbers_of_float32_are_the_classes_that_pandas_shows(tmp_path: Path, name: str) -> None:
+    labels = pa.array([(0, 0.1, 1e-7, 2.5)[number % 4] for number in range(80)], pa.float32())
+    assert labels.to_pandas().astype(str).unique().tolist() == ["0.0", "0.1", "1e-07", "2.5"]
+    write_table(pa.table({"text": [f"row {n}" for n in range(80)], "label": labels}), tmp_path / name)
+    assert prepare_data(settings_of(tmp_path / name), tmp_path / "out").labels == ["0", "0.1", "1e-07", "2.5"]
+
+
 def test_labels_of_bytes_are_no_classes(tmp_path: Path) -> None:
     labels = pa.array([b"ab"[number % 2 :][:1] for number in range(80)], pa.binary())
     pq.write_table(pa.table({"text": [f"row {n}" for n in range(80)], "label": labels}), tmp_path / "rows.parquet")
@@ -244,11 +260,7 @@ def test_labels_of_bytes_are_no_classes(tmp_path: Path) -> None:
 def test_a_date_after_the_year_9999_rejects_its_row_alone(tmp_path: Path, name: str) -> None:
     days = pa.array([2**25 if n == 5 else n % 2 for n in range(80)], pa.int32()).cast(pa.date32())
     table = pa.table({"text": [f"row {n}" for n in range(80)], "label": days})
-    if name == "rows.parquet":
-        pq.write_table(table, tmp_path / name)
-    else:
-        with pa.ipc.new_file(tmp_path / name, table.schema) as file:
-            file.write_table(table)
+    write_table(table, tmp_path / name)
     manifest = prepare_data(settings_of(tmp_path / name), tmp_path / "out")
     assert manifest.labels == ["1970-01-01", "1970-01-02"]
     assert (manifest.rows_read, manifest.rejected) == (80, {"malformed row": 1})

@@ -316,6 +316,7 @@ def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
     Raises:
         DamagedError: there are times of a time zone that nobody knows.
     """
+    batch = _as_written(batch)
     try:
         yield from batch.to_pylist()
     except KeyError as error:  # zoneinfo and pytz have classes of their own below it
@@ -328,6 +329,17 @@ def python_rows(batch: Any) -> Iterator[dict[str, Any] | Problem]:
                 yield Problem("not UTF-8", undecodable(error))
             except OverflowError as error:  # Arrow has dates after the year 9999
                 yield Problem("malformed row", f"a time that Python cannot hold: {error}")
+
+
+def _as_written(batch: Any) -> Any:
+    """A record batch with 0.1 for a float32 of 0.1, as pandas shows it; as a float of Python it has 17 digits."""
+    import pyarrow as pa
+
+    for place, field in enumerate(batch.schema):
+        if field.type == pa.float32():
+            shortest = batch.column(place).cast(pa.string()).cast(pa.float64())
+            batch = batch.set_column(place, field.name, shortest)
+    return batch
 
 
 class Documents(Reader):
