@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.file_source import TABLE_BESIDE, remedy_of_table
 from gpu_pipelines.data.sources.listing import is_pattern, shown_path
 from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
@@ -64,6 +65,13 @@ def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> Non
     if source.format == "images":
         classes = {class_of(source, name) for name in source.names}
         require_classes_not_splits(classes, source.given)
+        tables = [name for name, reason in source.passed_over.items() if reason == TABLE_BESIDE]
+        if len(classes) == 1 and len(tables) == 1:  # as data sets of the hub have images
+            (only,), (table,) = classes, tables
+            raise UserError(
+                f"The source {source.given} has a single folder of images, {only!r}, and the table {table}.",
+                remedy_of_table(source.given, table),
+            )
         require_labels(classes, settings)
     elif source.format in (*TABLES, "tar") and len(source):
         _require_columns(source, settings)

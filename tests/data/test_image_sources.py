@@ -18,6 +18,7 @@ from PIL import Image
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.errors import UserError
@@ -506,3 +507,19 @@ def test_images_beside_a_table_that_names_them_are_answered_with_the_table(tmp_p
     )
     found = records_of(folder / "metadata.csv", image_column="file_name")
     assert [record.label for record in found] == ["a", "b", "a", "b"]
+
+
+def test_one_folder_of_images_with_a_table_beside_it_says_to_give_the_table(tmp_path: Path) -> None:
+    """As data sets of the hub have images: metadata.csv beside the only folder."""
+    for number in range(4):
+        write_png(tmp_path / f"images/{number}.png", (number, 0, 0))
+    lines = [f"images/{number}.png,{'ab'[number % 2]}\n" for number in range(4)]
+    table = tmp_path / "metadata.csv"
+    table.write_text("file_name,label\n" + "".join(lines))
+    (problem,) = problems_here(PrepareSettings(source=str(tmp_path)))
+    assert problem == (
+        f"The source {tmp_path} has a single folder of images, 'images', and the table metadata.csv. "
+        f"If the table names the images, give -p source={table} -p image_column=…, such as file_name."
+    )
+    assert problems_here(PrepareSettings(source=str(table), image_column="file_name")) == []
+    assert [record.label for record in records_of(table, image_column="file_name")] == ["a", "b", "a", "b"]

@@ -252,8 +252,7 @@ def _of_one_format(
             remedy = "Give a pattern for one of them (such as folder/*.jsonl), or source_format."
             tables = [name for name in files if kinds[name] in TABLES]
             if len(tables) == 1 and "images" in found:  # as data sets of the hub have images: metadata.csv beside them
-                place = f"{settings.source.rstrip('/')}/{tables[0]}"
-                remedy = f"If the table names the images, give -p source={place} -p image_column=…, such as file_name."
+                remedy = remedy_of_table(settings.source, tables[0])
             raise UserError(f"The source {settings.source} has files in several formats: {counts}.", remedy)
         wanted = next(iter(found))
     read = task_named(settings.task).formats
@@ -268,6 +267,12 @@ def _of_one_format(
             _remedy(settings.task),
         )
     return _source(settings, listing, wanted, files, left or {})
+
+
+def remedy_of_table(folder: str, table: str) -> str:
+    """What to give for a folder of images with a table, which may name them and their classes."""
+    place = f"{folder.rstrip('/')}/{table}"
+    return f"If the table names the images, give -p source={place} -p image_column=…, such as file_name."
 
 
 def _source(
