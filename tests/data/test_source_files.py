@@ -141,6 +141,18 @@ def test_rows_of_json_stand_in_lines_or_in_a_list(name: str, written: Any, tmp_p
         assert found[16][0] == f"{name}:17"
 
 
+@pytest.mark.parametrize("task", ["text_classification", "image_classification", "causal_lm"])
+def test_json_that_is_no_rows_says_how_rows_are_written(task: str, tmp_path: Path) -> None:
+    (tmp_path / "t.json").write_text(json.dumps({"data": ROWS}, indent=1))
+    with pytest.raises(UserError) as caught:
+        find_files(settings_of(tmp_path / "t.json", task=task))
+    assert caught.value.remedy == (
+        "Write its rows as JSON objects, one to a line or all in one list; of a list within an object, the list alone."
+    )
+    (tmp_path / "t.json").write_text(json.dumps(ROWS, indent=1))
+    assert find_files(settings_of(tmp_path / "t.json", task=task)).format == "jsonl"
+
+
 def test_a_list_of_rows_is_damaged_as_a_whole_and_not_shorter(tmp_path: Path) -> None:
     whole, source = json.dumps(ROWS), tmp_path / "t.json"
     for content, why in (

@@ -13,7 +13,7 @@ from gpu_pipelines.artifacts.remote_files import folders_in, is_remote, listed, 
 from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_kinds import kinds_of
-from gpu_pipelines.data.sources.files import Dialect, format_of, has_no_suffix
+from gpu_pipelines.data.sources.files import Dialect, format_of, has_no_suffix, is_json
 from gpu_pipelines.data.sources.listing import (
     Listing,
     class_folders,
@@ -33,6 +33,9 @@ READ_ANYWHERE = ("gs://", "hf://")
 BESIDE_CLASSES = "beside the class folders"
 TABLE_BESIDE = f"table {BESIDE_CLASSES}, whose names are the classes; if the table has these, give it as source"
 UNKNOWN = "neither its name nor its content tells a format that is read"
+_ROWS_OF_JSON = (
+    "Write its rows as JSON objects, one to a line or all in one list; of a list within an object, the list alone."
+)
 
 
 class Files(Source):
@@ -257,14 +260,15 @@ def _of_one_format(
         wanted = next(iter(found))
     read = task_named(settings.task).formats
     if wanted not in read or (wanted == "images" and listing.kind == "file" and settings.has_labels):
+        is_other_json = any(kinds[name] is None and is_json(name) for name in files)
+        remedy = _ROWS_OF_JSON if is_other_json else _remedy(settings.task)
         if "images" in read:
             raise UserError(
-                f"The source {settings.source} is neither a folder nor a table ({', '.join(read)}).",
-                _remedy(settings.task),
+                f"The source {settings.source} is neither a folder nor a table ({', '.join(read)}).", remedy
             )
         raise UserError(
             f"The source {settings.source} is not a file of texts that {settings.task} reads ({', '.join(read)}).",
-            _remedy(settings.task),
+            remedy,
         )
     return _source(settings, listing, wanted, files, left or {})
 
