@@ -9,8 +9,7 @@ from pathlib import Path
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.file_source import TABLE_BESIDE, remedy_of_table
-from gpu_pipelines.data.sources.listing import is_pattern, shown_path
+from gpu_pipelines.data.sources.listing import TABLE_BESIDE, is_pattern, remedy_of_table, shown_path
 from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
 from gpu_pipelines.data.sources.rows import rows_of, source_columns

@@ -15,11 +15,14 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.file_kinds import kinds_of
 from gpu_pipelines.data.sources.files import Dialect, format_of, has_no_suffix, is_json
 from gpu_pipelines.data.sources.listing import (
+    BESIDE_CLASSES,
+    TABLE_BESIDE,
     Listing,
     class_folders,
     has_files,
     is_pattern,
     list_source,
+    remedy_of_table,
     shown_path,
 )
 from gpu_pipelines.data.sources.source import Source, SourceFiles
@@ -30,8 +33,6 @@ from gpu_pipelines.tasks.tasks import task_named
 #: What names of files begin with that mean the same on every machine.
 READ_ANYWHERE = ("gs://", "hf://")
 #: Why a file of a folder is not read.
-BESIDE_CLASSES = "beside the class folders"
-TABLE_BESIDE = f"table {BESIDE_CLASSES}, whose names are the classes; if the table has these, give it as source"
 UNKNOWN = "neither its name nor its content tells a format that is read"
 _ROWS_OF_JSON = (
     "Write its rows as JSON objects, one to a line or all in one list; of a list within an object, the list alone."
@@ -271,12 +272,6 @@ def _of_one_format(
             remedy,
         )
     return _source(settings, listing, wanted, files, left or {})
-
-
-def remedy_of_table(folder: str, table: str) -> str:
-    """What to give for a folder of images with a table, which may name them and their classes."""
-    place = f"{folder.rstrip('/')}/{table}"
-    return f"If the table names the images, give -p source={place} -p image_column=…, such as file_name."
 
 
 def _source(

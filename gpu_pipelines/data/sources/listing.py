@@ -23,6 +23,8 @@ LINKED_FOLDER = "linked folder below the first level"
 EMPTY_FOLDER = "folder without files"
 NO_FILE = "neither a file nor a folder"
 CACHE = "kept by datasets of a map, a filter or a shuffle"
+BESIDE_CLASSES = "beside the class folders"
+TABLE_BESIDE = f"table {BESIDE_CLASSES}, whose names are the classes; if the table has these, give it as source"
 SAVED_BEFORE = "left of a data set that datasets saved there before"
 
 #: What `datasets` writes beside the files of a data set that was loaded from disk: rows once more, or their numbers.
@@ -114,6 +116,12 @@ def _saved_before(root: str, names: Iterable[str]) -> Iterator[str]:
             if len(set(numbers.values())) > 1:
                 last = _document(f"{root}{folder}state.json")["_data_files"]
                 yield from numbers.keys() - {f"{folder}{file['filename']}" for file in last}
+
+
+def remedy_of_table(folder: str, table: str) -> str:
+    """What to give for a folder of images with a table, which may name them and their classes."""
+    place = f"{folder.rstrip('/')}/{table}"
+    return f"If the table names the images, give -p source={place} -p image_column=…, such as file_name."
 
 
 def _document(place: str) -> Any:
