@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -43,8 +43,9 @@ def console(
             "Give a directory; gpu-pipelines models list --registry URI lists those of any registry.",
         )
     from gpu_pipelines.console.server import Shown, serve
+    from gpu_pipelines.distributed.signals import interrupt
 
-    signal.signal(signal.SIGTERM, _interrupt)
+    signal.signal(signal.SIGTERM, interrupt)
 
     def begun(address: str) -> None:
         print(f"The console is at {address}\nCtrl-C ends it; runs that it has started go on.", flush=True)
@@ -64,10 +65,6 @@ def _open(address: str) -> None:
 
         # The server begins to answer right after this; some browsers keep who opens them waiting.
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
-
-
-def _interrupt(*_: Any) -> None:
-    raise KeyboardInterrupt
 
 
 def _require_extra() -> None:

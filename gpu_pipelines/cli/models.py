@@ -134,6 +134,7 @@ def deploy(
     untested: Annotated[bool, typer.Option("--untested", help="Deploy without testing the predictions.")] = False,
 ) -> None:
     """Deploy a version to a Vertex AI endpoint. It gets requests only after its predictions match its evaluation."""
+    from gpu_pipelines.distributed.signals import ENDING, handled, interrupt
     from gpu_pipelines.errors import UserError
     from gpu_pipelines.registry import VERTEX, open_registry
     from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer
@@ -146,7 +147,10 @@ def deploy(
     opened = open_registry(registry)
     name, _, reference = model.partition("@")
     deployer = EndpointDeployer(opened.settings, _say)  # type: ignore[attr-defined]
-    deployed = deployer.deploy(opened.version(name, reference or "champion"), request)
+    version = opened.version(name, reference or "champion")
+    # A job of CI that is cancelled gets a SIGTERM: no machine may stay on the endpoint of the test.
+    with handled(interrupt, ENDING):
+        deployed = deployer.deploy(version, request)
     _say(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
 
 

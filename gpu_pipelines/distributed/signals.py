@@ -73,6 +73,15 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: tuple[int
             signal.signal(number, earlier)
 
 
+def interrupt(number: int, frame: FrameType | None = None) -> None:
+    """A handler by which a signal does what Ctrl-C does.
+
+    Raises:
+        KeyboardInterrupt: always.
+    """
+    raise KeyboardInterrupt
+
+
 @contextmanager
 def noted() -> Iterator[Signalled]:
     """Notes what ends a program while the block runs."""

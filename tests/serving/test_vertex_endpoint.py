@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from exported_models import export
 
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.distributed.signals import noted
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import Registry, open_registry
@@ -124,6 +126,28 @@ def test_what_a_killed_test_has_left_is_removed_by_the_next(
     deployer.deploy(version, DeploymentRequest("animals"))
     deployer.deploy(version, DeploymentRequest("animals", 100, force=True))
     assert endpoint_of(vertex_api).display_name == "animals"
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_ends_the_command_in_its_test_leaves_no_machine(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path, number: int
+) -> None:
+    add(registry, model, tmp_path, 1)
+    deploy = ("models", "deploy", "animals@1", "--endpoint", "animals")
+    assert command(*deploy, cwd=tmp_path).status == 0
+    before = endpoint_of(vertex_api)
+
+    class Handler(JsonHandler):
+        def do_POST(self) -> None:
+            self.body()
+            os.kill(os.getpid(), number)
+            self.send(503, {"error": "the test has been ended"})
+
+    with answering(server_of(Handler)) as address, noted():
+        vertex_api.state.model_servers.stand_in = address
+        done = command(*deploy, "--force", cwd=tmp_path)
+    assert (done.status, done.err.splitlines()[-1]) == (130, "interrupted")
+    assert endpoint_of(vertex_api) == before, "the endpoint of the test is gone, and nothing has moved"
 
 
 def endpoint_of(vertex_api: VertexApi) -> Any:

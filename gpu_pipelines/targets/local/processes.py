@@ -8,10 +8,9 @@ import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
-from gpu_pipelines.distributed.signals import ASKING, Signalled, adopt_orphans, handled
+from gpu_pipelines.distributed.signals import ASKING, Signalled, adopt_orphans, handled, interrupt
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 
 # As long as a training has to write its last checkpoint.
@@ -36,7 +35,7 @@ def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
 
     adopt_orphans()
     before = psutil.Process().children()
-    with handled(_interrupt, (signal.SIGTERM, signal.SIGHUP)):
+    with handled(interrupt, (signal.SIGTERM, signal.SIGHUP)):
         try:
             yield
         except BaseException as error:
@@ -110,7 +109,3 @@ def _kill(left: list[Any]) -> None:
         with suppress(psutil.NoSuchProcess):
             child.kill()
     psutil.wait_procs(left, timeout=SECONDS_TO_END)
-
-
-def _interrupt(number: int, frame: FrameType | None) -> None:
-    raise KeyboardInterrupt
