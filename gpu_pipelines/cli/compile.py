@@ -77,7 +77,7 @@ def compile_pipelines(
     for line in compiled.told:
         print(line, file=sys.stderr)
     path = output or Path(f"{compiled.name}.yaml")
-    write_compiled(path, compiled.text)
+    write_compiled(path, compiled.text, pipeline)
     print(f"wrote {path}")
     if target.note:
         print(target.note)

@@ -36,9 +36,11 @@ def config(
 ) -> None:
     """Print the file for gcloud ai custom-jobs create --config, with the whole command as a comment."""
     from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
-    from gpu_pipelines.targets.compiled import write_file
+    from gpu_pipelines.targets.compiled import require_another, write_file
     from gpu_pipelines.targets.vertex.job_config import config_text, submit_command
 
+    if output is not None and options.config is not None:
+        require_another(output, options.config, "job of --config")
     prepared, _ = _prepared(options, arguments)
     file = str(output or "config.yaml")
     text = config_text(prepared, file)

@@ -10,7 +10,6 @@ import typer
 
 from gpu_pipelines.cli.application import Command, print_json
 from gpu_pipelines.cli.target_options import AsJson
-from gpu_pipelines.errors import UserError
 from gpu_pipelines.terminal import width_of, wrapped
 
 if TYPE_CHECKING:
@@ -58,11 +57,11 @@ def migrate(
     from gpu_pipelines.migration.job_file import read_job_file
     from gpu_pipelines.migration.result import space_file
     from gpu_pipelines.project_settings import load_project_settings
-    from gpu_pipelines.targets.compiled import write_file
+    from gpu_pipelines.targets.compiled import require_another, write_file
 
     command = parse_command(context.args, context.meta.get(_USER_ARGS))
-    if output is not None and command.file is not None and output.resolve() == command.file.resolve():
-        raise UserError(f"--output is {output}, the old job itself.", "Give another file.")
+    if output is not None and command.file is not None:
+        require_another(output, command.file, "old job")
     job = read_job_file(command.file) if command.file else {}
     migrated = migrate(job, command, load_project_settings(), MigrationOptions(keep=keep, image=image))
     file = str(output or _FILE)

@@ -107,7 +107,7 @@ def compile(
         text = opened.compile(name, task).text
     if path is None:
         return text
-    write_compiled(Path(path), text)
+    write_compiled(Path(path), text, name)
     return Path(path)
 
 

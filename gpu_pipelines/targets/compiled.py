@@ -111,15 +111,37 @@ def write_file(path: Path, text: str) -> None:
         raise UserError(f"The file {path} cannot be written: {error.strerror}.") from None
 
 
-def write_compiled(path: Path, text: str) -> None:
+def write_compiled(path: Path, text: str, pipeline: str) -> None:
     """Writes a compiled pipeline; see `write_file`.
 
+    Args:
+        path: the file.
+        text: its content.
+        pipeline: what was compiled, as `Request.pipeline` has it.
+
     Raises:
-        UserError: it cannot be written, or the file would be a program, most likely the pipeline itself.
+        UserError: it cannot be written, or the file would be a program, most likely the pipeline itself, or is what was
+            compiled.
     """
     if path.suffix == ".py":
         raise UserError(f"A compiled pipeline is YAML, and {path} would be a program.", "Give FILE.yaml.")
+    require_another(path, Path(pipeline), "pipeline")
     write_file(path, text)
+
+
+def require_another(path: Path, read: Path, what: str) -> None:
+    """Checks that a file that is written is not the one that was read for it.
+
+    Args:
+        path: the file that is written.
+        read: the file that was read; it need not be one.
+        what: what the latter is, for the message.
+
+    Raises:
+        UserError: they are the same.
+    """
+    if read.is_file() and path.resolve() == read.resolve():
+        raise UserError(f"{path} is the {what} itself, and would be written over.", "Give another file to write.")
 
 
 def documents_of(text: str) -> list[Any]:

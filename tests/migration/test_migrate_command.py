@@ -46,7 +46,7 @@ def test_stdout_is_the_config_and_stderr_the_notes(folder: Path) -> None:
 def test_a_wrong_request_ends_with_2_and_no_traceback(folder: Path) -> None:
     for words, said in (
         (("config.yaml", "--keep"), "k80"),
-        (("config.yaml", "-o", "config.yaml"), "the old job itself"),
+        (("config.yaml", "-o", "config.yaml"), "config.yaml is the old job itself"),
         (("missing.yaml", "--worker-cuont", "3"), "--worker-count"),
         (("gcloud", "ai", "custom-jobs", "create", "--display-name=a"), "on Vertex AI already"),
     ):

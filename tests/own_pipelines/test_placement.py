@@ -157,6 +157,20 @@ def test_a_pipeline_is_not_written_over_by_what_it_is_compiled_to(tmp_path: Path
     assert file.read_text() == (HERE / "mine.py").read_text()
 
 
+def test_a_compiled_file_is_not_written_over_by_what_is_compiled_from_it(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    gpu_pipelines.compile(f"{HERE / 'mine.py'}:mine", path=file)
+    before = file.read_text()
+    for output in ((), ("-o", str(file))):
+        done = command("compile", "mine.yaml", *output, "--accelerator", "cpu:1", cwd=tmp_path)
+        assert done.status == 2
+        assert "mine.yaml is the pipeline itself" in done.err
+    with pytest.raises(UserError, match="Give another file"):
+        gpu_pipelines.compile(str(file), path=file)
+    assert file.read_text() == before
+    assert command("compile", "mine.yaml", "-o", "other.yaml", cwd=tmp_path).status == 0
+
+
 def test_a_file_that_was_compiled_so_runs_as_it_is(tmp_path: Path) -> None:
     compiled(tmp_path, "--target", "vertex", "--accelerator", "count=l4:2", *IMAGE)
     file = str(tmp_path / "out.yaml")

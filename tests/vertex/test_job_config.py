@@ -50,6 +50,13 @@ def refusal(*arguments: str) -> str:
     return done.err
 
 
+def test_the_file_that_a_config_starts_from_is_not_written_over(tmp_path: Path) -> None:
+    file = written(tmp_path / "job.yaml", pool())
+    said = refusal("--config", file, "--region", "us-central1", "-o", file)
+    assert f"{file} is the job of --config itself, and would be written over." in said
+    assert yaml.safe_load(Path(file).read_text()) == {"workerPoolSpecs": [pool()]}
+
+
 def make_persistent_resource(vertex_api: VertexApi, key: str) -> None:
     """Makes one with a machine for the job."""
     from google.cloud import aiplatform_v1 as api
