@@ -359,14 +359,15 @@ def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
     """Names and values from texts of the form NAME=VALUE.
 
     Raises:
-        UserError: a text is not of that form.
+        UserError: a text is not of that form, or a name is given with two values.
     """
-    found = {}
+    found: dict[str, str] = {}
     for text in texts or []:
         name, sign, value = text.partition("=")
         if not (sign and name):
             raise UserError(f"{flag} {text[:80]} is not of the form NAME=VALUE.")
-        found[name] = value
+        if found.setdefault(name, value) != value:
+            raise UserError(f"{flag} {name[:80]} is given twice, with {found[name][:80]!r} and {value[:80]!r}.")
     return found
 
 
