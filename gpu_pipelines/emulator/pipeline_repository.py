@@ -14,6 +14,7 @@ import yaml
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.pipeline_format import parsed_spec
+from gpu_pipelines.emulator.project import policy_of
 from gpu_pipelines.emulator.state_folder import StateFolder, damaged
 
 _PACKAGE = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
@@ -68,11 +69,13 @@ class PipelineRepositories:
 
     Attributes:
         formats: format of each repository by `LOCATION/NAME`: KFP or DOCKER.
+        bindings: members by role, of each repository that has a policy of its own.
         packages: pipelines by `LOCATION/REPOSITORY/PACKAGE`.
     """
 
     def __init__(self, state: StateFolder) -> None:
         self.formats: dict[str, str] = {}
+        self.bindings: dict[str, dict[str, set[str]]] = {}
         self._state = state
         self.packages: dict[str, Package] = {}
         for path, document in state.documents(_KIND):
@@ -84,6 +87,11 @@ class PipelineRepositories:
         if f"{location}/{repository}" not in self.formats:
             raise ApiError(404, f"Repository does not exist: {name}")
         return {"name": name, "format": self.formats[f"{location}/{repository}"], "mode": "STANDARD_REPOSITORY"}
+
+    def policy(self, project: str, location: str, repository: str) -> dict[str, Any]:
+        """The answer to repositories.getIamPolicy."""
+        self.repository(project, location, repository)
+        return policy_of(self.bindings.get(f"{location}/{repository}", {}))
 
     def upload(self, project: str, location: str, repository: str, kind: str, body: bytes) -> bytes:
         """Keeps a pipeline that was sent as a form, under the digest of its file; gives `PACKAGE/sha256:DIGEST`."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from google.cloud import cloudquotas_v1
@@ -63,8 +63,7 @@ class Project:
 
     def policy(self) -> dict[str, Any]:
         """The answer to projects.getIamPolicy."""
-        listed = [{"role": role, "members": sorted(members)} for role, members in sorted(self.bindings.items())]
-        return {"version": 1, "bindings": listed, "etag": "BwXhqDVJ5uU="}
+        return policy_of(self.bindings)
 
     def permissions(self, asked: Any) -> dict[str, Any]:
         """The answer to testIamPermissions: those of the permissions that the caller has."""
@@ -121,3 +120,9 @@ class Project:
             for metric, limits in self.limits.items()
         ]
         return as_json(cloudquotas_v1.ListQuotaInfosResponse(quota_infos=infos))
+
+
+def policy_of(bindings: Mapping[str, set[str]]) -> dict[str, Any]:
+    """A policy as IAM tells it, from members by role."""
+    listed = [{"role": role, "members": sorted(members)} for role, members in sorted(bindings.items())]
+    return {"version": 1, "bindings": listed, "etag": "BwXhqDVJ5uU="}

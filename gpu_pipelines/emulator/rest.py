@@ -139,6 +139,10 @@ def _repository(state: State, request: HttpRequest, project: str, location: str,
     return state.repositories.repository(_known(state, project), location, repository)
 
 
+def _policy_of_repository(state: State, request: HttpRequest, project: str, location: str, repository: str) -> Answer:
+    return state.repositories.policy(_known(state, project), location, repository)
+
+
 def _packages(state: State, request: HttpRequest, parent: str, path: str) -> Answer:
     _known(state, parent.split("/")[1])
     query = {name: values[-1] for name, values in request.query.items()}
@@ -223,6 +227,7 @@ _OTHERS: list[tuple[str, str, _Handler, set[str]]] = [
     ("GET", r"/v1/(?P<name>projects/.+/operations/\d+)", _operation, set()),
     ("POST", r"/v1/(?P<name>projects/.+/operations/\d+):wait", _operation, set()),
     ("POST", r"/v2/entries:list", _entries, set()),
+    ("GET", rf"/v1/{_PARENT}:getIamPolicy", _policy_of_repository, set()),
     ("GET", rf"/v1/{_PARENT}", _repository, set()),
     (
         "GET|POST|PATCH|DELETE",

@@ -142,6 +142,31 @@ def test_a_role_that_a_group_has_may_be_the_accounts(api: VertexApi) -> None:
     assert "it may not write logs, unless it is in a group that may" in checks["roles of the account"]["message"]
 
 
+def test_images_may_be_pulled_by_the_policy_of_their_repository(api: VertexApi) -> None:
+    # As terraform/ gives the role.
+    members = api.state.project.bindings.pop("roles/artifactregistry.reader")
+    assert "it may not pull images" in doctor(*WHOLE)[1]["roles of the account"]["message"]
+    for everybody in ({"allUsers"}, members):
+        api.state.repositories.bindings["us-central1/images"] = {"roles/artifactregistry.reader": everybody}
+        assert doctor(*WHOLE)[1]["roles of the account"]["state"] == "ok"
+    # What it may with the images it may not elsewhere.
+    api.state.repositories.bindings["us-central1/images"] = dict.fromkeys(ROLES, members)
+    del api.state.project.bindings["roles/logging.logWriter"]
+    _, checks = doctor(*WHOLE)
+    assert checks["roles of the account"]["message"] == "it may not write logs"
+
+
+def test_whether_images_of_another_project_may_be_pulled_is_not_known(api: VertexApi) -> None:
+    del api.state.project.bindings["roles/artifactregistry.reader"]
+    shared = ("--image", IMAGE.replace("example-project", "shared-images"))
+    check = doctor(*WHOLE, *shared)[1]["roles of the account"]
+    assert (check["state"], check["message"]) == ("unknown", "it may not pull images, unless shared-images allows it")
+    assert check["remedy"].startswith("gcloud projects add-iam-policy-binding shared-images ")
+    del api.state.project.bindings["roles/logging.logWriter"]
+    check = doctor(*WHOLE, *shared)[1]["roles of the account"]
+    assert (check["state"], check["message"]) == ("missing", "it may not write logs")
+
+
 def test_a_service_account_that_is_not_there_or_disabled_or_not_set(api: VertexApi) -> None:
     api.state.project.disabled_accounts.add(ACCOUNT)
     assert "gcloud iam service-accounts enable" in doctor(*WHOLE)[1]["service account"]["remedy"]

@@ -27,12 +27,18 @@ APIS = (
     "logging.googleapis.com",
     "storage.googleapis.com",
 )
+#: An image in Artifact Registry.
+IMAGE = re.compile(
+    r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[^/]+)/(?P<repository>[^/]+)/(?P<package>[^:@]+)"
+    r"(:(?P<tag>[^@]+))?(@(?P<digest>sha256:[0-9a-f]+))?"
+)
 #: What one has to be allowed to submit, and the role that allows it.
 _OWN_PERMISSIONS = {
     "aiplatform.customJobs.create": "roles/aiplatform.user",
     "aiplatform.pipelineJobs.create": "roles/aiplatform.user",
     "logging.logEntries.list": "roles/logging.viewer",
 }
+_PULL = "pull images"
 #: What a service account of jobs needs, and the roles that contain it; the first is the smallest.
 _ROLES_OF_JOBS = {
     "run steps of pipelines": ("roles/aiplatform.user", "roles/aiplatform.admin"),
@@ -41,10 +47,12 @@ _ROLES_OF_JOBS = {
         "roles/storage.objectAdmin",
         "roles/storage.admin",
     ),
-    "pull images": ("roles/artifactregistry.reader", "roles/artifactregistry.writer", "roles/artifactregistry.admin"),
+    _PULL: ("roles/artifactregistry.reader", "roles/artifactregistry.writer", "roles/artifactregistry.admin"),
     "write logs": ("roles/logging.logWriter", "roles/logging.admin"),
 }
 _ROLES_OF_EVERYTHING = ("roles/owner", "roles/editor")
+#: Members that stand for everybody, as in the policies of public images.
+_EVERYBODY = ("allUsers", "allAuthenticatedUsers")
 
 
 @dataclass(frozen=True)
@@ -235,21 +243,36 @@ def _roles_of(access: AccessCheck, account: str) -> Check:
     if not answer.ok:
         return could_not(access, subject, answer, "roles/iam.securityReviewer")
     member = f"serviceAccount:{account}"
-    policies = [answer.content]
+    policies, of_image = [answer.content], []
     if bucket := bucket_of(access.settings):
         policy = access.rest.get("storage", f"/storage/v1/b/{bucket}/iam")
         policies += [policy.content] if policy.ok else []
-    roles = _roles_in(policies, lambda each: each == member)
-    lacking = {} if roles & set(_ROLES_OF_EVERYTHING) else _lacking(roles)
-    if not lacking:
+    if image := IMAGE.fullmatch(access.settings.image or ""):
+        policy = access.rest.get("artifactregistry", f"{repository_of(image)}:getIamPolicy")
+        of_image = [policy.content] if policy.ok else []
+
+    def lacking(applies: Callable[[str], bool]) -> dict[str, str]:
+        return _lacking(_roles_in(policies, applies), _roles_in(of_image, applies))
+
+    def is_it(each: str) -> bool:
+        return each in (member, *_EVERYBODY)
+
+    roles = _roles_in([*policies, *of_image], is_it)
+    without = lacking(is_it)
+    owner = image["project"] if image else project
+    # Of another project only the policy of the repository was looked at.
+    pull = without.pop(_PULL, "") if owner != project else ""
+    if not (without or pull):
         return Check(subject, OK, ", ".join(sorted(roles)))
-    told = f"it may not {'; '.join(lacking)}"
+    if not without:
+        told = f"it may not {_PULL}, unless {owner} allows it"
+        return Check(subject, NOT_KNOWN, told, _grants(owner, member, [pull]))
+    told = f"it may not {'; '.join(without)}"
     if own := sorted(role for role in roles if not role.startswith("roles/")):
         return Check(subject, NOT_KNOWN, f"{told}, unless {', '.join(own)} allows it")
-    of_groups = roles | _roles_in(policies, lambda each: each.startswith("group:"))
-    if not _lacking(of_groups):
+    if not without.keys() & lacking(lambda each: is_it(each) or each.startswith("group:")).keys():
         return Check(subject, NOT_KNOWN, f"{told}, unless it is in a group that may")
-    return Check(subject, MISSING, told, _grants(project, member, list(lacking.values())))
+    return Check(subject, MISSING, told, _grants(project, member, list(without.values())))
 
 
 def _roles_in(policies: Iterable[Mapping[str, Any]], applies: Callable[[str], bool]) -> set[str]:
@@ -258,10 +281,12 @@ def _roles_in(policies: Iterable[Mapping[str, Any]], applies: Callable[[str], bo
     return {str(bound["role"]) for bound in bindings if any(map(applies, bound.get("members", [])))}
 
 
-def _lacking(roles: Iterable[str]) -> dict[str, str]:
-    """What the roles do not allow, each with the smallest role that does."""
-    held = set(roles)
-    return {what: enough[0] for what, enough in _ROLES_OF_JOBS.items() if not held & set(enough)}
+def _lacking(roles: set[str], roles_of_image: set[str]) -> dict[str, str]:
+    """What the roles do not allow, each with the smallest role that does; images may be pulled by those of theirs."""
+    held = {what: roles | roles_of_image if what == _PULL else roles for what in _ROLES_OF_JOBS}
+    return {
+        what: enough[0] for what, enough in _ROLES_OF_JOBS.items() if not held[what] & {*enough, *_ROLES_OF_EVERYTHING}
+    }
 
 
 def _grants(project: str | None, member: str, roles: Sequence[str]) -> str:
@@ -274,6 +299,11 @@ def _grants(project: str | None, member: str, roles: Sequence[str]) -> str:
 def bucket_of(settings: ProjectSettings) -> str:
     """Name of the bucket of the pipeline root; empty if there is none."""
     return (settings.pipeline_root or "").removeprefix("gs://").partition("/")[0]
+
+
+def repository_of(image: re.Match[str]) -> str:
+    """Path of the repository of an image, as Artifact Registry's interface has it; the image as `IMAGE` matches it."""
+    return f"/v1/projects/{image['project']}/locations/{image['location']}/repositories/{image['repository']}"
 
 
 def could_not(access: AccessCheck, subject: str, answer: Answer, role: str = "", project: str = "") -> Check:

@@ -7,16 +7,12 @@ from urllib.parse import quote
 
 from gpu_pipelines.google_cloud.locations import is_in
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.doctor_access import AccessCheck, bucket_of, could_not
+from gpu_pipelines.targets.vertex.doctor_access import IMAGE, AccessCheck, bucket_of, could_not, repository_of
 from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
 from gpu_pipelines.targets.vertex.doctor_local import create_bucket, create_repository
 
 _BUCKET_PERMISSIONS = ("storage.objects.create", "storage.objects.get", "storage.objects.list")
 
-_IMAGE = re.compile(
-    r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[^/]+)/(?P<repository>[^/]+)/(?P<package>[^:@]+)"
-    r"(:(?P<tag>[^@]+))?(@(?P<digest>sha256:[0-9a-f]+))?"
-)
 _REPOSITORY = re.compile(r"https?://(?P<host>[^/]+)/(?P<project>[^/]+)/(?P<repository>[^/]+)")
 
 
@@ -77,13 +73,13 @@ def look_at_image(access: AccessCheck) -> list[Check]:
     subject, image = "image", access.settings.image
     if image is None:
         return []
-    parts = _IMAGE.fullmatch(image)
+    parts = IMAGE.fullmatch(image)
     if parts is None:
         told = f"{image} is not in Artifact Registry, which is what could be looked at"
         if re.match(r"([a-z]+\.)?gcr\.io/", image):
             told = f"{image} is in Container Registry, which is shut down, unless gcr.io was moved to Artifact Registry"
         return [Check(subject, NOT_KNOWN, told)]
-    home = f"/v1/projects/{parts['project']}/locations/{parts['location']}/repositories/{parts['repository']}"
+    home = repository_of(parts)
     package = f"{home}/packages/{quote(parts['package'], safe='')}"
     version = f"versions/{parts['digest']}" if parts["digest"] else f"tags/{parts['tag'] or 'latest'}"
     answer = access.rest.get("artifactregistry", f"{package}/{version}")
