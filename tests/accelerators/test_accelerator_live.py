@@ -144,6 +144,14 @@ def test_what_has_no_quota_exits_2(quotas: GoogleApis, arguments: list[str], mes
     assert message in err
 
 
+def test_a_metric_that_is_not_there_is_no_api_that_is_off(quotas: GoogleApis) -> None:
+    _, _, err = run("quota", "a100:8", "--project", "p")
+    assert "It may have another name by now; https://console.cloud.google.com/iam-admin/quotas?project=p lists" in err
+    quotas.quotas = []
+    _, _, err = run("quota", "a100:8", "--project", "p")
+    assert "Enable the Vertex AI API: gcloud services enable aiplatform.googleapis.com --project=p" in err
+
+
 @pytest.mark.parametrize("command", [["quota", "h100:8"], ["catalog", "refresh"]])
 @pytest.mark.parametrize(
     ("status", "message"), [(403, "may not be read"), (401, "could not be read"), (404, "could not")]

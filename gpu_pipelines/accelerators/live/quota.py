@@ -78,11 +78,15 @@ def read_quota(plan: AcceleratorPlan, clients: Clients) -> QuotaReport:
         raise UserError(f"{plan.spec} runs on this machine and needs no quota.")
     parent = f"projects/{clients.project}/locations/global/services/{SERVICE}"
     with api_errors(f"The quotas of {clients.project}", "the role Cloud Quotas Viewer and the API cloudquotas"):
-        found = [info for info in clients.quotas().list_quota_infos(parent=parent) if info.metric == metric]
+        told = list(clients.quotas().list_quota_infos(parent=parent))
+    found = [info for info in told if info.metric == metric]
+    console = f"https://console.cloud.google.com/iam-admin/quotas?project={clients.project}"
     if not found:
         raise UserError(
             f"The project {clients.project} has no quota metric {metric}.",
-            f"Enable the Vertex AI API: gcloud services enable {SERVICE} --project={clients.project}",
+            f"It may have another name by now; {console} lists those of the project."
+            if told
+            else f"Enable the Vertex AI API: gcloud services enable {SERVICE} --project={clients.project}",
         )
     (info, *_) = found
     limits = _limits(info)
@@ -95,7 +99,7 @@ def read_quota(plan: AcceleratorPlan, clients: Clients) -> QuotaReport:
         quota_id=info.quota_id,
         needed=plan.total_gpus,
         regions=tuple(regions),
-        console=f"https://console.cloud.google.com/iam-admin/quotas?project={clients.project}",
+        console=console,
         command="" if any(each.enough for each in regions) else _command(clients.project, info, plan, regions),
     )
 
