@@ -172,6 +172,10 @@ def test_settings_of_the_project_are_taken_and_flags_win(tmp_path: Path) -> None
         ((*L4, "--max-wait", "1"), "Only flex-start waits"),
         ((*L4, "--strategy", "flex-start", "--max-wait", "3"), "2 at most"),
         ((*L4, "--boot-disk-gb", "10"), "cannot have 10 GB"),
+        (
+            (*L4, "--subnet", "projects/p/regions/europe-west4/subnetworks/s"),
+            "subnetworks/s is in europe-west4, and the VM would be in us-central1",
+        ),
         ((*L4, "--network", "a,b"), "neither a name nor a full name"),
         ((*L4, "--image-project", "p"), "without --image-family"),
         ((*L4, "--command", "it's"), "cannot be split into words"),

@@ -48,7 +48,7 @@ BEFORE_TURING_FAMILY = "common-cu128-ubuntu-2204-nvidia-570"
 _ZONE = re.compile(r"([a-z]+-[a-z]+[0-9]+)-[a-z]")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NETWORK = re.compile(r"([a-z0-9.:-]+|projects/[^/\s,]+/global/networks/[a-z0-9-]+)")
-_SUBNET = re.compile(r"([a-z0-9-]+|projects/[^/\s,]+/regions/[a-z0-9-]+/subnetworks/[a-z0-9-]+)")
+_SUBNET = re.compile(r"([a-z0-9-]+|projects/[^/\s,]+/regions/(?P<region>[a-z0-9-]+)/subnetworks/[a-z0-9-]+)")
 
 
 @dataclass(frozen=True)
@@ -247,7 +247,7 @@ def _problems(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
         problems.append(f"Only flex-start waits for machines; the strategy is {plan.strategy}. Leave --max-wait out.")
     elif wait is not None and not (math.isfinite(wait) and 0 < wait <= FLEX_START_WAIT_HOURS):
         problems.append(f"A VM cannot wait {wait:g} hours; {FLEX_START_WAIT_HOURS:g} at most, and more than 0.")
-    return [*problems, *_problems_of_places(options), *_problems_of_names(options)]
+    return [*problems, *_problems_of_places(options), *_problems_of_names(options), *_problem_of_subnet(plan, options)]
 
 
 def _problems_of_places(options: VmOptions) -> list[str]:
@@ -273,6 +273,14 @@ def _problems_of_names(options: VmOptions) -> list[str]:
         if value is not None and not form.fullmatch(value):
             problems.append(f"{flag} {value[:80]!r} is neither a name nor a full name, projects/P/….")
     return problems + problems_of_variables(options.environment)
+
+
+def _problem_of_subnet(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
+    subnet = _SUBNET.fullmatch(options.subnet or "")
+    region = subnet and subnet["region"]
+    if region and plan.region and region != plan.region:
+        return [f"--subnet {options.subnet} is in {region}, and the VM would be in {plan.region}."]
+    return []
 
 
 def _reservation(plan: AcceleratorPlan, project: str | None) -> str | None:
