@@ -42,18 +42,33 @@ variable "users" {
   description = "Who may run, upload and schedule pipelines and jobs, such as [\"group:ml@example.com\"]."
   type        = set(string)
   default     = []
+
+  validation {
+    condition     = alltrue([for each in var.users : can(regex("^[A-Za-z]+:.", each))])
+    error_message = "users are given as Google Cloud names them, such as user:me@example.com or group:ml@example.com."
+  }
 }
 
 variable "image_builders" {
   description = "Who may build images with Cloud Build, such as [\"group:ml-platform@example.com\"]."
   type        = set(string)
   default     = []
+
+  validation {
+    condition     = alltrue([for each in var.image_builders : can(regex("^[A-Za-z]+:.", each))])
+    error_message = "image_builders are given as Google Cloud names them, such as user:me@example.com."
+  }
 }
 
 variable "vm_creators" {
   description = "Who may train on VMs of Compute Engine by `gpu-pipelines vm create`, such as [\"group:ml@example.com\"]."
   type        = set(string)
   default     = []
+
+  validation {
+    condition     = alltrue([for each in var.vm_creators : can(regex("^[A-Za-z]+:.", each))])
+    error_message = "vm_creators are given as Google Cloud names them, such as user:me@example.com."
+  }
 }
 
 variable "encryption_key" {
@@ -123,6 +138,11 @@ variable "alert_at" {
   description = "Shares of the budget at which the administrators and users of the billing account get a mail."
   type        = set(number)
   default     = [0.5, 0.9, 1.0]
+
+  validation {
+    condition     = alltrue([for share in var.alert_at : share > 0 && share <= 5])
+    error_message = "alert_at has shares of the budget, more than 0 and at most 5: 0.5 is half of it, and 50 is no percentage."
+  }
 }
 
 variable "labels" {

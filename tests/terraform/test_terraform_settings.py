@@ -51,12 +51,29 @@ def test_the_settings_are_those_of_the_command_line(tmp_path: Path, monkeypatch:
         ("untagged_image_days=-1", "whole number of days"),
         ("soft_delete_days=3", "7 to 90, or 0"),
         ("monthly_budget=0", "at least 1"),
+        ('users=["user:me@example.com", "ml@example.com"]', "such as user:me@example.com or group:ml@example.com"),
+        ('image_builders=["ml@example.com"]', "image_builders are given as Google Cloud names them"),
+        ('vm_creators=["ml@example.com"]', "vm_creators are given as Google Cloud names them"),
+        ("alert_at=[0.5, 50]", "50 is no percentage"),
     ],
 )
 def test_a_wrong_setting_is_refused(tmp_path: Path, wrong: str, told: str) -> None:
     planned = terraform(tmp_path, "plan", "-no-color", "-var=project=p-123456", f"-var={wrong}")
     assert planned.returncode == 1
     assert told in " ".join(planned.stderr.replace("│", "").split())
+
+
+def test_members_of_every_kind_and_shares_above_the_budget_are_taken(tmp_path: Path) -> None:
+    kinds = (
+        "user:a@b.c",
+        "group:a@b.c",
+        "domain:b.c",
+        "serviceAccount:a@p.iam.gserviceaccount.com",
+        "principalSet://iam",
+    )
+    given = [f"-var={name}={json.dumps(kinds)}" for name in ("users", "image_builders", "vm_creators")]
+    planned = terraform(tmp_path, "plan", "-no-color", "-var=project=p-123456", "-var=alert_at=[0.5,1.2]", *given)
+    assert planned.returncode == 0, planned.stderr
 
 
 KEY = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
