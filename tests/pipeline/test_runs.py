@@ -94,6 +94,20 @@ def test_runs_are_listed_with_how_they_went_the_newest_first(three: Path) -> Non
     assert all((three / each["report"]).is_file() for each in documents)
 
 
+TWO_SCORES = """
+@dsl.pipeline(name="scores")
+def scores():
+    score(value=1000).after(score(value=1))
+"""
+
+
+def test_a_run_that_has_failed_has_no_figure_that_says_most(tmp_path: Path) -> None:
+    (tmp_path / "small.py").write_text(SMALL.read_text() + TWO_SCORES)
+    assert command("run", "small.py:scores", cwd=tmp_path).status == 1
+    assert newest_run(tmp_path)["metrics"] == {"quality": 0.1}
+    assert "quality" not in command("runs", "list", cwd=tmp_path).out
+
+
 def test_there_may_be_no_runs(tmp_path: Path) -> None:
     assert command("runs", "list", cwd=tmp_path).out.startswith("No runs in runs.")
     shown = command("runs", "show", "latest", cwd=tmp_path)

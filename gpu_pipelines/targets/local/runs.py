@@ -309,7 +309,9 @@ def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
 
     record.pages, found = pages_of(artifacts), metrics_of(artifacts)
     found |= {name: number for name, value in record.outputs.items() if (number := finite(value)) is not None}
-    key = next(reversed(found), "")
+    # The last figure of a run that did not get to its end is any, such as how many rows were read.
+    figures = reversed(found) if record.status == "succeeded" else (name for name in found if name.startswith("test_"))
+    key = next(iter(figures), "")
     if "best_checkpoint" in record.artifacts:
         evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
         key = f"test_{evaluation.select_by}"
