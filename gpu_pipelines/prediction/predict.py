@@ -182,7 +182,7 @@ class _Prediction:
                     options = WorkOptions(check, workers.needs, _named)
                     for _, predicted in workers.executor.map(worker_for, (told,), pieces, options):
                         keep(predicted)
-                        progress.advance(predicted.rows)
+                        progress.advance(predicted.rows, left.waiting(progress.rows + predicted.rows))
         done = [work.require(piece_name(number)) for number in range(left.pieces)]
         joined = Joined(work, done, self._form)
         if joined.sum_of("read") != left.rows:
@@ -274,6 +274,10 @@ class _Left:
             self._passed_over += 1
             self._rows_passed_over += len(piece.rows)
         raise StopIteration
+
+    def waiting(self, done: int) -> float:
+        """Share of the rows that have been read whose predictions are waited for, where so many have been made."""
+        return 1 - (self._rows_passed_over + done) / self.rows
 
     def say(self) -> None:
         """Says how much an earlier attempt has done, of what has been looked at."""

@@ -93,6 +93,17 @@ def require_close(found: Any, expected: Any, place: str = "") -> None:
         assert found == expected, place
 
 
+def test_what_is_read_and_not_predicted_is_left(
+    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("gpu_pipelines.data.units.progress.SECONDS_BETWEEN_LINES", 0)
+    source, _ = sources("regression", tmp_path)
+    predicted(model("regression"), source, tmp_path / "out", 18)
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("predicting: ")]
+    told = [(line.split()[1], line.split()[5]) for line in lines]
+    assert told == [("18", "26%"), ("36", "51%"), ("54", "77%"), ("70", "100%")], lines
+
+
 @pytest.mark.slow_but_for("image_classification")
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_predicts_as_the_server_does_in_the_order_of_the_source(

@@ -23,13 +23,18 @@ class Progress:
         self._started = self._printed = time.monotonic()
         self.rows = 0
 
-    def advance(self, rows: int = 1) -> None:
-        """So many more rows are done."""
+    def advance(self, rows: int = 1, waiting: float = 0.0) -> None:
+        """So many more rows are done.
+
+        Args:
+            rows: how many.
+            waiting: share of the rows read that are not done yet, where they are read ahead.
+        """
         self.rows += rows
         now = time.monotonic()
         if now - self._printed < SECONDS_BETWEEN_LINES:
             return
         self._printed = now
-        share, passed = self._meter.share, now - self._started
+        share, passed = self._meter.share * (1 - waiting), now - self._started
         left = f"{passed * (1 - share) / share:,.0f} s left" if share else "time left unknown"
         print(f"{self._what}: {self.rows:,} rows  {self.rows / passed:,.0f} rows/s  {share:.0%}  {left}", flush=True)
