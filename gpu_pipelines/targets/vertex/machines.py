@@ -23,8 +23,6 @@ from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"
-#: Input of the one whose machines are those of each of many trials.
-_TRIALS = "parallel_trial_count"
 #: How the accelerators of Vertex AI are named that are no TPUs.
 _GPUS = "NVIDIA_"
 _STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}
@@ -143,8 +141,6 @@ def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     found = {}
     for step in steps_in(spec):
         inputs = step.spec.get("inputDefinitions", {}).get("parameters", {})
-        if _POOLS not in inputs or _TRIALS in inputs:
-            continue
         given = {name: value.get("runtimeValue", {}).get("constant") for name, value in step.inputs.items()}
         values = {name: definition.get("defaultValue") for name, definition in inputs.items()} | given
         if isinstance(values.get(_POOLS), list) and values[_POOLS]:
