@@ -44,7 +44,7 @@ class StepMachines:
 
 
 def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachines]:
-    """The GPUs of the steps that are CustomJobs, in the order in which the steps run.
+    """The GPUs of the steps that are CustomJobs, in the order in which the steps run; those of others are only checked.
 
     Args:
         spec: a compiled pipeline.
@@ -54,16 +54,15 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
         UserError: lists what cannot be had there.
     """
     found, problems = [], []
-    for step, (request, resource) in _requests(spec, region).items():
+    jobs = _requests(spec, region)
+    for step, request in [*((step, request) for step, (request, _) in jobs.items()), *_of_kfp(spec, region)]:
         try:
-            found.append(StepMachines(step, plan_request(request), resource))
+            plan = plan_request(request)
         except PlanError as error:
             problems.append(f"{step}: {error}")
-    for step, request in _of_kfp(spec, region):
-        try:
-            plan_request(request)
-        except PlanError as error:
-            problems.append(f"{step}: {error}")
+            continue
+        if step in jobs:
+            found.append(StepMachines(step, plan, jobs[step][1]))
     if problems:
         raise UserError.of_all(problems)
     order = list(steps_of(spec))
