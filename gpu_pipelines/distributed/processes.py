@@ -106,6 +106,20 @@ def note_work(doing: str, if_killed: str) -> None:
     place.write_text(json.dumps({"doing": doing, "if_killed": if_killed}), encoding="utf-8")
 
 
+def below(process: Any) -> list[Any]:
+    """The processes that a process has started, and those that they have; none where it has ended meanwhile.
+
+    Args:
+        process: as psutil knows it.
+    """
+    import psutil
+
+    try:
+        return list(process.children(recursive=True))
+    except psutil.NoSuchProcess:
+        return []
+
+
 class Workers(ABC):
     """The processes of this node; a thread starts them and waits for them."""
 
@@ -157,10 +171,7 @@ class Workers(ABC):
         import psutil
 
         for child in self.processes():
-            below = []
-            with suppress(psutil.NoSuchProcess):
-                below = child.children(recursive=True)
-            for process in (*below, child):
+            for process in (*below(child), child):
                 with suppress(psutil.NoSuchProcess):
                     process.kill()
 

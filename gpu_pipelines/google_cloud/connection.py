@@ -113,7 +113,7 @@ def tried_again() -> Any:
     from google.api_core.retry import Retry
 
     return Retry(
-        predicate=_passes,
+        predicate=may_pass,
         initial=_FIRST_WAIT,
         maximum=_LONGEST_WAIT,
         multiplier=2.0,
@@ -134,7 +134,8 @@ def answer_was_lost(error: Exception) -> bool:
     return isinstance(error, (api.ServerError, api.RetryError, requests.RequestException, auth.TransportError))
 
 
-def _passes(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
+    """Whether the same request may succeed at the next try."""
     import google.api_core.exceptions as api
 
     if isinstance(error, api.TooManyRequests):
@@ -182,7 +183,7 @@ def _explained(error: Exception, what: str, if_lost: str) -> UserError:
     import google.auth.exceptions as auth
 
     problem, remedy = f"{what} failed: {message_of(error)}", _remedy(error, if_lost)
-    if isinstance(error, api.TooManyRequests) and not _passes(error):
+    if isinstance(error, api.TooManyRequests) and not may_pass(error):
         return QuotaExceededError(problem, remedy)
     if isinstance(error, auth.GoogleAuthError) and not isinstance(error, auth.TransportError):
         return AccessDeniedError(problem, remedy)

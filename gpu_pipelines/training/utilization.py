@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_pipelines.distributed.idleness import Idleness
 from gpu_pipelines.distributed.members import Cluster
+from gpu_pipelines.distributed.processes import below
 from gpu_pipelines.training.local_devices import Devices
 
 
@@ -90,9 +91,8 @@ def _cpu_seconds(process: Any) -> float:
     import psutil
 
     total = 0.0
-    with suppress(psutil.NoSuchProcess):
-        for each in (process, *process.children(recursive=True)):
-            with suppress(psutil.NoSuchProcess):
-                times = each.cpu_times()
-                total += times.user + times.system
+    for each in (process, *below(process)):
+        with suppress(psutil.NoSuchProcess):
+            times = each.cpu_times()
+            total += times.user + times.system
     return total

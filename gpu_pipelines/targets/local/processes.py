@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.distributed.processes import below
 from gpu_pipelines.distributed.signals import ASKING, Signalled, adopt_orphans, handled, interrupt
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 
@@ -95,11 +96,8 @@ def _below(spared: Collection[Any]) -> list[Any]:
     """The processes below this one, but for some of its children and what is below them."""
     import psutil
 
-    found = []
-    for child in psutil.Process().children():
-        with suppress(psutil.NoSuchProcess):
-            found += [] if child in spared else [child, *child.children(recursive=True)]
-    return found
+    children = [child for child in psutil.Process().children() if child not in spared]
+    return [process for child in children for process in (child, *below(child))]
 
 
 def _kill(left: list[Any]) -> None:

@@ -10,8 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import QuotaExceededError, UnavailableError, UserError
-from gpu_pipelines.google_cloud.connection import answer_was_lost
-from gpu_pipelines.network_errors import no_token_was_given
+from gpu_pipelines.google_cloud.connection import may_pass
 from gpu_pipelines.project_settings import VARIABLES
 
 if TYPE_CHECKING:
@@ -117,8 +116,7 @@ def as_bigquery_errors(what: str, wrong: tuple[str, str], needs: str, done: str 
         raise UserError(f"{wrong[0]}: {first_line(error)}", wrong[1]) from None
     except (api.GoogleAPIError, GoogleAuthError, RequestException) as error:
         # What a service could not answer a step tries again by itself; what a user has to mend it does not.
-        passes = answer_was_lost(error) or no_token_was_given(error) or isinstance(error, api.TooManyRequests)
-        kind = UnavailableError if passes else UserError
+        kind = UnavailableError if may_pass(error) else UserError
         told = f"{what} could not be {done}: {type(error).__name__}: {first_line(error)}"
         raise kind(told, "Run the step again.") from None
 
