@@ -19,6 +19,7 @@ ASKING = (signal.SIGTERM, signal.SIGINT)
 ENDING = (*ASKING, signal.SIGHUP)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _SECONDS_BETWEEN_LOOKS = 0.1
+_SECONDS_BETWEEN_NUDGES = 1.0
 
 
 class Signalled:
@@ -71,6 +72,35 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: tuple[int
     finally:
         for number, earlier in before.items():
             signal.signal(number, earlier)
+
+
+@contextmanager
+def nudged() -> Iterator[None]:
+    """Lets no call of the block wait on after a signal, as far as this is the main thread.
+
+    Python runs handlers between its own instructions. A signal in the instant before a call that waits, such as one
+    that reads a pipe, would be acted on when that call returns: so each second a signal that means nothing ends the
+    waiting, which Python takes up again (PEP 475) if there is nothing to act on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    over = threading.Event()
+    main = threading.get_ident()
+
+    def nudge() -> None:
+        while not over.wait(_SECONDS_BETWEEN_NUDGES):
+            signal.pthread_kill(main, signal.SIGURG)
+
+    before = signal.signal(signal.SIGURG, lambda number, frame: None)
+    nudging = threading.Thread(target=nudge, daemon=True)
+    nudging.start()
+    try:
+        yield
+    finally:
+        over.set()
+        nudging.join()
+        signal.signal(signal.SIGURG, before)
 
 
 def interrupt(number: int, frame: FrameType | None = None) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.distributed.processes import below
-from gpu_pipelines.distributed.signals import ASKING, Signalled, adopt_orphans, handled, interrupt
+from gpu_pipelines.distributed.signals import ASKING, Signalled, adopt_orphans, handled, interrupt, nudged
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 
 # As long as a training has to write its last checkpoint.
@@ -36,7 +36,7 @@ def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
 
     adopt_orphans()
     before = psutil.Process().children()
-    with handled(interrupt, (signal.SIGTERM, signal.SIGHUP)):
+    with handled(interrupt, (signal.SIGTERM, signal.SIGHUP)), nudged():
         try:
             yield
         except BaseException as error:
