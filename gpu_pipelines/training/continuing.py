@@ -169,6 +169,9 @@ def _require_continues(
         return
     differing = checkpoints.differing_settings(store.directory, settings.shaping())
     fixed = [name for name in differing if name in OF_THE_WHOLE_TRAINING]
+    # SGD keeps a state for its momentum alone.
+    if settings.optimizer == "sgd" and 0 in differing.get("momentum", ()):
+        fixed.append("momentum")
     if step <= settings.resume_from_step and not fixed:
         return
     raise UserError(

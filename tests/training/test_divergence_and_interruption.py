@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import resource
 import shutil
 import signal
@@ -187,6 +188,14 @@ def test_another_model_or_optimizer_cannot_go_on(other: dict[str, Any], told: st
     assert "resume_from_step" not in error.value.remedy
     # What is refused changes nothing: the training itself goes on from its newest checkpoint.
     assert [each.info.step for each in complete_checkpoints(copied)] == [3, 6, 9, 12]
+
+
+def test_momentum_cannot_be_taken_up_in_the_middle(photos: Path, tmp_path: Path) -> None:
+    settings = replace(SETTINGS, optimizer="sgd", momentum=0.0, max_steps=4, checkpoint_every_steps=2)
+    train_here(settings, photos, str(tmp_path))
+    with pytest.raises(UserError, match=re.escape("momentum is 0.9, there it was 0.0")):
+        train_here(replace(settings, momentum=0.9, resume_from_step=2), photos, str(tmp_path))
+    assert [each.info.step for each in complete_checkpoints(tmp_path)] == [2, 4]
 
 
 @pytest.mark.slow
