@@ -16,9 +16,12 @@ from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval
 FEWEST_EXPECTED = 5.0
 #: Rows of which NumPy draws no permutations.
 _TOO_MANY = 1_000_000_000
-#: Permutations of the test of shares, enough for a level of 0.001; each draw's, and those at least as far apart as the
-#: samples from which on no more are drawn: their share is the p-value.
-_MOST_PERMUTATIONS, _DRAWN_AT_ONCE, _ENOUGH = 10_000, 500, 20
+#: Permutations of the test of shares, enough for a level of 0.01 of a thousand tests together; of so many classes that
+#: they would take seconds, enough for one of 0.001.
+_MOST_PERMUTATIONS, _FEWEST_PERMUTATIONS, _MOST_CELLS = 100_000, 10_000, 10_000_000
+#: Permutations of a draw, and those at least as far apart as the samples from which on no more are drawn: their share
+#: is the p-value.
+_DRAWN_AT_ONCE, _ENOUGH = 500, 20
 
 
 @dataclass(frozen=True)
@@ -83,8 +86,8 @@ def widened(metric: Interval, z: float) -> Estimate | None:
 def same_shares(before: np.ndarray, now: np.ndarray) -> float:
     """The p-value of the chi-square test that two samples have the same shares of classes.
 
-    By permutations where classes are rare. A class with few rows of both samples may be most of the smaller one, so
-    rare ones are not put together.
+    By permutations where classes are rare, and then no less than one in as many as were drawn. A class with few rows
+    of both samples may be most of the smaller one, so rare ones are not put together.
 
     Args:
         before: rows by class, int64 (classes,).
@@ -102,30 +105,22 @@ def same_shares(before: np.ndarray, now: np.ndarray) -> float:
     return float(torch.special.gammaincc(half[0], half[1]))
 
 
-def permuted_chi_squares(both: np.ndarray, expected: np.ndarray, count: int, random: np.random.Generator) -> np.ndarray:
-    """The chi-square statistic of permutations of the rows of two samples.
+def _share_beyond(statistic: float, both: np.ndarray, expected: np.ndarray) -> float:
+    """How often permutations of the rows are at least as far apart. The rows as they are count as one, so that it is
+    never 0.
 
     Args:
+        statistic: of the rows as they are.
         both: rows of both samples by class, int64 (classes,).
         expected: rows of each by class, were their shares the same, (2, classes).
-        count: permutations.
-        random: draws them.
-
-    Returns:
-        Statistics, float64 (count,).
     """
-    drawn = random.multivariate_hypergeometric(both, round(float(expected[1].sum())), count, method="marginals")
-    # What one sample has more of a class, the other has less.
-    return np.asarray((drawn - expected[1]) ** 2 @ (1 / expected).sum(axis=0))
-
-
-def _share_beyond(statistic: float, both: np.ndarray, expected: np.ndarray) -> float:
-    """How often permutations are at least as far apart. The rows as they are count as one, so that it is never 0."""
     random, beyond, drawn = np.random.default_rng(0), 1, 1
-    while beyond <= _ENOUGH and drawn < _MOST_PERMUTATIONS:
-        found = permuted_chi_squares(both, expected, _DRAWN_AT_ONCE, random)
-        # Equal tables need not have equal sums.
-        beyond += int((found >= statistic * (1 - 1e-9)).sum())
+    most = min(_MOST_PERMUTATIONS, max(_FEWEST_PERMUTATIONS, _MOST_CELLS // len(both)))
+    rows, weights = round(float(expected[1].sum())), (1 / expected).sum(axis=0)
+    while beyond <= _ENOUGH and drawn < most:
+        permuted = random.multivariate_hypergeometric(both, rows, _DRAWN_AT_ONCE, method="marginals")
+        # What one sample has more of a class, the other has less. Equal tables need not have equal sums.
+        beyond += int(((permuted - expected[1]) ** 2 @ weights >= statistic * (1 - 1e-9)).sum())
         drawn += _DRAWN_AT_ONCE
     return beyond / drawn
 
