@@ -297,13 +297,18 @@ def is_of_a_full_disk(error: BaseException) -> bool:
 
 
 def of_the_system(error: BaseException) -> UserError | None:
-    """What a user is told of a full disk, and of a file that they may not use; None for any other error."""
+    """What a user is told of a full disk, of a file that they may not use, and of what names none; None for any other
+    error."""
     if is_of_a_full_disk(error):
         return UserError(f"Something could not be written: {first_line(error)}.", "Make room there, and run it again.")
-    if isinstance(error, OSError) and error.errno in (errno.EACCES, errno.EPERM, errno.EROFS) and error.filename:
+    if not isinstance(error, OSError) or not error.filename:
+        return None
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
         return UserError(
             f"{error.filename} may not be used: {error.strerror}.", "Mend its permissions, or give another."
         )
+    if error.errno == errno.ENAMETOOLONG:
+        return UserError(f"{error.filename!s:.80}… names no file: {error.strerror}.", "Give another path.")
     return None
 
 

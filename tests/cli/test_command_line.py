@@ -106,6 +106,12 @@ def test_a_full_disk_is_no_traceback() -> None:
     assert "Traceback" not in done.stderr
 
 
+def test_what_names_no_file_is_no_traceback(tmp_path: Path) -> None:
+    done = command("runs", "show", "latest", "--runs", "x" * 300, cwd=tmp_path)
+    assert (done.status, done.out) == (1, "")
+    assert done.err == f"error: {'x' * 80}… names no file: File name too long.\n  Give another path.\n"
+
+
 def test_a_program_may_have_no_streams() -> None:
     def without(stream: int, spec: str) -> subprocess.CompletedProcess[str]:
         command = ["sh", "-c", f'exec "$0" "$@" {stream}>&-', GPU_PIPELINES, "accelerators", "plan", spec]
