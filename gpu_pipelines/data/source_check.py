@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -23,6 +23,8 @@ from gpu_pipelines.tasks.tasks import task_named
 
 #: Tables of at most so many bytes and rows are looked through for their classes.
 _BYTES_LOOKED_THROUGH, _ROWS_LOOKED_THROUGH = 16 << 20, 10_000
+#: The tables of images in folders that `datasets` looks for.
+_TABLES_OF_IMAGES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
 
 
 def problems_here(settings: PrepareSettings) -> list[str]:
@@ -59,11 +61,12 @@ def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> Non
 
     Raises:
         UserError: a table lacks a column, holds something else in it than texts, there is a single class, or the
-            folders of images are splits.
+            folders of images are splits or have tables of their own.
     """
     if source.format == "images":
         classes = {class_of(source, name) for name in source.names}
         require_classes_not_splits(classes, source.given)
+        _require_no_tables_of_images(source, classes, settings)
         tables = [name for name, reason in source.passed_over.items() if reason == TABLE_BESIDE]
         if len(classes) == 1 and len(tables) == 1:  # as data sets of the hub have images
             (only,), (table,) = classes, tables
@@ -76,6 +79,20 @@ def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> Non
         _require_columns(source, settings)
         if source.format in TABLES and task_named(settings.task).has_classes:
             _require_classes(source, settings)
+
+
+def _require_no_tables_of_images(source: SourceFiles, classes: Collection[str], settings: PrepareSettings) -> None:
+    """Refuses folders that each have a table of their images: `datasets` reads the classes there, not in the names."""
+    if settings.source_format != "auto":
+        return
+    names = set(source.names)
+    for table in _TABLES_OF_IMAGES:
+        if all(f"{folder}/{table}" in names for folder in classes):
+            raise UserError(
+                f"Each folder of {source.given} has a table {table}, so its name may be no class.",
+                f"{remedy_of_table(source.given, f'*/{table}')} "
+                "If the names of the folders are the classes, give -p source_format=images.",
+            )
 
 
 def class_of(source: SourceFiles, name: str) -> str:

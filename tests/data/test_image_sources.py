@@ -6,6 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from PIL import Image
 from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.source_check import problems_here
+from gpu_pipelines.data.source_check import problems_here, require_usable_source
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.errors import UserError
@@ -523,3 +524,32 @@ def test_one_folder_of_images_with_a_table_beside_it_says_to_give_the_table(tmp_
     )
     assert problems_here(PrepareSettings(source=str(table), image_column="file_name")) == []
     assert [record.label for record in records_of(table, image_column="file_name")] == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("table", ["metadata.csv", "metadata.jsonl", "metadata.parquet"])
+def test_folders_of_images_with_a_table_each_are_no_classes(tmp_path: Path, table: str) -> None:
+    """As `datasets` reads batches of images: it takes the classes of the tables, and none of the folders' names."""
+    for folder in ("monday", "tuesday"):
+        for number in range(2):
+            write_png(tmp_path / f"{folder}/{number}.png", (number, len(folder), 0))
+        names, labels = ["0.png", "1.png"], ["cat", "dog"]
+        rows = pa.table({"file_name": names, "label": labels})
+        place = tmp_path / folder / table
+        if table.endswith("parquet"):
+            pq.write_table(rows, place)
+        elif table.endswith("jsonl"):
+            write_lines(place, *rows.to_pylist())
+        else:
+            write_lines(place, "file_name,label", *map(",".join, zip(names, labels, strict=True)))
+    settings = PrepareSettings(source=str(tmp_path))
+    with pytest.raises(UserError) as caught:
+        require_usable_source(open_source(settings, Path("unused")), settings)
+    assert caught.value.problem == f"Each folder of {tmp_path} has a table {table}, so its name may be no class."
+    assert caught.value.remedy == (
+        f"If the table names the images, give -p source='{tmp_path}/*/{table}' -p image_column=…, such as file_name. "
+        "If the names of the folders are the classes, give -p source_format=images."
+    )
+    found = records_of(f"{tmp_path}/*/{table}", image_column="file_name")
+    assert [(record.label, bool(record.read())) for record in found] == [("cat", True), ("dog", True)] * 2
+    named = replace(settings, source_format="images")
+    require_usable_source(open_source(named, Path("unused")), named)

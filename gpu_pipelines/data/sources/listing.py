@@ -121,6 +121,7 @@ def _saved_before(root: str, names: Iterable[str]) -> Iterator[str]:
 def remedy_of_table(folder: str, table: str) -> str:
     """What to give for a folder of images with a table, which may name them and their classes."""
     place = f"{folder.rstrip('/')}/{table}"
+    place = f"'{place}'" if is_pattern(place) else place  # a shell would find its files
     return f"If the table names the images, give -p source={place} -p image_column=…, such as file_name."
 
 
