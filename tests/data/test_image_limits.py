@@ -92,6 +92,19 @@ def test_an_eps_named_png_starts_no_program(tmp_path: Path, monkeypatch: pytest.
 # Paths that a table names
 
 
+def test_paths_of_windows_name_images_and_stay_in_the_folder(tmp_path: Path) -> None:
+    """As `datasets` reads a table that was written there."""
+    (tmp_path / "data/images").mkdir(parents=True)
+    (tmp_path / "outside.png").write_bytes(png(1))
+    (tmp_path / "data/images/a.png").write_bytes(png(2))
+    (tmp_path / "data/images\\b.png").write_bytes(png(3))
+    table = tmp_path / "data/t.csv"
+    table.write_text("image,label\nimages\\a.png,a\n.\\images\\a.png,a\nimages\\b.png,a\n..\\outside.png,a\n")
+    *inside, outside = (read(record) for record in records(table))
+    assert inside == [png(2), png(2), png(3)]
+    assert "outside of the folder of the source" in str(outside)
+
+
 def test_paths_stay_in_the_folder_of_the_source_or_in_image_root(tmp_path: Path) -> None:
     (tmp_path / "data/tables").mkdir(parents=True)
     (tmp_path / "data/ünï ok").mkdir()

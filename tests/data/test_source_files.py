@@ -261,6 +261,7 @@ def test_a_table_names_images_beside_itself_or_in_a_bucket(tmp_path: Path, bucke
     rows = [
         {"image": "red/000.png", "label": "red"},
         {"image": f"{uri}/blue/000.png", "label": "blue"},
+        {"image": "red\\000.png", "label": "red"},
         {"image": "file:///etc/passwd", "label": "x"},
         {"image": f"{uri}/gone.png", "label": "x"},
     ]
@@ -268,8 +269,8 @@ def test_a_table_names_images_beside_itself_or_in_a_bucket(tmp_path: Path, bucke
     upload(photos, f"{bucket}/named")
     for table in (photos / "t.jsonl", f"{uri}/t.jsonl"):
         found = images(table)
-        assert [r.read() for r in found[:2]] == [(photos / f"{k}/000.png").read_bytes() for k in ("red", "blue")]
-        for record in found[2:]:
+        assert [r.read() for r in found[:3]] == [(photos / f"{k}/000.png").read_bytes() for k in ("red", "blue", "red")]
+        for record in found[3:]:
             with pytest.raises(OSError):
                 record.read()
 

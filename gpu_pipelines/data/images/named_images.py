@@ -64,10 +64,13 @@ class NamedImages:
         if self.title:
             raise OSError(f"not in object storage, and beside {self.title} there are no files; give image_root")
         base = self.base or f"{os.path.dirname(table.place)}/"  # noqa: PTH120 (it may be a URI)
+        with_slashes = name.replace("\\", "/")  # as a table has it that was written on Windows
         if is_remote(base):
-            return SourceFile(_below(base, name), name)
+            return SourceFile(_below(base, with_slashes), name)
         folder = Path(self.base) if self.base else Path(table.place).parent
-        return SourceFile(self._here(folder / name), name)
+        place = self._here(folder / name)
+        # Elsewhere than on Windows a name may have a backslash in it.
+        return SourceFile(place if os.path.lexists(place) else self._here(folder / with_slashes), name)
 
     def _remote(self, uri: str) -> str:
         if self.remote is None or not uri.startswith(self.remote) or (self.remote and ".." in uri.split("/")):
