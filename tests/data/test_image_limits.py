@@ -105,6 +105,26 @@ def test_paths_of_windows_name_images_and_stay_in_the_folder(tmp_path: Path) -> 
     assert "outside of the folder of the source" in str(outside)
 
 
+def test_uris_of_files_name_images_and_stay_in_the_folder(tmp_path: Path) -> None:
+    """As `Path.as_uri` writes them, and Spark with a single slash."""
+    (tmp_path / "data").mkdir()
+    (tmp_path / "outside.png").write_bytes(png(1))
+    image = tmp_path / "data/ünï ok.png"
+    image.write_bytes(png(2))
+    outside = (tmp_path / "outside.png").as_uri()
+    names = [
+        image.as_uri(),
+        f"file:{image}",
+        outside,
+        f"{tmp_path.as_uri()}/data/%2E%2E/outside.png",
+        "file:///etc/passwd",
+    ]
+    (tmp_path / "data/t.csv").write_text("image,label\n" + "".join(f"{name},a\n" for name in names))
+    *inside, first, second, third = (read(record) for record in records(tmp_path / "data/t.csv"))
+    assert inside == [png(2)] * 2
+    assert all("outside of the folder of the source" in str(each) for each in (first, second, third))
+
+
 def test_paths_stay_in_the_folder_of_the_source_or_in_image_root(tmp_path: Path) -> None:
     (tmp_path / "data/tables").mkdir(parents=True)
     (tmp_path / "data/ünï ok").mkdir()

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import posixpath
+import re
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import unquote
 
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.data.sources.files import SourceFile
@@ -13,6 +15,8 @@ from gpu_pipelines.data.sources.source import SourceFiles
 
 #: Schemes that a row of a table may name an image in.
 _SCHEMES = ("gs", "gcs", "s3", "hf")
+#: What stands before an absolute path of this machine, in one of the forms in which programs write it.
+_FILE_URI = re.compile("file:(//)?(?=/)")
 
 
 @dataclass(frozen=True)
@@ -57,7 +61,9 @@ class NamedImages:
         Raises:
             OSError: it is outside of where images may be, or is neither a path nor in object storage.
         """
-        if is_remote(name):
+        if here := _FILE_URI.match(name):
+            name = unquote(name[here.end() :])
+        elif is_remote(name):
             if name.partition("://")[0] not in _SCHEMES:
                 raise OSError("neither a path nor in object storage")
             return SourceFile(self._remote(name), name)
