@@ -17,8 +17,8 @@ from typing import Any
 
 from gpu_pipelines.errors import NotFoundError, UserError, nearest
 
-# The dot before `py` keeps `module:function` apart; a file's name may be anything.
-_FILE = re.compile(r"(?P<file>.+\.py):(?P<function>[^\W\d]\w*)")
+# The dot before `py` keeps `module:function` apart; a file's name may be anything but a URI.
+_FILE = re.compile(r"(?P<file>(?!\w+://).+\.py):(?P<function>[^\W\d]\w*)")
 _MODULE = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
 
 

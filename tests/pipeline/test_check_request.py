@@ -48,6 +48,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"registry": "notes.txt/models"}, "cannot be written: Not a directory"),
         ({"registry": "./registry", "storage": "gs://bucket/root"}, "would be a directory of the container, lost"),
         ({"advanced": {"scoring_function": "notes.txt:score"}}, "scoring_function is 'notes.txt:score'"),
+        ({"advanced": {"scoring_function": "gs://b/mine.py:score"}}, "is 'gs://b/mine.py:score'; give package.module:"),
+        (
+            {"task": "causal_lm", "advanced": {"generate": ["gs://b/mine.py:score"]}},
+            "generate names 'gs://b/mine.py:score'",
+        ),
         ({"advanced": {"scoring_function": "score.py:scores"}}, "score.py has no scores. Did you mean 'score'?"),
         ({"advanced": {"scoring_function": "not_there.at_all:score"}}, "not_there"),
         ({"advanced": {"recipe": "json:Recipe"}}, "The recipe json:Recipe cannot be imported: AttributeError"),
