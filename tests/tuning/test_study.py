@@ -155,8 +155,8 @@ def test_trials_that_diverge_are_known_and_other_errors_end_the_study(tmp_path: 
     repaired = Formulas(3)
     study(tmp_path / "full", asked, repaired).run()
     assert Part(0, 0) in repaired.started, "what has failed so is tried again"
-    study(tmp_path / "none", asked, Formulas(3, lambda settings: UnfitParametersError("too large"))).run()
-    with pytest.raises(UserError, match="No trial has a loss on val: too large"):
+    study(tmp_path / "none", asked, Formulas(3, lambda settings: UnfitParametersError("It is too large."))).run()
+    with pytest.raises(UserError, match=r"^No trial has a loss on val: It is too large\.\n"):
         best_of(trials_of(asked, StudyFolder(tmp_path / "none"), Journal(tmp_path / "none")))
 
 
@@ -170,6 +170,9 @@ def test_the_winner_is_trained_longer_once_for_each_length(tmp_path: Path) -> No
         assert folder == f"winner-{best.number:04d}-{steps}"
         assert complete_checkpoints(StudyFolder(tmp_path).seen_of(folder))[-1].info.step == steps
     assert formulas.started == [], "it was done before"
+    failing = study(tmp_path, asked, Formulas(3, lambda settings: UnfitParametersError("It is too large.")))
+    with pytest.raises(UserError, match=rf"^Trial {best.number} failed when it .*: It is too large\.$"):
+        failing.train_longer(best.number, 4.0)
     assert best_of(trials_of(asked, StudyFolder(tmp_path), Journal(tmp_path))) == best, "a longer training is no trial"
 
 
