@@ -325,6 +325,22 @@ def test_the_file_of_a_function_is_copied_to_where_a_step_imports_it(
     assert "scoring_function=/gcs/BUCKET/score.py:score" in shlex.split(command)
 
 
+@pytest.mark.parametrize("given", ["exact_match, one.py:f,two.py:g", ["exact_match", "one.py:f", "two.py:g"]])
+def test_the_files_of_several_functions_are_copied(
+    digits_run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: str | list[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("one.py", "two.py"):
+        (tmp_path / name).write_text("def f(): ...\n")
+    run = RunRecord.load(newest_run(digits_run)["directory"])
+    run.parameters["generate"] = ["exact_match", "one.py:f", "two.py:g"]
+    *_, copy, command = next_commands(
+        run, Request("train_evaluate_upload", given={"generate": given, "seed": 1}), LocalOptions()
+    )
+    assert shlex.split(copy)[4:] == ["one.py", "two.py", "gs://BUCKET/"]
+    assert "generate=exact_match,/gcs/BUCKET/one.py:f,/gcs/BUCKET/two.py:g" in shlex.split(command)
+
+
 def test_a_model_that_no_server_of_this_project_serves_is_not_offered_to_be_served(
     digits_run: Path, tmp_path: Path
 ) -> None:

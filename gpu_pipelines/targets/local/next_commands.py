@@ -61,7 +61,7 @@ def _commands(record: RunRecord, request: Request, options: Options) -> Iterator
     if record.model:
         yield from _commands_of_model(record)
     if record.tensorboard:
-        here = {name: _Copied.of(place) for name, place in _places_here(record, request).items()}
+        here = _copied_of(record, request)
         for name in ("source", "test_source") if not request.is_own else ():
             if name in here and not record.parameters.get("image_root"):
                 here[name] = here[name].with_images(str(record.parameters.get("image_column", "")))
@@ -84,11 +84,19 @@ class _Copied:
     place: str
 
     @classmethod
-    def of(cls, given: str) -> _Copied:
-        """What is copied for a path, or for the file of a function; that is imported where the bucket is mounted."""
-        path, colon, function = given.rpartition(":") if _is_function_here(given) else (given, "", "")
-        name = Path(path).expanduser().resolve().name
-        return cls((path,), f"{_MOUNTED if function else _BUCKET}/{name}{colon}{function}")
+    def of(cls, given: object) -> _Copied | None:
+        """What is copied for a path, or for the file of a function; that is imported where the bucket is mounted.
+
+        Of a list, or of a text with commas, for each of them. None where nothing is of this machine.
+        """
+        if isinstance(given, str) and (_is_here(given) or _is_function_here(given)):
+            path, colon, function = given.rpartition(":") if _is_function_here(given) else (given, "", "")
+            name = Path(path).expanduser().resolve().name
+            return cls((path,), f"{_MOUNTED if function else _BUCKET}/{name}{colon}{function}")
+        parts = given.split(",") if isinstance(given, str) and "," in given else given
+        each = {part: cls.of(part) for part in (str(part).strip() for part in parts)} if isinstance(parts, list) else {}
+        paths = [path for copied in each.values() if copied for path in copied.paths]
+        return cls(tuple(paths), ",".join(it.place if it else part for part, it in each.items())) if paths else None
 
     def with_images(self, column: str) -> _Copied:
         """With the images that a table names, which lie in its folder; anything else as it is.
@@ -106,17 +114,14 @@ class _Copied:
         return replace(self, paths=(*self.paths, *(str(Path(self.paths[0]).parent / name) for name in beside)))
 
 
-def _places_here(record: RunRecord, request: Request) -> dict[str, str]:
-    """The given parameters that name a file, a folder or a function in a file of this machine, with it."""
-    given = {
-        name: value
-        for name, value in request.given.items()
-        if isinstance(value, str) and name != "registry" and (_is_here(value) or _is_function_here(value))
-    }
+def _copied_of(record: RunRecord, request: Request) -> dict[str, _Copied]:
+    """The given parameters that name files, folders or functions in files of this machine, with what is copied."""
+    found = {name: _Copied.of(value) for name, value in request.given.items() if name != "registry"}
+    given = {name: copied for name, copied in found.items() if copied}
     if request.is_own:  # nobody knows what its parameters are
         return given
     named = {place.parameter for place in load_request(request.pipeline).places(record.parameters)}
-    return {name: value for name, value in given.items() if name in named}
+    return {name: copied for name, copied in given.items() if name in named}
 
 
 def _images_named(table: Path, column: str) -> list[str]:
