@@ -220,10 +220,11 @@ def test_rows_that_cannot_be_predicted_are_listed_with_their_reasons_and_counted
     rows[8] = {"id": "a8"}
     rows[9] = {"image": "photos/09.png"}
     rows[10] = {"image": "/etc/hostname", "id": "a10"}
+    rows += [{"image": f"photos/{name}.png", "id": "none"} for name in ("\0", "\ud800")]  # no names of files
     source = write_lines(tmp_path / "rows.jsonl", rows)
     source.write_text(source.read_text() + "{not json\n")
     done = predicted(model("image_classification"), source, tmp_path / "out", 5, key_column="id", max_rejected="60%")
-    assert (done.rows_read, done.rows_predicted, done.rows_rejected) == (13, 6, 7)
+    assert (done.rows_read, done.rows_predicted, done.rows_rejected) == (15, 6, 9)
     assert [row["key"] for row in written(tmp_path / "out")] == ["a0", "a1", "a2", "a4", "a6", "a11"]
     listed = [(row.get("key"), row["source"].partition(" ")[0], row["reason"]) for row in rejected(tmp_path / "out")]
     assert listed == [
@@ -233,10 +234,12 @@ def test_rows_that_cannot_be_predicted_are_listed_with_their_reasons_and_counted
         ("a8", "rows.jsonl:9", "no image"),
         (None, "rows.jsonl:10", "no key"),
         ("a10", "rows.jsonl:11", "file cannot be read"),
-        (None, "rows.jsonl:13", "malformed row"),
+        ("none", "rows.jsonl:13", "file cannot be read"),
+        ("none", "rows.jsonl:14", "file cannot be read"),
+        (None, "rows.jsonl:15", "malformed row"),
     ]
     assert all(row["detail"] for row in rejected(tmp_path / "out"))
-    with pytest.raises(UserError, match=r"7 of 13 rows of .* were rejected, more than max_rejected=10%: 2 × file"):
+    with pytest.raises(UserError, match=r"9 of 15 rows of .* were rejected, more than max_rejected=10%: 4 × file"):
         predicted(model("image_classification"), source, tmp_path / "out", 5, key_column="id")
 
 

@@ -84,7 +84,10 @@ class NamedImages:
         return uri
 
     def _here(self, path: Path) -> str:
-        place = os.path.realpath(path)
+        try:
+            place = os.path.realpath(path)
+        except ValueError as error:  # it has a NUL, or a surrogate that stands for no byte
+            raise OSError(f"no path: {error}") from None
         if not any(place == root or place.startswith(root.rstrip("/") + "/") for root in self.roots):
             raise OSError(_OUTSIDE)
         return place
