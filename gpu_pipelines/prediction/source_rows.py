@@ -285,7 +285,12 @@ def characters(value: Any) -> int:
 
 
 def _key(value: Any) -> Any:
-    """A key as JSON has it: numbers and truth values as they are, everything else as text; None for none."""
+    """A key as JSON has it: numbers and truth values as they are, everything else as text; None for none.
+
+    Bytes as base64, as BigQuery writes them as JSON.
+    """
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
     if isinstance(value, Decimal):
         value = whole(value)
     if value is None or value != value or isinstance(value, (bool, int)):

@@ -270,6 +270,14 @@ def test_decimal_numbers_of_sql_are_numbers_in_keys_and_instances(model: Any, tm
     assert written(tmp_path / "out")[2]["instance"] == {"values": {"size": 2.5, "age": 2.5}}
 
 
+def test_keys_of_bytes_are_base64_as_bigquery_has_it(model: Any, tmp_path: Path) -> None:
+    numbers = pa.array([1.0, 2.0])
+    keys = pa.array([b"ab", b"\xff\x00"], pa.binary(2))
+    pq.write_table(pa.table({"size": numbers, "age": numbers, "id": keys}), tmp_path / "rows.parquet")
+    predicted(model("regression"), tmp_path / "rows.parquet", tmp_path / "out", key_column="id")
+    assert [base64.b64decode(row["key"]) for row in written(tmp_path / "out")] == keys.to_pylist()
+
+
 def test_a_column_that_a_model_of_numbers_does_not_know_is_refused_in_sentences(model: Any) -> None:
     predictor = load_predictor(model("regression"), ServerSettings())
     for instance in ({"values": {"size": 1, "age": 2, "rooms": 3}}, {"size": 1, "age": 2}):
