@@ -20,6 +20,7 @@ from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here, require_usable_source
+from gpu_pipelines.data.sources.file_source import UNKNOWN
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.errors import UserError
@@ -508,6 +509,22 @@ def test_images_beside_a_table_that_names_them_are_answered_with_the_table(tmp_p
     )
     found = records_of(folder / "metadata.csv", image_column="file_name")
     assert [record.label for record in found] == ["a", "b", "a", "b"]
+
+
+@pytest.mark.parametrize("folders", [("data",), ("first", "second")])
+def test_folders_of_tables_alone_are_no_classes(tmp_path: Path, folders: tuple[str, ...]) -> None:
+    """As data sets of the hub are, with a README.md beside data/."""
+    (tmp_path / "README.md").write_text("# Photos\n")
+    image = write_png(tmp_path / ".hidden/a.png")
+    for folder in folders:
+        (tmp_path / folder).mkdir()
+        write_parquet(tmp_path / folder / "train-00000-of-00001.parquet", image=[image] * 2, label=["cat", "dog"])
+    settings = PrepareSettings(source=str(tmp_path))
+    assert problems_here(settings) == []
+    found = open_source(settings, Path("unused"))
+    require_usable_source(found, settings)
+    assert [record.label for record in records_of(tmp_path)] == ["cat", "dog"] * len(folders)
+    assert found.passed_over["README.md"] == UNKNOWN
 
 
 def test_one_folder_of_images_with_a_table_beside_it_says_to_give_the_table(tmp_path: Path) -> None:

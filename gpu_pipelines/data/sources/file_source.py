@@ -174,7 +174,7 @@ def _folder(settings: PrepareSettings, listing: Listing) -> SourceFiles:
     read = task_named(settings.task).formats
     if not settings.has_labels:
         return _folder_without_labels(settings, listing, read)
-    if wanted == "auto" and "images" in read and _has_sub_folders(listing):
+    if wanted == "auto" and "images" in read and _has_sub_folders(listing) and not _hold_tables_alone(listing):
         wanted = "images"
     kinds = {} if wanted == "images" else _kinds(settings, listing, files)
     if wanted == "auto" and "images" in read:
@@ -225,6 +225,12 @@ def _has_sub_folders(listing: Listing) -> bool:
     if is_remote(listing.root):
         return any("/" in name for name in listing.files)
     return bool(class_folders(Path(listing.root)))
+
+
+def _hold_tables_alone(listing: Listing) -> bool:
+    """Whether sub-folders have tables and nothing else by their names, as data sets of the hub have `data/`."""
+    below = [name for name in listing.files if "/" in name]
+    return bool(below) and all(format_of(name) in (*TABLES, "tar") for name in below)
 
 
 def _images_by_class(settings: PrepareSettings, listing: Listing) -> SourceFiles:
