@@ -13,6 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from conftest import write_photos
 
@@ -23,6 +25,7 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here
 from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.file_source import find_files
+from gpu_pipelines.data.sources.listing import ABOUT_FILES, DELTA_LOG
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.rows import rows_of
 from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
@@ -132,6 +135,29 @@ def test_what_lies_beside_class_folders_is_counted(tmp_path: Path) -> None:
         "linked folder below the first level": {"files": 1, "examples": ["red/more/"]},
     }
     assert manifest.files_read == manifest.rows_read == 24
+
+
+@pytest.mark.parametrize("place", ["rows", "rows/*", "rows/**"])
+def test_what_spark_and_dask_write_beside_rows_is_passed_over(tmp_path: Path, place: str) -> None:
+    folder = tmp_path / "rows"
+    (folder / "_temporary/0").mkdir(parents=True)
+    (folder / "_delta_log").mkdir()
+    written: list[Any] = []
+    rows = pa.table({"text": [f"text {n}" for n in range(30)], "label": list("ab") * 15})
+    pq.write_table(rows, folder / "part-00000-7d.snappy.parquet", metadata_collector=written)
+    written[0].set_file_path("part-00000-7d.snappy.parquet")
+    pq.write_metadata(rows.schema, folder / "_metadata", written)
+    pq.write_metadata(rows.schema, folder / "_common_metadata")
+    (folder / "_SUCCESS").touch()
+    for name in ("_started_12", "_committed_12", "_delta_log/00000000000000000000.json"):
+        (folder / name).write_text('{"added":[],"removed":[]}')
+    pq.write_table(rows, folder / "_temporary/0/part-00001.parquet")
+    found = find_files(settings_of(tmp_path / place))
+    assert found.names == ("part-00000-7d.snappy.parquet",)
+    if place != "rows/*":
+        assert found.passed_over["_temporary/0/part-00001.parquet"] == ABOUT_FILES
+        assert found.passed_over["_delta_log/00000000000000000000.json"] == DELTA_LOG
+    assert found.passed_over["_metadata"] == found.passed_over["_SUCCESS"] == ABOUT_FILES
 
 
 def test_formats_that_are_mixed_in_a_folder_are_refused_as_in_a_pattern(tmp_path: Path) -> None:

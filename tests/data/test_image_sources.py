@@ -527,6 +527,13 @@ def test_folders_of_tables_alone_are_no_classes(tmp_path: Path, folders: tuple[s
     assert found.passed_over["README.md"] == UNKNOWN
 
 
+def test_the_log_of_a_delta_table_is_no_class_of_images(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    (tmp_path / "_delta_log/00000000000000000000.json").write_text("{}\n")
+    write_parquet(tmp_path / "part-00000-7d.snappy.parquet", image=[write_png(tmp_path / ".a.png")], label=["cat"])
+    assert [record.label for record in records_of(tmp_path)] == ["cat"]
+
+
 def test_one_folder_of_images_with_a_table_beside_it_says_to_give_the_table(tmp_path: Path) -> None:
     """As data sets of the hub have images: metadata.csv beside the only folder."""
     for number in range(4):

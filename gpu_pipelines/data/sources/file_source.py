@@ -228,9 +228,10 @@ def _has_sub_folders(listing: Listing) -> bool:
 
 
 def _hold_tables_alone(listing: Listing) -> bool:
-    """Whether sub-folders have tables and nothing else by their names, as data sets of the hub have `data/`."""
-    below = [name for name in listing.files if "/" in name]
-    return bool(below) and all(format_of(name) in (*TABLES, "tar") for name in below)
+    """Whether there are tables, and nothing else in sub-folders, as data sets of the hub have `data/`."""
+    tables = (*TABLES, "tar")  # of a million images no more than the first is looked at
+    is_alone = all(format_of(name) in tables for name in listing.files if "/" in name)
+    return is_alone and any(format_of(name) in tables for name in listing.files)
 
 
 def _images_by_class(settings: PrepareSettings, listing: Listing) -> SourceFiles:

@@ -25,10 +25,17 @@ NO_FILE = "neither a file nor a folder"
 CACHE = "kept by datasets of a map, a filter or a shuffle"
 BESIDE_CLASSES = "beside the class folders"
 TABLE_BESIDE = f"table {BESIDE_CLASSES}, whose names are the classes; if the table has these, give it as source"
+ABOUT_FILES = "kept by Spark, Dask or Databricks about the files beside it"
+DELTA_LOG = "log of a Delta table, which alone tells which of the files are still of the table; all are read here"
 SAVED_BEFORE = "left of a data set that datasets saved there before"
 
 #: What `datasets` writes beside the files of a data set that was loaded from disk: rows once more, or their numbers.
 _CACHE = re.compile(r"(.*/)?cache-[0-9a-f]{16}(_\d{5}_of_\d{5})?\.arrow")
+#: What these write beside the rows, and files of tasks that have not come to their end.
+_ABOUT_FILES = re.compile(
+    r"(.*/)?(_SUCCESS|_metadata|_common_metadata|_(committed|started)_\d+|(_temporary|_spark_metadata)/.*)"
+)
+_DELTA_LOG = re.compile(r"(.*/)?_delta_log/.*")
 _SAVED = re.compile(r"(?P<folder>.*/)?data-\d{5}-of-(?P<files>\d{5})\.arrow")
 #: What reading a document that is missing or by something else than `datasets` raises.
 _NOT_OF_DATASETS = (OSError, ValueError, KeyError, TypeError)
@@ -85,7 +92,7 @@ def is_listed_in(source: str, place: str) -> bool:
 
 
 def list_source(source: str) -> Listing:
-    """The files that a source names; hidden ones are passed over, and so is what `datasets` leaves beside its own.
+    """The files that a source names; hidden ones are passed over, and so is what programs leave beside their own.
 
     Raises:
         OSError, RuntimeError, ValueError: the path cannot be read, or is none.
@@ -94,7 +101,8 @@ def list_source(source: str) -> Listing:
     found = _list_remote(source.rstrip("/")) if is_remote(source) else _list_here(source)
     if found.kind == "file":
         return found
-    left = dict.fromkeys(filter(_CACHE.fullmatch, found.files), CACHE)
+    known = {CACHE: _CACHE, ABOUT_FILES: _ABOUT_FILES, DELTA_LOG: _DELTA_LOG}
+    left = {name: why for why, form in known.items() for name in filter(form.fullmatch, found.files)}
     left.update(dict.fromkeys(_saved_before(found.root, found.files), SAVED_BEFORE))
     files = {name: size for name, size in found.files.items() if name not in left}
     return replace(found, files=files, passed_over={**found.passed_over, **left})
