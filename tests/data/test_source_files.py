@@ -153,6 +153,19 @@ def test_json_that_is_no_rows_says_how_rows_are_written(task: str, tmp_path: Pat
     assert find_files(settings_of(tmp_path / "t.json", task=task)).format == "jsonl"
 
 
+@pytest.mark.parametrize(("name", "pattern"), [("part-0.json", "*.json"), ("day/part-0.json.gz", "**/*.json.*")])
+def test_a_folder_with_rows_in_json_alone_is_answered_with_a_pattern(tmp_path: Path, name: str, pattern: str) -> None:
+    """As Spark and BigQuery write them."""
+    path = tmp_path / "rows" / name
+    path.parent.mkdir(parents=True)
+    path.write_bytes(gzip.compress(as_jsonl(ROWS)) if name.endswith("gz") else as_jsonl(ROWS))
+    with pytest.raises(UserError) as caught:
+        find_files(settings_of(tmp_path / "rows", task="text_classification"))
+    place = f"{tmp_path}/rows/{pattern}"
+    assert f"If these hold rows, give -p source='{place}'." in caught.value.remedy
+    assert find_files(settings_of(place, task="text_classification")).names == (name,)
+
+
 def test_a_list_of_rows_is_damaged_as_a_whole_and_not_shorter(tmp_path: Path) -> None:
     whole, source = json.dumps(ROWS), tmp_path / "t.json"
     for content, why in (

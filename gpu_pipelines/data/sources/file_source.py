@@ -188,8 +188,7 @@ def _folder(settings: PrepareSettings, listing: Listing) -> SourceFiles:
         # What distributed programs write (part-00000) may be text that no header tells.
         chosen = chosen or {name: size for name, size in files.items() if has_no_suffix(name)}
     if not chosen:
-        what = f"holds no files that {settings.task} reads" if files else "is empty"
-        raise UserError(f"The folder {settings.source} {what}{_passed_over(listing)}.", _remedy(settings.task))
+        raise _nothing_to_read(settings, listing)
     left = {name: _why_not(kind, settings.task, read) for name, kind in kinds.items() if name not in chosen}
     return _of_one_format(settings, listing, chosen, kinds, wanted, left)
 
@@ -204,10 +203,20 @@ def _folder_without_labels(settings: PrepareSettings, listing: Listing, read: tu
     # Where images are asked for by name, what is none is a row that is rejected.
     chosen = {name: size for name, size in files.items() if wanted == "images" or kinds[name] in taken}
     if not chosen:
-        what = f"holds no files that {settings.task} reads" if files else "is empty"
-        raise UserError(f"The folder {settings.source} {what}{_passed_over(listing)}.", _remedy(settings.task))
+        raise _nothing_to_read(settings, listing)
     left = {name: _why_not(kind, settings.task, taken) for name, kind in kinds.items() if name not in chosen}
     return _of_one_format(settings, listing, chosen, kinds, wanted, left)
+
+
+def _nothing_to_read(settings: PrepareSettings, listing: Listing) -> UserError:
+    what = f"holds no files that {settings.task} reads" if listing.files else "is empty"
+    remedy = _remedy(settings.task)
+    if found := [name for name in listing.files if is_json(name)]:
+        folders = "**/" if any("/" in name for name in found) else ""
+        names = "*.json" if found[0].lower().endswith(".json") else "*.json.*"
+        pattern = f"{settings.source.rstrip('/')}/{folders}{names}"
+        remedy = f"A .json in a folder may be about its data. If these hold rows, give -p source='{pattern}'."
+    return UserError(f"The folder {settings.source} {what}{_passed_over(listing)}.", remedy)
 
 
 def _why_not(kind: str | None, task: str, read: tuple[str, ...]) -> str:
