@@ -296,7 +296,9 @@ def test_the_images_of_a_table_are_copied_with_it(
     for folder in (tmp_path, tmp_path / "flowers"):
         write_photos(folder / "images", per_class=1)
         (folder / "table.csv").write_text("image,label\nimages/red/000.png,red\nimages/blue/000.png,blue\n")
+    (tmp_path / "windows.csv").write_text("image,label\nimages\\red\\000.png,red\n")
     for source, copied, place in (
+        ("windows.csv", ["windows.csv", "images"], "windows.csv"),
         ("flowers/table.csv", ["flowers"], "flowers/table.csv"),
         ("table.csv", ["table.csv", "images"], "table.csv"),
         ("./table.csv", ["./table.csv", "images"], "table.csv"),

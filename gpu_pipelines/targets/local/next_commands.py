@@ -137,7 +137,8 @@ def _images_named(table: Path, column: str) -> list[str]:
     except UserError:
         return []
     values = [row.get(column) for row in rows if not isinstance(row, Problem)]
-    return [name for name in values if isinstance(name, str) and (table.parent / name).is_file()]
+    names = [name.replace("\\", "/") for name in values if isinstance(name, str)]  # as on Windows, and as it is read
+    return [name for name in names if (table.parent / name).is_file()]
 
 
 def _given_there(given: Mapping[str, object], here: Mapping[str, _Copied]) -> dict[str, object]:
