@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -56,8 +57,9 @@ class UserError(Exception):
             _BY_KIND[kind] = cls
 
     def __init__(self, problem: str, remedy: str = "") -> None:
-        super().__init__(problem)
-        self.problem = problem
+        # What is said of an error of something else may be a sentence already.
+        self.problem = re.sub(r"(?<=[\w)'\"])\.\.$", ".", problem)
+        super().__init__(self.problem)
         self.remedy = remedy
 
     def __str__(self) -> str:

@@ -161,9 +161,9 @@ def best_of(trials: list[Trial]) -> Trial:
     """
     ranked = sorted((-each.rung, each.loss, each.number) for each in trials if each.loss is not None)
     if not ranked:
-        errors = " ".join(dict.fromkeys(each.error for each in trials if each.error)).rstrip(".")
+        errors = dict.fromkeys(each.error for each in trials if each.error)
         raise UserError(
-            f"No trial has a loss on val{': ' + errors if errors else ''}.",
+            f"No trial has a loss on val{': ' + ' '.join(errors) if errors else ''}.",
             "Give a larger budget, or a search space with values that can be trained with.",
         )
     return next(each for each in trials if each.number == ranked[0][2])

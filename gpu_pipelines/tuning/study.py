@@ -165,8 +165,7 @@ class Study:
         part = Part(trial, self._request.rungs + longer.max_steps)
         self._start(part, folder, longer, longer.max_steps)
         if self._outcome(part).loss is None:
-            error = self._outcome(part).error.rstrip(".")
-            raise UserError(f"Trial {trial} failed when it was trained longer: {error}.")
+            raise UserError(f"Trial {trial} failed when it was trained longer: {self._outcome(part).error}.")
         return folder
 
     def _begin(self, part: Part) -> None:

@@ -314,7 +314,7 @@ def test_a_damaged_or_newer_manifest_is_refused(tmp_path: Path, content: str) ->
         Dataset(tmp_path)
 
 
-@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "text", "another shard"])
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "text", "footer", "another shard"])
 def test_a_damaged_shard_is_refused_by_name(tmp_path: Path, damage: str) -> None:
     write(tmp_path)
     shard = tmp_path / "train/part-00001.arrow"
@@ -324,9 +324,12 @@ def test_a_damaged_shard_is_refused_by_name(tmp_path: Path, damage: str) -> None
         (tmp_path / "train/part-00004.arrow").rename(shard)
         (tmp_path / "train/part-00004.arrow").write_bytes(content)
     elif damage != "missing":
-        shard.write_bytes({"empty": b"", "truncated": content[: len(content) // 2], "text": b"shard"}[damage])
+        footer = content[:-40] + bytes([content[-40] ^ 255]) + content[-39:]
+        half = content[: len(content) // 2]
+        shard.write_bytes({"empty": b"", "truncated": half, "text": b"shard", "footer": footer}[damage])
     with pytest.raises(UserError, match="part-0000") as error:
         Dataset(tmp_path).split("train")
+    assert not error.value.problem.endswith(".."), "Arrow says some of it in sentences"
     # Whoever goes on with a run would be given the same folder again.
     assert "--resume take this one until its folder is deleted" in error.value.remedy
 
