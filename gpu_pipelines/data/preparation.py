@@ -61,7 +61,8 @@ class Survey:
             progress.advance()
             self.rows += 1
             if record.problem:
-                self.problems.setdefault(record.problem.reason, f"{record.source}: {record.problem.detail}")
+                said = ": ".join(filter(None, (record.source, record.problem.detail)))
+                self.problems.setdefault(record.problem.reason, said)
             else:
                 yield record
 

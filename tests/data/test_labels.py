@@ -249,6 +249,12 @@ def test_numbers_of_float32_are_the_classes_that_pandas_shows(tmp_path: Path, na
     assert prepare_data(settings_of(tmp_path / name), tmp_path / "out").labels == ["0", "0.1", "1e-07", "2.5"]
 
 
+def test_a_source_without_any_label_is_refused_with_the_first_row(tmp_path: Path) -> None:
+    source = write_rows(tmp_path / "t.jsonl", [{**row, "label": None} for row in ROWS])
+    with pytest.raises(UserError, match=r"can be used: no label \(first: t\.jsonl:1\)\.$"):
+        prepare_data(settings_of(source), tmp_path / "out")
+
+
 def test_labels_of_bytes_are_no_classes(tmp_path: Path) -> None:
     labels = pa.array([b"ab"[number % 2 :][:1] for number in range(80)], pa.binary())
     pq.write_table(pa.table({"text": [f"row {n}" for n in range(80)], "label": labels}), tmp_path / "rows.parquet")
