@@ -20,7 +20,7 @@ from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.source_check import problems_here, require_usable_source
-from gpu_pipelines.data.sources.file_source import UNKNOWN
+from gpu_pipelines.data.sources.file_source import BESIDE_TABLES, UNKNOWN
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.errors import UserError
@@ -525,6 +525,16 @@ def test_folders_of_tables_alone_are_no_classes(tmp_path: Path, folders: tuple[s
     require_usable_source(found, settings)
     assert [record.label for record in records_of(tmp_path)] == ["cat", "dog"] * len(folders)
     assert found.passed_over["README.md"] == UNKNOWN
+
+
+def test_images_that_a_table_of_their_folder_names_are_not_said_to_be_no_data(tmp_path: Path) -> None:
+    write_png(tmp_path / "photos/a.png")
+    write_lines(tmp_path / "t.jsonl", {"image": "photos/a.png", "label": ["x", "y"]})
+    for task in ("multi_label_classification", "regression"):
+        found = open_source(PrepareSettings(source=str(tmp_path), task=task), Path("unused"))
+        assert (found.names, found.passed_over) == (("t.jsonl",), {"photos/a.png": BESIDE_TABLES})
+    given = open_source(PrepareSettings(source=str(tmp_path), source_format="jsonl"), Path("unused"))
+    assert given.passed_over == {"photos/a.png": BESIDE_TABLES}
 
 
 def test_the_log_of_a_delta_table_is_no_class_of_images(tmp_path: Path) -> None:

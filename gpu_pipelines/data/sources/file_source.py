@@ -34,6 +34,7 @@ from gpu_pipelines.tasks.tasks import task_named
 READ_ANYWHERE = ("gs://", "hf://")
 #: Why a file of a folder is not read.
 UNKNOWN = "neither its name nor its content tells a format that is read"
+BESIDE_TABLES = "images, of which those that tables name are read"
 _ROWS_OF_JSON = (
     "Write its rows as JSON objects, one to a line or all in one list; of a list within an object, the list alone."
 )
@@ -222,6 +223,8 @@ def _nothing_to_read(settings: PrepareSettings, listing: Listing) -> UserError:
 def _why_not(kind: str | None, task: str, read: tuple[str, ...]) -> str:
     if kind is None:
         return UNKNOWN
+    if kind == "images" and "image_root" in task_named(task).parameters:
+        return BESIDE_TABLES
     return f"in the format {kind}, which " + ("is not the one given" if kind in read else f"{task} does not read")
 
 
