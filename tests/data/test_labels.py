@@ -255,6 +255,17 @@ def test_a_source_without_any_label_is_refused_with_the_first_row(tmp_path: Path
         prepare_data(settings_of(source), tmp_path / "out")
 
 
+def test_rows_of_which_no_image_is_looked_at_are_not_called_unreadable_images(tmp_path: Path) -> None:
+    image = {"bytes": b"no matter", "path": None}
+    for value, labels, says in (
+        ([image], ["a", "b"], r"malformed row \(first: t\.parquet:1: the column 'image' holds a nested value \(list\)"),
+        (image, [None, None], r"no label \(first: t\.parquet:1\)\.$"),
+    ):
+        write_table(pa.table({"image": [value] * 2, "label": pa.array(labels, pa.string())}), tmp_path / "t.parquet")
+        with pytest.raises(UserError, match=rf"No row of \S+ can be used: {says}"):
+            prepare_data(PrepareSettings(source=str(tmp_path / "t.parquet")), tmp_path / "out")
+
+
 def test_labels_of_bytes_are_no_classes(tmp_path: Path) -> None:
     labels = pa.array([b"ab"[number % 2 :][:1] for number in range(80)], pa.binary())
     pq.write_table(pa.table({"text": [f"row {n}" for n in range(80)], "label": labels}), tmp_path / "rows.parquet")

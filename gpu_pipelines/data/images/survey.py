@@ -19,6 +19,7 @@ from gpu_pipelines.data import preparation
 from gpu_pipelines.data.images.sources import Record
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.splits.content_split import content_number
+from gpu_pipelines.data.usable import require_rows
 from gpu_pipelines.errors import UserError
 
 EXAMPLES = 200
@@ -84,6 +85,8 @@ class Survey(preparation.Survey):
 
             found = geometry_for(settings.image_processor, found.mode) or found
         if found is None:
+            if UNREADABLE not in self.problems:  # no image was looked at
+                require_rows(self.problems, settings)
             first = f" (first: {self.problems[UNREADABLE][:300]})" if UNREADABLE in self.problems else ""
             raise UserError(
                 f"None of the {self.rows:,} files of {settings.source} is an image that can be read{first}.",
