@@ -7,6 +7,7 @@ import copy
 import json
 import math
 import re
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -284,7 +285,7 @@ def all_arguments(
 
     Args:
         known: the parameters.
-        assignments: texts of the form `key=value`; they win over the file.
+        assignments: texts of the form `key=value`; they win over the file, and of two the last one.
         file: a YAML mapping of parameters.
         before: values that stand where no other is given, in place of the defaults.
         fields: the parameters that are fields of `advanced`; see `fields_of`.
@@ -298,14 +299,21 @@ def all_arguments(
     if fields:
         known = {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
     texts: list[tuple[str, Any]] = list(_from_file(file)) if file else []
+    assigned: dict[str, str] = {}
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
+        name = name.strip()
         if not is_utf8(assignment):
             problems.append(
                 f"-p {assignment[:80]!a} is not UTF-8, and KFP takes nothing else. Rename the file, for example."
             )
         elif sign:
-            texts.append((name.strip(), text))
+            if (earlier := assigned.get(name, text)) != text:
+                # It is how a script that has its parameters in a variable changes one of them.
+                told = f"-p {name[:80]} is given twice, with {earlier[:80]!r} and {text[:80]!r}. The last one counts."
+                print(f"note: {told}", file=sys.stderr)
+            assigned[name] = text
+            texts.append((name, text))
         else:
             problems.append(f"-p {assignment[:80]} is not of the form key=value.")
     stood = {**(before or {}), **((before or {}).get(ADVANCED) or {})} if fields else before or {}

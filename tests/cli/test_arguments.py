@@ -321,10 +321,14 @@ def test_without_anything_given_all_defaults_are_used() -> None:
     assert pipeline_arguments(every_type, [], None) == DEFAULTS
 
 
-def test_the_command_line_wins_over_the_file_and_the_last_of_two_wins(tmp_path: Path) -> None:
+def test_the_command_line_wins_over_the_file_and_the_last_of_two_wins_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     (tmp_path / "p.yaml").write_text("count: 10\nrate: 0.1\n")
-    got = pipeline_arguments(every_type, ["count=20", "count=30", " text =x"], tmp_path / "p.yaml")
+    got = pipeline_arguments(every_type, ["count=20", " text =x", "count=30", "text=x"], tmp_path / "p.yaml")
     assert got == {**DEFAULTS, "count": 30, "rate": 0.1, "text": "x"}
+    told = "note: -p count is given twice, with '20' and '30'. The last one counts.\n"
+    assert capsys.readouterr().err == told
 
 
 def test_a_change_of_what_came_back_does_not_change_the_defaults() -> None:
