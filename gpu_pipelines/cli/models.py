@@ -301,7 +301,9 @@ def export(
 
 
 def _say(text: str) -> None:
-    print(wrapped(text, then="  "), flush=True)
+    prose, *commands = text.split("\n")
+    # A command that is broken into lines is two where it is pasted.
+    print("\n".join([wrapped(prose, then="  "), *commands]), flush=True)
 
 
 def _registry(uri: str) -> Any:

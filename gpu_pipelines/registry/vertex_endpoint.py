@@ -103,7 +103,7 @@ class EndpointDeployer:
 
     Args:
         settings: project and region.
-        say: called with what was done.
+        say: called with what was done; commands to give stand below the first line.
     """
 
     def __init__(self, settings: ProjectSettings, say: Callable[[str], None] = print) -> None:
@@ -292,6 +292,9 @@ class EndpointDeployer:
                 self._wait(self._client.transport.deploy_model(asked))
         except UserError as error:
             failed = error
+        except KeyboardInterrupt:
+            self._say(_left_deploying(endpoint.name, version))
+            raise
         # If the answer was lost the version may be there nevertheless.
         added = [deployed.id for deployed in self._read(endpoint.name).deployed_models if deployed.id not in there]
         if added:
@@ -331,6 +334,16 @@ class EndpointDeployer:
 
     def _wait(self, operation: Any) -> None:
         wait_for(self._client, operation, _POLL_SECONDS, _MOST_SECONDS)
+
+
+def _left_deploying(endpoint: str, version: RegisteredVersion) -> str:
+    """What to do about a deployment that goes on without us; before its end nobody can remove the version."""
+    return (
+        f"The service goes on deploying {version.name} version {version.number}, which is not tested. Its machine "
+        "costs until it is removed. When the first command lists the version, in some minutes, the second removes it:\n"
+        f"  gcloud ai endpoints describe {endpoint}\n"
+        f"  gcloud ai endpoints undeploy-model {endpoint} --deployed-model-id=ID"
+    )
 
 
 def shared(before: Mapping[str, int], percent: int) -> dict[str, int]:

@@ -150,6 +150,30 @@ def test_what_ends_the_command_in_its_test_leaves_no_machine(
     assert endpoint_of(vertex_api) == before, "the endpoint of the test is gone, and nothing has moved"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_what_ends_the_command_while_the_service_deploys_says_what_remains(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    from google.cloud.aiplatform_v1.types import DeployModelResponse
+
+    add(registry, model, tmp_path, 1)
+    operations = vertex_api.state.operations
+    made = operations.done
+
+    def ended_meanwhile(resource: str, response: Any = None) -> Any:
+        if isinstance(response, DeployModelResponse):
+            os.kill(os.getpid(), number)
+        return made(resource, response)
+
+    monkeypatch.setattr(operations, "done", ended_meanwhile)
+    with noted():
+        done = command("models", "deploy", "animals@1", "--endpoint", "animals", cwd=tmp_path)
+    assert (done.status, done.err.splitlines()[-1]) == (130, "interrupted")
+    name = endpoint_of(vertex_api).name
+    assert "goes on deploying animals version 1, which is not tested" in " ".join(done.out.split())
+    assert f"\n  gcloud ai endpoints undeploy-model {name} --deployed-model-id=ID\n" in done.out
+
+
 def endpoint_of(vertex_api: VertexApi) -> Any:
     """The only endpoint there is, as it is now."""
     (endpoint,) = vertex_api.state.endpoints.endpoints.values()
