@@ -61,6 +61,6 @@ def require_pipeline(name: str) -> None:
         UserError: there is none of that name.
     """
     if name not in PIPELINES:
-        own = "One of your own is FILE.py, a compiled file, or on Vertex AI an uploaded NAME/TAG."
+        own = "One of your own is FILE.py, a compiled file, or on Vertex AI an uploaded NAME/TAG, such as NAME/latest."
         others = f"Valid: {', '.join(PIPELINES)}. {own}"
         raise UserError(f"There is no pipeline {name[:60]!r}.", nearest(name, PIPELINES, otherwise=others))

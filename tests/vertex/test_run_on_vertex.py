@@ -345,7 +345,7 @@ def test_a_name_that_is_no_pipeline_is_told_before_what_is_missing(vertex_api: V
     done = command(vertex_api, tmp_path, "run", "sum", "--target", "vertex")
     assert done.status == 2
     assert "There is no pipeline 'sum'" in done.err
-    assert "an uploaded NAME/TAG" in done.err
+    assert "an uploaded NAME/TAG, such as NAME/latest" in " ".join(done.err.split())
     assert "--accelerator" not in done.err
 
 
