@@ -21,8 +21,8 @@ COMPONENTS = {
     "check_request": "check_request",
     "send_message": "notifications",
 }
-# Those that a target puts around a search by a service; nobody else places them.
-OF_TARGETS = {"begin_study": "study_begin", "finish_study": "study_finish"}
+# Those that nobody else places: of a search by a service, which a target puts around it, and of `batch_prediction`.
+UNLISTED = {"begin_study": "study_begin", "finish_study": "study_finish", "check_prediction": "check_prediction"}
 # The dataclass that declares the parameters of each, as `module:class`.
 _SETTINGS = {
     "prepare_data": "gpu_pipelines.data.settings:PrepareSettings",
@@ -36,6 +36,7 @@ _SETTINGS = {
     "check_for_new_data": "gpu_pipelines.data.watch:WatchSettings",
     "check_for_drift": "gpu_pipelines.drift.settings:DriftSettings",
     "predict_batch": "gpu_pipelines.prediction.settings:PredictSettings",
+    "check_prediction": "gpu_pipelines.prediction.settings:PredictSettings",
     "check_request": "gpu_pipelines.dag.request:Request",
     "send_message": "gpu_pipelines.notifications.settings:MessageSettings",
 }
@@ -45,7 +46,7 @@ _PREDICTS = "predict_batch"
 
 def load_component(name: str) -> Any:
     """The KFP component of that name."""
-    folder = {**COMPONENTS, **OF_TARGETS}[name]
+    folder = {**COMPONENTS, **UNLISTED}[name]
     return getattr(import_module(f"gpu_pipelines.components.{folder}.component"), name)
 
 

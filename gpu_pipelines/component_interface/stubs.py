@@ -17,7 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.catalog import COMPONENTS, OF_TARGETS, common_parameters, settings_of
+from gpu_pipelines.component_interface.catalog import COMPONENTS, UNLISTED, common_parameters, settings_of
 from gpu_pipelines.component_interface.generated import write_generated
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter, parameters_in
 
@@ -135,7 +135,7 @@ def _settings(groups: Mapping[str, Mapping[str, Parameter]]) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """Writes the stubs below the working directory; with `--check`, says which differ and returns 1 if any does."""
-    paths = {name: Path("components", folder, "component.py") for name, folder in {**COMPONENTS, **OF_TARGETS}.items()}
+    paths = {name: Path("components", folder, "component.py") for name, folder in {**COMPONENTS, **UNLISTED}.items()}
     made = ((path, stub(name, path.read_text(encoding="utf-8"))) for name, path in paths.items())
     return write_generated(made, arguments)
 

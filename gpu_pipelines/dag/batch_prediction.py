@@ -73,7 +73,7 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         storage: where the run leaves its artifacts; empty for this machine.
     """
     # Compiling a pipeline needs none of the packages of the steps; looking at models does.
-    from gpu_pipelines.prediction.model import registered_version
+    from gpu_pipelines.prediction.check import require_possible
 
     settings = fields_from(PredictSettings, arguments)
-    return said_by(lambda: registered_version(settings.registry, settings.model_name, settings.model_version))
+    return said_by(lambda: require_possible(settings))

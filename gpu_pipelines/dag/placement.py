@@ -40,8 +40,12 @@ CACHED_STEPS = (PREPARES,)
 CHECKS = "check-request"
 #: The step that says whether to train again.
 WATCHES = "check-for-new-data"
+#: The step that checks the parameters of a prediction, and the model.
+CHECKS_PREDICTION = "check-prediction"
+#: The steps that check a request; each takes the parameters of all others.
+CHECKING_STEPS = (CHECKS, CHECKS_PREDICTION)
 #: The steps that look at what may have changed since an earlier run, so that no answer of an earlier one will do.
-LOOKING_STEPS = (CHECKS, WATCHES)
+LOOKING_STEPS = (*CHECKING_STEPS, WATCHES)
 
 
 class Placement(Protocol):

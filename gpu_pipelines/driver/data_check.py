@@ -13,13 +13,9 @@ from gpu_pipelines.errors import UserError
 if TYPE_CHECKING:
     from gpu_pipelines.data.remote_check import Look
     from gpu_pipelines.data.settings import PrepareSettings
-    from gpu_pipelines.prediction.settings import PredictSettings
     from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.registry import RegisteredVersion
     from gpu_pipelines.targets.messages import Compiled, Values
-
-#: Bytes of a file of a model, at most, that is fetched to learn what the model reads: tokenizers, but no weights.
-_LARGEST_DOCUMENT = 32 << 20
 
 
 def require_usable_data(compiled: Compiled, values: Values, settings: ProjectSettings) -> None:
@@ -83,6 +79,7 @@ def _look_at_prediction(compiled: Compiled, values: Values, project: ProjectSett
     from gpu_pipelines.component_interface.step import fields_from
     from gpu_pipelines.data.remote_check import Look, looked_at
     from gpu_pipelines.data.sources.sources import source_of
+    from gpu_pipelines.prediction.check import require_predictable
     from gpu_pipelines.prediction.model import registered_version
     from gpu_pipelines.prediction.settings import PredictSettings
     from gpu_pipelines.registry import VERTEX
@@ -96,13 +93,5 @@ def _look_at_prediction(compiled: Compiled, values: Values, project: ProjectSett
     wanted = (settings.registry, settings.model_name, settings.model_version)
     look = looked_at(f"the registry {settings.registry}", lambda: found.append(registered_version(*wanted)))
     if found and source_of(settings.source).is_seen_from_afar(settings.source):
-        look.add(looked_at(settings.source, lambda: _require_predictable(settings, found[0].place)))
+        look.add(looked_at(settings.source, lambda: require_predictable(settings, found[0])))
     return look
-
-
-def _require_predictable(settings: PredictSettings, place: str) -> None:
-    from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder
-    from gpu_pipelines.prediction.predict import require_usable
-
-    sizes = RemoteFolder(place).sizes()
-    require_usable(settings, fetched_folder(place, without=lambda name: sizes[name] > _LARGEST_DOCUMENT))

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
-from gpu_pipelines.dag.placement import CHECKS
+from gpu_pipelines.dag.placement import CHECKING_STEPS
 from gpu_pipelines.driver.arguments import (
     ADVANCED,
     checked_values,
@@ -120,7 +120,7 @@ def _require_able(origin: Any, target: Target, resume: str) -> None:
 
 def _done(earlier: EarlierRun) -> tuple[str, ...]:
     """The steps of a run on this machine that are reused, wherever what they have made is."""
-    return tuple(name for name in earlier.states if earlier.is_done(name) and name != CHECKS)
+    return tuple(name for name in earlier.states if earlier.is_done(name) and name not in CHECKING_STEPS)
 
 
 def _origin(target: Target, run: str) -> Any:
@@ -247,7 +247,7 @@ def _going_on(
     text = compiled.text if compiled.text else "" if compiled.spec else text_of(compiled.built)
     documents = documents_of(text) if text else [compiled.spec]
     is_changed = bool(given_here) or target.name != earlier.target
-    again, here = (CHECKS,) if is_changed else (), target.name == "local"
+    again, here = CHECKING_STEPS if is_changed else (), target.name == "local"
     found = gone_on(documents, earlier, again, here=here, can_read=target.can_read)
     _require_same(documents[0], earlier, found.taken_over, across=target.name != earlier.target)
     _require_of_steps_left(compiled, earlier, before, values, given_here, found.taken_over, documents[0])

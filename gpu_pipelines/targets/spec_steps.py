@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_pipelines.dag.placement import CHECKS
+from gpu_pipelines.dag.placement import CHECKING_STEPS, CHECKS
 from gpu_pipelines.emulator.task_order import in_order
 
 #: A task that runs whatever has become of those before it, such as what an exit handler runs.
@@ -111,7 +111,7 @@ def takers_of(spec: Mapping[str, Any], parameter: str, outputs_of_check: Collect
 
     def look(component: Mapping[str, Any], names: set[str]) -> None:
         for name, task in component["dag"]["tasks"].items():
-            if name == CHECKS:
+            if name in CHECKING_STEPS:
                 continue
             inner = {
                 key

@@ -6,6 +6,7 @@ from kfp import dsl
 from kfp.dsl import HTML, Dataset
 
 from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.components.check_prediction.component import check_prediction
 from gpu_pipelines.components.predict_batch.component import predict_batch
 from gpu_pipelines.dag.batch_prediction import parameters_for, require_one_node
 from gpu_pipelines.dag.parameters import inputs_from, with_parameters
@@ -26,7 +27,7 @@ def build(
     """Builds the pipeline.
 
     Args:
-        target: where it will run; places the step.
+        target: where it will run; places the steps.
         plan: accelerators of the prediction; None for those that the target has.
         evaluation: not used: nothing is evaluated.
         task: not used: the model says what it is for.
@@ -38,7 +39,7 @@ def build(
         UserError: the plan has several nodes.
     """
     require_one_node(plan)
-    predict = target.place(predict_batch, plan)
+    check, predict = target.place(check_prediction, None), target.place(predict_batch, plan)
     telling = Telling(target, "batch_prediction", plan)
 
     @dsl.pipeline(name="batch-prediction")
@@ -51,7 +52,8 @@ def build(
             report: How many rows were predicted and rejected, by reason and by class.
         """
         with telling.around(values, "prediction"):
-            made = predict(**inputs_from(predict_batch, values))
+            checked = check(**inputs_from(check_prediction, values))
+            made = predict(**inputs_from(predict_batch, values)).after(checked)
         return Outputs(made.outputs["predictions"], made.outputs["report"])
 
     return batch_prediction

@@ -18,7 +18,7 @@ import pytest
 from gpu_pipelines.component_interface import stubs
 from gpu_pipelines.component_interface.catalog import (
     COMPONENTS,
-    OF_TARGETS,
+    UNLISTED,
     common_parameters,
     load_component,
     settings_of,
@@ -33,7 +33,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 ROOT = Path(__file__).parents[2]
 
 
-ALL = {**COMPONENTS, **OF_TARGETS}
+ALL = {**COMPONENTS, **UNLISTED}
 
 
 def text_of(component: str) -> str:

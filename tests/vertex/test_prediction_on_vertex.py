@@ -8,19 +8,20 @@ from typing import TYPE_CHECKING
 
 import pytest
 from conftest import set_variables
-from vertex_commands import command, put_texts
+from vertex_commands import command, connected_sdk, put_texts
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.registry import open_registry
 from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.targets.compiled import documents_of
+from gpu_pipelines.targets.spec_steps import takers_of
 from gpu_pipelines.targets.vertex.machines import machines_of
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
-PIPELINE = "batch_prediction"
+PIPELINE, IMAGE = "batch_prediction", "eu.example/steps:1"
 SENT = (PIPELINE, "--target", "vertex", "--accelerator", "l4:1")
 GIVEN = (
     *("-p", "source=gs://example-bucket/photos", "-p", "model_name=photos"),
@@ -45,9 +46,40 @@ def test_the_step_is_a_custom_job_on_the_gpus_of_the_plan_and_is_never_taken_fro
     [spec] = documents_of(VertexTarget().text_of(PIPELINE, plan("l4:4", strategy="spot")))
     (machine,) = machines_of(spec, "us-central1")
     assert (machine.step, machine.plan.spec, machine.plan.strategy) == ("predict-batch", "l4:4", "spot")
-    (task,) = spec["root"]["dag"]["tasks"].values()
-    assert not task.get("cachingOptions", {}).get("enableCache")
-    assert task["retryPolicy"]["maxRetryCount"] == 2, "what was done before is kept"
+    tasks = spec["root"]["dag"]["tasks"]
+    assert not any(task.get("cachingOptions", {}).get("enableCache") for task in tasks.values())
+    assert tasks["predict-batch"]["retryPolicy"]["maxRetryCount"] == 2, "what was done before is kept"
+    assert "retryPolicy" not in tasks["check-prediction"], "its errors are a user's"
+    assert takers_of(spec, "max_rejected") == {"predict-batch"}, "a run that goes on may change it"
+
+
+def test_a_wrong_request_of_the_console_is_refused_before_a_machine_is_started(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
+
+    put_model(vertex_api, tmp_path)
+    put_texts(vertex_api)
+    set_variables(monkeypatch, vertex_api.environment())
+    sdk, backend = connected_sdk(vertex_api), PipelineBackend(vertex_api, rehearse="cpu:1")
+    file = tmp_path / "pipeline.yaml"
+    file.write_text(VertexTarget().text_of(PIPELINE, plan("l4:1")))
+    for number, (given, message) in enumerate(
+        [
+            ({"model_name": "potos"}, "There is no model 'potos' in projects/"),
+            ({"source": "gs://example-bucket/texts"}, "has no column 'image'; it has text, label."),
+            ({"advanced": {"rows_at_onc": 1}}, "Did you mean 'rows_at_once'?"),
+        ]
+    ):
+        right = {"steps_image": IMAGE, "source": "gs://example-bucket/photos", "model_name": "photos"}
+        job = sdk.PipelineJob("scores", str(file), parameter_values={**right, **given}, job_id=f"scores-{number}")
+        job.submit()
+        backend.run(job.resource_name)
+        ended = vertex_api.state.pipeline_jobs.one(job.resource_name)
+        states = {task.task_name: task.state.name for task in ended.job_detail.task_details}
+        assert (states["check-prediction"], states["predict-batch"]) == ("FAILED", "PENDING"), states
+        assert message in "\n".join(vertex_api.state.logs.messages())
+    assert not vertex_api.state.custom_jobs.jobs
 
 
 def test_it_is_uploaded_and_scheduled_by_its_name(vertex_api: VertexApi, tmp_path: Path) -> None:
