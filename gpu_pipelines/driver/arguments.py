@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,7 +21,7 @@ from gpu_pipelines.component_interface.catalog import flagged_parameters
 from gpu_pipelines.component_interface.parameter import CALLED, Parameter
 from gpu_pipelines.dag.placement import CHECKS
 from gpu_pipelines.driver.opening import option_of_targets
-from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.errors import UserError, nearest, said_by
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
 from gpu_pipelines.tasks.tasks import defaults_of_task
 from gpu_pipelines.tracking.trackers import problems_of_tracking
@@ -158,16 +159,22 @@ def values_given(compiled: Compiled, parameters: Mapping[str, Any]) -> dict[str,
 def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str, Any]) -> list[str]:
     """What is wrong with the parameters of this project's components in a pipeline of anybody's."""
     from gpu_pipelines.dag.places import problems_of_own_files
-    from gpu_pipelines.targets.own.values import places_of, problems_of, sources_of
+    from gpu_pipelines.targets.own.values import places_of, predictions_of, problems_of, sources_of
 
     steps = steps_of(compiled)
     places = places_of(steps, arguments)
     problems = problems_of(steps, arguments) + target.unreachable(places)
     problems = problems or problems_of_own_files(places, target.written)
-    if not problems and target.is_here and (read := list(sources_of(steps, arguments))):
+    if problems or not target.is_here:
+        return problems
+    if read := list(sources_of(steps, arguments)):
         from gpu_pipelines.data.source_check import problems_here
 
-        return [problem for settings in read for problem in problems_here(settings)]
+        problems = [problem for settings in read for problem in problems_here(settings)]
+    if predicted := list(predictions_of(steps, arguments)):
+        from gpu_pipelines.prediction.check import require_possible
+
+        problems += [each for settings in predicted for each in said_by(partial(require_possible, settings))]
     return problems
 
 

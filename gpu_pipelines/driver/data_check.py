@@ -13,12 +13,13 @@ from gpu_pipelines.errors import UserError
 if TYPE_CHECKING:
     from gpu_pipelines.data.remote_check import Look
     from gpu_pipelines.data.settings import PrepareSettings
+    from gpu_pipelines.prediction.settings import PredictSettings
     from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.registry import RegisteredVersion
     from gpu_pipelines.targets.messages import Compiled, Values
 
 
-def require_usable_data(compiled: Compiled, values: Values, settings: ProjectSettings) -> None:
+def require_usable_data(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str = "") -> None:
     """Refuses data in object storage that the first step of a run would refuse; says what cannot be seen from here.
 
     Of a prediction, the model is looked at before the data.
@@ -27,29 +28,29 @@ def require_usable_data(compiled: Compiled, values: Values, settings: ProjectSet
         compiled: the pipeline; of anybody's, what its preparations read that is there before the run.
         values: its parameters.
         settings: project and region of the run, whose registry `vertex://` is.
+        registry: of a prediction of anybody's that names none; empty if that is not known.
 
     Raises:
         UserError: lists what is wrong with the data.
     """
-    look = _look(compiled, values, settings)
+    look = _look(compiled, values, settings, registry)
     if look.problems:
         raise UserError.of_all(look.problems)
 
 
-def warn_of_data(compiled: Compiled, values: Values, settings: ProjectSettings) -> None:
+def warn_of_data(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str = "") -> None:
     """As `require_usable_data`, for runs that come later: the data may be there by then."""
-    look = _look(compiled, values, settings)
+    look = _look(compiled, values, settings, registry)
     for problem in look.problems:
         print(f"warning: with the data as it is now, each run will fail: {problem}", file=sys.stderr)
 
 
-def _look(compiled: Compiled, values: Values, settings: ProjectSettings) -> Look:
-    from gpu_pipelines.dag import PREDICTION
+def _look(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str) -> Look:
     from gpu_pipelines.data.remote_check import Look, look_at_sources
 
     look = Look()
-    if compiled.name.replace("-", "_") == PREDICTION:
-        look.add(_look_at_prediction(compiled, values, settings))
+    for prediction in _predictions_of(compiled, values, registry):
+        look.add(_look_at_prediction(prediction, settings))
     for each in _data_of(compiled, values):
         look.add(look_at_sources(each))
     for line in look.unseen:
@@ -71,20 +72,31 @@ def _data_of(compiled: Compiled, values: Values) -> Iterator[PrepareSettings]:
         yield fields_from(PrepareSettings, {**compiled_in(compiled.spec), **values.arguments})
 
 
-def _look_at_prediction(compiled: Compiled, values: Values, project: ProjectSettings) -> Look:
+def _predictions_of(compiled: Compiled, values: Values, registry: str) -> Iterator[PredictSettings]:
+    """The predictions of a run."""
+    from gpu_pipelines.component_interface.step import fields_from
+    from gpu_pipelines.dag import PIPELINES, PREDICTION
+    from gpu_pipelines.prediction.settings import PredictSettings
+    from gpu_pipelines.targets.own.values import predictions_of
+
+    name = compiled.name.replace("-", "_")
+    if name not in PIPELINES:
+        yield from predictions_of(steps_of(compiled), values.arguments, registry)
+    elif name == PREDICTION:
+        yield fields_from(PredictSettings, values.arguments)
+
+
+def _look_at_prediction(settings: PredictSettings, project: ProjectSettings) -> Look:
     """Looks at the version in Vertex AI's registry; once that is found, at the source as the model reads it.
 
     Other registries may be seen from the run alone: a directory on a volume of its cluster, a server of MLflow there.
     """
-    from gpu_pipelines.component_interface.step import fields_from
     from gpu_pipelines.data.remote_check import Look, looked_at
     from gpu_pipelines.data.sources.sources import source_of
     from gpu_pipelines.prediction.check import require_predictable
     from gpu_pipelines.prediction.model import registered_version
-    from gpu_pipelines.prediction.settings import PredictSettings
     from gpu_pipelines.registry import VERTEX
 
-    settings = fields_from(PredictSettings, {**compiled_in(compiled.spec), **values.arguments})
     if settings.registry == VERTEX and project.project and project.region:
         settings = replace(settings, registry=f"{VERTEX}{project.project}/{project.region}")
     if not settings.registry.startswith(VERTEX) or settings.registry == VERTEX:

@@ -156,6 +156,35 @@ def test_a_model_and_a_source_that_do_not_go_together_are_refused_before_a_machi
     assert message in later.err
 
 
+OWN = """
+from kfp import dsl
+from gpu_pipelines.components import accelerate
+from gpu_pipelines.components.predict_batch.component import predict_batch
+@dsl.pipeline(name="mine")
+def mine(name: str = "photos", source: str = "gs://example-bucket/photos"):
+    accelerate(predict_batch(source=source, model_name=name), "l4:1")
+"""
+
+
+def test_a_prediction_in_a_pipeline_of_ones_own_is_looked_at_before_it_is_sent(
+    vertex_api: VertexApi, tmp_path: Path
+) -> None:
+    put_model(vertex_api, tmp_path)
+    put_texts(vertex_api)
+    (tmp_path / "mine.py").write_text(OWN)
+    sent = ("run", "mine.py", "--target", "vertex", "--dry-run")
+    done = command(vertex_api, tmp_path, *sent)
+    assert done.status == 0, done.err
+    for given, message in (
+        ("name=potos", "There is no model 'potos' in projects/example-project/locations/us-central1."),
+        ("source=gs://example-bucket/texts", "has no column 'image'; it has text, label."),
+    ):
+        refused = command(vertex_api, tmp_path, *sent, "-p", given)
+        assert (refused.status, message in refused.err) == (2, True), refused.err
+    here = command(vertex_api, tmp_path, "run", "mine.py", "-p", "source=sample:digits")
+    assert (here.status, "There is no model" in here.err, (tmp_path / "runs").exists()) == (2, True, False), here.err
+
+
 def test_the_registry_is_that_of_the_run(vertex_api: VertexApi, tmp_path: Path) -> None:
     put_model(vertex_api, tmp_path)
     elsewhere = command(vertex_api, tmp_path, "run", *SENT, *GIVEN, "--region", "europe-west4", "--dry-run")

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpu_pipelines.component_interface.catalog import settings_of
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.component_interface.step import THIS_TRAINING, fields_from, with_advanced
 from gpu_pipelines.dag.placement import (
     CHECKS,
@@ -25,6 +26,7 @@ from gpu_pipelines.dag.placement import (
 from gpu_pipelines.dag.places import DATA, DIRECTORY, OUTPUT, REGISTRY, Place, places_of_script, places_of_space
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.prediction.settings import PredictSettings
 from gpu_pipelines.targets.own.placed import Step
 from gpu_pipelines.tasks.tasks import task_problems
 from gpu_pipelines.training.script.settings import ScriptSettings
@@ -108,7 +110,7 @@ def _problems(step: Step, values: Mapping[str, Any], task: str) -> list[str]:
         settings = _settings(step, values)
     except UserError as error:
         return [error.in_one_line]
-    if step.component == PREPARES and _reads_artifact(step):
+    if step.component == PREPARES and _reads_artifact(step, "data"):
         settings = replace(settings, source=_OF_A_STEP)
     if not hasattr(settings, "problems"):
         return []
@@ -123,8 +125,8 @@ def _settings(step: Step, values: Mapping[str, Any]) -> Any:
     return with_advanced(settings, values.get("advanced") or {}, *_ADVANCED_OF_STEPS)
 
 
-def _reads_artifact(step: Step) -> bool:
-    return "data" in step.task.get("inputs", {}).get("artifacts", {})
+def _reads_artifact(step: Step, name: str) -> bool:
+    return name in step.task.get("inputs", {}).get("artifacts", {})
 
 
 def sources_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[PrepareSettings]:
@@ -134,11 +136,36 @@ def sources_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[
         steps: those of the pipeline, whose parameters have no problems.
         arguments: the values of the pipeline's own parameters.
     """
+    for step, values in _before_others(steps, PREPARES, "data", arguments):
+        yield _settings(step, values)
+
+
+def predictions_of(
+    steps: Sequence[Step], arguments: Mapping[str, Any], registry: str = DEFAULT_REGISTRY
+) -> Iterator[PredictSettings]:
+    """The predictions by a model that is registered before a run, of a source that is there; see `sources_of`.
+
+    Args:
+        registry: the one of those that name none.
+    """
+    for step, values in _before_others(steps, PREDICTS, "model", arguments):
+        yield _settings(step, {"registry": registry, **values})
+
+
+def _before_others(
+    steps: Sequence[Step], component: str, artifact: str, arguments: Mapping[str, Any]
+) -> Iterator[tuple[Step, dict[str, Any]]]:
+    """The steps of a component that surely run, that wait for no other step, and all of whose parameters are known.
+
+    Args:
+        artifact: the input that such a step does not have.
+    """
     for step in steps:
-        if step.is_ours and step.component == PREPARES and step.at_root and not _reads_artifact(step):
+        is_ready = step.is_ours and step.at_root and not _reads_artifact(step, artifact)
+        if step.component == component and is_ready and not step.task.get("dependentTasks"):
             values, unknown = step.known(arguments)
-            if not unknown and not step.task.get("dependentTasks"):
-                yield _settings(step, values)
+            if not unknown:
+                yield step, values
 
 
 def _default(step: Step, name: str) -> Any:
