@@ -199,7 +199,7 @@ class PredictSettings:
             return [f"output is {self.output[:200]!r}; a table is bq://PROJECT.DATASET.TABLE."]
         if self.is_table:
             return []
-        if self.source and is_listed_in(self.source, place):  # the next prediction would read this one
+        if self.source and place and is_listed_in(self.source, place):  # the next prediction would read this one
             lies = f"output is {self.output}, which lies in the data {self.source}"
             return [f"{lies}: it would be read as well. Give another folder."]
         return problems_of_place("output", place)
