@@ -291,6 +291,8 @@ def _key(value: Any) -> Any:
     """
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
+    if isinstance(value, str) and not value.strip():  # an empty cell of CSV
+        return None
     if isinstance(value, Decimal):
         value = whole(value)
     if value is None or value != value or isinstance(value, (bool, int)):

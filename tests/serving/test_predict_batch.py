@@ -244,14 +244,15 @@ def test_rows_that_cannot_be_predicted_are_listed_with_their_reasons_and_counted
 
 
 def test_numbers_that_are_missing_are_rejected_and_texts_of_csv_are_read(model: Any, tmp_path: Path) -> None:
-    (tmp_path / "rows.csv").write_text("size;age;id\n1.5;30;a\n;40;b\n2.5;x;c\n3;50;d\n")
-    done = predicted(model("regression"), tmp_path / "rows.csv", tmp_path / "out", key_column="id", max_rejected="2")
+    (tmp_path / "rows.csv").write_text("size;age;id\n1.5;30;a\n;40;b\n2.5;x;c\n3;50;d\n4;60;\n")
+    done = predicted(model("regression"), tmp_path / "rows.csv", tmp_path / "out", key_column="id", max_rejected="3")
     assert [row["key"] for row in written(tmp_path / "out")] == ["a", "d"]
-    assert [(row["key"], row["reason"]) for row in rejected(tmp_path / "out")] == [
+    assert [(row.get("key"), row["reason"]) for row in rejected(tmp_path / "out")] == [
         ("b", "no numbers"),
         ("c", "no numbers"),
+        (None, "no key"),
     ]
-    assert done.rejected == {"no numbers": 2}
+    assert done.rejected == {"no numbers": 2, "no key": 1}
     as_instances = [{"values": {"size": 1.5, "age": 30}}, {"values": {"size": 3, "age": 50}}]
     predicted(model("regression"), write_lines(tmp_path / "instances.jsonl", as_instances), tmp_path / "same")
     require_close(
