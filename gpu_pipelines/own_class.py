@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 import traceback
 from collections.abc import Callable
 from importlib import import_module
@@ -13,7 +14,7 @@ from gpu_pipelines.errors import UserError
 
 
 def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any]:
-    """Imports a class.
+    """Imports a class, of a module below the working directory where no other is found.
 
     Args:
         place: `package.module:ClassName`.
@@ -26,17 +27,29 @@ def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any
     """
     module, _, name = place.partition(":")
     try:
-        found = getattr(import_module(module), name)
+        found = getattr(_imported(module), name)
     except Exception as error:  # importing runs the user's module, which can raise anything
         raise UserError(
             f"{what} cannot be imported: {type(error).__name__}: {error}.",
-            "Give package.module:ClassName of a module that Python finds (PYTHONPATH, or an installed package).",
+            "Give package.module:ClassName of a module that is installed, in PYTHONPATH, or where the command runs.",
         ) from None
     if not (inspect.isclass(found) and issubclass(found, base)):
         raise UserError(f"{place} is not a subclass of {base.__module__}.{base.__qualname__}.", see)
     if lacking := sorted(getattr(found, "__abstractmethods__", ())):
         raise UserError(f"{what} does not define {', '.join(lacking)}.", see)
     return found
+
+
+def _imported(name: str) -> Any:
+    try:
+        return import_module(name)
+    except ModuleNotFoundError as error:
+        here = str(Path.cwd())
+        if error.name != name.partition(".")[0] or here in sys.path:
+            raise
+    # Behind all others: a file of the user's may have the name of a package that is installed.
+    sys.path.append(here)
+    return import_module(name)
 
 
 def said_by_own(what: str, ask: Callable[..., list[str]], *given: Any, see: str = "", **named: Any) -> list[str]:

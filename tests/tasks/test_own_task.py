@@ -21,6 +21,7 @@ from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks import tasks
+from gpu_pipelines.tasks.task import Task
 from gpu_pipelines.tasks.tasks import TASKS, defaults_of_task, task_named, task_problems
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "exporting"))
@@ -58,6 +59,18 @@ def test_a_task_of_a_package_of_its_own_is_prepared_trained_scored_and_served(im
     rows = [predictor.read(each, predictor.checked({})).row() for each in examples.instances]
     assert rows
     assert differences(examples, predictor.predict(rows)) == []
+
+
+def test_a_task_is_found_where_the_command_runs_behind_all_that_is_installed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "meadow.py").write_text("from gpu_pipelines.tasks.regression.task import RegressionTask as Flowers")
+    (tmp_path / "wave.py").write_text("raise RuntimeError('not the one of the standard library')")
+    assert isinstance(task_named("meadow:Flowers"), Task)
+    assert "is not a subclass" in " ".join(task_problems("wave:Wave_read"))
+    assert "No module named 'forest'" in " ".join(task_problems("forest:Flowers"))
 
 
 @pytest.mark.slow
