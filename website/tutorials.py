@@ -23,8 +23,8 @@ SOURCES, DONE = ROOT / "docs" / "tutorials", ROOT / "build" / "tutorials"
 LONGEST = 1200
 #: Lines of an output that are shown; from more of them the middle is left out.
 MOST_LINES = 60
-#: Lets `!command` write into a pipe: on a terminal a run draws its steps anew ten times a second. What no reader is to
-#: see is not printed.
+#: Lets `!command` write into a pipe: on a terminal a run draws its steps anew ten times a second. A command that fails
+#: is an error; the cells that show one have the tag `raises-exception`. What no reader is to see is not printed.
 _FIRST = """def _system(command):
     import subprocess
 
@@ -34,6 +34,7 @@ _FIRST = """def _system(command):
     )
     print(done.stdout, end="")
     shell.user_ns["_exit_code"] = done.returncode
+    done.check_returncode()
 
 
 get_ipython().system = _system
@@ -56,7 +57,7 @@ def run(name: str) -> Path:
         The notebook with its outputs.
 
     Raises:
-        CellExecutionError: a cell has failed.
+        CellExecutionError: a cell has failed, or a command in it, and the cell has not the tag `raises-exception`.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -113,12 +114,15 @@ def _code(source: str) -> str:
 
 
 def _joined(outputs: list[Any]) -> Iterator[Mapping[str, Any]]:
-    """Outputs, with what a cell has printed as one, in whichever pieces it came."""
+    """Outputs, with what a cell has printed as one, in whichever pieces it came.
+
+    An error is that a command has failed, as its cell expects; what the command printed says so.
+    """
     printed = ""
     for output in outputs:
         if output["output_type"] == "stream":
             printed += "".join(output["text"])
-        else:
+        elif output["output_type"] != "error":
             yield from [{"printed": printed}] if printed else []
             printed = ""
             yield output

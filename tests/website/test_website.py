@@ -8,11 +8,12 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import nbformat
 import pytest
+from nbclient.exceptions import CellExecutionError
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "website"))
@@ -183,17 +184,33 @@ def test_a_tutorial_holds_no_outputs(name: str) -> None:
     assert [cell["id"] for cell in notebook["cells"] if cell.get("outputs")] == []
 
 
-def test_a_tutorial_shows_what_commands_print_and_no_warning_of_this_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cells = [nbformat.v4.new_code_cell(source) for source in ("import tqdm.auto", "!echo done")]
-    nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "small.ipynb")
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Sequence[nbformat.NotebookNode]], Path]:
+    """What runs a tutorial of these cells; it gives the notebook with its outputs."""
     monkeypatch.setattr(tutorials, "SOURCES", tmp_path)
     monkeypatch.setattr(tutorials, "DONE", tmp_path / "done")
     for name in ("PATH", "COLUMNS", "NO_COLOR"):  # it sets them for the kernel
         monkeypatch.setenv(name, os.environ.get(name, ""))
-    shown = nbformat.read(tutorials.run("small"), as_version=4).cells
+
+    def run(cells: Sequence[nbformat.NotebookNode]) -> Path:
+        nbformat.write(nbformat.v4.new_notebook(cells=cells), tmp_path / "small.ipynb")
+        return tutorials.run("small")
+
+    return run
+
+
+def test_a_tutorial_shows_what_commands_print_and_no_warning_of_this_machine(small: Callable[..., Path]) -> None:
+    cells = [nbformat.v4.new_code_cell(source) for source in ("import tqdm.auto", "!echo done")]
+    shown = nbformat.read(small(cells), as_version=4).cells
     assert [[output["text"] for output in cell["outputs"]] for cell in shown] == [[], ["done\n"]]
+
+
+def test_a_command_that_fails_ends_a_tutorial_unless_its_cell_expects_it(small: Callable[..., Path]) -> None:
+    expected = nbformat.v4.new_code_cell("!echo refused; exit 3", metadata={"tags": ["raises-exception"]})
+    page = tutorials.markdown_of(small([expected]).read_text(encoding="utf-8"))
+    assert page == "```sh\necho refused; exit 3\n```\n\n``` {.text .output}\nrefused\n```\n"
+    with pytest.raises(CellExecutionError, match="returned non-zero exit status 3"):
+        small([nbformat.v4.new_code_cell("!echo refused; exit 3")])
 
 
 @pytest.mark.slow
@@ -201,7 +218,10 @@ def test_a_tutorial_shows_what_commands_print_and_no_warning_of_this_machine(
 def test_a_tutorial_runs_from_its_first_cell_to_its_last(name: str) -> None:
     subprocess.run([sys.executable, "website/tutorials.py", name], cwd=ROOT, check=True)
     cells = json.loads((tutorials.DONE / f"{name}.ipynb").read_text(encoding="utf-8"))["cells"]
-    assert all(cell["execution_count"] for cell in cells if cell["cell_type"] == "code")
+    code = [cell for cell in cells if cell["cell_type"] == "code"]
+    assert all(cell["execution_count"] for cell in code)
+    failed = [cell for cell in code if any(output["output_type"] == "error" for output in cell["outputs"])]
+    assert failed == [cell for cell in code if "raises-exception" in cell["metadata"].get("tags", [])]
 
 
 @pytest.mark.slow
