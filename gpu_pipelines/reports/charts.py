@@ -95,6 +95,8 @@ def many_lines_chart(
 def _set_axes(axes: Any, x_label: str, lines: Sequence[Line], logarithmic: bool) -> None:
     _plain_ticks(axes.xaxis)
     _plain_ticks(axes.yaxis)
+    if all(float(value).is_integer() for line in lines for value in line.x):
+        axes.xaxis.get_major_locator().set_params(integer=True)
     if logarithmic:
         _set_logarithmic(axes, [value for line in lines for value in line.y])
     axes.set_xlabel(x_label, color=_INK)

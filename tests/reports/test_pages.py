@@ -60,6 +60,13 @@ def test_the_numbers_of_an_axis_have_the_same_decimals() -> None:
     assert {"0.80", "0.90"} <= set(labels)
 
 
+def test_there_are_no_halves_between_steps() -> None:
+    labels = texts(line_chart("Score", "step", [Line("score", [1, 2, 3, 4], [0.8, 0.9, 0.9, 0.9])]))
+    assert {"1", "2", "3", "4"} <= set(labels)
+    assert "1.5" not in labels
+    assert "1.5" in texts(line_chart("Score", "epoch", [Line("score", [0.5, 1.5, 2.5], [0.8, 0.9, 0.9])]))
+
+
 def test_no_axis_counts_from_an_offset() -> None:
     labels = texts(line_chart("Loss", "step", [Line("loss", [0, 1], [1000.0001, 1000.0002])]))
     assert not [label for label in labels if label.startswith("+") or "1e" in label]

@@ -30,7 +30,7 @@ from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.regression.predictor import Regressor
 from gpu_pipelines.tasks.regression.recipe import Regression
-from gpu_pipelines.tasks.regression.scoring import RegressionScores
+from gpu_pipelines.tasks.regression.scoring import RegressionScores, RegressionScoring
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
@@ -79,6 +79,18 @@ def test_metrics_are_those_of_scikit_learn_and_differences_are_of_pairs() -> Non
     assert comparison.mcnemar() is None
     diverged = RegressionScores.of(np.full((200, 6), np.nan), true, ("a", "b")).metrics()
     assert all(np.isnan(each) for each in diverged.values())
+
+
+def test_the_worst_rows_are_shown_with_what_was_predicted(diabetes: Dataset) -> None:
+    test = diabetes.split("test")
+    true = np.concatenate([columns["target"] for columns in test.columns(0, len(test), ["target"])])
+    predicted = np.concatenate([true, true - 1, true + 1], axis=1)
+    predicted[7, 0] -= 100
+    scoring = RegressionScoring(diabetes)
+    worst = scoring.worst(scoring.scores(predicted, "test"))[0]
+    assert (worst["row"], worst["true"]) == (7, f"{true[7, 0]:,.4f}")
+    assert worst["predicted"] == f"{true[7, 0] - 100:,.4f}"
+    assert worst["error in deviations"] == f"{100 / true.std():.2f}"
 
 
 def test_the_sample_is_that_of_scikit_learn(diabetes: Dataset) -> None:

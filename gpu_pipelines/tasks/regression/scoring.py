@@ -13,7 +13,7 @@ from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
 from gpu_pipelines.numbers import figure
 from gpu_pipelines.tasks.instances import images_to_send, texts_to_send
 
-ROWS, ABSOLUTE, SQUARE, OFFSET, OFFSET_SQUARE, INSIDE = range(6)
+ROWS, ERROR, ABSOLUTE, SQUARE, OFFSET, OFFSET_SQUARE, INSIDE = range(7)
 
 
 @dataclass(frozen=True)
@@ -21,8 +21,8 @@ class RegressionScores(SummedScores):
     """Errors of numbers. Metrics of several numbers are means over them, as in scikit-learn.
 
     Attributes:
-        sums: float64 (rows, 6 × targets): for each number 1, the absolute and the squared error, its distance from the
-            mean of all rows and the square of it, and whether its interval holds it.
+        sums: float64 (rows, 7 × targets): for each number 1, the error, its absolute and its square, its distance from
+            the mean of all rows and the square of it, and whether its interval holds it.
         targets: names of the numbers.
     """
 
@@ -35,7 +35,7 @@ class RegressionScores(SummedScores):
         true = true.astype(np.float64)
         error, offset = value - true, true - true.mean(axis=0)
         inside = np.where(np.isfinite(error), (low <= true) & (true <= high), np.nan)
-        columns = [np.ones_like(true), abs(error), error**2, offset, offset**2, inside]
+        columns = [np.ones_like(true), error, abs(error), error**2, offset, offset**2, inside]
         return cls(np.concatenate(columns, axis=1), targets)
 
     def of_totals(self, totals: np.ndarray) -> Resampled:
@@ -55,7 +55,7 @@ class RegressionScores(SummedScores):
 
     def _by_target(self, totals: np.ndarray) -> dict[str, np.ndarray]:
         """Metrics of totals: arrays (sets, targets) by name."""
-        of = totals.reshape(len(totals), 6, len(self.targets)).transpose(1, 0, 2)
+        of = totals.reshape(len(totals), 7, len(self.targets)).transpose(1, 0, 2)
         with np.errstate(divide="ignore", invalid="ignore"):
             spread = of[OFFSET_SQUARE] - of[OFFSET] ** 2 / of[ROWS]
             return {
@@ -88,21 +88,21 @@ class RegressionScoring(Scoring):
         return RegressionScores.of(predicted, true, self._targets)
 
     def worst(self, scores: RegressionScores) -> list[dict[str, Any]]:
-        absolute = scores.sums[:, len(self._targets) : 2 * len(self._targets)]
+        error = scores.sums.reshape(len(scores.sums), 7, len(self._targets))[:, ERROR]
         test = self.dataset.split("test")
         true = np.concatenate([columns["target"] for columns in test.columns(0, len(test), ["target"])]).astype(
             np.float64
         )
         spread = np.where(true.std(axis=0) > 0, true.std(axis=0), 1.0)
-        farthest = np.nan_to_num((absolute / spread).max(axis=1), nan=np.inf)
+        farthest = np.nan_to_num((abs(error) / spread).max(axis=1), nan=np.inf)
         rows = [int(row) for row in np.argsort(-farthest, kind="stable")[:WORST_KEPT]]
         return [
             {
                 "row": row,
                 "source": source,
                 "true": self._named(true[row]),
-                "error": self._named(absolute[row]),
-                "in deviations": f"{farthest[row]:.2f}",
+                "predicted": self._named(true[row] + error[row]),
+                "error in deviations": f"{farthest[row]:.2f}",
             }
             for row, source in zip(rows, test.sources(rows), strict=True)
         ]
