@@ -36,7 +36,7 @@ def better_by_value(scores: Scores, champion: Comparison | Incomparable | None, 
     if ends is None:
         why = f"{both}: {_word(improvement)}; {_no_interval(champion, CONFIDENCE)}"
         return GateResult(BETTER_BY_VALUE, value, other, improvement > 0, why)
-    low, high = sorted(sign * end for end in ends)
+    low, high = sorted(sign * end + 0.0 for end in ends)  # 0 has no sign
     passed = improvement > 0 and high >= 0
     test = champion.mcnemar(metric)
     beyond = (low > 0 or high < 0) and not (test and test["p_value"] > 1 - CONFIDENCE)
@@ -77,7 +77,7 @@ def better(
     if ends is None:
         why = f"{both}: {_no_interval(comparison, gate.confidence)}"
         return GateResult(str(gate), finite_or_none(improvement), gate.margin, False, why)
-    low, high = sorted(_without_rounding(sign * end, gate.margin) for end in ends)
+    low, high = sorted(_without_rounding(sign * end + 0.0, gate.margin) for end in ends)
     passed = low > gate.margin
     why = (
         f"{both}: {'better' if improvement >= 0 else 'worse'} by {abs(improvement):.4f}, {gate.confidence * 100:g}% "

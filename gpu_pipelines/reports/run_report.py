@@ -143,8 +143,9 @@ def _success(record: RunRecord) -> dict[str, Any]:
     name = f"{record.model['model_name']} version {int(record.model['version'])}"
     instead = f"{name} was added; {record.instead}" if record.added else f"{name} is the same model; nothing was added"
     text = f"{name} is the champion" if record.is_champion else instead
-    why = record.reason.partition(": ")[2]
-    lines = [f"Trained because {why}. {took}" if why else took]
+    outcome, _, why = record.reason.partition(": ")
+    # A pipeline of one's own may train whatever the check for new data has found.
+    lines = [f"Trained {'because' if outcome == 'training' else 'though'} {why}. {took}" if why else took]
     return {"kind": "good" if record.is_champion else "warn", "text": text, "lines": lines, "message": ""}
 
 

@@ -171,6 +171,16 @@ def test_equals_are_not_better_and_less_loss_is_better() -> None:
     assert better_by_value(turned.ours, turned, RANKINGS["log_loss"]).passed
 
 
+def test_a_model_beside_itself_is_better_by_no_less_than_nothing() -> None:
+    same = texts(0, 40).ours
+    ranking = Ranking("loss", False)
+    for result in (
+        better(AT_95, same, Comparison(same, same, 1), ranking),
+        better_by_value(same, Comparison(same, same, 1), ranking),
+    ):
+        assert "interval of the improvement 0.0000 to 0.0000" in result.why
+
+
 def test_without_a_champion_to_compare_with_the_gate_passes_and_without_a_number_of_ours_it_fails() -> None:
     ours = LikelihoodScores.of(np.array([[1e9, 1, 0]] * 3))
     good = LikelihoodScores.of(np.array([[1.0, 1, 0]] * 3))

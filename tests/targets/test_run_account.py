@@ -72,6 +72,22 @@ def test_nothing_has_run_yet() -> None:
     assert RunAccount("a", "vertex", "pending", [], Spent()).told == ["cost: no machine has run"]
 
 
+@pytest.mark.parametrize(
+    ("reason", "told"),
+    [
+        ("training: the source a.csv has changed", "Trained because the source a.csv has changed."),
+        ("nothing new: the source a.csv is as it was", "Trained though the source a.csv is as it was."),
+    ],
+)
+def test_the_report_says_why_a_model_was_trained(tmp_path: Path, reason: str, told: str) -> None:
+    """A pipeline of one's own may train in either case."""
+    given = {"parameters": {}, "accelerator": "", "dependencies": {}}
+    record = RunRecord("a-run", "mine", BEGAN.isoformat(), **given, directory=tmp_path, status="succeeded")
+    record.model, record.reason = {"model_name": "a", "version": 1.0}, reason
+    write_run_report(record)
+    assert told in record.report.read_text()
+
+
 def test_a_run_here_costs_nothing_and_says_so(tmp_path: Path) -> None:
     directory = tmp_path / "runs" / "a-run"
     directory.mkdir(parents=True)
