@@ -146,7 +146,8 @@ class Trainer:
         if settings.activation_checkpointing:
             blocks = recompute_activations(model, blocks, selective=settings.recompute == "selective")
         if self._is_rank_0:
-            counted = f"{trained / 1e6:,.1f} M parameters to train ({frozen / 1e6:,.1f} M frozen)"
+            counted = f"{trained / 1e6:,.1f} M parameters to train"
+            counted += f" ({frozen / 1e6:,.1f} M frozen)" if frozen else ""
             print(f"{counted}, {self._parallelism}, {self._precision}", flush=True)
         self._to_compile = (blocks or [model]) if settings.compile_model else []
         return place(model, blocks, self._mesh, self._precision, self._device)

@@ -191,7 +191,7 @@ class MetricsLog:
             self._printed = now
             utilization = f"  MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
             print(
-                f"step {step}/{self._total}  epoch {epoch:.1f}  loss {loss:.4f}  lr {rate:.2e}  "
+                f"step {step}/{self._total}  epoch {epoch:.2f}  loss {loss:.4f}  lr {rate:.2e}  "
                 f"{speed['samples_per_second']:,.0f} samples/s  {speed['memory_gb']:.1f} GB{utilization}"
                 f"{_told_streaming(streaming)}",
                 flush=True,
@@ -202,7 +202,7 @@ class MetricsLog:
         told = {"step": step, "epoch": round(epoch, 4), "val_loss": loss if math.isfinite(loss) else None}
         self._write({**told, "time": time.time()})
         if self._is_rank_0:
-            print(f"step {step}/{self._total}  epoch {epoch:.1f}  loss on val {loss:.4f}", flush=True)
+            print(f"step {step}/{self._total}  epoch {epoch:.2f}  loss on val {loss:.4f}", flush=True)
 
     def close(self) -> None:
         """Ends the event file."""
