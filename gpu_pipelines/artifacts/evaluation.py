@@ -35,7 +35,8 @@ class Evaluation:
             it is the moving average of the weights. Here and below, a metric that is not a finite number is None.
         best: name of the checkpoint chosen.
         test: the best one on `test`: `rows`, `metrics` (each value, low, high; the latter None where no interval is
-            known), of a classifier `per_class`, `confusion` and `calibration` (bins with range, rows, mean confidence
+            known), `one_answer` (metrics of a model that answers the same for every row, of tasks that know it), of a
+            classifier `per_class`, `confusion` and `calibration` (bins with range, rows, mean confidence
             and accuracy), of a model that is scored by its loss `loss_tokens`, of others that have them `parts` (a
             `name` and figures of each), and `slices`: for each value of the column
             `slice_by` its rows, metrics, and the `champion`'s values.

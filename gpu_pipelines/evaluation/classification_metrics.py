@@ -128,6 +128,10 @@ class ClassificationScores(Scores):
             "calibration": reliability(self.confidence, self.right),
         }
 
+    def one_answer(self) -> dict[str, float]:
+        rows = np.bincount(self.labels, minlength=self.classes)
+        return {"accuracy": rows.max() / self.rows, "macro_recall": 1 / np.count_nonzero(rows), "roc_auc": 0.5}
+
     def figures(self) -> dict[str, float]:
         return least_and_mean(self.per_class())
 

@@ -29,6 +29,7 @@ from gpu_pipelines.evaluation.generation.record import texts_json, write_texts
 from gpu_pipelines.evaluation.generation.request import JUDGE
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
+from gpu_pipelines.evaluation.one_answer import no_better_than_one_answer
 from gpu_pipelines.evaluation.promotion import better, better_by_value
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.scores import Scores, summary
@@ -165,6 +166,8 @@ def _evaluate(
         texts=texts_json(texts, scores, theirs) if texts and isinstance(scores, ScoresWithText) else None,
         benchmarks=benchmarked.summary(settings) if benchmarked else None,
     )
+    if told := no_better_than_one_answer(evaluation):
+        print(f"warning: {told}", flush=True)
     export_directory.mkdir(parents=True, exist_ok=True)
     scorer.export(best, export_directory)
     if isinstance(scores, ScoresWithText):

@@ -14,6 +14,7 @@ from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.benchmarks.report import benchmark_section
 from gpu_pipelines.evaluation.bootstrap import without_interval
 from gpu_pipelines.evaluation.generation.request import metric_of
+from gpu_pipelines.evaluation.one_answer import no_better_than_one_answer
 from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.numbers import figure, signed
 from gpu_pipelines.reports.charts import Line, Range, heatmap, interval_chart, line_chart, reliability_chart
@@ -61,6 +62,7 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         signed=signed,
         unknown=without_interval(math.nan),
         reasons=_reasons(evaluation),
+        no_better=no_better_than_one_answer(evaluation),
         metrics=list(metrics),
         on_val=[name for name in metrics if all(name in scored["val"] for scored in evaluation.checkpoints)],
         texts=evaluation.texts,

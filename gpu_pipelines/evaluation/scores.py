@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.bootstrap import Interval, Resampled, interval, resample, without_interval
+from gpu_pipelines.evaluation.bootstrap import (
+    Interval,
+    Resampled,
+    interval,
+    json_metrics,
+    resample,
+    without_interval,
+)
 from gpu_pipelines.evaluation.moved import ShiftCheck, worsened
 
 if TYPE_CHECKING:
@@ -62,6 +69,10 @@ class Scores(ABC):
 
     def figures(self) -> dict[str, float]:
         """Further figures of the rows that can be gated on, by name."""
+        return {}
+
+    def one_answer(self) -> dict[str, float]:
+        """Metrics of a model that answers the same for every row, whichever answer is best, as far as one is known."""
         return {}
 
     @property
@@ -179,4 +190,6 @@ class SummedScores(Scores):
 
 def summary(scores: Scores) -> dict[str, Any]:
     """The entry `test` of `evaluation.json`."""
-    return {"rows": scores.rows, "metrics": scores.intervals(), **scores.details()}
+    one_answer = scores.one_answer()
+    known = {"one_answer": json_metrics(one_answer)} if one_answer else {}
+    return {"rows": scores.rows, "metrics": scores.intervals(), **known, **scores.details()}

@@ -41,6 +41,12 @@ class RegressionScores(SummedScores):
     def of_totals(self, totals: np.ndarray) -> Resampled:
         return {name: values.mean(axis=1) for name, values in self._by_target(totals).items()}
 
+    def one_answer(self) -> dict[str, float]:
+        """Those of the mean of the rows."""
+        of = self.sums.sum(axis=0).reshape(7, len(self.targets))
+        spread = np.maximum(of[OFFSET_SQUARE] / of[ROWS] - (of[OFFSET] / of[ROWS]) ** 2, 0.0)
+        return {"rmse": float(np.sqrt(spread).mean()), "r2": 0.0}
+
     def details(self) -> dict[str, Any]:
         """The metrics of each number, where there are several."""
         if len(self.targets) == 1:
