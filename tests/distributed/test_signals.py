@@ -22,8 +22,8 @@ def test_a_signal_that_comes_just_before_a_call_that_waits_ends_the_waiting() ->
     given_up.start()
     signalling = threading.Thread(target=signal_another_thread)
     try:
+        signalling.start()
         with handled(interrupt, (signal.SIGTERM,)), nudged(), pytest.raises(KeyboardInterrupt):
-            signalling.start()
             os.read(reading, 1)
         assert not given_up.finished.is_set(), "the pipe was closed first"
     finally:
