@@ -126,6 +126,40 @@ def test_the_emulator_of_vertex_ai_does_the_same(tmp_path: Path) -> None:
     assert _ran(tmp_path, "--target", "vertex", "--emulate") == SAID.strip().splitlines()
 
 
+ARTIFACTS_OF_BRANCHES = """
+from kfp import dsl
+from kfp.dsl import Artifact, Input, Output
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def make(text: str, made: Output[Artifact]):
+    open(made.path, "w").write(text)
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def read(made: Input[Artifact]) -> str:
+    return open(made.path).read()
+
+
+@dsl.pipeline(name="branches")
+def branches(size: int) -> str:
+    with dsl.If(size > 5):
+        large = make(text="large")
+    with dsl.Elif(size > 2):
+        middle = make(text="middle")
+    with dsl.Else():
+        small = make(text="small")
+    return read(made=dsl.OneOf(large.outputs["made"], middle.outputs["made"], small.outputs["made"])).output
+"""
+
+
+def test_an_artifact_is_that_of_the_branch_that_has_run(tmp_path: Path) -> None:
+    (tmp_path / "branches.py").write_text(ARTIFACTS_OF_BRANCHES)
+    done = gpu_pipelines("run", "branches.py", "-p", "size=4", cwd=tmp_path)
+    assert done.status == 0, done.out + done.err
+    assert "Output: middle" in done.out
+
+
 UNREADABLE = """
 from kfp import dsl
 

@@ -5,7 +5,7 @@ but `Output`, takes a condition for false that it cannot evaluate (a text with a
 whole numbers in lists, dictionaries and metadata. A pipeline in a pipeline gets parameters of the outer one in place
 of its own defaults, and an optional whole number without a value is an error. An output in a list or a dictionary is a
 text whose quotes break the step, and one in a text for a pipeline in a pipeline is `null`. After Ctrl-C it begins the
-turns of a loop that are left. Of equal steps it runs one alone.
+turns of a loop that are left. Of equal steps it runs one alone. It cannot choose between the artifacts of branches.
 """
 
 from __future__ import annotations
@@ -107,6 +107,11 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
             staticmethod(place_of_each_training(_filled(OrchestratorUtils.make_task_arguments))),
         ),
         (OrchestratorUtils, "_apply_expression_selector", staticmethod(_selected)),
+        (
+            OrchestratorUtils,
+            "get_dag_output_artifacts",
+            staticmethod(_of_the_branch_that_ran(OrchestratorUtils.get_dag_output_artifacts)),
+        ),
         (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions(orchestrator.run_enhanced_dag)),
         (orchestrator.ConditionEvaluator, "evaluate_condition", staticmethod(_is_met)),
         (orchestrator, "_run_parallel_for_task", _loop(orchestrator._run_parallel_for_task)),
@@ -299,6 +304,29 @@ def _selected(value: Any, expression: str) -> Any:
         return selected(expression, value)
     except ApiError as error:
         raise ValueError(error.message) from error
+
+
+def _of_the_branch_that_ran(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """The artifacts that a part of a pipeline gives; one of `dsl.OneOf` is that of the branch that has run."""
+
+    def outputs(dag_outputs_spec: Any, io_store: Any) -> dict[str, Any]:
+        told = type(dag_outputs_spec)()
+        told.CopyFrom(dag_outputs_spec)
+        for output in told.artifacts.values():
+            selectors = list(output.artifact_selectors)
+            del output.artifact_selectors[:]
+            output.artifact_selectors.extend(each for each in selectors if _is_made(each, io_store))
+        return original(dag_outputs_spec=told, io_store=io_store)
+
+    return outputs
+
+
+def _is_made(selector: Any, io_store: Any) -> bool:
+    try:
+        io_store.get_task_output(selector.producer_subtask, selector.output_artifact_key)
+    except ValueError:
+        return False
+    return True
 
 
 def _with_inputs_in_conditions(original: Callable[..., Any]) -> Callable[..., Any]:
