@@ -9,7 +9,7 @@ from pathlib import Path
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.sources.listing import TABLE_BESIDE, is_pattern, remedy_of_table, shown_path
+from gpu_pipelines.data.sources.listing import REMEDY_OF_ARCHIVE, TABLE_BESIDE, is_pattern, remedy_of_table, shown_path
 from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
 from gpu_pipelines.data.sources.rows import rows_of, source_columns
@@ -25,6 +25,7 @@ from gpu_pipelines.tasks.tasks import task_named
 _BYTES_LOOKED_THROUGH, _ROWS_LOOKED_THROUGH = 16 << 20, 10_000
 #: The tables of images in folders that `datasets` looks for.
 _TABLES_OF_IMAGES = ("metadata.csv", "metadata.jsonl", "metadata.parquet")
+_OF_SHARDS = "In shards of WebDataset it is in KEY.cls or KEY.json beside each image."
 
 
 def problems_here(settings: PrepareSettings) -> list[str]:
@@ -108,7 +109,12 @@ def _require_columns(source: SourceFiles, settings: PrepareSettings) -> None:
     has = source_columns(source, task.columns(settings))
     if not has:  # what is wrong with the rows is said one by one
         return
-    wanted = task.columns_of(settings, has)
+    try:
+        wanted = task.columns_of(settings, has)
+    except UserError as error:
+        if source.format != "tar" or len(has) > 1:  # beside the images
+            raise
+        raise UserError(error.problem, f"{_OF_SHARDS} {REMEDY_OF_ARCHIVE}") from None
     first = next(iter(source))
     with as_damaged(first, source.format):
         nested = reader_of(source.format).nested(first)

@@ -16,6 +16,7 @@ from gpu_pipelines.data.sources.file_kinds import kinds_of
 from gpu_pipelines.data.sources.files import Dialect, format_of, has_no_suffix, is_json
 from gpu_pipelines.data.sources.listing import (
     BESIDE_CLASSES,
+    REMEDY_OF_ARCHIVE,
     TABLE_BESIDE,
     Listing,
     class_folders,
@@ -282,6 +283,8 @@ def _of_one_format(
     if wanted not in read or (wanted == "images" and listing.kind == "file" and settings.has_labels):
         is_other_json = any(kinds[name] is None and is_json(name) for name in files)
         remedy = _ROWS_OF_JSON if is_other_json else _remedy(settings.task)
+        if any(kinds[name] == "tar" or name.lower().endswith(".zip") for name in files):
+            remedy = f"{remedy} {REMEDY_OF_ARCHIVE}"
         if "images" in read:
             raise UserError(
                 f"The source {settings.source} is neither a folder nor a table ({', '.join(read)}).", remedy

@@ -25,6 +25,8 @@ NO_FILE = "neither a file nor a folder"
 CACHE = "kept by datasets of a map, a filter or a shuffle"
 BESIDE_CLASSES = "beside the class folders"
 TABLE_BESIDE = f"table {BESIDE_CLASSES}, whose names are the classes; if the table has these, give it as source"
+#: What to do with files that are packed into one.
+REMEDY_OF_ARCHIVE = "Unpack any other archive, and give its folder."
 ABOUT_FILES = "kept by Spark, Dask or Databricks about the files beside it"
 DELTA_LOG = "log of a Delta table, which alone tells which of the files are still of the table; all are read here"
 SAVED_BEFORE = "left of a data set that datasets saved there before"
