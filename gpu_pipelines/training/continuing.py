@@ -13,7 +13,7 @@ from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import Checkpoint, CheckpointInfo
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
-from gpu_pipelines.errors import DamagedError, UserError
+from gpu_pipelines.errors import DamagedError, InvalidRequestError, UserError
 from gpu_pipelines.tasks.checkpoint_state import State
 from gpu_pipelines.training.checkpoint_reading import CheckpointReader
 from gpu_pipelines.training.settings import TrainingSettings
@@ -161,9 +161,9 @@ def _require_continues(
     info, step = checkpoint.info, checkpoint.info.step
     for what in ("dataset_fingerprint", "frozen_weights_sha256"):
         if getattr(info, what) != getattr(identity, what):
-            raise UserError(
+            raise InvalidRequestError(
                 f"{checkpoint.path} was trained with another {what.replace('_', ' ')}.",
-                "Give an empty checkpoint directory, or the data and the weights of that run.",
+                "Leave out --resume or checkpoint_uri to begin anew, or give the data and the weights of that run.",
             )
     if info.configuration_hash == identity.configuration_hash:
         return
@@ -174,8 +174,8 @@ def _require_continues(
         fixed.append("momentum")
     if step <= settings.resume_from_step and not fixed:
         return
-    raise UserError(
+    raise InvalidRequestError(
         f"{checkpoint.path} was trained with other parameters{checkpoints.told_differences(differing)}.",
-        "Give those of that run, or an empty checkpoint directory"
+        "Give those of that run, or leave out --resume or checkpoint_uri to begin anew"
         + ("." if fixed else f", or resume_from_step={step} to go on from there with these."),
     )

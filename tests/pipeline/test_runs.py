@@ -260,6 +260,17 @@ def test_the_next_commands_can_be_copied(tmp_path: Path) -> None:
     assert again.endswith("small.py -p value=60 --cache --accelerator cpu:1 --runs 'my runs' --no-containers")
 
 
+def test_a_training_that_may_not_go_on_is_begun_anew(digits_run: Path) -> None:
+    run = RunRecord.load(newest_run(digits_run)["directory"])
+    training = next(step for step in run.steps if step.task == "train-model")
+    run.status, run.resumes, run.steps = "failed", "earlier", [*run.steps, training]
+    request = Request("my.py", given={"source": "photos"})
+    again = "my.py -p source=photos --cache"
+    for kind, goes_on in (("user_error", f"my.py --resume {run.run_id}"), ("invalid_request", again)):
+        training.status, training.kind = "failed", kind
+        assert f"  gpu-pipelines run {goes_on}" in next_commands(run, request, LocalOptions())
+
+
 def test_checkpoints_are_found_where_the_runs_have_been_moved_to(digits_run: Path, tmp_path: Path) -> None:
     shutil.copytree(digits_run / "runs", tmp_path / "moved")
     record = RunRecord.load(tmp_path / "moved" / newest_run(digits_run)["run_id"])

@@ -18,7 +18,7 @@ from started_training import run_training, tensors, weights_digest
 from trainings import entries, names, numbers_dataset, train_here, train_on
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import InvalidRequestError, UserError, root_of
 from gpu_pipelines.training.checkpointing import superseded
 from gpu_pipelines.training.engine import schedule
 from gpu_pipelines.training.metrics import Entry, MetricsLog
@@ -181,8 +181,10 @@ def test_the_newest_and_the_best_checkpoints_are_kept(kept: Path) -> None:
 
 def test_checkpoints_of_other_data_are_not_continued(kept: Path, tmp_path: Path) -> None:
     other = numbers_dataset(tmp_path, rows=150)
-    with pytest.raises(UserError, match="another dataset fingerprint"):
+    with pytest.raises(UserError, match="another dataset fingerprint") as refused:
         train_here(KEEPING, other, str(kept))
+    assert isinstance(root_of(refused.value), InvalidRequestError), "the same again does not help"
+    assert "Leave out --resume" in str(refused.value)
 
 
 def test_a_damaged_checkpoint_is_passed_over_and_said_so(

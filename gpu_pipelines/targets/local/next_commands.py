@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.dag import PIPELINES, load_request
 from gpu_pipelines.dag.placement import TRAINING_STEPS
-from gpu_pipelines.errors import UnfitParametersError, UserError, said_by
+from gpu_pipelines.errors import InvalidRequestError, UnfitParametersError, UserError, said_by
 from gpu_pipelines.evaluation.user_function import file_of
 from gpu_pipelines.registry import is_local
 from gpu_pipelines.serving.served_models import task_of
@@ -24,6 +24,7 @@ from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.tracking.trackers import problems_of_tracking
 
 if TYPE_CHECKING:
+    from gpu_pipelines.targets.local.log import StepRecord
     from gpu_pipelines.targets.messages import Request
     from gpu_pipelines.targets.options import Options
     from gpu_pipelines.targets.run_record import RunRecord
@@ -181,7 +182,7 @@ def _commands_of_model(record: RunRecord) -> Iterator[str]:
 
 def _going_on(record: RunRecord, request: Request) -> list[str]:
     """The command with which a run goes on that failed, but for its options."""
-    if not record.resumes and not _has_trained(record):
+    if _is_of_another_training(record) or not (record.resumes or _has_trained(record)):
         return [*_again(request), "--cache"]
     # What a training goes on from is known by the run alone, and so is what was taken over of another place.
     if request.is_own:
@@ -195,9 +196,18 @@ def _going_on(record: RunRecord, request: Request) -> list[str]:
 def _has_trained(record: RunRecord) -> bool:
     """Whether it failed in a training that may go on from what it has left, where `--cache` would begin anew."""
     step = record.failed_step
-    trained = any(step.task.startswith(each) for each in TRAINING_STEPS) and step.kind != UnfitParametersError.kind
-    place = checkpoints_of(record) if trained else ""
+    place = checkpoints_of(record) if _trains(step) and step.kind != UnfitParametersError.kind else ""
     return bool(place) and any(each.is_dir() for each in Path(place).glob("*"))
+
+
+def _is_of_another_training(record: RunRecord) -> bool:
+    """Whether a training was refused the checkpoints that it was to go on from: of other data, say."""
+    step = record.failed_step
+    return _trains(step) and step.kind == InvalidRequestError.kind
+
+
+def _trains(step: StepRecord) -> bool:
+    return any(step.task.startswith(each) for each in TRAINING_STEPS)
 
 
 def _again(request: Request) -> list[str]:
