@@ -140,6 +140,32 @@ def test_a_step_that_has_written_no_file_for_its_metrics_is_reused_all_the_same(
         assert record["metrics"]["length"] == 4
 
 
+MEASURED = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def measure(metrics: dsl.Output[dsl.Metrics]):
+    from fractions import Fraction
+
+    metrics.log_metric("loss", VALUE)
+
+
+@dsl.pipeline(name="measured")
+def measured():
+    measure()
+"""
+
+
+def test_a_metric_that_json_cannot_hold_fails_its_step_and_is_no_traceback_of_the_run(tmp_path: Path) -> None:
+    (tmp_path / "measured.py").write_text(MEASURED.replace("VALUE", "Fraction(1, 2)"))
+    done = gpu_pipelines("run", "measured.py", cwd=tmp_path)
+    assert done.status == 1
+    assert "measure failed" in done.err
+    assert "Object of type Fraction is not JSON serializable" in done.err
+    assert newest_run(tmp_path)["status"] == "failed"
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_run_without_a_training_is_continued_as_it_says(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "measured.py").write_text(METRICS)

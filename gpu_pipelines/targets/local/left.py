@@ -30,7 +30,8 @@ def written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
     """
     files = directory.glob(f"artifacts/**/{EXECUTOR_OUTPUT}")
     for file in sorted(files, key=lambda file: file.stat().st_mtime_ns):
-        yield file.parent.name, json.loads(file.read_text(encoding="utf-8"))
+        with suppress(ValueError):  # of a step that failed while it wrote, as with a number that JSON does not have
+            yield file.parent.name, json.loads(file.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
