@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from decimal import Decimal
@@ -44,6 +45,21 @@ def as_protobuf_writes(value: Any) -> Any:
     if isinstance(value, list):
         return [as_protobuf_writes(each) for each in value]
     return whole(value)
+
+
+def finite_json(text: str) -> Any:
+    """What a step has written, as the platforms read it: Python writes NaN and Infinity, which JSON does not have.
+
+    Raises:
+        ValueError: it has one of these, or is no JSON.
+    """
+
+    def refuse(constant: str) -> None:
+        raise ValueError(
+            f"An output or a metric is {constant}, which JSON does not have. Leave it out, or make it a text."
+        )
+
+    return json.loads(text, parse_constant=refuse)
 
 
 def finite_or_none(value: float) -> float | None:

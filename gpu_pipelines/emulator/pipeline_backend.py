@@ -41,6 +41,7 @@ from gpu_pipelines.emulator.replicas import container_variables
 from gpu_pipelines.emulator.step_environments import StepEnvironments
 from gpu_pipelines.emulator.transcoding import as_json
 from gpu_pipelines.emulator.vertex_api import VertexApi
+from gpu_pipelines.numbers import finite_json
 
 _MOUNT = Path("/gcs")
 _MAIL = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
@@ -302,7 +303,7 @@ class PipelineBackend:
         """Artifacts and parameters of a task that succeeded."""
         outputs = executor_input["outputs"]
         file = self._here(Path(outputs["outputFile"]))
-        written = json.loads(file.read_text()) if file.exists() else {}
+        written = finite_json(file.read_text()) if file.exists() else {}
         made = Values(artifacts={key: [held["artifacts"][0]] for key, held in outputs["artifacts"].items()})
         for key, held in written.get("artifacts", {}).items():
             first = made.artifacts.get(key, [{}])[0]

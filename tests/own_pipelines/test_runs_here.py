@@ -166,6 +166,15 @@ def test_a_metric_that_json_cannot_hold_fails_its_step_and_is_no_traceback_of_th
     assert newest_run(tmp_path)["status"] == "failed"
 
 
+@pytest.mark.parametrize("where", [(), pytest.param(("--target", "vertex", "--emulate"), marks=pytest.mark.slow)])
+def test_a_metric_that_no_platform_reads_fails_its_step(where: tuple[str, ...], tmp_path: Path) -> None:
+    (tmp_path / "measured.py").write_text(MEASURED.replace("VALUE", 'float("nan")'))
+    done = gpu_pipelines("run", "measured.py", *where, cwd=tmp_path)
+    assert done.status == 1
+    assert "measure failed" in done.err
+    assert "An output or a metric is NaN" in done.err
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_run_without_a_training_is_continued_as_it_says(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "measured.py").write_text(METRICS)

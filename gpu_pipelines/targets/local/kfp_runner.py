@@ -20,6 +20,7 @@ from concurrent import futures
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
 from importlib.metadata import version
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -28,7 +29,7 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.conditions import holds, selected
 from gpu_pipelines.emulator.constants import filled
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.numbers import as_protobuf_writes
+from gpu_pipelines.numbers import as_protobuf_writes, finite_json
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 from gpu_pipelines.targets.local.kfp_results import FilesElsewhere, key_of_each_step, place_of_each_training
 
@@ -122,6 +123,11 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
             turns.ended(task_dispatcher.run_single_task_implementation),
         ),
         (orchestrator, "concurrent", SimpleNamespace(futures=turns)),
+        (
+            subprocess_task_handler.SubprocessTaskHandler,
+            "run",
+            _whose_numbers_are_read(subprocess_task_handler.SubprocessTaskHandler.run),
+        ),
         (subprocess_task_handler, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": _ReadToItsEnd})),
         (LocalCache, "compute_key", key_of_each_step(LocalCache.compute_key)),
         (LocalCache, "_serialize_value_for_key", staticmethod(files.in_keys(LocalCache._serialize_value_for_key))),
@@ -243,6 +249,26 @@ class _ReadToItsEnd(subprocess.Popen[str]):
         with suppress(OSError, ValueError):
             for _ in self.stdout or ():
                 pass
+
+
+def _whose_numbers_are_read(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """Runs a step; one that leaves numbers that no platform reads has failed, as it has there."""
+    from kfp.local.status import Status
+
+    def run(handler: Any) -> Any:
+        ended, command = original(handler), handler.full_command
+        told = next(after for before, after in pairwise(command) if before in ("--executor_input", "--input"))
+        file = Path(json.loads(told)["outputs"]["outputFile"])
+        if ended != Status.SUCCESS or not file.is_file():
+            return ended
+        try:
+            finite_json(file.read_text(encoding="utf-8"))
+        except ValueError as error:
+            print(f"error: {error}")
+            return Status.FAILURE
+        return ended
+
+    return run
 
 
 class _Turns:
