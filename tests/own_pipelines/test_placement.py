@@ -139,6 +139,29 @@ def test_on_kubeflow_they_are_pods_on_nodes_of_their_plans_or_train_jobs(tmp_pat
     assert scored["cloud.google.com/gke-accelerator"] == "nvidia-tesla-t4"
 
 
+IN_A_POOL = """
+from gpu_pipelines.components import accelerate, prepare_data, train_model
+from kfp import dsl, kubernetes
+
+
+@dsl.pipeline(name="pooled")
+def pooled():
+    trained = accelerate(train_model(dataset=prepare_data().outputs["dataset"]), "l4:1")
+    kubernetes.add_node_selector(trained, "pool", "gpu")
+"""
+
+
+def trained_in_a_pool(tmp_path: Path) -> dict[str, Any]:
+    (tmp_path / "pooled.py").write_text(IN_A_POOL)
+    _, platform = compiled(tmp_path, "--target", "kubeflow", pipeline=str(tmp_path / "pooled.py"))
+    return platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train-model"]
+
+
+def test_what_an_author_asks_of_nodes_is_asked_beside_what_the_plan_does(tmp_path: Path) -> None:
+    labels = trained_in_a_pool(tmp_path)["nodeSelector"]["labels"]
+    assert labels == {"cloud.google.com/gke-accelerator": "nvidia-l4", "pool": "gpu"}
+
+
 def test_a_step_of_ones_own_cannot_be_a_train_job_in_another_image(tmp_path: Path) -> None:
     done = command("compile", MINE, "--target", "kubeflow", "--accelerator", "count=l4:2", "--strategy", "spot")
     assert done.status == 2

@@ -312,11 +312,18 @@ def _take_over_platform(
         return
     if len(documents) == 1:
         documents.append({"platforms": {}})
+    executors_on_kubernetes(documents[1])[new_label] = _merged(of_target, of_author)
+
+
+def _merged(of_target: Mapping[str, Any], of_author: Mapping[str, Any]) -> dict[str, Any]:
+    """What both say, with all entries of lists and mappings, such as labels; of the same one what the author says."""
     merged = {**of_target, **of_author}
     for name in of_target.keys() & of_author.keys():
         if isinstance(of_target[name], list):
             merged[name] = [*of_target[name], *(each for each in of_author[name] if each not in of_target[name])]
-    executors_on_kubernetes(documents[1])[new_label] = merged
+        elif isinstance(of_target[name], Mapping):
+            merged[name] = _merged(of_target[name], of_author[name])
+    return merged
 
 
 def executors_on_kubernetes(document: Mapping[str, Any]) -> dict[str, Any]:
