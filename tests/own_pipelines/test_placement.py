@@ -148,6 +148,7 @@ from kfp import dsl, kubernetes
 def pooled():
     trained = accelerate(train_model(dataset=prepare_data().outputs["dataset"]), "l4:1")
     kubernetes.add_node_selector(trained, "pool", "gpu")
+    kubernetes.empty_dir_mount(trained, "shm", "/dev/shm", "Memory")
 """
 
 
@@ -160,6 +161,11 @@ def trained_in_a_pool(tmp_path: Path) -> dict[str, Any]:
 def test_what_an_author_asks_of_nodes_is_asked_beside_what_the_plan_does(tmp_path: Path) -> None:
     labels = trained_in_a_pool(tmp_path)["nodeSelector"]["labels"]
     assert labels == {"cloud.google.com/gke-accelerator": "nvidia-l4", "pool": "gpu"}
+
+
+def test_what_an_author_mounts_is_not_mounted_a_second_time(tmp_path: Path) -> None:
+    mounts = trained_in_a_pool(tmp_path)["emptyDirMounts"]
+    assert [each["volumeName"] for each in mounts if each["mountPath"] == "/dev/shm"] == ["shm"]
 
 
 def test_a_step_of_ones_own_cannot_be_a_train_job_in_another_image(tmp_path: Path) -> None:

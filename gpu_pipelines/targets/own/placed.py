@@ -12,6 +12,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Any
 
 from gpu_pipelines.component_interface.accelerate import WISH, Wish, wish_of
@@ -312,7 +313,14 @@ def _take_over_platform(
         return
     if len(documents) == 1:
         documents.append({"platforms": {}})
-    executors_on_kubernetes(documents[1])[new_label] = _merged(of_target, of_author)
+    # A pod with two mounts at one place is refused.
+    lists = [value for value in of_author.values() if isinstance(value, list)]
+    taken = {each["mountPath"] for each in chain(*lists) if "mountPath" in each}
+    left = {
+        name: [each for each in value if each.get("mountPath") not in taken] if isinstance(value, list) else value
+        for name, value in of_target.items()
+    }
+    executors_on_kubernetes(documents[1])[new_label] = _merged(left, of_author)
 
 
 def _merged(of_target: Mapping[str, Any], of_author: Mapping[str, Any]) -> dict[str, Any]:
