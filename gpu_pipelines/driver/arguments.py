@@ -22,7 +22,7 @@ from gpu_pipelines.component_interface.parameter import CALLED, Parameter
 from gpu_pipelines.dag.placement import CHECKS
 from gpu_pipelines.driver.opening import option_of_targets
 from gpu_pipelines.errors import UserError, nearest, said_by
-from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, number_of
+from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, as_protobuf_writes, number_of
 from gpu_pipelines.tasks.tasks import defaults_of_task
 from gpu_pipelines.tracking.trackers import problems_of_tracking
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
@@ -274,7 +274,9 @@ def _parameter(definition: Mapping[str, Any]) -> Parameter:
 
 def _stored(kind: str, value: Any) -> Any:
     """A value of a compiled file or of the service, where every number has a point."""
-    return as_number(int, value) if kind == "Integer" else value
+    if kind == "Integer":
+        return as_number(int, value)
+    return as_protobuf_writes(value) if isinstance(value, list | dict) else value
 
 
 def all_arguments(

@@ -439,6 +439,30 @@ def test_a_dry_run_shows_the_steps_and_values_of_any_type(tmp_path: Path) -> Non
     assert said["parameters"]["numbers"] == [1, "b"]
 
 
+LISTS = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def same(folds: list) -> list:
+    return folds
+
+
+@dsl.pipeline(name="lists")
+def lists(folds: list = [1, 2], rates: dict = {"a": 1, "b": 0.5}) -> list:
+    return same(folds=folds).output
+"""
+
+
+def test_whole_numbers_in_lists_are_told_as_the_author_has_written_them(tmp_path: Path) -> None:
+    (tmp_path / "lists.py").write_text(LISTS)
+    done = gpu_pipelines("run", "lists.py", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert "Output: [1, 2]" in done.out
+    told = json.dumps(newest_run(tmp_path)["parameters"])
+    assert told == '{"folds": [1, 2], "rates": {"a": 1, "b": 0.5}}'
+
+
 ELSEWHERE = """
 from kfp import dsl
 from kfp.dsl import Dataset, Input, Output

@@ -18,6 +18,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan, plan
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TELLS, WATCHES
 from gpu_pipelines.errors import ERROR_FILE, UserError
+from gpu_pipelines.numbers import as_protobuf_writes
 from gpu_pipelines.step_environment import (
     ACCELERATOR,
     INPUT_STATE,
@@ -317,7 +318,7 @@ def _succeeded(steps: list[StepRecord], directory: Path, outputs: Mapping[str, A
     values = {}
     for name, output in outputs.items():
         if isinstance(output, str | int | float | bool | list | dict | None):
-            values[name] = _plain(output)
+            values[name] = _plain(as_protobuf_writes(output) if isinstance(output, list | dict) else output)
         else:
             found[name] = {"uri": output.uri, "metadata": dict(output.metadata)}
     return LocalRun(
