@@ -327,6 +327,10 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
         "c runs in the container busybox, and there is neither docker nor podman here",
     ):
         assert message in done.err
+    (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")
+    (tmp_path / "docker").chmod(0o755)
+    done = command("run", "needs.py", cwd=tmp_path, environment={"PATH": str(tmp_path)})
+    assert "docker cannot be reached. Start it" in done.err
     assert not (tmp_path / "runs").exists()
 
 

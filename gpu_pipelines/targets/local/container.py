@@ -77,6 +77,12 @@ def _run_in_container(image: str, command: Sequence[str], variables: Sequence[st
             subprocess.run([started[0], *ending], check=False, capture_output=True)
 
 
+def engine_here() -> str:
+    """The engine of containers that answers; empty where none does, as one that is installed and not running."""
+    found = (place for name in ENGINES if (place := shutil.which(name)))
+    return next((each for each in found if not subprocess.run([each, "info"], capture_output=True).returncode), "")
+
+
 def in_container(
     image: str, command: Sequence[str], folders: Sequence[str], variables: Sequence[str], container: str
 ) -> list[str]:
@@ -89,7 +95,7 @@ def in_container(
         variables: names of those that the container gets.
         container: name of the container, which stays: an engine that removes it at its end may not tell how that was.
     """
-    engine = next(found for engine in ENGINES if (found := shutil.which(engine)))
+    engine = engine_here() or ENGINES[0]  # which says itself what is wrong with it by now
     # What it leaves is to be whoever's run it is; a rootless podman sees to that itself.
     owner = [] if engine.endswith("podman") and os.getuid() else ["--user", f"{os.getuid()}:{os.getgid()}"]
     given = [part for name in variables for part in ("--env", name)]

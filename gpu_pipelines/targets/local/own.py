@@ -7,14 +7,15 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache
 from importlib import metadata
 from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import INPUT_STATE
 from gpu_pipelines.targets.local.cluster_parts import ClusterPart, cluster_parts, problems_without_cluster
-from gpu_pipelines.targets.local.container import ENGINES
+from gpu_pipelines.targets.local.container import ENGINES, engine_here
 from gpu_pipelines.targets.local.state import state_of_own
 from gpu_pipelines.targets.local.target import LocalTarget
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
@@ -88,13 +89,14 @@ def for_this_machine(
     made = [copy.deepcopy(dict(each)) for each in documents]
     spec = made[0]
     problems: dict[str, None] = {}
+    engine = cache(engine_here)
     for step in steps_in(spec):
         container, key, label = copy.deepcopy(step.container), f"comp-{step.name}", f"exec-{step.name}"
         parts = cluster_parts(step, made)
         if lacking := problems_without_cluster(step, parts):
             problems.update(dict.fromkeys(lacking))
         elif _is_container(container):
-            problems.update(dict.fromkeys(_problems_of_container(step, containers)))
+            problems.update(dict.fromkeys(_problems_of_container(step, containers, engine)))
             _wrap(container, containers, parts)
         elif not may_install:
             problems.update(dict.fromkeys(_missing(step)))
@@ -150,17 +152,19 @@ def _is_container(container: Mapping[str, Any]) -> bool:
     return command[: len(_IN_IMAGE)] == _IN_IMAGE or not any(_EXECUTOR in part for part in command)
 
 
-def _problems_of_container(step: Step, containers: bool) -> list[str]:
+def _problems_of_container(step: Step, containers: bool, engine: Callable[[], str]) -> list[str]:
     if _LAUNCHER.search(" ".join(step.container.get("command", []))):
         return [
             f"{step.name} is a job of Vertex AI, which this machine starts only in a rehearsal: --target vertex "
             "--emulate. To run the step here, use its component itself and accelerate(task, …), or run the pipeline "
             "from before it was compiled for --target vertex."
         ]
-    if containers and not any(shutil.which(engine) for engine in ENGINES):
+    if containers and not engine():
+        here = " and ".join(filter(shutil.which, ENGINES))
+        what = f"{here} cannot be reached. Start it" if here else "there is neither docker nor podman here. Install one"
         return [
-            f"{step.name} runs in the container {step.container.get('image')}, and there is neither docker nor podman "
-            "here. Install one, or give --no-containers to run its command as a process of this machine."
+            f"{step.name} runs in the container {step.container.get('image')}, and {what}, or give --no-containers to "
+            "run its command as a process of this machine."
         ]
     program = next(iter(step.container.get("command", [])), "")
     if not containers and not program:
