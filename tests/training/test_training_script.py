@@ -206,6 +206,13 @@ def test_the_example_goes_on_from_a_checkpoint_that_the_trainer_has_finished(tmp
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 3, 4, 5, 6]
 
 
+def test_processes_of_accelerate_train_together_without_a_gpu(tmp_path: Path) -> None:
+    says = "from accelerate import Accelerator\na = Accelerator()\n"
+    says += "import os\nopen(os.environ['AIP_CHECKPOINT_DIR'] + f'{a.process_index} of {a.num_processes}', 'w')\n"
+    run(tmp_path, says, launcher="torchrun", processes_per_node=2)
+    assert {path.name for path in (tmp_path / "out").glob("* of *")} == {"0 of 2", "1 of 2"}
+
+
 def archive(path: Path, **files: str) -> None:
     with tarfile.open(path, "w:gz") as file:
         for name, text in files.items():

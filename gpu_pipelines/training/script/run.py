@@ -26,6 +26,9 @@ from gpu_pipelines.training.script.variables import script_variables, tf_config
 from gpu_pipelines.training.store_lock import lock_of
 from gpu_pipelines.training.utilization import idleness_of
 
+#: What `accelerate launch --cpu` sets.
+USE_CPU = "ACCELERATE_USE_CPU"
+
 
 @dataclass(frozen=True)
 class ScriptSummary:
@@ -157,6 +160,10 @@ def run_with(
     """
     idleness = idleness_of(idle_stop, devices, cluster, _gpus() if launcher in ONE_PROCESS else 0)
     if launcher == "torchrun":
+        if devices.kind == "cpu" and devices.processes * cluster.nodes > 1:
+            # Without it each process of Accelerate, and so of transformers' Trainer, is a training by itself on CPUs,
+            # and all of them write to the same place.
+            own = {USE_CPU: os.environ.get(USE_CPU, "true"), **own}
         with environment_with(own):  # torchrun's launcher gives it to its workers
             launch(arguments, processes=devices.processes, cluster=cluster, idleness=idleness)
         return
