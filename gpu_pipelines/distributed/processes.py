@@ -180,8 +180,9 @@ class Workers(ABC):
         return [child for child in self._own.children() if child.pid not in self._before]
 
     def last_lines(self, local_rank: int) -> list[str]:
-        """The end of what a process has written to stderr."""
-        return [line for line in self._stderr(local_rank).splitlines() if line.strip()][-_LAST_LINES:]
+        """The end of what a process has written to stderr, as a terminal shows it: of a progress bar the last state."""
+        shown = (line.rstrip().rpartition("\r")[2] for line in self._stderr(local_rank).split("\n"))
+        return [line for line in shown if line.strip()][-_LAST_LINES:]
 
     def error_of(self, local_rank: int) -> UserError | Interrupted | None:
         """The error that a process has left; None if none.
@@ -205,7 +206,7 @@ class Workers(ABC):
 
     def _stderr(self, local_rank: int) -> str:
         for file in self._logs.glob(f"**/{local_rank}/stderr.log"):
-            return file.read_text(encoding="utf-8", errors="replace")
+            return file.read_bytes().decode(errors="replace")
         return ""
 
 

@@ -151,6 +151,14 @@ def test_a_script_that_fails_ends_with_its_status_and_last_lines(tmp_path: Path,
     assert str(caught.value).endswith("ValueError: no column label")
 
 
+def test_a_progress_bar_does_not_hide_why_a_script_has_failed(tmp_path: Path) -> None:
+    text = "import sys\nsys.stderr.write('no key lr in config.yaml\\n')\n"
+    text += "for step in range(20):\n    sys.stderr.write(f'\\r{step}/20')\nsys.exit(3)\n"
+    with pytest.raises(UserError) as caught:
+        run(tmp_path, text)
+    assert str(caught.value).splitlines()[1:] == ["  no key lr in config.yaml", "  19/20"]
+
+
 @pytest.mark.parametrize("how", ["sys.exit(75)", "os.kill(os.getpid(), signal.SIGTERM)"])
 def test_a_script_that_was_told_to_stop_is_no_failure(tmp_path: Path, how: str) -> None:
     with pytest.raises(Interrupted):
