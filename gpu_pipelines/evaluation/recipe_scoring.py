@@ -414,6 +414,9 @@ def examples_of(loaded: Loaded, dataset: Dataset, scoring: Scoring, device: torc
         dataset: the one that it was evaluated on.
         scoring: of the dataset.
         device: where to run it.
+
+    Raises:
+        UserError: its predictions are no finite numbers.
     """
     test = dataset.split("test")
     tried = np.unique(np.linspace(0, len(test) - 1, min(len(test), ROWS_TRIED)).astype(int))
@@ -426,6 +429,12 @@ def examples_of(loaded: Loaded, dataset: Dataset, scoring: Scoring, device: torc
         batches = [loaded.recipe.batch(columns[number], device) for number in chosen]
         predicted = [loaded.recipe.predict(loaded.model, batch).float().cpu().numpy()[0] for batch in batches]
     kept = [(instances[n], row) for n, row in zip(chosen, predicted, strict=True) if np.isfinite(row).all()]
+    if instances and not kept:
+        # Metrics of classes are numbers all the same: such a row counts as wrong.
+        raise UserError(
+            "The best of the checkpoints predicts no finite numbers for rows of test.",
+            "The training has diverged; look at the training's report.",
+        )
     names = loaded.labels or list(loaded.recipe.names)
     predictions = [scoring.prediction(row, names, instance) for instance, row in kept]
     return Examples(dataset.manifest.task, [instance for instance, _ in kept], predictions) if kept else None

@@ -173,6 +173,15 @@ def test_a_champion_that_was_registered_without_an_evaluation_is_scored_on_the_s
     assert evaluation.shift == {**evaluation.shift, "checks": []}  # type: ignore[dict-item]
 
 
+def test_a_classifier_that_has_diverged_is_no_model(texts: Dataset, trained: Path, tmp_path: Path) -> None:
+    model = copied(trained, tmp_path)
+    weights = load_file(model / "model.safetensors")
+    weights["classifier.bias"].fill_(torch.nan)
+    save_file(weights, model / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(UserError, match="The training has diverged"):
+        evaluate(texts, model, tmp_path)
+
+
 def test_what_does_not_fit_is_refused(texts: Dataset, trained: Path, tmp_path: Path) -> None:
     def refused(model: Path) -> str:
         with pytest.raises(UserError) as caught:
