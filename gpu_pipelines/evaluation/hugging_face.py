@@ -52,7 +52,7 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
             raise UserError(
                 f"The model in {path} has no safetensors files.",
                 "Pickled weights (*.bin, *.pt) can run any code when they are read, so they are not read. Save the "
-                "model with safe_serialization=True.",
+                "model by its save_pretrained, which writes safetensors.",
             )
     return sorted(found, key=lambda entry: (entry[1], entry[0].name))
 
