@@ -366,6 +366,18 @@ def test_a_model_that_no_server_of_this_project_serves_is_not_offered_to_be_serv
     assert not any("gpu-pipelines serve" in each for each in next_commands(run, request, LocalOptions()))
 
 
+def test_a_script_that_has_saved_files_alone_is_gone_on_with_after_a_failure(tmp_path: Path) -> None:
+    request = Request("train_script_evaluate_upload", given={"script": "train.py"})
+    run = RunRecord("a-run", request.pipeline, "2026-11-22T04:43:14+00:00", {}, "", {}, tmp_path, status="failed")
+    run.steps = [StepRecord(name, "failed") for name in ("prepare-data", "run-training-script")]
+    place = tmp_path / "artifacts/checkpoints/a-run"
+    place.mkdir(parents=True)
+    (place / "metrics.jsonl").touch()
+    assert next_commands(run, request, LocalOptions())[-1].endswith("script=train.py --cache")
+    (place / "epoch_3.pt").touch()
+    assert next_commands(run, request, LocalOptions())[-1].strip() == "gpu-pipelines run --resume a-run"
+
+
 def test_json_is_one_document_whose_progress_is_on_stderr(tmp_path: Path) -> None:
     done = run_small(tmp_path, "--json", value=3)
     assert done.status == 0, done.err

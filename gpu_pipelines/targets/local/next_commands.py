@@ -10,6 +10,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, METRICS
+from gpu_pipelines.artifacts.checkpoint_lock import LOCK
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.dag import PIPELINES, load_request
 from gpu_pipelines.dag.placement import TRAINING_STEPS
@@ -197,7 +199,8 @@ def _has_trained(record: RunRecord) -> bool:
     """Whether it failed in a training that may go on from what it has left, where `--cache` would begin anew."""
     step = record.failed_step
     place = checkpoints_of(record) if _trains(step) and step.kind != UnfitParametersError.kind else ""
-    return bool(place) and any(each.is_dir() for each in Path(place).glob("*"))
+    # A script may save files, without folders.
+    return bool(place) and any(each.name not in (CONFIGURATION, METRICS, LOCK) for each in Path(place).glob("*"))
 
 
 def _is_of_another_training(record: RunRecord) -> bool:
