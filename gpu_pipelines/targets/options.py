@@ -375,9 +375,15 @@ def words_of(flag: str, text: str | None) -> list[str]:
     """The words of a text, as a shell has them.
 
     Raises:
-        UserError: a quotation mark is left open.
+        UserError: a quotation mark is left open, or only a shell could run it.
     """
     try:
-        return shlex.split(text or "")
+        words = shlex.split(text or "")
     except ValueError as error:
         raise UserError(f"{flag} {(text or '')[:80]!r} cannot be split into words: {error}.") from None
+    if joined := {"&&", "||"}.intersection(words):
+        raise UserError(
+            f"{flag} joins commands by {min(joined)}, and no shell reads it: all words go to the first command.",
+            f"Give {flag} \"sh -c '…'\", with the arguments in it.",
+        )
+    return words

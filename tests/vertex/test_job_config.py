@@ -159,6 +159,10 @@ def test_an_open_region_is_left_to_fill_in_with_those_that_have_it() -> None:
         (("--accelerator", "l4:2", "--image", IMAGE, "--env", "A="), "empty"),
         (("--accelerator", "l4:2", "--image", IMAGE, "--name", "x" * 129), "128"),
         (("--accelerator", "l4:2", "--image", IMAGE, "--command", "python 'x"), "cannot be split"),
+        (
+            ("--accelerator", "l4:2", "--image", IMAGE, "--command", "cd /app && python train.py"),
+            "joins commands by &&, and no shell reads it",
+        ),
         (("--accelerator", "l4:2", "--image", IMAGE, "--reduction-server"), "one machine"),
         (("--accelerator", "h100:8", "--nodes", "2", "--image", IMAGE, "--reduction-server"), "GPUDirect"),
     ],
