@@ -93,6 +93,17 @@ def test_the_worst_rows_are_shown_with_what_was_predicted(diabetes: Dataset) -> 
     assert worst["error in deviations"] == f"{100 / true.std():.2f}"
 
 
+def test_rows_of_one_number_have_no_r2_among_others_that_vary() -> None:
+    generator = np.random.default_rng(0)
+    for rows in range(1, 20):
+        true = np.concatenate([np.full((rows, 1), 2.7), generator.normal(size=(40, 1))]).astype(np.float32)
+        value = true + generator.normal(size=true.shape) / 10
+        scores = RegressionScores.of(np.concatenate([value] * 3, axis=1), true, ("y",))
+        assert np.isnan(scores.subset(np.arange(rows)).metrics()["r2"])
+        others = scores.subset(np.arange(rows, len(true))).metrics()
+        assert others["r2"] == pytest.approx(sklearn_metrics.r2_score(true[rows:], value[rows:]), rel=1e-9)
+
+
 def test_the_sample_is_that_of_scikit_learn(diabetes: Dataset) -> None:
     from sklearn.datasets import load_diabetes
 

@@ -14,6 +14,8 @@ from gpu_pipelines.numbers import figure
 from gpu_pipelines.tasks.instances import images_to_send, texts_to_send
 
 ROWS, ERROR, ABSOLUTE, SQUARE, OFFSET, OFFSET_SQUARE, INSIDE = range(7)
+#: A spread that is less than this share of the squares that it is a difference of is their rounding.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -68,7 +70,7 @@ class RegressionScores(SummedScores):
                 "rmse": np.sqrt(of[SQUARE] / of[ROWS]),
                 "mae": of[ABSOLUTE] / of[ROWS],
                 # Of rows that are all the same nothing can be explained.
-                "r2": np.where(spread > 0, 1 - of[SQUARE] / spread, np.nan),
+                "r2": np.where(spread > _ROUNDING * of[OFFSET_SQUARE], 1 - of[SQUARE] / spread, np.nan),
                 "coverage": of[INSIDE] / of[ROWS],
             }
 
