@@ -75,7 +75,7 @@ def interval(value: float, resampled: np.ndarray, rows: int) -> Interval:
     """A metric with its 95% percentile interval, which too few rows do not have.
 
     Resampled minima lie below the minimum of the sample (`min_recall` of many classes), so an interval is widened to
-    hold its own value.
+    hold its own value. Where a resample has no value, such as `r2` of rows of one number, no interval is known.
 
     Args:
         value: of all rows.
@@ -85,7 +85,9 @@ def interval(value: float, resampled: np.ndarray, rows: int) -> Interval:
     if not math.isfinite(value) or rows < fewest_rows(CONFIDENCE):
         return without_interval(value)
     low, high = percentiles(resampled, CONFIDENCE)
-    return {"value": value, "low": finite_or_none(min(value, low)), "high": finite_or_none(max(value, high))}
+    # Python's min and max of a value and NaN are the value.
+    low, high = np.minimum(value, low), np.maximum(value, high)
+    return {"value": value, "low": finite_or_none(low), "high": finite_or_none(high)}
 
 
 def percentiles(resampled: np.ndarray, confidence: float) -> tuple[float, float]:

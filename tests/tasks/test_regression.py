@@ -104,6 +104,15 @@ def test_rows_of_one_number_have_no_r2_among_others_that_vary() -> None:
         assert others["r2"] == pytest.approx(sklearn_metrics.r2_score(true[rows:], value[rows:]), rel=1e-9)
 
 
+def test_a_metric_that_some_resamples_lack_has_no_interval_in_place_of_one_without_a_width() -> None:
+    true = np.array([[1.0], [1.0], [1.0], [1.0], [1.0], [1.0], [2.0]])
+    value = true + np.linspace(-0.3, 0.3, len(true))[:, None]
+    scores = RegressionScores.of(np.concatenate([value] * 3, axis=1), true, ("y",))
+    found = scores.intervals()["r2"]
+    assert found == {"value": pytest.approx(sklearn_metrics.r2_score(true, value)), "low": None, "high": None}
+    assert scores.intervals()["rmse"]["low"] is not None
+
+
 def test_the_sample_is_that_of_scikit_learn(diabetes: Dataset) -> None:
     from sklearn.datasets import load_diabetes
 
