@@ -45,7 +45,7 @@ class Comparison:
             confidence: such as 0.95, between both ends.
         """
         resampled = self._resampled(metric)
-        few = self.ours.rows < fewest_rows(confidence)
+        few = self.ours.rows_of(metric) < fewest_rows(confidence)
         if resampled is None or few or not math.isfinite(self.difference(metric)):
             return None
         low, high = percentiles(resampled, confidence)
@@ -71,7 +71,7 @@ class Comparison:
         for metric in self.ours.metrics():
             value, resampled = self.difference(metric), self._resampled(metric)
             differences[metric] = (
-                without_interval(value) if resampled is None else interval(value, resampled, self.ours.rows)
+                without_interval(value) if resampled is None else interval(value, resampled, self.ours.rows_of(metric))
             )
         found: dict[str, Any] = {"version": self.version, "metrics": self.theirs.intervals()}
         found |= {"confidence": CONFIDENCE, "differences": differences}

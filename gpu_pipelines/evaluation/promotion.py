@@ -34,7 +34,7 @@ def better_by_value(scores: Scores, champion: Comparison | Incomparable | None, 
     both, improvement = _both(metric, champion), sign * champion.difference(metric)
     ends = champion.ends(metric, CONFIDENCE)
     if ends is None:
-        why = f"{both}: {_word(improvement)}; {_no_interval(champion, CONFIDENCE)}"
+        why = f"{both}: {_word(improvement)}; {_no_interval(metric, champion, CONFIDENCE)}"
         return GateResult(BETTER_BY_VALUE, value, other, improvement > 0, why)
     low, high = sorted(sign * end + 0.0 for end in ends)  # 0 has no sign
     passed = improvement > 0 and high >= 0
@@ -75,7 +75,7 @@ def better(
         return GateResult(str(gate), improvement, gate.margin, passed, f"{both}: {gained}, {wanted}")
     ends = comparison.ends(metric, gate.confidence)
     if ends is None:
-        why = f"{both}: {_no_interval(comparison, gate.confidence)}"
+        why = f"{both}: {_no_interval(metric, comparison, gate.confidence)}"
         return GateResult(str(gate), finite_or_none(improvement), gate.margin, False, why)
     low, high = sorted(_without_rounding(sign * end + 0.0, gate.margin) for end in ends)
     passed = low > gate.margin
@@ -118,8 +118,8 @@ def _without_rounding(difference: float, margin: float) -> float:
     return margin if math.isclose(difference, margin, rel_tol=1e-9) else difference
 
 
-def _no_interval(comparison: Comparison, confidence: float) -> str:
-    if comparison.ours.rows >= (fewest := fewest_rows(confidence)):
+def _no_interval(metric: str, comparison: Comparison, confidence: float) -> str:
+    if comparison.ours.rows_of(metric) >= (fewest := fewest_rows(confidence)):
         return "no interval is known"
     return f"a {confidence * 100:g}% interval takes {fewest} {comparison.ours.row_name}"
 

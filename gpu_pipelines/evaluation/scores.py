@@ -61,7 +61,7 @@ class Scores(ABC):
         resampled = self.resampled
         if resampled is None:
             return {name: without_interval(value) for name, value in self.metrics().items()}
-        return {name: interval(value, resampled[name], self.rows) for name, value in self.metrics().items()}
+        return {name: interval(value, resampled[name], self.rows_of(name)) for name, value in self.metrics().items()}
 
     def details(self) -> dict[str, Any]:
         """What `evaluation.json` says of the test rows besides `rows` and `metrics`."""

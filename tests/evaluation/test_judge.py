@@ -17,7 +17,7 @@ from gpu_pipelines.evaluation.comparison import Comparison
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate
 from gpu_pipelines.evaluation.generation.judge import Judge, Judgement, Question
 from gpu_pipelines.evaluation.generation.judge_settings import JudgeSettings
-from gpu_pipelines.evaluation.generation.scores import Answer, ScoresWithText, TextScores
+from gpu_pipelines.evaluation.generation.scores import Answer, ScoresWithText, TextScores, figures_of
 from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.promotion import better
 from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
@@ -208,6 +208,21 @@ def test_rows_without_a_judgement_are_left_out_of_both_and_never_zero() -> None:
     result = better(ChampionGate("judge", 0.5, 0.95), scores(values), pair, Ranking("judge", True))
     assert result.passed
     assert "on the same 95 test rows" in result.why
+
+
+def test_answers_to_five_of_many_rows_say_as_little_as_five_rows() -> None:
+    both = []
+    for value in (9.0, 1.0):
+        answers = [Answer(n, n, "", "", "", "", 1, True) for n in range(5)]
+        loss = LikelihoodScores.of(np.tile([value, 1.0, 0.0], (ROWS, 1)))
+        both.append(ScoresWithText(loss, figures_of(answers, {"judge": np.full(5, value)}), answers))
+    pair = Comparison(both[0], both[1], 1)
+    found = better(ChampionGate("judge", confidence=0.95), pair.ours, pair, Ranking("judge", True))
+    assert not found.passed
+    assert found.why.endswith("on the same 5 test rows: a 95% interval takes 6 test rows")
+    assert pair.ours.intervals()["judge"] == {"value": 9.0, "low": None, "high": None}
+    assert pair.summary()["differences"]["judge"]["low"] is None
+    assert pair.summary()["differences"]["loss"]["low"] is not None
 
 
 def test_too_few_judgements_pass_nothing() -> None:
