@@ -18,6 +18,9 @@ from gpu_pipelines.evaluation.bootstrap import (
 )
 from gpu_pipelines.evaluation.scores import Scores
 
+#: Metrics that differ by less than this share of them differ by the rounding of their sums.
+_ROUNDING = 1e-12
+
 
 @dataclass(frozen=True)
 class Comparison:
@@ -34,8 +37,10 @@ class Comparison:
     version: int
 
     def difference(self, metric: str) -> float:
-        """The metric of the model less that of the champion; NaN where one of them is not known."""
-        return self.ours.metrics().get(metric, math.nan) - self.theirs.metrics().get(metric, math.nan)
+        """The metric of the model less that of the champion, 0 where sums in another order would make them equal; NaN
+        where one of them is not known."""
+        ours, theirs = (scores.metrics().get(metric, math.nan) for scores in (self.ours, self.theirs))
+        return 0.0 if math.isclose(ours, theirs, rel_tol=_ROUNDING) else ours - theirs
 
     def ends(self, metric: str, confidence: float) -> tuple[float, float] | None:
         """The interval of a difference, by paired bootstrap; None where only the two values are known, or of few rows.

@@ -130,6 +130,7 @@ def _word(improvement: float) -> str:
 
 def _both(metric: str, comparison: Comparison) -> str:
     value, other = comparison.ours.metrics()[metric], comparison.theirs.metrics()[metric]
-    ours, theirs = [f"{value:.4f}"] * 2 if value == other else [shown_beside(value, other), shown_beside(other, value)]
+    equal = comparison.difference(metric) == 0
+    ours, theirs = [f"{value:.4f}"] * 2 if equal else [shown_beside(value, other), shown_beside(other, value)]
     rows = f"the same {comparison.ours.rows_of(metric):,} {comparison.ours.row_name}"
     return f"{metric} is {ours}, version {comparison.version} has {theirs} on {rows}"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from functools import cache
+from itertools import permutations
 from typing import Any
 
 import numpy as np
@@ -154,6 +155,22 @@ def test_as_much_better_as_the_margin_is_not_more_than_it(right: int) -> None:
     assert (found.passed, found.value) == (False, 0.005)
     assert "better by 0.0050, wanted more than 0.005" in found.why
     assert result(ChampionGate(margin=0.00499), pair).passed
+
+
+def test_the_same_errors_in_other_classes_are_no_better_though_sums_in_another_order_differ() -> None:
+    labels = np.repeat([0, 1, 2], 5)
+    predicted = np.array([0, 1, 1, 0, 0, 0, 1, 1, 1, 1, 2, 2, 1, 2, 2])
+    ranking = Ranking("macro_f1", True)
+    for order in permutations(range(3)):
+        turned = np.array(order)
+        ours, theirs = (
+            ClassificationScores.of(np.eye(3, dtype=np.float32)[each], of_rows, 3)
+            for each, of_rows in ((turned[predicted], turned[labels]), (predicted, labels))
+        )
+        for pair in (Comparison(ours, theirs, 1), Comparison(theirs, ours, 1)):
+            for found in (better_by_value(pair.ours, pair, ranking), better(ChampionGate(), pair.ours, pair, ranking)):
+                assert not found.passed, found.why
+                assert "macro_f1 is 0.7407, version 1 has 0.7407 on" in found.why
 
 
 def test_equals_are_not_better_and_less_loss_is_better() -> None:
