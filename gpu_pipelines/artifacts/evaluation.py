@@ -42,8 +42,8 @@ class Evaluation:
             `slice_by` its rows, metrics, and the `champion`'s values.
         champion: the registry's champion on the same rows, or None if there is none: `version`, `metrics`,
             `differences` (of the model to it: value, low, high at `confidence`, by paired bootstrap), of classifiers
-            `mcnemar`, and with a fixed test set `same_test_set`: whether it was registered with a score on the same
-            one. A champion that could not be scored has `not_compared`, the reason, and no metrics.
+            and preferences `mcnemar`, and with a fixed test set `same_test_set`: whether it was registered with a score
+            on the same one. A champion that could not be scored has `not_compared`, the reason, and no metrics.
         gates: each gate with its value, threshold, `passed`, `why`, and `low` and `high` of an interval it looked at.
         passed: all gates passed.
         mistakes: rows of `test` that the best one does worst on: of a classifier `row`, `source`, `label`,

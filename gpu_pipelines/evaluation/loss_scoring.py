@@ -16,7 +16,7 @@ from gpu_pipelines.evaluation.moved import ShiftCheck
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Scoring
 
-LOSS, TOKENS, RIGHT = range(3)
+LOSS, TOKENS, RIGHT, BYTES, SCORED, WHOLE = range(6)
 #: A row of fewer scored tokens says little when its mean loss is high.
 FEWEST_TOKENS = 8
 
@@ -51,6 +51,9 @@ class LikelihoodScores(SummedScores):
         """The number of loss tokens."""
         return {"loss_tokens": int(self.sums[:, TOKENS].sum())}
 
+    def right_by(self, metric: str) -> np.ndarray | None:
+        return self.columns[:, WHOLE] > 0 if metric == "completion_accuracy" else None
+
     def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
         """The mean loss, whatever the champion was chosen by."""
         return self._worsened(recorded, "loss", more_is_better=False, unit=" nats")
@@ -69,11 +72,11 @@ class LikelihoodScores(SummedScores):
             loss = totals[:, LOSS] / totals[:, TOKENS]
             found = {"loss": loss, "perplexity": np.exp(loss)}
             if self.text_bytes is not None:
-                found["bits_per_byte"] = totals[:, LOSS] / math.log(2) / totals[:, 3]
+                found["bits_per_byte"] = totals[:, LOSS] / math.log(2) / totals[:, BYTES]
             if not np.isnan(self.sums[:, RIGHT]).all():
                 found["token_accuracy"] = totals[:, RIGHT] / totals[:, TOKENS]
                 if self.completions:
-                    found["completion_accuracy"] = totals[:, 5] / totals[:, 4]
+                    found["completion_accuracy"] = totals[:, WHOLE] / totals[:, SCORED]
         return found
 
 

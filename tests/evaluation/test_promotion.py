@@ -17,6 +17,7 @@ from gpu_pipelines.evaluation.gates import ChampionGate, GateResult
 from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
 from gpu_pipelines.evaluation.promotion import better, better_by_value
 from gpu_pipelines.evaluation.settings import Ranking
+from gpu_pipelines.tasks.preference.scoring import PreferenceScores
 
 PAIRS = 200
 AT_95 = ChampionGate(confidence=0.95)
@@ -108,6 +109,27 @@ def test_a_few_rows_are_not_enough_however_one_sided_they_are() -> None:
         "differ in too few rows (4 that this one alone gets right, 0 the champion; McNemar's p is 0.125)" in found.why
     )
     assert result(AT_95, Comparison(of([True] * 100), of([False] * 8 + [True] * 92), 1)).passed
+
+
+def test_mcnemar_decides_about_preferences_and_completions_too() -> None:
+    right = np.ones(100)
+    theirs = np.where(np.arange(100) < 4, 0.0, right)
+    both = (right, theirs)
+    nothing = np.zeros(100)
+    preferences = Comparison(
+        *(PreferenceScores(np.column_stack([each, each, each, nothing + 1, each, nothing])) for each in both), 1
+    )
+    completions = Comparison(
+        *(LikelihoodScores.of(np.column_stack([each, 5 * right, 4 + each]), completions=True) for each in both), 1
+    )
+    for metric, pair in (("accuracy", preferences), ("completion_accuracy", completions)):
+        found = better(AT_95, pair.ours, pair, Ranking(metric, True))
+        assert found.low is not None
+        assert found.low > 0
+        assert not found.passed
+        assert "4 that this one alone gets right, 0 the champion; McNemar's p is 0.125" in found.why
+    assert preferences.summary()["mcnemar"]["p_value"] == 0.125
+    assert "mcnemar" not in completions.summary()
 
 
 @pytest.mark.parametrize("rows", [1, 2, 3, 5])

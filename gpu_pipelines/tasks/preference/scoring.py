@@ -40,6 +40,11 @@ class PreferenceScores(SummedScores):
     def subset(self, rows: np.ndarray) -> PreferenceScores:
         return PreferenceScores(self.sums[rows], None if self.judged is None else self.judged[rows])
 
+    @property
+    def right(self) -> np.ndarray:
+        """Bool (rows,): whether the margin is above 0."""
+        return self.sums[:, RIGHT] == 1
+
     def of_totals(self, totals: np.ndarray) -> Resampled:
         """Share of rows whose margin is above 0, mean margin, and mean loss."""
         with np.errstate(divide="ignore", invalid="ignore"):
