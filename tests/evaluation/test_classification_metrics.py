@@ -11,6 +11,7 @@ import pytest
 from sklearn import metrics as sk
 
 from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.tasks.classification.scoring import by_label
 from gpu_pipelines.tasks.tasks import TASKS
 
 NAMES = ("accuracy", "macro_f1", "macro_recall", "min_recall", "roc_auc", "ece", "log_loss")
@@ -99,6 +100,18 @@ def test_the_confusion_matrix_is_that_of_scikit_learn_and_has_a_column_for_other
     without = ClassificationScores.of(*problem(0), 4)
     assert without.confusion.shape == (4, 5)
     assert not without.confusion[:, 4].any()
+
+
+def test_a_model_of_more_classes_predicts_the_most_probable_one_and_not_the_many_others() -> None:
+    generator = np.random.default_rng(0)
+    has = [f"class {number}" for number in range(20)]
+    wanted = has[4:0:-1]
+    probabilities = generator.dirichlet(np.full(20, 0.5), 300).astype(np.float32)
+    labels = generator.integers(0, 4, 300)
+    scores = ClassificationScores.of(by_label(probabilities, has, wanted), labels, 4)
+    predicted = [has[number] for number in probabilities.argmax(axis=1)]
+    assert scores.metrics()["accuracy"] == sk.accuracy_score([wanted[label] for label in labels], predicted) > 0
+    np.testing.assert_allclose(scores.confidence, probabilities.max(axis=1))
 
 
 def test_every_metric_that_can_be_gated_on_is_there_and_json_can_hold_it() -> None:

@@ -61,11 +61,15 @@ class ClassificationScoring(Scoring):
 
 
 def by_label(probabilities: np.ndarray, has: list[str], wanted: list[str]) -> np.ndarray:
-    """Reorders the columns to the `wanted` labels; those of other labels are added up in one more column, the last."""
+    """Reorders the columns to the `wanted` labels; the largest of other labels is one more column, the last.
+
+    Their sum would be that of no class: a row's most probable class is what the model predicts.
+    """
     if has == wanted:
         return probabilities
     place = {label: index for index, label in enumerate(wanted)}
     matched = np.zeros((len(probabilities), len(wanted) + 1), dtype=probabilities.dtype)
     for column, label in enumerate(has):
-        matched[:, place.get(label, len(wanted))] += probabilities[:, column]
+        into = matched[:, place.get(label, len(wanted))]
+        np.maximum(into, probabilities[:, column], out=into)
     return matched
