@@ -42,6 +42,15 @@ def test_words_of_other_alphabets_count() -> None:
     assert RougeScorer(["rouge1"]).score("кот", "кот")["rouge1"].fmeasure == 0  # why it is not taken
 
 
+def test_the_vowels_of_other_alphabets_are_parts_of_words() -> None:
+    # "His" and "her" differ by a vowel sign, which is no letter.
+    assert words_of("उसका घर") == ["उसका", "घर"]
+    assert rouge_1("उसका", "उसकी") == rouge_l("उसका", "उसकी") == 0
+    assert words_of("ที่นี่") == ["ที่นี่"]
+    assert words_of("İstanbul") == ["i\u0307stanbul"]
+    assert words_of("1\ufe0f\u20e3 one") == ["1", "one"]
+
+
 def test_white_space_and_the_form_of_letters_do_not_count_but_case_does() -> None:
     assert exact_match("  two\n words ", "two words") == 1
     assert exact_match("cafe\u0301", "caf\u00e9") == 1

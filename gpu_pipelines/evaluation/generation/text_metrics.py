@@ -14,10 +14,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.marks import MARKS
 
 # Each character of Chinese and Japanese, which have no blanks between words, and runs of letters and digits of others.
 _UNSPACED = "\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
-_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}]+")
+_WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}](?:[^\W_{_UNSPACED}]|[{MARKS}])*")
 
 
 def exact_match(written: str, reference: str) -> float:
@@ -94,7 +95,7 @@ TEXT_METRICS: Mapping[str, Callable[[str, str], float]] = {
 
 
 def words_of(text: str) -> list[str]:
-    """Its words in small letters: runs of letters and digits; of Chinese and Japanese each character."""
+    """Its words in small letters: runs of letters, marks and digits; of Chinese and Japanese each character."""
     return _WORD.findall(unicodedata.normalize("NFC", text).lower())
 
 
