@@ -1,4 +1,4 @@
-"""Signs that are parts of words, and no letters for `re`: vowels of Hindi, Thai or Arabic, and accents."""
+"""Signs that `re` takes for no letters, though they are parts of words: vowels of Hindi or Thai, accents, joiners."""
 
 from __future__ import annotations
 
@@ -6,3 +6,4 @@ import unicodedata
 
 #: All of them, to stand in a set of a regular expression; without selectors of emoji.
 MARKS = "".join(sign for sign in map(chr, range(0xFE00)) if unicodedata.category(sign) in ("Mn", "Mc"))
+MARKS += "\u200c\u200d"

@@ -39,7 +39,7 @@ from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
 from gpu_pipelines.tasks.token_classification.sample import write_manual
 from gpu_pipelines.tasks.token_classification.scoring import EntityScores
-from gpu_pipelines.tasks.token_classification.words import entities_in
+from gpu_pipelines.tasks.token_classification.words import entities_in, words_in
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
@@ -181,6 +181,15 @@ def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
     entities = predictor.predict([predictor.read({"text": text}, None).row()])[0]["entities"]
     assert [(e["entity_group"], e["word"]) for e in entities] == [("PER", "Barbara Ada"), ("LOC", "Lima")]
     assert all(text[e["start"] : e["end"]] == e["word"] and 0 < e["score"] <= 1 for e in entities)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["वह हिन्दी बोलता है।", "เขาอยู่ที่ กรุงเทพ", "שָׁלוֹם, עולם", "من می\u200cخواهم", "cafe\u0301 in İzmir", "U.S. (didn't)"],
+)
+def test_a_text_is_cut_where_bert_cuts_it(text: str) -> None:
+    theirs = [(word, start) for word, (start, _) in BertPreTokenizer().pre_tokenize_str(text)]
+    assert words_in(text) == theirs
 
 
 def test_a_word_that_the_tokenizer_leaves_out_does_not_move_the_entities_after_it(tmp_path: Path) -> None:

@@ -10,8 +10,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-#: What a word is where a text is not given in words: letters and digits, or a single other character.
-_WORD = re.compile(r"\w+|[^\w\s]")
+from gpu_pipelines.tasks.marks import MARKS
+
+#: What a word is where a text is not given in words: letters and digits with their marks, or a single other character.
+_WORD = re.compile(rf"\w[\w{MARKS}]*|[^\w\s]")
 #: The tag of a word that is in no entity.
 OUTSIDE = "O"
 
