@@ -107,6 +107,17 @@ def test_what_a_rare_category_does_by_chance_is_not_told_to_be_a_thousand_times_
     assert shares_differ(np.array(before), np.array(now)).p_value == pytest.approx(exact, rel=0.3)
 
 
+@pytest.mark.parametrize("other", [5, 6, 8])
+def test_what_a_column_of_nearly_all_zeros_does_by_chance_is_not_told_to_be_a_thousand_times_rarer(other: int) -> None:
+    """The sum of the ranks of a handful of rows is far from normal."""
+    before, now = np.zeros(5000), np.zeros(100)
+    before[:50], now[:other] = np.arange(1, 51), np.arange(1, 51, 6)[:other]
+    exact = stats.fisher_exact([[50, 4950], [other, 100 - other]]).pvalue
+    assert exact < numbers_differ(before, now).p_value < 4 * exact
+    many = np.concatenate([np.zeros(70), np.arange(1, 31)])
+    assert numbers_differ(before, many).p_value < 1e-4
+
+
 def test_more_missing_values_are_found_and_fewer_are_none_of_our_business() -> None:
     more = lacking_differ((0, 5000), (10, 1000))
     assert more.p_value < 1e-5
