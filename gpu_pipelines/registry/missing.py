@@ -17,21 +17,21 @@ def missing_version(registry: Registry, name: str, reference: str, where: str) -
         reference: the number or alias that was given.
         where: the registry, for people.
     """
-    versions = registry.versions(name)
-    if not versions:
+    versions, aliases = registry.versions(name), registry.aliases(name)
+    if not versions and not aliases:
         return missing_model(registry, name, where)
-    aliases = registry.aliases(name)
     there = [f"{alias} (version {number})" for alias, number in sorted(aliases.items())]
     numbers = [str(version.number) for version in versions]
     has = f"It has the aliases {', '.join(there)} and" if there else "It has no aliases, and"
-    known = f"{has} the version{'s' * (len(numbers) > 1)} {', '.join(numbers[-MOST_NAMED:])}."
+    which = f"the version{'s' * (len(numbers) > 1)} {', '.join(numbers[-MOST_NAMED:])}" if numbers else "no version"
+    known = f"{has} {which}."
     gone = {alias: str(number) for alias, number in sorted(aliases.items()) if str(number) not in numbers}
     if named := [alias for alias, number in gone.items() if reference in (alias, number)]:
         number, by = gone[named[0]], some_of(named, MOST_NAMED)
+        another = f"let the alias name another: gpu-pipelines models alias {name} {named[0]} NUMBER"
         return NotFoundError(
             f"Version {number} of the model {name!r} in {where} is not there, but {by} names it.",
-            f"Put its files back, or let the alias name another: gpu-pipelines models alias {name} {named[0]} NUMBER. "
-            f"{known}",
+            f"Put its files back, or {another if numbers else 'give another model_name'}. {known}",
         )
     guess = nearest(reference, aliases, otherwise="")
     return NotFoundError(

@@ -60,6 +60,14 @@ def test_an_alias_whose_version_was_deleted_is_not_said_to_be_unknown(
     assert "Did you mean" not in str(e.value)
 
 
+def test_a_model_whose_only_version_was_deleted_is_not_said_to_be_unknown(registry: DirectoryRegistry) -> None:
+    shutil.rmtree(registry.root / "digits/versions")
+    with pytest.raises(UserError, match="is not there, but champion names it") as e:
+        registry.champion("digits")
+    assert e.value.remedy.startswith("Put its files back, or give another model_name. It has the aliases challenger")
+    assert e.value.remedy.endswith("and no version.")
+
+
 def test_an_alias_is_given_to_no_version_that_is_not_there(registry: DirectoryRegistry) -> None:
     with pytest.raises(UserError, match="the versions 1, 2"):
         registry.set_alias("digits", "production", 3)
