@@ -18,6 +18,8 @@ _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": opera
 _TOKEN = re.compile(r"[A-Za-z_][\w.]*|[<>=!]+|[^\s<>=!]+", re.ASCII)
 BETTER = "better_than_champion"
 _LATENCIES = ("latency_p50_ms", "latency_p95_ms")
+#: A mean of 0.95 may be 0.9499999999999998, by the order in which its numbers were added up.
+_ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,7 @@ class Gate:
             unknown: why the metric is not known, where that is so.
         """
         value = metrics[self.metric]
+        value = self.threshold if math.isclose(value, self.threshold, rel_tol=_ROUNDING) else value
         passed = math.isfinite(value) and bool(_OPERATORS[self.sign](value, self.threshold))
         why = f"{self.metric} is {shown_beside(value, self.threshold)}, wanted {self.sign} {_number(self.threshold)}"
         why = f"{unknown}, wanted {self.metric} {self.sign} {_number(self.threshold)}" if unknown else why

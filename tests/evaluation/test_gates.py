@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 from dataclasses import asdict
 from pathlib import Path
 
 import pytest
 from conftest import printed_by
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
@@ -154,10 +155,19 @@ def test_what_a_gate_asks_for_must_be_known() -> None:
 @FEW
 @given(st.sampled_from(sorted(COMPARE)), st.floats(0, 1), st.floats(0, 1))
 def test_a_gate_passes_exactly_when_its_comparison_holds(sign: str, threshold: float, value: float) -> None:
+    assume(not math.isclose(value, threshold, rel_tol=1e-9))
     for seen in (value, threshold):
         result = Gate("accuracy", sign, threshold).check({"accuracy": seen, "macro_f1": 1 - seen})
         assert result.passed is COMPARE[sign](seen, threshold)
         assert (result.value, result.threshold) == (seen, threshold)
+
+
+@pytest.mark.parametrize("sign", sorted(COMPARE))
+def test_a_mean_that_is_the_threshold_but_for_its_last_bits_equals_it(sign: str) -> None:
+    for value in (sum([0.95] * 3) / 3, sum([0.7] * 10) / 10, sum([0.95] * 20) / 20):
+        threshold = round(value, 9)
+        assert value != threshold
+        assert Gate("macro_recall", sign, threshold).check({"macro_recall": value}).passed is ("=" in sign)
 
 
 @pytest.mark.parametrize("sign", sorted(COMPARE))
