@@ -72,5 +72,11 @@ def as_codes(values: Values) -> Values:
 
 
 def named_codes(values: Numbers) -> Categories:
-    """Numbers as names."""
-    return Categories([None if np.isnan(value) else f"{value:g}" for value in values.values.tolist()])
+    """Numbers as names, of as many digits as tell them from all others of their precision."""
+    known = np.unique(values.values[~np.isnan(values.values)])
+    names = {value: _name(value + 0.0) for value in known.tolist()}  # -0 is 0
+    return Categories([names.get(value) for value in values.values.tolist()])
+
+
+def _name(value: float) -> str:
+    return next(name for digits in (6, 9) if np.float32(name := f"{value:.{digits}g}") == value)

@@ -15,7 +15,7 @@ from gpu_pipelines.drift.two_samples import (
     shares_differ,
     shift_of,
 )
-from gpu_pipelines.profiles.values import Categories, Numbers
+from gpu_pipelines.profiles.values import Categories, Numbers, as_codes
 
 
 def normal(rows: int, seed: int, directions: int = 0) -> np.ndarray:
@@ -166,3 +166,11 @@ def test_codes_are_compared_as_names_and_missing_numbers_counted() -> None:
     assert found["gap is missing"].drifted
     assert not found["gap"].drifted
     assert found["code"].shares["names"][:3] == ["0", "1", "2"]
+
+
+def test_codes_of_many_digits_are_told_apart() -> None:
+    names = as_codes(Numbers.of([1_000_001, 1_000_002, 20_240_102, 1 / 3, 0.1, 1e-7, 3, -0.0, 0.0, None]))
+    assert names == Categories(["1000001", "1000002", "20240102", "0.333333343", "0.1", "1e-07", "3", "0", "0", None])
+    before, now = (as_codes(Numbers.of(codes)) for codes in ([1_000_001.0, 1_000_002.0] * 500, [1_000_002.0] * 500))
+    (found,) = compared({"inputs": {"branch": before}}, {"inputs": {"branch": now}}, {}, 0.01, 0.1)
+    assert found.drifted
