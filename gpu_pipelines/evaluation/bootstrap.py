@@ -32,7 +32,7 @@ def resample(metrics: Callable[[np.ndarray], Resampled], rows: int, seed: int = 
 
     Args:
         metrics: of weights, int64 (resamples, rows): how often each row was drawn.
-        rows: their number, at least 1.
+        rows: their number; there may be none, as of written text in a slice.
         seed: of the drawing.
     """
     found: dict[str, list[np.ndarray]] = {}
@@ -45,10 +45,10 @@ def resample(metrics: Callable[[np.ndarray], Resampled], rows: int, seed: int = 
 def _weights(rows: int, seed: int) -> Iterator[np.ndarray]:
     """How often each row was drawn in each resample, some resamples at a time."""
     generator = np.random.default_rng(seed)
-    most = max(1, min(RESAMPLES, _CELLS // rows))
+    most = max(1, min(RESAMPLES, _CELLS // max(1, rows)))
     for start in range(0, RESAMPLES, most):
         some = min(most, RESAMPLES - start)
-        drawn = generator.integers(0, rows, (some, rows)) + np.arange(some)[:, None] * rows
+        drawn = generator.integers(0, max(1, rows), (some, rows)) + np.arange(some)[:, None] * rows
         yield np.bincount(drawn.ravel(), minlength=some * rows).reshape(some, rows)
 
 

@@ -14,6 +14,7 @@ from judges import Answers, judging
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, free_port, server_of
 from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError
 from gpu_pipelines.evaluation.comparison import Comparison
+from gpu_pipelines.evaluation.evaluate import slices_of
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate
 from gpu_pipelines.evaluation.generation.judge import Judge, Judgement, Question
 from gpu_pipelines.evaluation.generation.judge_settings import JudgeSettings
@@ -223,6 +224,17 @@ def test_answers_to_five_of_many_rows_say_as_little_as_five_rows() -> None:
     assert pair.ours.intervals()["judge"] == {"value": 9.0, "low": None, "high": None}
     assert pair.summary()["differences"]["judge"]["low"] is None
     assert pair.summary()["differences"]["loss"]["low"] is not None
+
+
+def test_a_slice_in_which_nothing_was_answered_has_its_other_metrics() -> None:
+    answers = [Answer(n, n, "", "", "", "", 1, True) for n in range(8)]
+    losses = LikelihoodScores.of(np.ones((20, 3)))
+    found = ScoresWithText(losses, figures_of(answers, {"judge": np.full(8, 9.0)}), answers)
+    answered, not_answered = slices_of(["a"] * 12 + ["b"] * 8, found, found)
+    assert answered["metrics"]["judge"]["value"] == 9
+    assert not_answered["metrics"]["judge"] == {"value": None, "low": None, "high": None}
+    assert not_answered["metrics"]["loss"]["value"] == 1
+    assert not_answered["champion"]["judge"] is None
 
 
 def test_too_few_judgements_pass_nothing() -> None:

@@ -64,12 +64,12 @@ class TextScores(SummedScores):
 
     def of_totals(self, totals: np.ndarray) -> Resampled:
         """The mean of each metric over the rows that have it; NaN if these are fewer than 95% of all."""
-        count, shares = len(self.names), self.columns[:, len(self.names) :].mean(axis=0)
+        count, known = len(self.names), self.columns[:, len(self.names) :].sum(axis=0)
         found = {}
         for place, name in enumerate(self.names):
             with np.errstate(divide="ignore", invalid="ignore"):
                 mean = totals[:, place] / totals[:, count + place]
-            found[name] = mean if shares[place] >= FEWEST_KNOWN else np.full(len(totals), np.nan)
+            found[name] = mean if known[place] >= FEWEST_KNOWN * self.rows else np.full(len(totals), np.nan)
         return found
 
     def values_of(self, metric: str) -> np.ndarray:
