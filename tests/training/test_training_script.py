@@ -77,7 +77,7 @@ def test_a_script_is_told_where_things_are_and_its_metrics_are_reported(
     monkeypatch.delenv("GPU_PIPELINES_ACCELERATOR")
     monkeypatch.setenv("AIP_CHECKPOINT_DIR", "gs://bucket/other")
     monkeypatch.setenv("AIP_TENSORBOARD_LOG_DIR", "gs://bucket/logs")
-    awkward = ["--text", "two words", "$(touch x); 'quoted\"", "", "--n", 3]
+    awkward = ["--text", "two words", "$(touch x); 'quoted\"", "", "--n", 3, "{other} {}"]
     summary = run(tmp_path, TELLS, arguments=awkward, environment={"MINE": "ünicode ${PATH}"})
     content = told(tmp_path)
     assert content["arguments"] == [str(argument) for argument in awkward]
@@ -105,6 +105,16 @@ def test_a_script_is_told_where_things_are_and_its_metrics_are_reported(
     page = (tmp_path / "report.html").read_text()
     assert page.count("<figure>") == 1
     assert ">loss</text>" in page
+
+
+def test_arguments_name_places_that_are_known_when_the_script_runs(tmp_path: Path) -> None:
+    run(tmp_path, TELLS, arguments=["--output_dir={checkpoints}", "{dataset}/train", "{metrics}"])
+    out = tmp_path / "out"
+    assert told(tmp_path)["arguments"] == [
+        f"--output_dir={out}",
+        f"{tmp_path / 'data'}/train",
+        str(out / "metrics.jsonl"),
+    ]
 
 
 def test_metrics_keep_their_order_and_may_come_now_and_then(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from gpu_pipelines.training.local_devices import Devices, local_devices, require
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.code import fetch
 from gpu_pipelines.training.script.settings import ONE_PROCESS, ScriptSettings
-from gpu_pipelines.training.script.variables import script_variables, tf_config
+from gpu_pipelines.training.script.variables import script_variables, tf_config, with_places
 from gpu_pipelines.training.store_lock import lock_of
 from gpu_pipelines.training.utilization import idleness_of
 
@@ -102,7 +102,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
         own |= {name: str(value) for name, value in settings.environment.items()}
         if imports:
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
-        arguments = [*target, *settings.words]
+        arguments = [*target, *with_places(settings.words, own)]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
         if not cluster.is_rank_0:
             run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)

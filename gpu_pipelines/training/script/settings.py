@@ -35,7 +35,8 @@ class ScriptSettings:
     )
     arguments: list[Any] = parameter(
         [],
-        "Arguments of the script, as they stand after -- on torchrun's command line: texts and numbers.",
+        "Arguments of the script, as they stand after -- on torchrun's command line: texts and numbers. {checkpoints}, "
+        "{dataset} and {metrics} in them stand for the places that the script is told in variables.",
     )
     launcher: str = parameter(
         "torchrun",

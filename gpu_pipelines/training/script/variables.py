@@ -6,7 +6,7 @@ Those that begin with `AIP_` are Vertex AI's, and mean what they mean there.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from gpu_pipelines.distributed.members import CLUSTER_SPEC, TF_CONFIG, Cluster
@@ -24,6 +24,9 @@ _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", 
 _OF_CLUSTERS = (CLUSTER_SPEC, TF_CONFIG, "MASTER_ADDR", "MASTER_PORT")
 _OF_PLACES = (DATASET, CHECKPOINTS, METRICS_FILE, MODEL_DIR, CHECKPOINT_DIR, TENSORBOARD_LOG_DIR, *DATA_URIS)
 SET_BY_THE_STEP = frozenset((*_OF_PLACES, *_OF_CLUSTERS, *_OF_LAUNCHERS))
+
+#: What stands in the arguments of a script for a place that is known when the step runs, and whose variable has it.
+PLACES_IN_ARGUMENTS = {"{dataset}": DATASET, "{checkpoints}": CHECKPOINTS, "{metrics}": METRICS_FILE}
 
 # The Vertex TensorBoard that a job may have streams from the directory that the job has named.
 _KEPT_IF_SET = (TENSORBOARD_LOG_DIR,)
@@ -53,6 +56,19 @@ def script_variables(
         **{name: str(dataset / split / "part-*.arrow") for name, split in DATA_URIS.items()},
     }
     return {name: platform.get(name) or value if name in _KEPT_IF_SET else value for name, value in own.items()}
+
+
+def with_places(arguments: Iterable[str], variables: Mapping[str, str]) -> list[str]:
+    """Arguments with the places that are named in them, such as `--output_dir={checkpoints}`.
+
+    Args:
+        arguments: as the user has given them.
+        variables: those of `script_variables`.
+    """
+    found = list(arguments)
+    for name, variable in PLACES_IN_ARGUMENTS.items():
+        found = [each.replace(name, variables[variable]) for each in found]
+    return found
 
 
 def tf_config(cluster: Cluster) -> dict[str, str]:
