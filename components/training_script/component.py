@@ -28,6 +28,7 @@ def run_training_script(
         script: A .py file, local or gs://, or -m package.module as on Python's command line. With code, a path in it.
         code: Folder or .tar.gz, local or gs://, that holds the script and what it imports. Empty for none.
         arguments: Arguments of the script, as they stand after -- on torchrun's command line: texts and numbers.
+            {checkpoints}, {dataset} and {metrics} in them stand for the places that the script is told in variables.
         launcher: torchrun; tensorflow (one process per node, with TF_CONFIG); horovod (one node, by horovodrun); or
             plain (one process per node, nothing set).
         processes_per_node: Processes on each node, for torchrun and horovod; 0 for one per GPU, or two without a GPU.
