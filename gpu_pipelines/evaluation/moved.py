@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.errors import some_of
-from gpu_pipelines.evaluation.two_samples import one_sided, share, widened
+from gpu_pipelines.evaluation.two_samples import falls_by_chance, one_sided, share, widened
 from gpu_pipelines.numbers import shown_beside
 
 #: How often each of the tests may say by chance alone that something has moved: one run in a thousand.
@@ -63,7 +63,8 @@ def fallen(what: str, before: tuple[int, int], now: tuple[int, int], level: floa
     values = [shown_beside(first.value, second.value), shown_beside(second.value, first.value)]
     if first.value == second.value:
         values = [f"{first.value:.4f}"] * 2
-    moved = low > 0 and fall >= least
+    # At such a level the interval is too narrow where few rows are wrong, or one sample is small beside the other.
+    moved = low > 0 and fall >= least and falls_by_chance(before, now) < level
     why = f"{what} was {values[0]} on {before[1]:,} rows and is {values[1]} on {now[1]:,}"
     if moved:
         why += f", a fall of at least {low:.4f} at {100 * (1 - level):.6g}% confidence"

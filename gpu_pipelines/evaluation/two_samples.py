@@ -66,6 +66,25 @@ def share(right: int, rows: int, z: float) -> Estimate:
     return Estimate(value, min(value, middle - half), max(value, middle + half))
 
 
+def falls_by_chance(before: tuple[int, int], now: tuple[int, int]) -> float:
+    """The one-sided p-value of Fisher's exact test that a share of rows has not fallen; right for any number of rows.
+
+    Source: Fisher, The Design of Experiments (1935), section 13.
+
+    Args:
+        before, now: rows that count, and all rows, of either sample.
+    """
+    rows, right, drawn = before[1] + now[1], before[0] + now[0], now[1]
+    found = torch.arange(max(0, drawn - (rows - right)), now[0] + 1, dtype=torch.float64)
+    log = _log_choose(right, found) + _log_choose(rows - right, drawn - found) - _log_choose(rows, torch.tensor(drawn))
+    return min(1.0, float(log.exp().sum()))
+
+
+def _log_choose(of: int, chosen: torch.Tensor) -> torch.Tensor:
+    chosen = chosen.double()
+    return math.lgamma(of + 1) - torch.lgamma(chosen + 1) - torch.lgamma(of - chosen + 1)
+
+
 def widened(metric: Interval, z: float) -> Estimate | None:
     """A metric with its 95% interval, at another confidence; the distances grow as those of a normal distribution do.
 

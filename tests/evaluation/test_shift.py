@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from scipy import stats
 
 from gpu_pipelines.artifacts.dataset import DataFile, Feature, Manifest
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
 from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
+from gpu_pipelines.evaluation.moved import fallen
 from gpu_pipelines.evaluation.scores import Scores, summary
 from gpu_pipelines.evaluation.shift import LEVEL, ShiftCheck, checks, data_of, shift_gate
 from gpu_pipelines.tasks.multi_label_classification.scoring import MultiLabelScores
@@ -86,6 +88,23 @@ def test_a_champion_that_fails_on_the_new_rows_is_an_alarm() -> None:
     accepted = shift_gate(found, 3, accepted=True)
     assert accepted.passed
     assert accepted.why.endswith("; that is meant (accept_shift)")
+
+
+@pytest.mark.parametrize(("before", "now", "recall"), [(400, 20, 0.95), (400, 20, 0.98), (300, 60, 0.9)])
+def test_a_sample_that_is_small_beside_the_first_alarms_no_more_often_than_the_level(
+    before: int, now: int, recall: float
+) -> None:
+    """By the probabilities of all pairs of counts that are no rarer than one in a million."""
+    level = LEVEL / 2
+    counts = [stats.binom(rows, recall) for rows in (before, now)]
+    likely = [range(int(each.ppf(1e-6)), int(each.ppf(1 - 1e-6)) + 1) for each in counts]
+    alarms = sum(
+        counts[0].pmf(first) * counts[1].pmf(second)
+        for first in likely[0]
+        for second in likely[1]
+        if fallen("its recall", (first, before), (second, now), level, 0.05).moved
+    )
+    assert alarms < level
 
 
 def test_labels_of_one_class_that_were_shuffled_are_an_alarm_though_the_accuracy_hardly_falls() -> None:

@@ -11,6 +11,7 @@ from scipy import stats
 from gpu_pipelines.evaluation.two_samples import (
     Estimate,
     effect_of_shares,
+    falls_by_chance,
     one_sided,
     same_shares,
     share,
@@ -62,6 +63,16 @@ def test_rare_classes_move_by_chance_as_often_as_the_level_says() -> None:
 @pytest.mark.parametrize(("before", "now"), [([3, 0], [0, 3]), ([40, 2], [3, 2]), ([5000, 50], [95, 5])])
 def test_the_test_of_rare_classes_is_about_fishers(before: list[int], now: list[int]) -> None:
     assert same_shares(np.array(before), np.array(now)) == pytest.approx(stats.fisher_exact([before, now])[1], rel=0.5)
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [((380, 400), (15, 20)), ((40, 40), (30, 40)), ((3, 9), (9, 9)), ((5, 5), (0, 3)), ((990_000, 10**6), (98, 100))],
+)
+def test_the_test_of_a_fall_is_fishers(before: tuple[int, int], now: tuple[int, int]) -> None:
+    cells = [[right, rows - right] for right, rows in (before, now)]
+    exact = stats.fisher_exact(cells, alternative="greater").pvalue
+    assert falls_by_chance(before, now) == pytest.approx(exact, rel=1e-6)
 
 
 @pytest.mark.parametrize(("before", "now"), [([9900, 100], [160, 40]), ([5000, 0, 5000], [90, 20, 90])])
