@@ -17,13 +17,13 @@ from gpu_pipelines.evaluation.two_samples import FEWEST_EXPECTED, same_shares
 
 #: Rows of each side that an energy test takes: it looks at all pairs.
 _MOST_POINTS = 1000
-_PERMUTATIONS = 499
-#: Permutations at least as far apart as the samples are, from which on their share is the p-value.
-_ENOUGH = 10
+#: Permutations of an energy test, enough for a level of 0.01 of a hundred tests together; those of a draw, and those at
+#: least as far apart as the samples from which on no more are drawn: their share is the p-value.
+_MOST_PERMUTATIONS, _DRAWN_AT_ONCE, _ENOUGH = 10_000, 500, 20
+#: A share of the distance between the samples that energies of the same rows in another order may differ by.
+_ROUNDING = 1e-6
 #: Median deviations from the median that a point may lie away in a direction: ten standard deviations of a normal one.
 _FARTHEST = 15
-#: What a distribution that was fitted to a few hundred values can still tell.
-_LEAST_SHARE = 1e-12
 
 
 class Difference(NamedTuple):
@@ -142,13 +142,17 @@ def points_differ(before: np.ndarray, now: np.ndarray, seed: int = 0) -> Differe
     if not points.shape[1]:
         return NONE
     distances = cdist(points, points).astype(np.float32)
-    first = np.zeros((len(points), 1 + _PERMUTATIONS), dtype=np.float32)
-    first[: len(before), 0] = 1
-    for column in range(1, 1 + _PERMUTATIONS):
-        first[random.permutation(len(points))[: len(before)], column] = 1
-    found, between = _energies(distances, first, len(before), len(now))
-    effect = 2 * math.sqrt(max(0.0, float(found[0])) / (2 * between))
-    return Difference("energy", float(found[0]), _share_beyond(float(found[0]), found[1:]), effect)
+    own = np.zeros((len(points), 1), dtype=np.float32)
+    own[: len(before)] = 1
+    (found,), between = _energies(distances, own, len(before), len(now))
+    beyond, drawn = 1, 1  # the rows as they are
+    while beyond <= _ENOUGH and drawn < _MOST_PERMUTATIONS:
+        permuted = random.permuted(np.repeat(own, _DRAWN_AT_ONCE, axis=1), axis=0)
+        energies, _ = _energies(distances, permuted, len(before), len(now))
+        beyond += int((energies >= found - _ROUNDING * between).sum())
+        drawn += _DRAWN_AT_ONCE
+    effect = 2 * math.sqrt(max(0.0, float(found)) / (2 * between))
+    return Difference("energy", float(found), beyond / drawn, effect)
 
 
 def _energies(distances: np.ndarray, first: np.ndarray, before: int, now: int) -> tuple[np.ndarray, float]:
@@ -160,16 +164,6 @@ def _energies(distances: np.ndarray, first: np.ndarray, before: int, now: int) -
     other = float(distances.sum(dtype=np.float64)) - 2 * across - within
     between = across / (before * now)
     return 2 * between - within / (before * (before - 1)) - other / (now * (now - 1)), float(between[0])
-
-
-def _share_beyond(value: float, permuted: np.ndarray) -> float:
-    """The share of permutations that are at least as far apart; where it is too small to be counted, that of the
-    distribution of Pearson's third type with their mean, deviation and skewness."""
-    count = int((permuted >= value).sum())
-    if count >= _ENOUGH or permuted.std() == 0:
-        return (1 + count) / (1 + len(permuted))
-    fitted = stats.pearson3.sf(value, stats.skew(permuted), permuted.mean(), permuted.std(ddof=1))
-    return float(max(fitted, _LEAST_SHARE))
 
 
 def _some(points: np.ndarray, random: np.random.Generator) -> np.ndarray:

@@ -63,6 +63,14 @@ def test_one_row_of_another_unit_does_not_hide_that_the_others_have_moved(value:
     assert points_differ(before, np.concatenate([normal(300, 3, 8), np.full((1, 8), value)])).p_value > 0.01
 
 
+def test_a_rare_cluster_is_as_rare_as_permutations_say() -> None:
+    """A curve through a few hundred of them told a hundredth of it and less."""
+    now = normal(100, 9, 8)
+    now[:5] += 30
+    chance = stats.hypergeom(400, 5, 100).pmf(5)  # that all five are among the new rows
+    assert chance / 3 < points_differ(normal(300, 8, 8), now).p_value < 3 * chance
+
+
 def test_one_shifted_direction_of_many_points_is_found() -> None:
     moved = normal(1000, 2, 16)
     moved[:, 0] += 0.5
