@@ -152,8 +152,9 @@ def _from_tf_config(environment: Mapping[str, str], join_seconds: float) -> Clus
     groups, task = _cluster_and_task(config, TF_CONFIG)
     kind, index = task
     if kind in ("ps", "evaluator"):
+        what = "a parameter server" if kind == "ps" else "an evaluator"
         raise UserError(
-            f"This replica is {'a parameter server' if kind == 'ps' else 'an evaluator'} by its TF_CONFIG and does not train.",
+            f"This replica is {what} by its TF_CONFIG and does not train.",
             "Use a strategy without them, such as MultiWorkerMirroredStrategy.",
         )
     order = [(name, groups.get(name, [])) for name in (*_CHIEFS, "worker")]
