@@ -77,7 +77,7 @@ def test_only_the_pools_that_train_have_addresses() -> None:
         (spec("workerpool1", 7), "says that this is workerpool1 7, which is not in its cluster"),
         ({"TF_CONFIG": "null and void"}, "TF_CONFIG is not JSON"),
         (tf_config("ps"), "is a parameter server"),
-        (tf_config("evaluator"), "is a evaluator"),
+        (tf_config("evaluator"), "is an evaluator"),
         (torchrun("two"), "NNODES is 'two'"),
         (torchrun("1:4"), "NNODES is '1:4'"),
         (torchrun("2", "2"), "NODE_RANK is 2, but there are 2 nodes"),
