@@ -76,7 +76,9 @@ class NamedImages:
         folder = Path(self.base) if self.base else Path(table.place).parent
         place = self._here(folder / name)
         # Elsewhere than on Windows a name may have a backslash in it.
-        return SourceFile(place if os.path.lexists(place) else self._here(folder / with_slashes), name)
+        if with_slashes != name and not os.path.lexists(place):
+            place = self._here(folder / with_slashes)
+        return SourceFile(place, name)
 
     def _remote(self, uri: str) -> str:
         if self.remote is None or not uri.startswith(self.remote) or (self.remote and ".." in uri.split("/")):
