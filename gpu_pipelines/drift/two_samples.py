@@ -13,13 +13,12 @@ import numpy as np
 from scipy import stats
 from scipy.spatial.distance import cdist
 
-from gpu_pipelines.evaluation.two_samples import FEWEST_EXPECTED, same_shares
+from gpu_pipelines.evaluation.two_samples import FEWEST_EXPECTED, same_shares, share_of_permutations
 
 #: Rows of each side that an energy test takes: it looks at all pairs.
 _MOST_POINTS = 1000
-#: Permutations of an energy test, enough for a level of 0.01 of a hundred tests together; those of a draw, and those at
-#: least as far apart as the samples from which on no more are drawn: their share is the p-value.
-_MOST_PERMUTATIONS, _DRAWN_AT_ONCE, _ENOUGH = 10_000, 500, 20
+#: Permutations of an energy test, enough for a level of 0.01 of a hundred tests together.
+_MOST_PERMUTATIONS = 10_000
 #: A share of the distance between the samples that energies of the same rows in another order may differ by.
 _ROUNDING = 1e-6
 #: Median deviations from the median that a point may lie away in a direction: ten standard deviations of a normal one.
@@ -145,14 +144,14 @@ def points_differ(before: np.ndarray, now: np.ndarray, seed: int = 0) -> Differe
     own = np.zeros((len(points), 1), dtype=np.float32)
     own[: len(before)] = 1
     (found,), between = _energies(distances, own, len(before), len(now))
-    beyond, drawn = 1, 1  # the rows as they are
-    while beyond <= _ENOUGH and drawn < _MOST_PERMUTATIONS:
-        permuted = random.permuted(np.repeat(own, _DRAWN_AT_ONCE, axis=1), axis=0)
+
+    def count(permutations: int) -> int:
+        permuted = random.permuted(np.repeat(own, permutations, axis=1), axis=0)
         energies, _ = _energies(distances, permuted, len(before), len(now))
-        beyond += int((energies >= found - _ROUNDING * between).sum())
-        drawn += _DRAWN_AT_ONCE
+        return int((energies >= found - _ROUNDING * between).sum())
+
     effect = 2 * math.sqrt(max(0.0, float(found)) / (2 * between))
-    return Difference("energy", float(found), beyond / drawn, effect)
+    return Difference("energy", float(found), share_of_permutations(count, _MOST_PERMUTATIONS), effect)
 
 
 def _energies(distances: np.ndarray, first: np.ndarray, before: int, now: int) -> tuple[np.ndarray, float]:

@@ -17,6 +17,7 @@ from gpu_pipelines.evaluation.bootstrap import (
     without_interval,
 )
 from gpu_pipelines.evaluation.scores import Scores
+from gpu_pipelines.evaluation.two_samples import log_choose
 
 #: Metrics that differ by less than this share of them differ by the rounding of their sums.
 _ROUNDING = 1e-12
@@ -114,9 +115,5 @@ def sign_test(wins: int, losses: int) -> float:
     if wins == losses:
         return 1.0
     log_half = total * math.log(0.5)
-    terms = (_log_choose(total, count) + log_half for count in range(fewer + 1))
+    terms = (log_choose(total, count) + log_half for count in range(fewer + 1))
     return min(1.0, 2 * math.fsum(math.exp(term) for term in terms))
-
-
-def _log_choose(total: int, count: int) -> float:
-    return math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -75,14 +76,17 @@ def falls_by_chance(before: tuple[int, int], now: tuple[int, int]) -> float:
         before, now: rows that count, and all rows, of either sample.
     """
     rows, right, drawn = before[1] + now[1], before[0] + now[0], now[1]
-    found = torch.arange(max(0, drawn - (rows - right)), now[0] + 1, dtype=torch.float64)
-    log = _log_choose(right, found) + _log_choose(rows - right, drawn - found) - _log_choose(rows, torch.tensor(drawn))
-    return min(1.0, float(log.exp().sum()))
+    total = log_choose(rows, drawn)
+    logs = (
+        log_choose(right, found) + log_choose(rows - right, drawn - found) - total
+        for found in range(max(0, drawn - (rows - right)), now[0] + 1)
+    )
+    return min(1.0, math.fsum(map(math.exp, logs)))
 
 
-def _log_choose(of: int, chosen: torch.Tensor) -> torch.Tensor:
-    chosen = chosen.double()
-    return math.lgamma(of + 1) - torch.lgamma(chosen + 1) - torch.lgamma(of - chosen + 1)
+def log_choose(total: int, count: int) -> float:
+    """The logarithm of the number of ways to choose so many of a total."""
+    return math.lgamma(total + 1) - math.lgamma(count + 1) - math.lgamma(total - count + 1)
 
 
 def widened(metric: Interval, z: float) -> Estimate | None:
@@ -125,21 +129,35 @@ def same_shares(before: np.ndarray, now: np.ndarray) -> float:
 
 
 def _share_beyond(statistic: float, both: np.ndarray, expected: np.ndarray) -> float:
-    """How often permutations of the rows are at least as far apart. The rows as they are count as one, so that it is
-    never 0.
+    """How often permutations of the rows are at least as far apart.
 
     Args:
         statistic: of the rows as they are.
         both: rows of both samples by class, int64 (classes,).
         expected: rows of each by class, were their shares the same, (2, classes).
     """
-    random, beyond, drawn = np.random.default_rng(0), 1, 1
-    most = min(_MOST_PERMUTATIONS, max(_FEWEST_PERMUTATIONS, _MOST_CELLS // len(both)))
-    rows, weights = round(float(expected[1].sum())), (1 / expected).sum(axis=0)
-    while beyond <= _ENOUGH and drawn < most:
-        permuted = random.multivariate_hypergeometric(both, rows, _DRAWN_AT_ONCE, method="marginals")
+    random, rows, weights = np.random.default_rng(0), round(float(expected[1].sum())), (1 / expected).sum(axis=0)
+
+    def count(permutations: int) -> int:
+        permuted = random.multivariate_hypergeometric(both, rows, permutations, method="marginals")
         # What one sample has more of a class, the other has less. Equal tables need not have equal sums.
-        beyond += int(((permuted - expected[1]) ** 2 @ weights >= statistic * (1 - 1e-9)).sum())
+        return int(((permuted - expected[1]) ** 2 @ weights >= statistic * (1 - 1e-9)).sum())
+
+    return share_of_permutations(count, min(_MOST_PERMUTATIONS, max(_FEWEST_PERMUTATIONS, _MOST_CELLS // len(both))))
+
+
+def share_of_permutations(count: Callable[[int], int], most: int) -> float:
+    """The p-value of a test by permutations, of which no more are drawn than it takes to tell it.
+
+    The rows as they are count as one, so that it is never 0.
+
+    Args:
+        count: draws so many permutations, and says how many are at least as far apart as the samples.
+        most: permutations, about.
+    """
+    beyond, drawn = 1, 1
+    while beyond <= _ENOUGH and drawn < most:
+        beyond += count(_DRAWN_AT_ONCE)
         drawn += _DRAWN_AT_ONCE
     return beyond / drawn
 
