@@ -66,7 +66,7 @@ def create(
     timing = _timing(when, start, end, max_concurrent)
     compiled = target.schedules.version(pipeline)
     values = checked_values(compiled, target, param or [], params)
-    warn_of_data(compiled, values, target.settings, getattr(target, "registry", ""))
+    warn_of_data(compiled, values, target.settings, target.registry)
     submission = target.schedules.submission(Wanted(name, timing, compiled, values, cache))
     _send(target, submission, compiled.told, "created", dry_run=dry_run, as_json=as_json)
 
@@ -155,7 +155,7 @@ def update(
         values = checked_values(compiled, target, param or [], params, before)
         if pipeline:
             told = _told_kept(kept, values.arguments)
-        warn_of_data(compiled, values, target.settings, getattr(target, "registry", ""))
+        warn_of_data(compiled, values, target.settings, target.registry)
     submission = target.schedules.submission(Wanted(name, timing, compiled, values, found=found))
     _send(target, submission, told, "changed", dry_run=dry_run, as_json=as_json)
 

@@ -57,7 +57,7 @@ def submission_of(
     compiled = target.load(request)
     values = checked_values(compiled, target, assignments, file)
     if not is_here(target):
-        require_usable_data(compiled, values, target.settings, getattr(target, "registry", ""))
+        require_usable_data(compiled, values, target.settings, target.registry)
     compiled = target.fitted(compiled, request, values)
     submission = target.submission(compiled, request, values)
     for line in [*compiled.told, *_told(compiled, values)]:

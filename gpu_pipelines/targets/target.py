@@ -57,6 +57,8 @@ class Target(ABC):
     place_for_data: str = "a bucket and give gs://BUCKET/FOLDER"
     place_for_files: str = "a bucket"
     other_registries: str = "registry=vertex:// for Vertex AI Model Registry"
+    #: As of a `Placement`.
+    registry: str
 
     def __init__(self, options: Any = None, settings: ProjectSettings | None = None) -> None:
         self.options = self.Options() if options is None else options
