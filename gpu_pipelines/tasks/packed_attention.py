@@ -6,6 +6,7 @@ the device in each forward pass, as transformers looks whether there is more tha
 
 from __future__ import annotations
 
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -32,6 +33,8 @@ _FAMILIES = frozenset(
 #: First compute capability that PyTorch's FlashAttention has kernels for: Ampere.
 _FROM = (8, 0)
 _LARGEST_HEAD, _STEP_OF_HEADS = 256, 8
+#: What says that several heads share keys and values. PyTorch before 2.12 need not be told.
+_GROUPED: dict[str, Any] = {"enable_gqa": True} if "enable_gqa" in signature(varlen_attn).parameters else {}
 
 
 def offsets_of(positions: np.ndarray) -> np.ndarray:
@@ -136,6 +139,6 @@ def _attention(
         max_length_q,
         scale=scaling,
         window_size=(sliding_window - 1 if sliding_window else -1, 0),
-        enable_gqa=heads != key.shape[1],
+        **(_GROUPED if heads != key.shape[1] else {}),
     )
     return found.view(rows, tokens, heads, -1), None

@@ -52,16 +52,19 @@ def _keeping() -> Any:
 
 
 class _Kept:
-    """Which outputs of one pass through a layer are kept."""
+    """Which outputs of a pass through a layer are kept.
+
+    The pass that repeats it is asked the same again by PyTorch before 2.13, and has to be told the same.
+    """
 
     def __init__(self) -> None:
-        self._multiplications = 0
+        self._multiplications = {False: 0, True: 0}
 
     def __call__(self, context: Any, operation: Any, *values: Any, **named: Any) -> CheckpointPolicy:
         keeps = False
         if operation in _MATRIX_MULTIPLICATIONS:
-            self._multiplications += 1
-            keeps = self._multiplications % 2 == 1
+            self._multiplications[context.is_recompute] += 1
+            keeps = self._multiplications[context.is_recompute] % 2 == 1
         elif operation in _ATTENTION or operation.name() == _ATTENTION_OF_PACKED_ROWS:
             keeps = not _drops(operation, values, named)
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE

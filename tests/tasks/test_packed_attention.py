@@ -18,7 +18,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_pipelines.tasks import packed_attention
-from gpu_pipelines.tasks.packed_attention import _FAMILIES, NAME, OFFSETS, by_length, fits, offsets_of
+from gpu_pipelines.tasks.packed_attention import _FAMILIES, _GROUPED, NAME, OFFSETS, by_length, fits, offsets_of
 from gpu_pipelines.training.recomputing import recompute_activations
 
 ROWS, TOKENS, WORDS = 3, 24, 40
@@ -56,11 +56,12 @@ def by_documents(
     *,
     scale: float | None,
     window_size: tuple[int, int],
-    enable_gqa: bool,
+    enable_gqa: bool = False,
 ) -> torch.Tensor:
     """What `varlen_attn` is documented to give, one document after another."""
     assert max_q == max_k >= max(end - start for start, end in pairwise(cu_seq_q.tolist()))
-    assert enable_gqa == (query.shape[1] != key.shape[1])
+    is_grouped = query.shape[1] != key.shape[1]
+    assert enable_gqa == (is_grouped and bool(_GROUPED))
     assert window_size[1] == 0, "causal"
     found = []
     for start, end in pairwise(cu_seq_q.tolist()):
@@ -68,7 +69,7 @@ def by_documents(
         places = torch.arange(end - start)
         back = places[:, None] - places
         seen = (back >= 0) & ((back <= window_size[0]) | (window_size[0] == -1))
-        attended = nn.functional.scaled_dot_product_attention(*parts, seen, scale=scale, enable_gqa=enable_gqa)
+        attended = nn.functional.scaled_dot_product_attention(*parts, seen, scale=scale, enable_gqa=is_grouped)
         found.append(attended.transpose(0, 1))
     return torch.cat(found)
 

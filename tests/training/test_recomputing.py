@@ -10,7 +10,7 @@ import pytest
 import torch
 from conftest import SmallDatasets
 from started_training import weights_digest
-from torch.utils.checkpoint import CheckpointPolicy
+from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 from trainings import train_here
 
 from gpu_pipelines.training import recomputing
@@ -65,6 +65,16 @@ def test_attention_that_drops_out_is_not_kept() -> None:
         assert _Kept()(None, attention, *before, 0.0) == CheckpointPolicy.MUST_SAVE
         assert _Kept()(None, attention, *3 * (rows,), dropout_p=0.1) == CheckpointPolicy.PREFER_RECOMPUTE
         assert _Kept()(None, attention, *before) == CheckpointPolicy.MUST_SAVE
+
+
+def test_the_pass_that_repeats_a_layer_is_told_what_the_first_one_was() -> None:
+    """PyTorch before 2.13 asks in both; an odd number of products turned the second one's answers around."""
+    kept, product = _Kept(), torch.ops.aten.mm.default
+    passes = [
+        [kept(SelectiveCheckpointContext(is_recompute=again), product) for _ in range(7)] for again in (False, True)
+    ]
+    assert passes[0] == passes[1]
+    assert passes[0].count(CheckpointPolicy.MUST_SAVE) == 4
 
 
 def test_attention_of_packed_rows_is_kept_whose_module_the_engine_does_not_import() -> None:
