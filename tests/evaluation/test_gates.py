@@ -164,7 +164,8 @@ def test_a_gate_passes_exactly_when_its_comparison_holds(sign: str, threshold: f
 
 @pytest.mark.parametrize("sign", sorted(COMPARE))
 def test_a_mean_that_is_the_threshold_but_for_its_last_bits_equals_it(sign: str) -> None:
-    for value in (sum([0.95] * 3) / 3, sum([0.7] * 10) / 10, sum([0.95] * 20) / 20):
+    # As sums of the same numbers come out, but those of Python 3.12 and later.
+    for value in (0.9499999999999998, 0.7000000000000001, 0.9499999999999996):
         threshold = round(value, 9)
         assert value != threshold
         assert Gate("macro_recall", sign, threshold).check({"macro_recall": value}).passed is ("=" in sign)
