@@ -111,7 +111,8 @@ class Models:
         # As the training did: what is frozen was perhaps never trained and is not in a checkpoint.
         torch.manual_seed(self._settings.get("seed", 0))
         model = build_model(self.recipe, self._settings)
-        if self._frozen_sha256 and self._frozen_sha256 != frozen_weights_sha256(model):
+        known = self._frozen_sha256
+        if known and known != frozen_weights_sha256(model, like=known):
             raise UserError(
                 f"The checkpoints hold adapters for the model {self._settings['model']!r}, whose weights have "
                 "changed since the training.",

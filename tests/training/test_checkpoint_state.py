@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch.distributed.checkpoint as dcp
 from safetensors.torch import save_file
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks import checkpoint_state
 from gpu_pipelines.tasks.checkpoint_state import StateCopy, frozen_weights_sha256, load_weights, save_state
 
 
@@ -89,6 +91,26 @@ def test_frozen_weights_are_not_saved_but_known_by_their_hash(tmp_path: Path) ->
     assert torch.equal(load[1].weight, model[1].weight)
     load.load_state_dict(model.state_dict())
     assert frozen_weights_sha256(load) == known
+
+
+def test_frozen_weights_are_compared_with_the_hash_of_an_earlier_version_as_it_made_it() -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Linear(4, 3)).requires_grad_(False)
+    earlier = hashlib.sha256()
+    for name, weight in sorted(model.named_parameters()):
+        earlier.update(name.encode() + b"\0" + weight.numpy().tobytes())
+    known = earlier.hexdigest()
+    assert frozen_weights_sha256(model, like=known) == known
+    assert frozen_weights_sha256(model) == frozen_weights_sha256(model, like=frozen_weights_sha256(model)) != known
+
+
+@pytest.mark.parametrize("like", ["", "0" * 64])
+def test_the_hash_of_frozen_weights_is_of_fp32_and_of_every_part(monkeypatch: pytest.MonkeyPatch, like: str) -> None:
+    model = torch.nn.Linear(50, 40, dtype=torch.bfloat16).requires_grad_(False)
+    whole = frozen_weights_sha256(model, like)
+    monkeypatch.setattr(checkpoint_state, "_HASHED_AT_ONCE", 7)
+    assert frozen_weights_sha256(model, like) == frozen_weights_sha256(model.float(), like) == whole
+    model.weight[-1, -1] += 1
+    assert frozen_weights_sha256(model, like) != whole
 
 
 def test_a_copy_is_of_the_moment_it_was_taken() -> None:

@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import SmallDatasets
 from started_training import tensors, weights_digest
 from trainings import entries, numbers_dataset, train_on
 
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.building import build_model, load_recipe
+from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
@@ -96,6 +101,12 @@ def test_adapters_alone_are_saved_and_other_base_weights_are_noticed(datasets: S
     assert all("lora_" in name for name in held)
     marker = tmp_path / "step-00000002" / "checkpoint.json"
     content = json.loads(marker.read_text())
+    torch.manual_seed(settings.seed)
+    model = build_model(load_recipe("", "causal_lm").for_dataset(Dataset(datasets["lm"])), asdict(settings))
+    earlier = frozen_weights_sha256(model, like="of an earlier version")
+    assert earlier != content["frozen_weights_sha256"] == frozen_weights_sha256(model)
+    marker.write_text(json.dumps({**content, "frozen_weights_sha256": earlier}))
+    train_model(settings, datasets["lm"], str(tmp_path))  # goes on, from its last step
     marker.write_text(json.dumps({**content, "frozen_weights_sha256": "0" * 64}))
     with pytest.raises(UserError, match="another frozen weights sha256"):
         train_model(settings, datasets["lm"], str(tmp_path))
