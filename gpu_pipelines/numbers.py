@@ -74,6 +74,16 @@ def figure(value: float | None) -> str:
     return f"{value:,.4f}" if value == 0 or 1e-4 <= abs(value) < 1e7 else f"{value:.3e}"
 
 
+def throughput(rate: float) -> float:
+    """A rate with a decimal, or as many as leave it four digits: of a large model a second takes less than a row."""
+    return float(f"{rate:.4g}") if rate < 1000 else round(rate, 1)
+
+
+def throughput_told(rate: float) -> str:
+    """A rate as people read it: whole from 100 on, else with three digits."""
+    return f"{rate:,.0f}" if rate >= 100 else f"{rate:.3g}"
+
+
 def figure_or_count(value: float | None) -> str:
     """A metric of a run as tables show it: KFP makes floats of counts, and 600 rows are not 600.0000.
 

@@ -11,7 +11,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from contest import NAMES, Machine, conclude, median_ratio, run
+from contest import COMPILED, NAMES, Machine, conclude, median_ratio, run
 from workloads import WORKLOADS
 
 #: The stopwatch starts and stops right before a checkpoint, so that each interval in between has exactly one.
@@ -28,7 +28,7 @@ def main() -> None:
     parser.add_argument("--models", default="ViT,GPT")
     parser.add_argument("--contenders", default=",".join(NAMES))
     asked = parser.parse_args()
-    names = [name for name in NAMES if name in asked.contenders.split(",")]
+    names = [name for name in (*NAMES, COMPILED) if name in asked.contenders.split(",")]
     machine = Machine.of(asked.device)
     results: dict[str, Any] = {}
     ratios: dict[str, float] = {}

@@ -62,14 +62,16 @@ class Job:
         done = (step - warmup) / max(1, self.settings.max_steps - warmup)
         return 0.5 * (1 + math.cos(math.pi * done))
 
-    def optimizer(self, model: nn.Module) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
+    def optimizer(
+        self, model: nn.Module, fused: bool = True
+    ) -> tuple[torch.optim.Optimizer, torch.optim.lr_scheduler.LambdaLR]:
         """AdamW and its schedule."""
         parameters = list(model.parameters())
         groups = [
             {"params": [p for p in parameters if p.ndim >= 2], "weight_decay": self.settings.weight_decay},
             {"params": [p for p in parameters if p.ndim < 2], "weight_decay": 0.0},
         ]
-        optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, fused=True)
+        optimizer = torch.optim.AdamW(groups, lr=self.settings.learning_rate, fused=fused)
         return optimizer, torch.optim.lr_scheduler.LambdaLR(optimizer, self.rate)
 
     def batch_per_process(self) -> int:
@@ -193,7 +195,8 @@ def train_with_lightning(job: Job) -> None:
             return loss
 
         def configure_optimizers(self) -> Any:
-            optimizer, schedule = job.optimizer(self.model)
+            # It refuses to clip gradients beside a fused optimizer and mixed precision.
+            optimizer, schedule = job.optimizer(self.model, fused=job.device == "cpu")
             return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
     saving = ModelCheckpoint(dirpath=job.output / "lightning", every_n_train_steps=job.save_every, save_top_k=-1)

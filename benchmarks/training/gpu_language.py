@@ -39,6 +39,8 @@ def main() -> None:
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
     parser.add_argument("--steps", type=int, default=16)
     parser.add_argument("--rows", type=int, default=4, help="of a step, each taken alone")
+    parser.add_argument("--cases", default=",".join(map(str, range(len(CASES)))), help="numbers of the ways")
+    parser.add_argument("--compile", choices=("on", "off"), default="on", help="as auto does in a long training")
     for name in ("layers", "hidden", "tokens", "words"):
         parser.add_argument(f"--{name}", type=int, help="instead of Llama 3's")
     asked = parser.parse_args()
@@ -46,22 +48,21 @@ def main() -> None:
     shape = {name: getattr(asked, name) for name in ("layers", "hidden", "tokens", "words") if getattr(asked, name)}
     if "hidden" in shape:
         shape["heads"] = 8
-    jobs = {name: replace(JOBS[name], **shape) for name in CASES}
+    jobs = {CASES[number]: replace(JOBS[CASES[number]], **shape) for number in map(int, asked.cases.split(","))}
     os.environ["GPU_PIPELINES_ACCELERATOR"] = "cpu:1" if asked.device == "cpu" else ""
     os.environ |= {} if asked.device == "cpu" else {"CUDA_VISIBLE_DEVICES": "0"}
     with tempfile.TemporaryDirectory() as scratch:
-        first = jobs[CASES[0]]
+        first = next(iter(jobs.values()))
         data, model = Path(scratch) / "data", Path(scratch) / "model"
         write_dataset(data, "causal_lm", (first.tokens,), asked.rows * 4, first.words)
         write_model(first, model, data / TOKENIZER)
-        measured = {
-            name: trained(job, model, data, asked, Path(scratch) / f"checkpoints-{number}")
-            for number, (name, job) in enumerate(jobs.items())
-        }
-    print(f"{'':30} {'tokens/s':>10} {'GB':>8} {'advise, GB':>12}")
-    for name, found in measured.items():
-        print(f"{name:30} {found['tokens_per_second']:10,.0f} {found['memory_gb']:8.1f} {found['advise_gb']:12.1f}")
-    rate = measured[CASES[0]]["tokens_per_second"]
+        measured: dict[str, Any] = {}
+        for number, (name, job) in enumerate(jobs.items()):
+            found = trained(job, model, data, asked, Path(scratch) / f"checkpoints-{number}")
+            measured[name] = found
+            told = f"{found['tokens_per_second']:10,.0f} tokens/s {found['memory_gb']:8.1f} GB"
+            print(f"{name:30} {told}, advise says {found['advise_gb']:.1f}", flush=True)
+    rate = next(iter(measured.values()))["tokens_per_second"]
     print(
         f"goal of the first on an H100 {GOAL_TOKENS_PER_SECOND:,}; NeMo AutoModel tells {PUBLISHED_TOKENS_PER_SECOND:,}"
     )
@@ -117,6 +118,7 @@ def trained(job: Job, model: Path, data: Path, asked: argparse.Namespace, checkp
         micro_batch_size=1,
         lora_rank=job.lora_rank,
         quantize_base=job.quantize_base,
+        compile_model=asked.compile,
         precision="bf16",
         activation_checkpointing=bool(job.quantize_base),
         checkpoint_every_steps=asked.steps,

@@ -36,6 +36,7 @@ def main() -> None:
     parser.add_argument("--sequence-length", type=int, default=2048)
     parser.add_argument("--rows-per-gpu", type=int, default=16, help="of the global batch")
     parser.add_argument("--micro-batch-size", type=int, default=4, help="0 takes the part of a GPU in one")
+    parser.add_argument("--compile", action="store_true", help="the layers, with torch.compile")
     parser.add_argument("--without-contest", action="store_true", help="leave out throughput.py --device cuda")
     asked = parser.parse_args()
     machine = Machine.of("cuda")
@@ -85,6 +86,7 @@ def train_and_measure(asked: argparse.Namespace, machine: Machine, scratch: Path
         learning_rate=3e-4,
         global_batch_size=batch,
         micro_batch_size=asked.micro_batch_size,
+        compile_model="on" if asked.compile else "off",
         checkpoint_every_steps=asked.steps,
     )
     summary = train_model(settings, scratch / "data", str(scratch / "checkpoints"))

@@ -95,7 +95,9 @@ WORKLOADS = {
 }
 
 
-def write_dataset(directory: Path, task: str, shape: tuple[int, ...], rows: int, vocabulary: int = 0) -> None:
+def write_dataset(
+    directory: Path, task: str, shape: tuple[int, ...], rows: int, vocabulary: int = 0, documents: int = 1
+) -> None:
     """Writes a dataset of random rows that can be learned a little, the same each time.
 
     Args:
@@ -104,6 +106,7 @@ def write_dataset(directory: Path, task: str, shape: tuple[int, ...], rows: int,
         shape: of one row: channels, height, width; or tokens.
         rows: training rows; `val` and `test` are tiny.
         vocabulary: tokens, for text.
+        documents: behind one another in each row of causal_lm.
     """
     random = np.random.default_rng(0)
     is_text, is_causal = task != "image_classification", task == "causal_lm"
@@ -135,12 +138,12 @@ def write_dataset(directory: Path, task: str, shape: tuple[int, ...], rows: int,
     ) as writer:
         for number in range(rows + 2 * VAL_ROWS):
             split = "train" if number < rows else "val" if number < rows + VAL_ROWS else "test"
-            writer.add(split, str(number), _row(task, shape, vocabulary, number % CLASSES, random))
+            writer.add(split, str(number), _row(task, shape, vocabulary, number % CLASSES, random, documents))
         writer.finish()
 
 
 def _row(
-    task: str, shape: tuple[int, ...], vocabulary: int, label: int, random: np.random.Generator
+    task: str, shape: tuple[int, ...], vocabulary: int, label: int, random: np.random.Generator, documents: int
 ) -> dict[str, np.ndarray | int]:
     if task == "image_classification":
         image = random.integers(0, 128, shape) + 12 * label
@@ -150,7 +153,7 @@ def _row(
     if task == "text_classification":
         tokens[: shape[0] // 4] = 3 + label
         return {"input_ids": tokens, "length": int(random.integers(shape[0] // 2, shape[0] + 1)), "label": label}
-    places = np.arange(shape[0], dtype=np.int32)
+    places = np.concatenate([np.arange(len(part)) for part in np.array_split(tokens, documents)]).astype(np.int32)
     return {"input_ids": tokens, "loss_mask": np.ones(shape, np.uint8), "position_ids": places}
 
 

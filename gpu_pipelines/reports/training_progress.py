@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import METRICS, known_configuration
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
+from gpu_pipelines.numbers import throughput_told
 from gpu_pipelines.reports.durations import format_seconds
 
 #: What of an entry is shown: what it is called, and how it is written.
-_SHOWN = {
-    "loss": ("loss", "{:.4f}"),
-    "val_loss": ("loss on val", "{:.4f}"),
-    "samples_per_second": ("samples/s", "{:,.0f}"),
+_SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
+    "loss": ("loss", "{:.4f}".format),
+    "val_loss": ("loss on val", "{:.4f}".format),
+    "samples_per_second": ("samples/s", throughput_told),
 }
 #: Clocks of file systems are no finer.
 _SECONDS_OF_FILES = 2.0
@@ -59,9 +60,7 @@ def training_progress(checkpoints: Path, since: float) -> TrainingProgress | Non
     last: dict[str, Any] = {name: value for entry in entries for name, value in entry.items()}
     step, total = int(last["step"]), int(configuration.get("total_steps", 0))
     figures = {
-        called: text.format(last[name])
-        for name, (called, text) in _SHOWN.items()
-        if isinstance(last.get(name), int | float)
+        called: told(last[name]) for name, (called, told) in _SHOWN.items() if isinstance(last.get(name), int | float)
     }
     rate, rows = last.get("samples_per_second"), configuration.get("settings", {}).get("global_batch_size")
     if rate and rows and total > step:

@@ -52,6 +52,8 @@ class Recipe(ABC):
         smooths: whether `loss` goes by `smoothing_of`; else `label_smoothing` is refused.
         mixes: whether `batch` and `loss` go by the columns `OTHER_LABEL` and `OTHER_SHARE`, where a row has them; else
             `mixup_alpha` and `cutmix_alpha` are refused.
+        has_one_shape: whether all batches of as many rows have the same shapes, as those of images: then long trainings
+            on GPUs are compiled.
         label_smoothing: the parameter of the training, which the engine sets.
         attention: the same.
         names: what the model's outputs are of, where the dataset has no `labels`, such as the classes of which a row
@@ -60,6 +62,7 @@ class Recipe(ABC):
 
     smooths: ClassVar[bool] = False
     mixes: ClassVar[bool] = False
+    has_one_shape: bool = False
     label_smoothing: float = 0.0
     attention: str = "auto"
     names: Sequence[str] = ()

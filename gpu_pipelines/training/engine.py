@@ -30,6 +30,7 @@ from gpu_pipelines.training.attention import choose_attention
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
 from gpu_pipelines.training.checkpointing import CheckpointWriter
+from gpu_pipelines.training.compiling import compiles
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
@@ -49,7 +50,7 @@ from gpu_pipelines.training.parallelism import (
     place,
     without_all_reduce,
 )
-from gpu_pipelines.training.precision import choose_precision, computing_in
+from gpu_pipelines.training.precision import allow_tf32, choose_precision, computing_in
 from gpu_pipelines.training.profiling import Profile
 from gpu_pipelines.training.recomputing import recompute_activations
 from gpu_pipelines.training.reference import Reference, References
@@ -96,12 +97,14 @@ class Trainer:
         self._meeting = dist.new_group(backend="gloo") if device.type == "cuda" else None
         capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
         self._precision = choose_precision(settings.precision, device.type, capability)
+        if device.type == "cuda":
+            allow_tf32(self._precision)
         if settings.fp8:
             require_fp8(device.type, self._precision, capability)
         torch.manual_seed(settings.seed)
         adopt(recipe, dataset, settings)
         self._model = built_once(lambda: build_model(recipe, asdict(settings), as_stored=True))
-        frozen = [frozen_weights_sha256(self._model) if self._is_rank_0 else ""]
+        frozen = [self._frozen_sha256() if self._is_rank_0 else ""]
         dist.broadcast_object_list(frozen, src=0)
         self._identity = Identity(dataset.manifest.fingerprint, settings.configuration_hash(), frozen[0])
         if settings.quantize_base:
@@ -127,6 +130,13 @@ class Trainer:
         self._entries: list[tuple[int, float, float]] = []
         self._norms: list[torch.Tensor] = []
 
+    def _frozen_sha256(self) -> str:
+        """The hash of the frozen weights, as the checkpoints have it that are there."""
+        if all(weight.requires_grad for weight in self._model.parameters()):
+            return ""
+        known = [checkpoint.info.frozen_weights_sha256 for checkpoint in self._store.complete()]
+        return frozen_weights_sha256(self._model, like=known[-1] if known else "")
+
     def _place(self) -> nn.Module:
         settings, model = self._settings, self._model
         trained, frozen = count_parameters(model)
@@ -149,7 +159,7 @@ class Trainer:
             counted = f"{trained / 1e6:,.1f} M parameters to train"
             counted += f" ({frozen / 1e6:,.1f} M frozen)" if frozen else ""
             print(f"{counted}, {self._parallelism}, {self._precision}", flush=True)
-        self._to_compile = (blocks or [model]) if settings.compile_model else []
+        self._layers = blocks
         return place(model, blocks, self._mesh, self._precision, self._device)
 
     def train(self) -> bool:
@@ -174,8 +184,7 @@ class Trainer:
             self._store, self._settings, self._lock, self._mesh, self._interruption, events_uri
         )
         cost, peak = self._measure()
-        for block in self._to_compile:  # after the operations were counted, which compiled code would hide
-            block.compile()
+        self._compile(cost, peak)
         step = self._resume(cost)
         self._gradients.settle_buckets(self._first_loss)
         self._batches.begin(step, self._end)
@@ -184,6 +193,7 @@ class Trainer:
         self._log = MetricsLog(self._store.directory, events, self._total, step, self._is_rank_0)
         self._losses = Losses(self._device)
         self._profile = Profile(self._settings.profiled if self._is_rank_0 else range(0), self._store, self._device)
+        self._batches.seconds_taken()  # those before the first step are no part of a step
         self._speed = Speed(self._settings.global_batch_size, cost.training_flops_per_row, peak)
         try:
             finished = self._train_from(step)
@@ -197,6 +207,19 @@ class Trainer:
         if self._is_rank_0:
             self._store.publish_log(events_uri)
         return finished
+
+    def _compile(self, cost: ModelCost, peak: float | None) -> None:
+        """Compiles the layers, after the operations were counted, which compiled code would hide."""
+        rows = self._total * self._settings.global_batch_size
+        layers, operations = self._layers, rows * cost.training_flops_per_row
+        if not compiles(self._settings.compile_model, layers, self._recipe.has_one_shape, operations, peak):
+            return
+        if self._is_rank_0:
+            print("compiling the layers with torch.compile, which the first steps wait for", flush=True)
+        if self._settings.compile_model == "auto":  # where there is no compiler, say, they run as they are
+            torch._dynamo.config.suppress_errors = True
+        for layer in layers or [self._model]:
+            layer.compile()
 
     def _refer(self) -> bool:
         """Sees to what the recipe keeps of the model as it is before the first step; False if it was interrupted."""

@@ -15,6 +15,7 @@ import torch.distributed as dist
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
+from gpu_pipelines.numbers import throughput, throughput_told
 
 #: Lines of progress are not printed more often.
 PROGRESS_SECONDS = 1.0
@@ -52,7 +53,7 @@ class Speed:
         seconds = max(now - self._began, 1e-9)
         rows = self._steps * self._rows_per_step / seconds
         figures = {
-            "samples_per_second": round(rows, 1),
+            "samples_per_second": throughput(rows),
             "memory_gb": round(peak_memory() / 1e9, 3),
             "data_loading_share": round(self._loading / seconds, 4),
         }
@@ -192,7 +193,7 @@ class MetricsLog:
             utilization = f"  MFU {speed['mfu']:.1%}" if "mfu" in speed else ""
             print(
                 f"step {step}/{self._total}  epoch {epoch:.2f}  loss {loss:.4f}  lr {rate:.2e}  "
-                f"{speed['samples_per_second']:,.0f} samples/s  {speed['memory_gb']:.1f} GB{utilization}"
+                f"{throughput_told(speed['samples_per_second'])} samples/s  {speed['memory_gb']:.1f} GB{utilization}"
                 f"{_told_streaming(streaming)}",
                 flush=True,
             )

@@ -42,6 +42,19 @@ def choose_precision(asked: str, kind: str, capability: tuple[int, int] | None) 
     return asked
 
 
+def allow_tf32(precision: str) -> None:
+    """Lets GPUs multiply what autocast leaves in fp32 with 10 bits of mantissa, where the rest has no more.
+
+    Convolutions in fp32 do so by PyTorch's default, matrices do not.
+    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices.
+
+    Args:
+        precision: bf16, fp16 or fp32.
+    """
+    if precision != "fp32":
+        torch.set_float32_matmul_precision("high")
+
+
 def computing_in(precision: str, kind: str) -> AbstractContextManager[object]:
     """The autocast of a forward pass; trained weights, gradients and optimizer stay in fp32."""
     if precision == "fp32":

@@ -71,5 +71,5 @@ class Profile:
         if self._device.type == "cuda":
             activities.append(ProfilerActivity.CUDA)
             torch.cuda.memory._record_memory_history(max_entries=_ALLOCATIONS)
-        self._running = profile(activities=activities)
+        self._running = profile(activities=activities, acc_events=True)  # else it warns of several cycles
         self._running.start()

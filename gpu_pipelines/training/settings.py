@@ -181,7 +181,12 @@ class TrainingSettings:
         "goes by the lengths of packed documents where the GPU has a kernel for it, else takes sdpa.",
         choices=("auto", "flash_attention_2", "sdpa", "flex", "eager"),
     )
-    compile_model: bool = parameter(False, "Compile the model with torch.compile.")
+    compile_model: str = parameter(
+        "auto",
+        "on or off: compile the layers with torch.compile; auto does so on GPUs for images and for causal_lm, where "
+        "the training is long enough to be worth it.",
+        choices=("auto", "on", "off"),
+    )
     profile_steps: str = parameter(
         "",
         "Steps that rank 0 profiles, such as 10-12, at most 100: a Chrome trace, and on GPUs a snapshot of the memory, "

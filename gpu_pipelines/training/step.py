@@ -18,6 +18,7 @@ from gpu_pipelines.component_interface.step import (
     with_advanced,
 )
 from gpu_pipelines.notifications import notes
+from gpu_pipelines.numbers import throughput_told
 from gpu_pipelines.reports.charts import Line, line_chart
 from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.step_environment import TRIES
@@ -101,6 +102,7 @@ def write_report(summary: TrainingSummary, path: Path) -> None:
     sections = render(
         Path(__file__).with_name("report.html"),
         figures=summary.figures(),
+        throughput_told=throughput_told,
         settings=summary.settings,
         devices=summary.devices,
         nodes=summary.nodes,

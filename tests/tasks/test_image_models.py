@@ -34,11 +34,12 @@ from transformers import (
 from gpu_pipelines.artifacts.image_features import ImageGeometry, decode
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.image_classification import recipe as recipe_module
 from gpu_pipelines.tasks.image_classification.predictor import ImageClassifier
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_preprocessor import geometry_for
 
-CPU = torch.device("cpu")
+CPU, GPU = torch.device("cpu"), torch.device("cuda")
 SIZE, LABELS = 16, ["ant", "bee", "cat"]
 SMALL = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 MEAN, DEVIATION = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
@@ -53,6 +54,18 @@ def rows(mode: str, number: int = 4) -> dict[str, np.ndarray]:
     shape = (number, 1 if mode == "L" else 3, SIZE, SIZE)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     return {"image": images, "label": np.zeros(number, dtype=np.int32)}
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_gpus_get_the_same_rows_in_the_order_that_convolutions_are_fast_in(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = recipe_for(mode).batch(rows(mode), CPU)["pixel_values"]
+    monkeypatch.setattr(recipe_module, "on_device", lambda array, device: torch.from_numpy(array))
+    found = recipe_for(mode).batch(rows(mode), GPU)["pixel_values"]
+    assert torch.equal(found, expected)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    assert expected.is_contiguous()
 
 
 def pictures(columns: dict[str, np.ndarray]) -> list[Image.Image]:

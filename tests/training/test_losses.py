@@ -8,7 +8,9 @@ import pytest
 import torch
 from trainings import entries
 
-from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog
+from gpu_pipelines.numbers import throughput_told
+from gpu_pipelines.training import metrics
+from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog, Speed
 
 pytestmark = pytest.mark.usefixtures("group_of_one")
 
@@ -30,6 +32,25 @@ def test_entries_that_are_told_together_have_the_means_that_each_has_alone() -> 
     assert found == pytest.approx(
         [(totals[0] + totals[1]).item() / 67, 0.0, torch.stack(totals[3:]).sum().item() / 136]
     )
+
+
+@pytest.mark.parametrize(
+    ("seconds_a_step", "kept", "shown"),
+    [(30.0, 0.03333, "0.0333"), (0.36, 2.778, "2.78"), (0.0101, 99.01, "99"), (0.0001, 10000.0, "10,000")],
+)
+def test_a_slow_training_has_a_throughput_too(
+    monkeypatch: pytest.MonkeyPatch, seconds_a_step: float, kept: float, shown: str
+) -> None:
+    """It was 0.0 of a large model, by which a trial divides."""
+    clock = [100.0]
+    monkeypatch.setattr(metrics.time, "monotonic", lambda: clock[0])
+    speed = Speed(1, 1e9, None)
+    for _ in range(4):
+        speed.step(0.0)
+    clock[0] += 4 * seconds_a_step
+    rate = speed.take()["samples_per_second"]
+    assert rate == pytest.approx(kept, rel=1e-3)
+    assert throughput_told(rate) == shown
 
 
 def test_a_loss_that_is_no_number_is_told_as_that_of_its_entry() -> None:

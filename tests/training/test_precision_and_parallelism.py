@@ -10,7 +10,7 @@ from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.compute import measure_cost, peak_flops
 from gpu_pipelines.training.parallelism import choose_parallelism
-from gpu_pipelines.training.precision import choose_precision
+from gpu_pipelines.training.precision import allow_tf32, choose_precision
 from gpu_pipelines.training.recomputing import recompute_activations
 
 GB = 10**9
@@ -32,6 +32,16 @@ def test_precisions_that_a_device_does_not_have_are_refused_with_what_to_give() 
         choose_precision("bf16", "cuda", (7, 5))
     with pytest.raises(UserError, match=r"(?s)fp16.*Give fp32, bf16 or auto"):
         choose_precision("fp16", "cpu", None)
+
+
+@pytest.mark.parametrize(("precision", "multiplies"), [("bf16", "high"), ("fp16", "high"), ("fp32", "highest")])
+def test_matrices_in_fp32_keep_their_bits_where_they_were_asked_for(precision: str, multiplies: str) -> None:
+    before = torch.get_float32_matmul_precision()
+    try:
+        allow_tf32(precision)
+        assert torch.get_float32_matmul_precision() == multiplies
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 @pytest.mark.parametrize(

@@ -275,7 +275,7 @@ def test_a_run_cut_off_and_continued_ends_with_the_same_bits(photos: Path, train
         pytest.param("cpu:2", {"micro_batch_size": 3}, marks=pytest.mark.slow),
         pytest.param("cpu:2", {"activation_checkpointing": True}, marks=pytest.mark.slow),
         pytest.param("cpu:4", {"parallelism": "fsdp"}, marks=pytest.mark.slow),
-        pytest.param("cpu:2", {"compile_model": True}, marks=pytest.mark.slow),
+        pytest.param("cpu:2", {"compile_model": "on"}, marks=pytest.mark.slow),
     ],
     ids=["2 to 1", "2 to 4", "micro-batches", "recomputed activations", "DDP to FSDP", "compiled"],
 )

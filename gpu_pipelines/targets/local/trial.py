@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.numbers import throughput_told
 from gpu_pipelines.terminal import Column, Table, wrapped
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def shown_trial(trial: Trial) -> tuple[Advice, list[str | Table]]:
     activations = model["activation_bytes_per_row"]
     advice = advise(trial.workload(), Wishes(max_nodes=1))
     lines = [
-        f"trial of {int(figures['steps'])} steps: {figures['samples_per_second']:,.0f} samples/s on "
+        f"trial of {int(figures['steps'])} steps: {throughput_told(figures['samples_per_second'])} samples/s on "
         f"{int(figures['processes'])} processes in {trial.precision}, {figures['memory_gb']:.2f} GB each, "
         f"{figures['data_loading_share']:.1%} of the time spent on reading data",
         f"model: {model['trained_parameters'] / 1e6:,.2f} M parameters to train, "

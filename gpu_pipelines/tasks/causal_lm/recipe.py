@@ -53,6 +53,7 @@ class CausalLanguageModel(TextRecipe):
 
     models = CausalLanguageModelTask.models
     auto_class = CausalLanguageModelTask.auto_class
+    has_one_shape = True  # rows are packed, and full
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> CausalLanguageModel:

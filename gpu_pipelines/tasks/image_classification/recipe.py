@@ -57,7 +57,7 @@ class ImageClassification(Recipe):
         max_shard_size: bytes of the largest file that `export` writes, as `save_pretrained` takes them.
     """
 
-    smooths = mixes = True
+    smooths = mixes = has_one_shape = True
     max_shard_size: str = pretrained.MAX_SHARD_SIZE
 
     def __init__(
@@ -147,9 +147,11 @@ class ImageClassification(Recipe):
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """Rows of a dataset as tensors on `device`: `pixel_values`, scaled as the model takes them, and `labels`."""
-        images = on_device(columns["image"], device)
+        # On GPUs a convolution takes the order of its rows for all that follow: half the time of ResNet-50.
+        order = torch.channels_last if device.type == "cuda" else torch.contiguous_format
+        images = on_device(columns["image"], device).to(torch.float32, memory_format=order)
         labels = on_device(columns["label"], device)
-        batch = {"pixel_values": self._scaled(images.float()), "labels": labels.long()}
+        batch = {"pixel_values": self._scaled(images), "labels": labels.long()}
         if OTHER_LABEL in columns:
             batch[OTHER_LABEL] = on_device(columns[OTHER_LABEL], device).long()
             batch[OTHER_SHARE] = on_device(columns[OTHER_SHARE], device)

@@ -33,6 +33,7 @@ class MultiLabelClassification(OuterRecipe):
     def __init__(self, classes: list[str], inner: Any) -> None:
         self.classes = self.names = classes
         self.inner = inner
+        self.has_one_shape = getattr(inner, "has_one_shape", False)
         self.labels: list[str] = []
 
     @classmethod

@@ -69,6 +69,7 @@ class Regression(OuterRecipe):
     def __init__(self, form: Form, inner: Any = None) -> None:
         self.form = form
         self.inner = inner
+        self.has_one_shape = getattr(inner, "has_one_shape", False)
         self.labels: list[str] = []
         self._mean, self._deviation = torch.tensor(form.mean), torch.tensor(form.deviation)
 

@@ -1,0 +1,35 @@
+"""Whether the layers of a model are compiled with torch.compile, which takes time before it saves any."""
+
+from __future__ import annotations
+
+from torch import nn
+
+#: Kinds of layers that are compiled at most: as many versions of a function PyTorch keeps
+#: (torch._dynamo.config.recompile_limit). A ResNet has more, as each of its layers is a convolution.
+MOST_KINDS = 8
+#: Seconds that the steps take at the GPUs' peak, from which on they are compiled. At the 40 % of it that is usual they
+#: are five minutes, of which compiled layers save more than one, and to compile took 5 to 21 s on an H200:
+#: `python benchmarks/training/gpu_variants.py`.
+WORTH_SECONDS = 120.0
+
+
+def compiles(asked: str, layers: list[nn.Module], has_one_shape: bool, operations: float, peak: float | None) -> bool:
+    """Whether to compile a model's layers.
+
+    It follows from what is trained and on what, and not from how long a step takes, so that a training that continues
+    computes as before.
+
+    Args:
+        asked: on, off or auto. auto compiles on GPUs what is worth it.
+        layers: of the model.
+        has_one_shape: whether all batches have the same one. Of others, which kernels there are depends on which
+            shapes came before, and a training that continues would differ in the last bits.
+        operations: floating-point, of all steps.
+        peak: of all devices together, operations per second; None where it is not known, and on CPUs.
+    """
+    if asked != "auto":
+        return asked == "on"
+    if peak is None or not has_one_shape or operations / peak < WORTH_SECONDS:
+        return False
+    kinds = {(type(layer), tuple(weight.shape for weight in layer.parameters())) for layer in layers}
+    return 0 < len(kinds) <= MOST_KINDS
