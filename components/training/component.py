@@ -31,7 +31,7 @@ def train_model(
     activation_checkpointing: bool = False,
     recompute: str = "layers",
     attention: str = "auto",
-    compile_model: bool = False,
+    compile_model: str = "auto",
     profile_steps: str = "",
     lora_rank: int = 0,
     lora_alpha: float = 16.0,
@@ -96,7 +96,8 @@ def train_model(
             every second matrix multiplication, whose outputs are kept).
         attention: How models of transformers attend: flash_attention_2 (of the package flash-attn), sdpa, flex, eager;
             auto goes by the lengths of packed documents where the GPU has a kernel for it, else takes sdpa.
-        compile_model: Compile the model with torch.compile.
+        compile_model: on or off: compile the layers with torch.compile; auto does so on GPUs for images and for
+            causal_lm, where the training is long enough to be worth it.
         profile_steps: Steps that rank 0 profiles, such as 10-12, at most 100: a Chrome trace, and on GPUs a snapshot of
             the memory, in profile/ beside the checkpoints; empty for none.
         lora_rank: Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.
