@@ -59,6 +59,7 @@ class Job:
         quantize_base: "nf4", or empty.
         words: of the vocabulary.
         is_held: whether frozen weights are in 16 bits, and logits made in chunks.
+        recompute: whether the layers' activations are.
     """
 
     layers: int
@@ -70,6 +71,7 @@ class Job:
     quantize_base: str = ""
     words: int = WORDS
     is_held: bool = True
+    recompute: bool = True
 
     def workload(self) -> Workload:
         """As `advise` is told of it."""
@@ -85,7 +87,7 @@ class Job:
             vocabulary=self.words,
             lora_rank=self.lora_rank or None,
             quantize_base=self.quantize_base,
-            recompute=True,
+            recompute=self.recompute,
         )
 
     def configuration(self) -> Any:
@@ -106,6 +108,7 @@ class Job:
 
 JOBS = {
     "8B, LoRA 16, one L4": Job(32, 4096, 32, 4096, lora_rank=16),
+    "8B, LoRA 16, one H100, nothing recomputed": Job(32, 4096, 32, 4096, lora_rank=16, recompute=False),
     "8B, LoRA 16 on NF4, one L4": Job(32, 4096, 32, 4096, lora_rank=16, quantize_base="nf4"),
     "8B, all weights, 8 H100": Job(32, 4096, 32, 8192, gpus=8),
     "70B, LoRA 16, 8 H100": Job(80, 8192, 64, 4096, gpus=8, lora_rank=16),
@@ -202,7 +205,9 @@ def peak_of(job: Job, recipe: CausalLanguageModel) -> float:
     mesh = mesh_of("fsdp", "cpu", 1, job.gpus) if job.gpus > 1 else None
     # Fake tensors have no values: whatever waits for one raises.
     with FakeTensorMode(allow_non_fake_inputs=True), logits_at_once(job):
-        blocks = recompute_activations(model, recipe.blocks(model))
+        blocks = recipe.blocks(model)
+        if job.recompute:
+            blocks = recompute_activations(model, blocks)
         if mesh is not None:
             shard(model, blocks, mesh, "bf16")
         emptied(model.train(), CPU)

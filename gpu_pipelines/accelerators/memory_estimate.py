@@ -30,7 +30,7 @@ ACTIVATION_BYTES_PER_FLOP = 0.0125
 #: tests/training/test_on_a_fake_cluster.py counts them.
 KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 16, 2), (54, 15.5, 2), 12.3
 #: The first of these for a language model with adapters, whose frozen matrices need no rows for gradients of their own:
-#: 42 by fake tensors on a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all).
+#: 42 by fake tensors on a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all). One layer that is recomputed keeps more.
 KEPT_BESIDE_ADAPTERS = 40
 #: The same of a layer with experts, whatever their number: bytes, and those for each of the layer's parameters that a
 #: token passes through, in parts of the square of the width. Recomputed it keeps the scores of the router, too.
@@ -196,7 +196,7 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
     if workload.active_parameters:
         used = (workload.active_parameters - 2 * hidden * workload.vocabulary) / layers / hidden**2
         kept = (KEPT_WITH_EXPERTS[0] + KEPT_WITH_EXPERTS[1] * used, *KEPT_OF_RECOMPUTED_EXPERTS)
-    elif workload.vocabulary and workload.lora_rank is not None:
+    elif workload.vocabulary and workload.lora_rank is not None and not workload.recompute:
         kept = (KEPT_BESIDE_ADAPTERS, *kept[1:])
     whole, *partly = kept
     unit, logits = tokens * hidden * width / 2, _logits(workload, tokens)
