@@ -348,6 +348,8 @@ def test_activations_of_what_is_no_transformer_are_bounded_and_said_to_be() -> N
     assert activation_bytes(vit, 4) > 4096 * 118e6
     assert not any(option.plan.total_gpus == 1 for option in advise(vit, today=TODAY).options)
     assert any("rule of thumb" in line for line in advise(vit, today=TODAY).assumptions)
+    assert any("Convolutions are slower" in line for line in advise(vit, today=TODAY).assumptions)
+    assert not any("Convolutions" in line for line in advise(vit, Wishes(mfu=0.1), today=TODAY).assumptions)
     known = replace(vit, activation_bytes_per_sample=118e6, batch=256)
     assert activation_bytes(known, 2) == 256 * 118e6 / 2
     assert not any("rule of thumb" in line for line in advise(known, today=TODAY).assumptions)
