@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.candidates import NoComparisonError, Scorer
 from gpu_pipelines.evaluation.comparison import Comparison, Incomparable
 from gpu_pipelines.evaluation.scores import Scores
@@ -64,8 +65,12 @@ def beside(registered: RegisteredVersion, scorer: Scorer, scores: Scores, manife
     """
     comparison: Comparison | Incomparable
     try:
-        recorded = Evaluation.load(registered.path) if (registered.path / EVALUATION).is_file() else None
+        files = registered.path
     except DamagedVersionError as error:
+        return Champion(registered.number, _not_compared(registered, error), None, [])
+    try:
+        recorded = Evaluation.load(files) if (files / EVALUATION).is_file() else None
+    except UserError as error:  # of a newer format, say
         return Champion(registered.number, _not_compared(registered, error), None, [])
     try:
         comparison = Comparison(*scores.paired_with(scorer.champion_on_test(registered)), registered.number)
@@ -75,6 +80,6 @@ def beside(registered: RegisteredVersion, scorer: Scorer, scores: Scores, manife
     return Champion(registered.number, comparison, recorded, checks(recorded, manifest, theirs) if recorded else [])
 
 
-def _not_compared(registered: RegisteredVersion, error: NoComparisonError | DamagedVersionError) -> Incomparable:
+def _not_compared(registered: RegisteredVersion, error: UserError) -> Incomparable:
     print(f"warning: {error}", flush=True)
     return Incomparable(registered.number, error.problem.rstrip("."))

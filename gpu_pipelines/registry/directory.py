@@ -18,7 +18,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.integrity import model_files
-from gpu_pipelines.errors import UserError, first_line, some_of
+from gpu_pipelines.errors import DamagedError, UserError, first_line, some_of
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
 
@@ -69,6 +69,8 @@ class DirectoryRegistry(Registry):
     def version(self, name: str, reference: str) -> RegisteredVersion:
         """The version that a number or an alias names.
 
+        One whose `version.json` is damaged is there, and damaged.
+
         Raises:
             UserError: there is none.
         """
@@ -77,7 +79,11 @@ class DirectoryRegistry(Registry):
         wanted = reference if reference.isdecimal() else str(aliases.get(reference))
         for number in self._numbers(name):
             if str(number) == wanted:
-                return self._version(name, number, aliases)
+                try:
+                    return self._version(name, number, aliases)
+                except DamagedError:
+                    # A champion is one all the same, which nobody uses and nobody replaces.
+                    return self._unread(name, number, aliases)
         raise missing_version(self, name, reference, str(self.root))
 
     def aliases(self, name: str) -> dict[str, int]:
@@ -162,8 +168,14 @@ class DirectoryRegistry(Registry):
         write_document(folder / _MODEL, {"name": folder.name, "aliases": dict(sorted(aliases.items()))})
 
     def _version(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
-        path = self.root / name / "versions" / str(number)
-        info = read_document(path / VERSION, "model version")
+        info = read_document(self.root / name / "versions" / str(number) / VERSION, "model version")
         info.pop("format_version")
+        return replace(self._unread(name, number, aliases), info=info, is_readable=True)
+
+    def _unread(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
+        """A version of which no more is known than its place and its aliases."""
+        path = self.root / name / "versions" / str(number)
         named = tuple(sorted(alias for alias, version in aliases.items() if version == number))
-        return RegisteredVersion(name, number, str(path.resolve()), named, info, f"{name}/versions/{number}")
+        return RegisteredVersion(
+            name, number, str(path.resolve()), named, {}, f"{name}/versions/{number}", is_readable=False
+        )

@@ -45,6 +45,7 @@ class RegisteredVersion:
             storage `md5` (base64 by path), and what the uploader added.
         resource_name: what the registry's service calls it; of a directory, its name and number.
         labelled: how the digest of its files begins, by what the registry's service says; empty if it says nothing.
+        is_readable: whether its `version.json` can be read; if not, `info` is empty, and the version counts as damaged.
         added: whether the call of `Registry.add` that returned this made it; False where it was there before.
     """
 
@@ -55,6 +56,7 @@ class RegisteredVersion:
     info: dict[str, Any] = field(repr=False)
     resource_name: str = ""
     labelled: str = ""
+    is_readable: bool = True
     added: bool = field(default=False, compare=False)
 
     @cached_property
@@ -118,6 +120,8 @@ class RegisteredVersion:
             )
 
     def _damage(self, place: str) -> str:
+        if not self.is_readable:
+            return f"{VERSION} cannot be read"
         files = self.info.get("files") or {}
         # The label was made of all files once, and of the model's own since.
         digests = (digest_of(files), digest_of(model_files(files)))

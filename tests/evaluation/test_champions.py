@@ -20,6 +20,7 @@ from evaluations import (
 )
 
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.dag.placement import EVALUATES
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
@@ -186,6 +187,32 @@ def test_a_damaged_champion_is_not_scored_and_not_replaced(images: Dataset, tmp_
     evaluation = evaluate(tmp_path, images, "model")
     assert not evaluation.passed
     why = f"Version 1 of 'mine' in {champion.place} is damaged: model.safetensors is not as it was uploaded"
+    assert why in gate_of(evaluation)["why"]
+    assert why in page_of(tmp_path, images, evaluation).replace("&#39;", "'")
+    assert register(tmp_path, "model", evaluation.passed).aliases == ("challenger",)
+
+
+@pytest.mark.parametrize("file", ["evaluation.json", "version.json"])
+def test_a_champion_whose_documents_cannot_be_read_is_not_scored_and_not_replaced(
+    images: Dataset, tmp_path: Path, file: str
+) -> None:
+    write_brightness(tmp_path / "champion", images)
+    evaluate(tmp_path, images, "champion")
+    champion = register(tmp_path, "champion")
+    if file == "version.json":
+        (champion.path / file).write_text('{"format_version": 1, "files": {')
+        why = f"Version 1 of 'mine' in {champion.place} is damaged: version.json cannot be read"
+    else:
+        # As a newer version of this project has registered it.
+        newer = {**json.loads((champion.path / file).read_text()), "format_version": 2}
+        (champion.path / file).write_text(json.dumps(newer))
+        info = json.loads((champion.path / "version.json").read_text())
+        info["files"][file] = sha256_of_file(champion.path / file)
+        (champion.path / "version.json").write_text(json.dumps(info))
+        why = "evaluation.json has format_version 2; this program reads up to 1"
+    write_brightness(tmp_path / "model", images, threshold=0.44)
+    evaluation = evaluate(tmp_path, images, "model")
+    assert not evaluation.passed
     assert why in gate_of(evaluation)["why"]
     assert why in page_of(tmp_path, images, evaluation).replace("&#39;", "'")
     assert register(tmp_path, "model", evaluation.passed).aliases == ("challenger",)

@@ -123,6 +123,19 @@ def test_a_version_that_was_removed_in_part_stands_in_no_other_ones_way(
     assert add(registry, model, seen=2).number == 3
 
 
+def test_a_version_whose_record_is_damaged_keeps_its_aliases_and_is_used_for_nothing(
+    registry: DirectoryRegistry, model: Path
+) -> None:
+    (Path(add(registry, model).place) / "version.json").write_text("{")
+    champion = registry.champion("digits")
+    assert champion is not None
+    with pytest.raises(DamagedVersionError, match=r"version\.json cannot be read\.\n.*models alias digits champion"):
+        _ = champion.path
+    with pytest.raises(UserError, match=r"version\.json cannot be read"):
+        registry.set_alias("digits", "live", 1)
+    assert (add(registry, model, seen=1).number, registry.aliases("digits")["champion"]) == (2, 2)
+
+
 def test_a_file_that_cannot_be_read_is_named(registry: DirectoryRegistry, model: Path) -> None:
     """As one of another user's, or on a file system that is gone; whoever runs the tests may read all files."""
     version = Path(add(registry, model).place) / "version.json"
