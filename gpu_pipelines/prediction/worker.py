@@ -185,12 +185,12 @@ class _Worker:
                 f"The model fails on each of {len(batch)} rows: {predictions[0].problem.detail}.",
                 "If its memory is full, give a smaller rows_at_once.",
             ) from predictions[0].error
-        return batch, [each.problem if isinstance(each, _Failure) else each for each in predictions]
+        return batch, [_or_problem(each) for each in predictions]
 
     def _of_rows(self, rows: list[Any]) -> list[Any]:
         """Predictions; where a batch fails its halves are tried, so that one row does not fail the others."""
         try:
-            return self._predictor.predict(rows)
+            return self._predictor.answers(rows)
         except Exception as error:  # the libraries' errors are not documented
             if len(rows) == 1:
                 return [_Failure(error)]
@@ -232,6 +232,12 @@ class _Failure(NamedTuple):
     def problem(self) -> Problem:
         told = (str(self.error).strip() or "no message").splitlines()[0]
         return Problem(FAILED, f"{type(self.error).__name__}: {told[:300]}")
+
+
+def _or_problem(prediction: Any) -> Any:
+    if isinstance(prediction, WrongRequest):
+        return Problem(FAILED, str(prediction))
+    return prediction.problem if isinstance(prediction, _Failure) else prediction
 
 
 def _rejected(row: InputRow, problem: Problem) -> dict[str, Any]:

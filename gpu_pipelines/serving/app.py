@@ -71,7 +71,7 @@ class Serving:
         limits = self._settings
         self._name = self._name or name
         self._batcher = Batcher(
-            predictor.predict,
+            predictor.answers,
             limits.max_batch,
             limits.max_wait_ms,
             limits.max_waiting,

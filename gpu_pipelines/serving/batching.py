@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from gpu_pipelines.serving.fair_queue import FairQueue, Flow
 from gpu_pipelines.serving.log_limit import LogLimit
+from gpu_pipelines.serving.request_body import WrongRequest
 
 Predict = Callable[[Sequence[Any]], list[Any]]
 
@@ -57,6 +58,8 @@ class _Request(Flow):
         return self.future.done()
 
     def put(self, place: int, prediction: Any) -> None:
+        if isinstance(prediction, WrongRequest):
+            prediction = WrongRequest(f"instances[{place}]: {prediction}")
         self.predictions[place] = prediction
         self.missing -= 1
         # A future that is running can no longer be cancelled; one that is cancelled takes no result.
@@ -87,7 +90,7 @@ class Batcher:
     and new ones join them between two tokens. A request that is given up takes its rows with it.
 
     Args:
-        predict: called in one thread; gives a prediction for each row, or an `Unfinished`.
+        predict: called in one thread; gives a prediction for each row, an `Unfinished`, or a `WrongRequest`.
         max_batch: rows that it gets at most.
         max_wait_ms: how long a batch waits at most, milliseconds.
         max_waiting: rows that may wait.
@@ -191,7 +194,8 @@ class Batcher:
                 self._write()
 
     def _put(self, batch: list[_Place], predictions: list[Any]) -> None:
-        failed = all(isinstance(prediction, Exception) for prediction in predictions)
+        # A row without an answer says nothing of the server.
+        failed = all(isinstance(each, Exception) and not isinstance(each, WrongRequest) for each in predictions)
         self._failures = self._failures + 1 if failed else 0
         for place, prediction in zip(batch, predictions, strict=True):
             if isinstance(prediction, Unfinished):

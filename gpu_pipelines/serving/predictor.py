@@ -178,6 +178,17 @@ class Predictor(ABC):
             For each row a prediction, a JSON value, or an `Unfinished`.
         """
 
+    def answers(self, rows: Sequence[Any]) -> list[Any]:
+        """What a client gets for a batch of rows; called from one thread.
+
+        Args:
+            rows: as `predict` takes them.
+
+        Returns:
+            What `predict` gives, or the `WrongRequest` that says why the model has no answer for the row.
+        """
+        return self.predict(rows)
+
     def columns(self, rows: Sequence[Any]) -> dict[str, np.ndarray]:
         """Rows as those of a dataset, so that drift can be measured between requests and training data.
 

@@ -140,6 +140,8 @@ class RequestWork:
             answered = self._batcher.submit(await self._decoded(read.pending))
         try:
             return Predicted(await asyncio.wrap_future(answered), read.parameters, read.more)
+        except WrongRequest:
+            raise
         except Exception as error:  # whatever the model raised; the batcher has logged it
             told = f"The prediction failed: {type(error).__name__}. The server's log says why."
             raise RefusedError(500, told) from None

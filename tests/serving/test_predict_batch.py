@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import pytest
 from exported_models import LABELS
 from PIL import Image
-from predicting import exported, predicted, rejected, write_lines, written
+from predicting import exported, exported_of_small_numbers, predicted, rejected, write_lines, written
 from server_process import started
 
 from gpu_pipelines.artifacts.documents import sha256_of_tree
@@ -259,6 +259,17 @@ def test_numbers_that_are_missing_are_rejected_and_texts_of_csv_are_read(model: 
         [row["prediction"] for row in written(tmp_path / "same")],
         [row["prediction"] for row in written(tmp_path / "out")],
     )
+
+
+def test_a_row_whose_prediction_is_no_finite_number_is_rejected(tmp_path: Path) -> None:
+    model = exported_of_small_numbers(tmp_path / "model")
+    (tmp_path / "rows.csv").write_text("size,age,id\n1.5,30,a\n3e38,-3e38,b\n3,50,c\n")
+    done = predicted(model, tmp_path / "rows.csv", tmp_path / "out", key_column="id", max_rejected="1")
+    assert [row["key"] for row in written(tmp_path / "out")] == ["a", "c"]
+    (row,) = rejected(tmp_path / "out")
+    assert (row["key"], row["reason"]) == ("b", "prediction failed")
+    assert row["detail"].startswith("the prediction of price is no finite number")
+    assert done.rejected == {"prediction failed": 1}
 
 
 def test_decimal_numbers_of_sql_are_numbers_in_keys_and_instances(model: Any, tmp_path: Path) -> None:

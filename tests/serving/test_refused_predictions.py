@@ -19,9 +19,14 @@ import pytest
 import requests
 from exported_models import export, png
 from PIL import Image
+from predicting import exported_of_small_numbers
 from server_process import PREDICT, Server, started
+from starlette.testclient import TestClient
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.serving.app import Serving
+from gpu_pipelines.serving.batching import FAILURES_OF_THE_ILL
+from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import Contract, ServerSettings
 
@@ -205,10 +210,23 @@ def test_a_text_that_cannot_be_encoded_is_refused(instance: Any, told: str, text
 
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    from gpu_pipelines.serving.predictors import load_predictor
-
     model: Path = export("text_classification", tmp_path_factory.mktemp("texts") / "model")
     return load_predictor(model, ServerSettings(max_characters=100))
+
+
+def test_a_row_without_a_finite_prediction_is_named_and_the_server_stays_well(tmp_path: Path) -> None:
+    serving = Serving(ServerSettings(), Contract())
+    serving.start(load_predictor(exported_of_small_numbers(tmp_path / "model"), ServerSettings()), "prices")
+    near, far = {"values": {"size": 1.5, "age": 30}}, {"values": {"size": 3e38, "age": -3e38}}
+    with TestClient(serving) as client:
+        for _ in range(FAILURES_OF_THE_ILL):
+            answer = client.post("/predict", json={"instances": [near, far]})
+            assert answer.status_code == 400
+            assert answer.json()["error"].startswith("instances[1]: the prediction of price is no finite number")
+            assert client.post("/predict", json={"instances": [far]}).status_code == 400
+        assert client.get("/health").status_code == 200
+        (found,) = client.post("/predict", json={"instances": [near]}).json()["predictions"]
+        assert isinstance(found["values"]["price"], float)
 
 
 def test_wrong_settings_are_named_all_at_once() -> None:

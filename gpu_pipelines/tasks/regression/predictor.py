@@ -11,6 +11,7 @@ import numpy as np
 import torch
 
 from gpu_pipelines.data.sources.row_streams import Problem
+from gpu_pipelines.errors import some_of
 from gpu_pipelines.serving.predictor import NUMBERS, Inputs, Predictor
 from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.request_body import WrongRequest, require_keys
@@ -23,7 +24,10 @@ from gpu_pipelines.tasks.text_classification.predictor import TextClassifier
 
 #: What reads what a model of numbers learns from, by the kind of that.
 _READERS: dict[str, Any] = {"image": ImageClassifier, "text": TextClassifier}
-_NUMBERS = {"type": "object", "additionalProperties": {"type": ["number", "null"]}}
+_NUMBERS = {"type": "object", "additionalProperties": {"type": "number"}}
+_ENDS = {"type": "object", "additionalProperties": {"type": ["number", "null"]}}
+#: Targets that are named at most.
+_MOST_NAMED = 8
 
 
 class Regressor(Predictor):
@@ -31,7 +35,7 @@ class Regressor(Predictor):
 
     answer = {  # noqa: RUF012 (read only)
         "type": "object",
-        "properties": {"values": _NUMBERS, "low": _NUMBERS, "high": _NUMBERS},
+        "properties": {"values": _NUMBERS, "low": _ENDS, "high": _ENDS},
         "required": ["values", "low", "high"],
     }
 
@@ -87,6 +91,9 @@ class Regressor(Predictor):
             found = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
         return [as_answer(row, self._targets) for row in found]
 
+    def answers(self, rows: Sequence[Any]) -> list[Any]:
+        return [_or_why_not(each) for each in self.predict(rows)]
+
     def columns(self, rows: Sequence[Any]) -> dict[str, np.ndarray]:
         if self._reader is not None:
             found: dict[str, np.ndarray] = self._reader.columns(rows)
@@ -100,3 +107,12 @@ class Regressor(Predictor):
             return found
         numbers = [columns[f"input.{name}"] for name in self._recipe.form.inputs]
         return list(np.stack(numbers, axis=1).astype(np.float32))
+
+
+def _or_why_not(answer: dict[str, Any]) -> dict[str, Any] | WrongRequest:
+    """An answer, unless the model has no number for a target."""
+    missing = [name for name, number in answer["values"].items() if number is None]
+    if not missing:
+        return answer
+    named = some_of(missing, _MOST_NAMED)
+    return WrongRequest(f"the prediction of {named} is no finite number; the row may be too far from what was learned")
