@@ -207,6 +207,11 @@ class EndpointDeployer:
         what = f"{version.name} version {version.number} is deployed to {request.endpoint} already"
         if split[number] == before.get(number, 0):
             self._say(f"{what}, with {split[number]} percent of the requests; --force deploys it anew")
+            # The command that deployed it may have been stopped before its test.
+            try:
+                self._test(endpoint.name, number, split[number], test)
+            except UserError as error:
+                raise UserError(f"{error.problem} It goes on getting requests.", error.remedy) from None
             return Deployed(endpoint.name, split[number])
         self._say(f"{what}; its share of the requests goes from {before.get(number, 0)} to {split[number]} percent")
         self._set_traffic(endpoint.name, split)
@@ -340,7 +345,8 @@ def _left_deploying(endpoint: str, version: RegisteredVersion) -> str:
     """What to do about a deployment that goes on without us; before its end nobody can remove the version."""
     return (
         f"The service goes on deploying {version.name} version {version.number}, which is not tested. Its machine "
-        "costs until it is removed. When the first command lists the version, in some minutes, the second removes it:\n"
+        "costs until it is removed. When the first command lists the version, in some minutes, the same deployment "
+        "again tests it, or the second removes it:\n"
         f"  gcloud ai endpoints describe {endpoint}\n"
         f"  gcloud ai endpoints undeploy-model {endpoint} --deployed-model-id=ID"
     )

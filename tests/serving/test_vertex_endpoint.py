@@ -172,6 +172,20 @@ def test_what_ends_the_command_while_the_service_deploys_says_what_remains(
     name = endpoint_of(vertex_api).name
     assert "goes on deploying animals version 1, which is not tested" in " ".join(done.out.split())
     assert f"\n  gcloud ai endpoints undeploy-model {name} --deployed-model-id=ID\n" in done.out
+    again = command("models", "deploy", "animals@1", "--endpoint", "animals", cwd=tmp_path)
+    assert again.status == 0, again.err
+    assert "is deployed to animals already" in again.out
+    assert "the endpoint predicts 3 examples as they were evaluated" in again.out, "the test is made up for"
+
+
+def test_a_wrong_version_that_is_deployed_without_a_test_is_told_of(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path
+) -> None:
+    wrong, deployer = add(registry, model, tmp_path, 1, label="ant"), EndpointDeployer(registry.settings)
+    deployer.deploy(wrong, DeploymentRequest("animals", untested=True))
+    with pytest.raises(UserError, match=r"the score of 'ant'.* It goes on getting requests\."):
+        deployer.deploy(wrong, DeploymentRequest("animals"))
+    assert state_of(vertex_api) == (["1"], {"1": 100})
 
 
 def endpoint_of(vertex_api: VertexApi) -> Any:
@@ -188,9 +202,10 @@ def test_what_is_deployed_already_stays_unless_something_else_is_wanted(
     deployer.deploy(version, DeploymentRequest("animals"))
     before, asked = endpoint_of(vertex_api), len(vertex_api.state.endpoints.asked)
     assert deployer.deploy(version, DeploymentRequest("animals", 30)).percent == 100, "there is no other"
-    assert "animals version 1 is deployed to animals already, with 100 percent" in said[-1]
-    assert "--force" in said[-1]
-    assert (endpoint_of(vertex_api), len(vertex_api.state.endpoints.asked)) == (before, asked)
+    assert "animals version 1 is deployed to animals already, with 100 percent" in said[-2]
+    assert "--force" in said[-2]
+    assert "the endpoint predicts 3 examples as they were evaluated" in said[-1]
+    assert (endpoint_of(vertex_api), len(vertex_api.state.endpoints.asked)) == (before, asked + 3)
     for request in (DeploymentRequest("animals", force=True), DeploymentRequest("animals", max_replicas=2)):
         deployer.deploy(version, request)
         (deployed,) = endpoint_of(vertex_api).deployed_models
