@@ -15,7 +15,9 @@ from gpu_pipelines.numbers import finite_or_none, number_of, shown_beside
 from gpu_pipelines.tasks.metric import ERROR, Metric
 
 _OPERATORS = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
-_TOKEN = re.compile(r"[A-Za-z_][\w.]*|[<>=!]+|[^\s<>=!]+", re.ASCII)
+#: Of a scoring function that may be a name with a dash, such as f1-score.
+_METRIC = r"[A-Za-z_][\w.-]*"
+_TOKEN = re.compile(rf"{_METRIC}|[<>=!]+|[^\s<>=!]+", re.ASCII)
 BETTER = "better_than_champion"
 _LATENCIES = ("latency_p50_ms", "latency_p95_ms")
 #: A mean of 0.95 may be 0.9499999999999998, by the order in which its numbers were added up.
@@ -144,7 +146,7 @@ class _Parser:
         return gate
 
     def _condition(self, name: str, at: int) -> Gate:
-        if not re.fullmatch(r"[A-Za-z_][\w.]*", name, re.ASCII):
+        if not re.fullmatch(_METRIC, name, re.ASCII):
             # accuracy>=0,95 on a command line is two gates.
             hint = " In a number write a point: a comma begins another gate." if name.isdecimal() else ""
             raise self._wrong(at, f"a gate begins with a metric, such as accuracy>=0.95.{hint}")

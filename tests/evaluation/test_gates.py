@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, parse_gate
 from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.tasks import TASKS
 
 TASK = "image_classification"
 KNOWN = TASKS[TASK].metrics
+ANY = Metric(smallest=-math.inf)
 COMPARE = {">=": operator.ge, "<=": operator.le, ">": operator.gt, "<": operator.lt}
 METRICS = ("accuracy", "macro_f1", "macro_recall", "min_recall", "log_loss")
 FEW = settings(max_examples=60, deadline=None, derandomize=True, database=None)
@@ -32,10 +34,12 @@ FEW = settings(max_examples=60, deadline=None, derandomize=True, database=None)
         ("macro_f1>.5", Gate("macro_f1", ">", 0.5)),
         ("min_recall<1", Gate("min_recall", "<", 1.0)),
         ("accuracy\t>= 0.95\n", Gate("accuracy", ">=", 0.95)),
+        ("f1-score>=0.8", Gate("f1-score", ">=", 0.8)),
+        ("loss-1 >-2", Gate("loss-1", ">", -2.0)),
     ],
 )
 def test_a_gate_is_read_with_or_without_spaces(text: str, gate: Gate) -> None:
-    assert parse_gate(text, KNOWN) == gate
+    assert parse_gate(text, {**KNOWN, "f1-score": ANY, "loss-1": ANY}) == gate
 
 
 @pytest.mark.parametrize(
@@ -47,11 +51,13 @@ def test_a_gate_is_read_with_or_without_spaces(text: str, gate: Gate) -> None:
         ("better_than_champion by 0.005 at 95%", ChampionGate(margin=0.005, confidence=0.95)),
         ("  better_than_champion  at 99.9% in macro_f1 by 1e-3", ChampionGate("macro_f1", 0.001, 0.999)),
         ("macro_f1 better_than_champion by 0.01 at 95%", ChampionGate("macro_f1", 0.01, 0.95)),
+        ("better_than_champion in f1-score", ChampionGate("f1-score")),
     ],
 )
 def test_a_comparison_with_the_champion_is_read_in_any_order_and_named_in_one(text: str, gate: ChampionGate) -> None:
-    assert parse_gate(text, KNOWN) == gate
-    assert parse_gate(str(gate), KNOWN) == gate
+    known = {**KNOWN, "f1-score": ANY}
+    assert parse_gate(text, known) == gate
+    assert parse_gate(str(gate), known) == gate
 
 
 @pytest.mark.parametrize(
