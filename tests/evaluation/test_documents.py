@@ -125,4 +125,32 @@ def test_bytes_of_a_tokenizer_of_words_are_those_of_the_decoded_text(prompts: Da
     assert len(apart) == 12
     assert apart.reshape(6, 2).sum(axis=1) == pytest.approx(together)
     words = [f"w{token - 1}" for token in rows["input_ids"][0][rows["loss_mask"][0] == 1]]
-    assert together[0] == len(" ".join(words))
+    assert together[0] == sum(len(f" {word}") for word in words)
+
+
+def test_the_blank_before_a_completion_is_of_its_text_as_with_tokens_of_bytes(tmp_path: Path) -> None:
+    from tokenizers import Tokenizer, decoders, models, normalizers
+
+    prompt, completion = "The capital of France is", " Paris , of course"
+    # As Llama's first ones: blanks are ▁, and one stands before a text that the decoder takes off again.
+    letters = ["<s>", "▁", *sorted({*prompt, *completion} - {" "})]
+    tokenizer = Tokenizer(models.BPE({letter: number for number, letter in enumerate(letters)}, []))
+    tokenizer.add_special_tokens(["<s>"])
+    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    ends = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    tokenizer.decoder = decoders.Sequence(ends)
+    (tmp_path / "data/tokenizer").mkdir(parents=True)
+    tokenizer.save(str(tmp_path / "data/tokenizer/tokenizer.json"))
+    features = {name: Feature(feature.dtype, (64,)) for name, feature in FEATURES.items()}
+    options = {"task": "causal_lm", "source": "x", "labels": [], "preprocessing": {}, "tokenizer": "tokenizer"}
+    with DatasetWriter(tmp_path / "data", features=features, **options) as writer:  # type: ignore[arg-type]
+        for asked, answer in ((prompt, completion), ("", prompt)):
+            tokens = [0, *tokenizer.encode(asked + answer).ids]
+            row = {name: np.zeros(64, feature.dtype) for name, feature in features.items()}
+            row["input_ids"][: len(tokens)] = tokens
+            row["loss_mask"][len(tokens) - len(answer) - (not asked) : len(tokens)] = 1
+            row["position_ids"][: len(tokens)] = np.arange(len(tokens))
+            writer.add("test", "x", row)
+        writer.finish()
+    found = scored_bytes(Dataset(tmp_path / "data").split("test"), tmp_path / "data/tokenizer", apart=False)
+    assert found.tolist() == [len(completion), len(prompt)]

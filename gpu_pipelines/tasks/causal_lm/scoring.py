@@ -134,14 +134,22 @@ def scored_bytes(split: Split, tokenizer_directory: Path, apart: bool) -> np.nda
         if of_tokens is not None:
             rows.append(np.where(scored, of_tokens[tokens], 0))
         else:
-            # What a token adds to a text depends on its neighbours; it is spread over the scored ones of the row.
-            texts = tokenizer.decode_batch([row[mask].tolist() for row, mask in zip(tokens, scored, strict=True)])
-            sizes = np.array([len(text.encode("utf-8")) for text in texts])
+            # What a token adds to a text depends on its neighbours; it is spread over the scored ones of the row. The
+            # first token of a text loses its blank, so the token before the scored ones is decoded too, and taken off.
+            before = scored & (np.cumsum(scored, axis=1) == 1)
+            before = np.pad(before[:, 1:], ((0, 0), (0, 1)))
+            sizes = _sizes(tokenizer, tokens, before | scored) - _sizes(tokenizer, tokens, before)
             rows.append(scored * (sizes / np.maximum(scored.sum(axis=1), 1))[:, None])
     found = np.concatenate(rows).astype(np.float64)
     if not apart:
         return found.sum(axis=1)
     return np.array([found[row, place].sum() for row, place in zip(*all_documents(split), strict=True)])
+
+
+def _sizes(tokenizer: Any, tokens: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+    """UTF-8 bytes of the text of the chosen tokens of each row."""
+    texts = tokenizer.decode_batch([row[mask].tolist() for row, mask in zip(tokens, chosen, strict=True)])
+    return np.array([len(text.encode("utf-8")) for text in texts])
 
 
 def _bytes_of_tokens(tokenizer: Any) -> np.ndarray | None:
