@@ -218,6 +218,23 @@ def test_what_is_left_out_of_many_texts_is_nearly_what_exact_similarities_say() 
     assert all(best.get(record, 0.0) >= THRESHOLD - 0.2 for record in found)
 
 
+@pytest.mark.parametrize(
+    ("texts", "similarity"),
+    [
+        # A boy and a girl: the vowel signs alone differ, in most words.
+        (("लड़का किताब पढ़ता है और पानी पीता है", "लड़की किताब पढ़ती है और पानी पीती है"), 0.0),
+        (("लड़का किताब पढ़ता है और पानी पीता है", "लड़का किताब पढ़ता है, और पानी पीता है।"), 1.0),
+    ],
+)
+def test_words_are_whole_whatever_script_they_are_in(texts: tuple[str, str], similarity: float) -> None:
+    assert jaccard(*texts) == similarity
+
+
+def test_a_text_without_blanks_has_pieces_to_be_known_again_by() -> None:
+    first, second = "ที่นี่มีน้ำดื่มเย็นๆ และมีที่นั่งพักสำหรับผู้ที่มาถึงก่อน", "ที่นี่มีน้ำดื่มเย็นๆ และมีที่นั่งพักสำหรับผู้ที่มาถึงทีหลัง"
+    assert 0 < jaccard(first, second) < 1
+
+
 def exact_similarities(texts: list[str]) -> dict[int, float]:
     """Of each text that shares words with one before it: how similar the most similar one is."""
     of_shingle: dict[bytes, list[int]] = {}

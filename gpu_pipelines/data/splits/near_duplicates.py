@@ -7,11 +7,14 @@ for the threshold, as in its `MinHashLSH`, which itself keeps all in memory: som
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
+
+from gpu_pipelines.tasks.marks import MARKS
 
 #: Permutations of a signature: the standard error of an estimate is at most 0.044.
 SIGNATURE_LENGTH = 128
@@ -19,7 +22,10 @@ SIGNATURE_LENGTH = 128
 WORDS_OF_A_SHINGLE = 5
 #: Of false positives and false negatives: the former only cost a comparison.
 _WEIGHTS = (0.02, 0.98)
-_WORD = re.compile(r"\w+")
+#: Scripts without blanks between words: cut at their marks, a text of them has more pieces to be known again by.
+_WITHOUT_BLANKS = ("THAI", "LAO", "KHMER", "MYANMAR")
+_MARKS = "".join(mark for mark in MARKS if not unicodedata.name(mark, "").startswith(_WITHOUT_BLANKS))
+_WORD = re.compile(rf"\w[\w{_MARKS}]*")
 
 
 class Signer:
