@@ -334,6 +334,21 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_package_that_cannot_be_looked_for_is_named(tmp_path: Path) -> None:
+    address = "git+https://git.example/own.git"
+    (tmp_path / "needs.py").write_text(
+        "from kfp import dsl\n"
+        f"@dsl.component(packages_to_install=['{address}', 'numpy'], pip_index_urls=['https://index.example/simple'])\n"
+        "def a() -> None:\n    pass\n"
+        "@dsl.pipeline\n"
+        "def needs():\n    a()\n"
+    )
+    done = command("run", "needs.py", "--dry-run", cwd=tmp_path)
+    assert done.status == 0, done.err
+    (note,) = [line for line in done.err.splitlines() if line.startswith("note: ")]
+    assert note.startswith(f"note: a would install {address}, which has no name to be looked for here")
+
+
 ON_A_CLUSTER = """
 from kfp import dsl, kubernetes
 

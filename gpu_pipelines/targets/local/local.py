@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,7 +15,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.next_commands import next_commands
-from gpu_pipelines.targets.local.own import for_this_machine, own_here
+from gpu_pipelines.targets.local.own import for_this_machine, own_here, packages_by_address
 from gpu_pipelines.targets.local.runs import GoesOn, LocalRequest, run_and_record, shown_result
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
 from gpu_pipelines.targets.local.telling import told_of_errors
@@ -160,6 +161,9 @@ class Local(LocalTarget, Target):
         plans = plans_here(own.steps, self.options.accelerator)
         # What cannot run here is said before anything else is asked.
         for_this_machine(own.documents, containers=self.options.containers)
+        for step, package in packages_by_address(own.steps):
+            told = f"{step} would install {package}, which has no name to be looked for here: see that it is installed."
+            print(f"note: {told}", file=sys.stderr)
         return Compiled(own.name, spec=own.spec, origin=own, known={"plans": plans})
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:

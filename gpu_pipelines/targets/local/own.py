@@ -7,7 +7,7 @@ import json
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -27,6 +27,8 @@ _EXECUTOR = "kfp.dsl.executor_main"
 _IN_IMAGE = ["python3", "-m", _EXECUTOR]
 #: The part of a command that installs packages first, and what installs them.
 _INSTALLS = re.compile(r"python3 -m pip install (?P<what>.*?)\s*&&", re.DOTALL)
+#: Options of pip that KFP gives it, with a value behind them.
+_OF_AN_INDEX = ("--index-url", "--extra-index-url", "--trusted-host")
 _CONTAINER = "gpu_pipelines.targets.local.container"
 #: What starts a job of Vertex AI, of whichever kind.
 _LAUNCHER = re.compile(r"google_cloud_pipeline_components\.container\.\S+")
@@ -207,26 +209,43 @@ def _without_installation(command: Sequence[str]) -> list[str]:
     return list(command)
 
 
+def packages_by_address(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
+    """What steps would install that has no name to be looked for, such as `git+https://…`, each with its step."""
+    for step in steps:
+        if not _is_container(step.container):
+            yield from ((step.name, word) for word in _installed_by(step) if _requirement(word) is None)
+
+
 def _missing(step: Step) -> list[str]:
     """The packages that a step would install and that are not here in that version."""
+    return [
+        f"{step.name} needs {word}, which is not installed here. pip install {shlex.quote(word)}"
+        for word in _installed_by(step)
+        if (wanted := _requirement(word))
+        and (wanted.marker is None or wanted.marker.evaluate())
+        and not _is_here(wanted)
+    ]
+
+
+def _requirement(word: str) -> Any:
+    """A package by its name; None where it is an address or a file."""
     from packaging.requirements import InvalidRequirement, Requirement
 
-    found = []
+    try:
+        return Requirement(word)
+    except InvalidRequirement:
+        return None
+
+
+def _installed_by(step: Step) -> Iterator[str]:
+    """What a step would install, as it gives it to pip."""
     text = next((part for part in step.container.get("command", []) if "pip install" in part), "")
     for match in _INSTALLS.finditer(text):
         words = shlex.split(match["what"])
         if "--no-deps" in words:  # KFP itself, which is here
             continue
-        for word in words:
-            if word.startswith("-"):
-                continue
-            try:
-                wanted = Requirement(word)
-            except InvalidRequirement:
-                continue
-            if (wanted.marker is None or wanted.marker.evaluate()) and not _is_here(wanted):
-                found.append(f"{step.name} needs {word}, which is not installed here. pip install {shlex.quote(word)}")
-    return found
+        each = zip(["", *words], words, strict=False)
+        yield from (word for option, word in each if not word.startswith("-") and option not in _OF_AN_INDEX)
 
 
 def _is_here(wanted: Any) -> bool:
