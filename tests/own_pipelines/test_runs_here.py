@@ -349,6 +349,13 @@ def test_a_package_that_cannot_be_looked_for_is_named(tmp_path: Path) -> None:
     assert note.startswith(f"note: a would install {address}, which has no name to be looked for here")
 
 
+def test_a_file_that_cannot_be_imported_is_named_in_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "my file.py").write_text("from kfp import dsl\n\n1 / 0\n")
+    done = command("run", "my file.py", cwd=tmp_path)
+    assert "my file.py cannot be imported: line 3: ZeroDivisionError: division by zero." in done.err
+    assert "Mend it: python 'my file.py' says more." in done.err
+
+
 ON_A_CLUSTER = """
 from kfp import dsl, kubernetes
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import shlex
 import sys
 import traceback
 import warnings
@@ -93,7 +94,7 @@ def _imported(path: Path) -> ModuleType:
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # importing runs the user's file, which can raise anything
-            remedy = next(reversed(loader.unresolved), "Mend it: python FILE.py says more.")
+            remedy = next(reversed(loader.unresolved), f"Mend it: python {shlex.quote(str(path))} says more.")
             raise UserError(f"{path} cannot be imported: {_said(error, path)}.", remedy) from None
     return module
 
