@@ -411,6 +411,37 @@ def test_what_a_cluster_gives_a_step_has_to_be_here(tmp_path: Path) -> None:
     assert "createpvc makes or deletes a volume claim, and no Kubernetes is here." in done.err
 
 
+IN_A_POOL = """
+from kfp import dsl, kubernetes
+from kfp.dsl import Artifact, Output
+
+
+@dsl.component(base_image="python:3.11")
+def train(out: Output[Artifact]):
+    from pathlib import Path
+
+    artifacts = next(folder for folder in Path(out.path).absolute().parents if folder.name == "artifacts")
+    (artifacts / "checkpoints").mkdir(exist_ok=True)
+    (artifacts / "checkpoints" / "events.out.tfevents.1").write_text("")
+
+
+@dsl.pipeline(name="in-a-pool")
+def in_a_pool(steps: int = 1):
+    SELECTOR
+"""
+
+
+@pytest.mark.parametrize(
+    ("step", "target"), [("train()", "vertex"), ('kubernetes.add_node_selector(train(), "pool", "gpu")', "kubeflow")]
+)
+def test_the_next_command_names_a_target_that_takes_the_pipeline(tmp_path: Path, step: str, target: str) -> None:
+    (tmp_path / "own.py").write_text(IN_A_POOL.replace("SELECTOR", step))
+    done = command("run", "own.py", "-p", "steps=2", cwd=tmp_path)
+    assert done.status == 0, done.err
+    last = done.out.splitlines()[-1].strip()
+    assert last == f"gpu-pipelines run own.py -p steps=2 --target {target} --accelerator l4:1"
+
+
 def test_parameters_are_checked_by_their_types_and_by_the_components_that_take_them(tmp_path: Path) -> None:
     done = command("run", f"{MINE}:mine", "-p", "steps=many", "-p", "txet=a", cwd=tmp_path)
     assert "steps takes a whole number (at most 2^53); got 'many'." in done.err

@@ -177,6 +177,7 @@ class Local(LocalTarget, Target):
             compiled.known["resumed"],
             compiled.known["resumed_run"],
             compiled.known.get("goes_on"),
+            isinstance(compiled.origin, OwnPipeline) and len(compiled.origin.documents) > 1,
         )
         reuse = bool(request.cache or self.options.reuse or request.resume)
 
@@ -224,7 +225,7 @@ class Local(LocalTarget, Target):
                 with watch.steps() as observer:
                     record = run_and_record(checked, self.options.runs, observer, reuse=reuse)
                 tell_of(record)
-            lines = [*shown_result(record), *next_commands(record, request, self.options)]
+            lines = [*shown_result(record), *next_commands(record, request, self.options, checked.of_kubernetes)]
             return Outcome(record.status, lines, record.document)
         from gpu_pipelines.targets.local.trial import shown_trial, try_training
         from gpu_pipelines.targets.trial_record import save_trial

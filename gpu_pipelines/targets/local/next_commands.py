@@ -37,21 +37,23 @@ _BUCKET, _MOUNTED = "gs://BUCKET", "/gcs/BUCKET"
 #: Rows of a table that tell where its images are.
 _ROWS_LOOKED_AT = 1000
 #: What a first training on a GPU is tried on.
-_ON_A_GPU = "--target vertex --accelerator l4:1"
+_GPU = "l4:1"
 
 
-def next_commands(record: RunRecord, request: Request, options: Options) -> list[str]:
+def next_commands(record: RunRecord, request: Request, options: Options, of_kubernetes: bool = False) -> list[str]:
     """The commands that make sense after a run, line by line.
 
     Args:
         record: the run's.
         request: what it was asked for with.
         options: those of this machine that it was asked for with.
+        of_kubernetes: whether the pipeline has settings for Kubernetes, which Vertex AI does not take.
     """
-    return ["next:", *(f"  {command}" for command in _commands(record, request, options))]
+    target = "kubeflow" if of_kubernetes else "vertex"
+    return ["next:", *(f"  {command}" for command in _commands(record, request, options, target))]
 
 
-def _commands(record: RunRecord, request: Request, options: Options) -> Iterator[str]:
+def _commands(record: RunRecord, request: Request, options: Options, target: str) -> Iterator[str]:
     runs = record.directory.parent
     yield f"gpu-pipelines runs open {record.run_id}" + ("" if runs == RUNS else f" --runs {shlex.quote(str(runs))}")
     if record.tensorboard:
@@ -71,7 +73,8 @@ def _commands(record: RunRecord, request: Request, options: Options) -> Iterator
         if here:
             copied = dict.fromkeys(path for each in here.values() for path in each.paths)
             yield shlex.join(["gcloud", "storage", "cp", "--recursive", *copied, f"{_BUCKET}/"])
-        yield f"{shlex.join(_again(replace(request, given=_given_there(request.given, here))))} {_ON_A_GPU}"
+        there = replace(request, given=_given_there(request.given, here, target))
+        yield shlex.join([*_again(there), "--target", target, "--accelerator", _GPU])
 
 
 @dataclass(frozen=True)
@@ -144,11 +147,11 @@ def _images_named(table: Path, column: str) -> list[str]:
     return [name for name in names if (table.parent / name).is_file()]
 
 
-def _given_there(given: Mapping[str, object], here: Mapping[str, _Copied]) -> dict[str, object]:
-    """Parameters for Vertex AI, where no file of this machine is seen, and no registry or tracker is left."""
+def _given_there(given: Mapping[str, object], here: Mapping[str, _Copied], target: str) -> dict[str, object]:
+    """Parameters for another target, where no file of this machine is seen, and no registry or tracker is left."""
     is_lost = {
         "registry": is_local(str(given.get("registry", ""))),
-        "tracking": problems_of_tracking(str(given.get("tracking", "")), "vertex", is_here=False),
+        "tracking": problems_of_tracking(str(given.get("tracking", "")), target, is_here=False),
     }
     return {name: here[name].place if name in here else value for name, value in given.items() if not is_lost.get(name)}
 

@@ -79,6 +79,7 @@ class LocalRequest:
         resumed: checkpoints of the run that it continues; empty if it continues none.
         resumed_run: the name of that run.
         goes_on: what it takes of a run elsewhere; None where it goes on from none.
+        of_kubernetes: whether it has settings for Kubernetes, which Vertex AI does not take.
     """
 
     name: str
@@ -89,6 +90,7 @@ class LocalRequest:
     resumed: str = ""
     resumed_run: str = ""
     goes_on: GoesOn | None = None
+    of_kubernetes: bool = False
 
     @cached_property
     def compiled_spec(self) -> Mapping[str, Any]:
