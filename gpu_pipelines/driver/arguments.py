@@ -307,7 +307,7 @@ def all_arguments(
     problems: list[str] = []
     if fields:
         known = {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
-    texts: list[tuple[str, Any]] = list(_from_file(file)) if file else []
+    texts: list[tuple[str, Any]] = list(_from_file(file, of_anybody)) if file else []
     assigned: dict[str, str] = {}
     for assignment in assignments:
         name, sign, text = assignment.partition("=")
@@ -395,11 +395,15 @@ def given_values(assignments: Sequence[str], file: Path | None) -> dict[str, Any
     return found
 
 
-def _from_file(path: Path) -> list[tuple[str, Any]]:
+def _from_file(path: Path, any_items: bool = False) -> list[tuple[str, Any]]:
     """Names and values of a YAML mapping.
 
     A scalar is its text as written, like on the command line: YAML 1.1 itself would read 1e-3 as text, 010 as 8 and
     12:30 as 750.
+
+    Args:
+        path: the file.
+        any_items: whether lists may hold anything; otherwise they are of texts.
     """
     what = f"The parameter file {path}"
     root = node_of(read_text(path, what), what)
@@ -407,14 +411,24 @@ def _from_file(path: Path) -> list[tuple[str, Any]]:
         return []
     if not isinstance(root, yaml.MappingNode):
         raise UserError(f"{what} is not a mapping of parameter names to values.")
-    return [(str(key.value), _plain(value, what)) for key, value in root.value]
+    return [(str(key.value), _plain(value, what, any_items)) for key, value in root.value]
 
 
-def _plain(node: yaml.Node, what: str) -> Any:
-    """Texts, lists of texts, mappings with JSON's types, or None, of a YAML node."""
+def _plain(node: yaml.Node, what: str, any_items: bool = False) -> Any:
+    """Texts, lists of texts or of anything, mappings with JSON's types, or None, of a YAML node."""
     if isinstance(node, yaml.SequenceNode):
-        return [_plain(item, what) for item in node.value]
+        return [_item(item, what) if any_items else _plain(item, what) for item in node.value]
     return data_of(node, what) if isinstance(node, yaml.MappingNode) else text_of(node)
+
+
+def _item(node: yaml.Node, what: str) -> Any:
+    """An item of a list that may hold anything."""
+    if isinstance(node, yaml.SequenceNode):
+        return [_item(item, what) for item in node.value]
+    if isinstance(node, yaml.ScalarNode) and not node.style:
+        with suppress(ValueError):  # 1e-3 is a number of JSON's, and a text of YAML 1.1
+            return json.loads(node.value)
+    return data_of(node, what)
 
 
 def _converted(wanted: str, value: Any, any_items: bool = False) -> Any:

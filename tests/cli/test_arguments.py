@@ -245,6 +245,29 @@ def test_a_list_of_anybody_has_finite_numbers(text: str) -> None:
         all_arguments({"items": Parameter("List", [], True, "")}, [f"items={text}"], None, of_anybody=True)
 
 
+@pytest.mark.parametrize(
+    ("text", "items"),
+    [
+        ("[1, 2.5, 1e-3, true, a]", [1, 2.5, 0.001, True, "a"]),
+        ("['1', [2, 1e-3], {a: 3}, null]", ["1", [2, 0.001], {"a": 3}, None]),
+    ],
+)
+def test_a_list_of_anybody_holds_in_a_file_what_it_holds_on_the_command_line(
+    text: str, items: list[Any], tmp_path: Path
+) -> None:
+    """A step got '1' for 1, and ended with a traceback."""
+    file, known = tmp_path / "given.yaml", {"items": Parameter("List", [], True, "")}
+    file.write_text(f"items: {text}\n")
+    for assignments, path in (([], file), ([f"items={json.dumps(items)}"], None)):
+        assert all_arguments(known, assignments, path, of_anybody=True) == {"items": items}
+
+
+def test_a_date_in_a_list_of_anybody_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "given.yaml").write_text("items: [2026-11-26, .nan]\n")
+    with pytest.raises(UserError, match="items takes a list"):
+        all_arguments({"items": Parameter("List", [], True, "")}, [], tmp_path / "given.yaml", of_anybody=True)
+
+
 def test_a_number_in_a_list_is_its_text_as_written() -> None:
     assert from_text("items", '["--rate", 1e-5, "--steps", 10, 0.50]') == ["--rate", "1e-5", "--steps", "10", "0.50"]
     for text in ('["--flag", true]', "[NaN]", "[null]", "[[1]]"):
