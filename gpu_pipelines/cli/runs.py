@@ -169,7 +169,9 @@ def _print_record(record: RunRecord) -> None:
     metrics = Table("metric", Column.number("value"))
     for name, number in record.metrics.items():
         metrics.add_row(name, figure_or_count(number))
-    _print_section("metrics", metrics, bool(record.metrics))
+    for name, text in record.metric_texts.items():
+        metrics.add_row(name, text)
+    _print_section("metrics", metrics, bool(record.metrics or record.metric_texts))
     for heading, values in (
         ("outputs", record.outputs),
         ("artifacts", record.artifacts),

@@ -61,6 +61,7 @@ class RunRecord:
         outputs: outputs of the pipeline that are no artifacts.
         pages: what the steps have left for people to look at: `step`, `name` and `path` of each, in their order.
         metrics: figures of the steps, by name.
+        metric_texts: texts that steps have logged as metrics, by name.
         key_metric: name of the one that says most; empty if there is none.
         versions: of Python and the packages that matter.
         checkpoints: below which its trainings write, on this machine; of a run that continues another, in that one.
@@ -88,6 +89,7 @@ class RunRecord:
     outputs: dict[str, Any] = field(default_factory=dict)
     pages: list[dict[str, str]] = field(default_factory=list)
     metrics: dict[str, float] = field(default_factory=dict)
+    metric_texts: dict[str, str] = field(default_factory=dict)
     key_metric: str = ""
     versions: dict[str, str] = field(default_factory=installed_versions)
     checkpoints: str = ""

@@ -166,6 +166,13 @@ def test_a_metric_that_json_cannot_hold_fails_its_step_and_is_no_traceback_of_th
     assert newest_run(tmp_path)["status"] == "failed"
 
 
+def test_a_metric_that_is_a_text_is_shown_with_the_others(tmp_path: Path) -> None:
+    (tmp_path / "measured.py").write_text(MEASURED.replace("VALUE", '0.5)\n    metrics.log_metric("kind", "huber"'))
+    assert command("run", "measured.py", cwd=tmp_path).status == 0
+    shown = command("runs", "show", "latest", cwd=tmp_path).out
+    assert re.search(r"^loss +0\.5\d*\nkind +huber$", shown, re.MULTILINE), shown
+
+
 @pytest.mark.parametrize("where", [(), pytest.param(("--target", "vertex", "--emulate"), marks=pytest.mark.slow)])
 def test_a_metric_that_no_platform_reads_fails_its_step(where: tuple[str, ...], tmp_path: Path) -> None:
     (tmp_path / "measured.py").write_text(MEASURED.replace("VALUE", 'float("nan")'))

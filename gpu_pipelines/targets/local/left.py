@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import step_components
@@ -16,6 +16,7 @@ from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.recorded_runs import entries_taken
 from gpu_pipelines.targets.run_record import RunRecord
 
+Value = TypeVar("Value")
 #: What the executor of each step writes last.
 EXECUTOR_OUTPUT = "executor_output.json"
 #: What KFP calls artifacts that people look at, and figures.
@@ -129,17 +130,26 @@ def pages_of(artifacts: Iterable[Left]) -> list[dict[str, str]]:
 
 def metrics_of(artifacts: Iterable[Left]) -> dict[str, float]:
     """The figures that steps have logged, by name; with the step's name before, where several have logged it."""
+    return _logged(artifacts, finite)
+
+
+def texts_of(artifacts: Iterable[Left]) -> dict[str, str]:
+    """The same of texts that steps have logged in place of figures."""
+    return _logged(artifacts, lambda value: value if isinstance(value, str) else None)
+
+
+def _logged(artifacts: Iterable[Left], usable: Callable[[Any], Value | None]) -> dict[str, Value]:
     found = [
-        (each.step, name, number)
+        (each.step, name, made)
         for each in artifacts
         if each.kind == _METRICS
         for name, value in each.metadata.items()
-        if (number := finite(value)) is not None
+        if (made := usable(value)) is not None
     ]
     steps_by_name: dict[str, set[str]] = {}
     for step, name, _ in found:
         steps_by_name.setdefault(name, set()).add(step)
-    return {name if len(steps_by_name[name]) == 1 else f"{step} {name}": number for step, name, number in found}
+    return {name if len(steps_by_name[name]) == 1 else f"{step} {name}": made for step, name, made in found}
 
 
 def finite(value: Any) -> float | None:

@@ -307,9 +307,10 @@ def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
         artifacts: those of its steps.
     """
     from gpu_pipelines.artifacts.evaluation import Evaluation
-    from gpu_pipelines.targets.local.left import finite, metrics_of, pages_of
+    from gpu_pipelines.targets.local.left import finite, metrics_of, pages_of, texts_of
 
     record.pages, found = pages_of(artifacts), metrics_of(artifacts)
+    record.metric_texts = texts_of(artifacts)
     found |= {name: number for name, value in record.outputs.items() if (number := finite(value)) is not None}
     # The last figure of a run that did not get to its end is any, such as how many rows were read.
     figures = reversed(found) if record.status == "succeeded" else (name for name in found if name.startswith("test_"))
