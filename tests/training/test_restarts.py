@@ -7,6 +7,7 @@ from pathlib import Path
 
 import psutil
 import pytest
+from gated import GATE
 from started_training import run_training, weights_digest
 from trainings import entries, names
 
@@ -22,12 +23,19 @@ from gpu_pipelines.errors import (
 from gpu_pipelines.step_environment import RESTARTS
 from gpu_pipelines.training.settings import TrainingSettings
 
-SETTINGS = TrainingSettings(model="mlp-small", max_steps=400, checkpoint_every_steps=100, global_batch_size=16)
-TWO = {"GPU_PIPELINES_ACCELERATOR": "cpu:2"}
+SETTINGS = TrainingSettings(
+    model="mlp-small", recipe="gated:Gated", max_steps=400, checkpoint_every_steps=100, global_batch_size=16
+)
 LAST = "step-00000400"
 
 
-def kill_one_worker() -> None:
+def two_processes(gate: Path) -> dict[str, str]:
+    """The environment of a training by two, which waits in its middle for a file."""
+    return {"GPU_PIPELINES_ACCELERATOR": "cpu:2", "PYTHONPATH": str(Path(__file__).parent), GATE: str(gate)}
+
+
+def kill_one_worker(gate: Path) -> None:
+    """Kills a worker, and lets the other one go on to what it misses then."""
     workers = [
         child
         for child in psutil.Process().children(recursive=True)
@@ -35,21 +43,22 @@ def kill_one_worker() -> None:
     ]
     assert len(workers) == 2
     max(workers, key=lambda worker: worker.pid).kill()
+    gate.touch()
 
 
 @pytest.mark.slow
 def test_a_training_whose_worker_is_killed_ends_with_the_same_bits(numbers: Path, tmp_path: Path) -> None:
-    alone, killed = tmp_path / "alone", tmp_path / "killed"
-    assert run_training(SETTINGS, numbers, str(alone), environment=TWO).status == 0
+    alone, killed, gate = tmp_path / "alone", tmp_path / "killed", tmp_path / "gate"
+    assert run_training(SETTINGS, numbers, str(alone), environment=two_processes(tmp_path)).status == 0
     kills = []
 
     def kill_once(line: str) -> bool:
         if line.startswith("step 200/") and "val" in line and not kills:
-            kills.append(time.monotonic())
-            kill_one_worker()
+            kills.append(line)
+            kill_one_worker(gate)
         return False
 
-    ended = run_training(SETTINGS, numbers, str(killed), stop_when=kill_once, environment=TWO)
+    ended = run_training(SETTINGS, numbers, str(killed), stop_when=kill_once, environment=two_processes(gate))
     assert ended.status == 0, ended.text
     assert kills
     (warning,) = [line for line in ended.lines if "started again" in line]
@@ -63,13 +72,15 @@ def test_a_training_whose_worker_is_killed_ends_with_the_same_bits(numbers: Path
 
 @pytest.mark.slow
 def test_without_restarts_it_ends_with_its_message(numbers: Path, tmp_path: Path) -> None:
+    gate = tmp_path / "gate"
+
     def kill(line: str) -> bool:
         if line.startswith("step 100/") and "val" in line:
-            kill_one_worker()
+            kill_one_worker(gate)
         return False
 
-    environment = {**TWO, RESTARTS: "0"}
-    ended = run_training(SETTINGS, numbers, str(tmp_path), stop_when=kill, environment=environment)
+    environment = {**two_processes(gate), RESTARTS: "0"}
+    ended = run_training(SETTINGS, numbers, str(tmp_path / "run"), stop_when=kill, environment=environment)
     assert ended.status == 1
     assert "started again" not in ended.text
     assert "error: Process 1 of the training ended with SIGKILL while training (often: the machine" in ended.text
