@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 
 _TYPES = {**CALLED, "Integer": "a whole number (at most 2^53)"}
 
-
+#: What lists of a pipeline in Python may be said to hold.
+_ITEMS = {int: "whole numbers", float: "numbers", bool: "truth values"}
 #: The parameter of this project's pipelines whose fields are parameters as well.
 ADVANCED = "advanced"
 #: That which names a tracker; the project's settings may say it, too.
@@ -118,7 +119,7 @@ def checked_values(
         problems = [*request.problems(checked), *tracking] or target.unreachable(places)
         problems = problems or problems_of_own_files(places, target.written) or target.problems(compiled, checked)
     else:
-        problems = _problems_of_own(compiled, target, arguments)
+        problems = _problems_of_items(compiled, arguments) or _problems_of_own(compiled, target, arguments)
     if problems:
         raise UserError.of_all(problems)
     return Values(arguments, as_taken(arguments, known, fields))
@@ -154,6 +155,26 @@ def values_given(compiled: Compiled, parameters: Mapping[str, Any]) -> dict[str,
         known = {**of_task, **({"task": known["task"]} if "task" in known else {})}
     stored = {name: _stored(known[name].type, value) for name, value in parameters.items() if name in known}
     return {name: value for name, value in stored.items() if value != known[name].default}
+
+
+def _problems_of_items(compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
+    """Lists that do not hold what the pipeline of a Python file says, with which a step would fail."""
+    from gpu_pipelines.targets.own.pipeline import OwnPipeline
+
+    if not isinstance(compiled.origin, OwnPipeline):
+        return []
+    problems = []
+    for name, kind in compiled.origin.item_types.items():
+        wrong = [each for each in arguments.get(name) or [] if not _is_item(each, kind)]
+        if wrong:
+            problems.append(f"{name} takes a list of {_ITEMS[kind]}; {json.dumps(wrong[0])[:80]} is none.")
+    return problems
+
+
+def _is_item(value: Any, kind: type) -> bool:
+    if kind is bool or isinstance(value, bool):
+        return kind is bool and isinstance(value, bool)
+    return isinstance(value, int | float) and (kind is float or value == int(value))
 
 
 def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str, Any]) -> list[str]:

@@ -459,6 +459,27 @@ def test_parameters_are_checked_by_their_types_and_by_the_components_that_take_t
     assert "train-model: max_steps is -1" in done.err
 
 
+def test_what_lists_hold_is_checked_before_a_run(tmp_path: Path) -> None:
+    (tmp_path / "lists.py").write_text(
+        "from typing import List, Optional\n"
+        "from kfp import dsl\n"
+        "@dsl.component(base_image='python:3.11')\n"
+        "def add(sizes: List[int], rates: List[float], names: List[str]) -> float:\n"
+        "    return sum(sizes) + sum(rates) + len(names)\n"
+        "@dsl.pipeline\n"
+        "def lists(sizes: List[int] = [1], rates: Optional[list[float]] = [0.5], names: List[str] = []) -> float:\n"
+        "    return add(sizes=sizes, rates=rates, names=names).output\n"
+    )
+    done = command("run", "lists.py", "-p", 'sizes=[1, "a"]', "-p", "rates=low", "-p", "names=1", cwd=tmp_path)
+    assert done.status == 2
+    assert 'sizes takes a list of whole numbers; "a" is none.' in done.err
+    assert 'rates takes a list of numbers; "low" is none.' in done.err
+    assert "names" not in done.err
+    done = command("run", "lists.py", "-p", "sizes=1,2", "-p", "rates=1,1e-1", "-p", "names=a,b", cwd=tmp_path)
+    assert done.status == 0, done.err
+    assert newest_run(tmp_path)["outputs"] == {"Output": 6.1}
+
+
 READING = """
 from kfp import dsl
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args, get_origin
 
 from gpu_pipelines.dag.callers import name_callers_without_source
 from gpu_pipelines.errors import UserError, nearest
@@ -60,6 +60,17 @@ def pipeline_in(place: str) -> Any:
             f"{path} has {len(found)} pipelines.", f"Name one: {', '.join(f'{path}:{each}' for each in found)}."
         )
     return next(iter(found.values()))
+
+
+def item_types_of(pipeline: Any) -> dict[str, type]:
+    """Whole numbers, numbers or truth values that parameters with lists are said to hold; compiled, they are lists."""
+    function = getattr(pipeline, "pipeline_func", None) or getattr(pipeline, "python_func", None)
+    found = {}
+    for name, hint in getattr(function, "__annotations__", {}).items():
+        for each in (hint, *get_args(hint)):  # Optional[List[int]] has the list inside
+            if get_origin(each) is list and get_args(each)[:1] and get_args(each)[0] in (int, float, bool):
+                found[name] = get_args(each)[0]
+    return found
 
 
 def _pipelines_of(module: ModuleType) -> Iterator[tuple[str, Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -14,7 +14,7 @@ from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
 from gpu_pipelines.targets.messages import is_python
-from gpu_pipelines.targets.own.file import pipeline_in
+from gpu_pipelines.targets.own.file import item_types_of, pipeline_in
 from gpu_pipelines.targets.own.names import name_steps_apart
 from gpu_pipelines.targets.own.placed import Step, place_steps, steps_in
 from gpu_pipelines.targets.own.references import drop_unused_fields, require_inputs, require_steps
@@ -32,10 +32,12 @@ class OwnPipeline:
     Attributes:
         documents: those of the compiled file: the pipeline, and what is for Kubernetes where there is such.
         written: the file as it was written; empty where it is not as in a file, or steps of it have other names now.
+        item_types: what lists among the parameters are to hold, as far as a Python file says it.
     """
 
     documents: Sequence[Mapping[str, Any]]
     written: str = ""
+    item_types: Mapping[str, type] = field(default_factory=dict)
 
     @property
     def spec(self) -> Mapping[str, Any]:
@@ -87,7 +89,8 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
     Raises:
         UserError: there is no such pipeline, or inputs or steps of it are not there.
     """
-    text = compiled(pipeline_in(place)) if is_python(place) else text_of_file(place)
+    pipeline = pipeline_in(place) if is_python(place) else None
+    text = text_of_file(place) if pipeline is None else compiled(pipeline)
     try:
         text = filled(text)
         documents = documents_of(text)
@@ -102,7 +105,7 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
         raise UserError(
             f"{place} is not a compiled pipeline.", "Give FILE.py, or what kfp or gpu-pipelines has compiled."
         ) from None
-    return OwnPipeline(documents, text if is_as_written else "")
+    return OwnPipeline(documents, text if is_as_written else "", item_types_of(pipeline))
 
 
 def require_no_task(task: str) -> None:
