@@ -264,16 +264,13 @@ def open_report(run: Run, runs: Runs = _RUNS) -> None:
     """Open the report of a run in the browser; without a browser, print its path."""
     import webbrowser
 
-    from gpu_pipelines.errors import NotFoundError
     from gpu_pipelines.reports.run_report import write_run_report
     from gpu_pipelines.targets.recorded_runs import run_named
 
     record = run_named(runs, run)
-    if record.status == "died":
-        # What it wrote last says that it runs.
+    # What one that has died wrote last says that it runs; another one may have had no room for its report.
+    if record.status == "died" or not record.report.is_file():
         write_run_report(record)
-    if not record.report.is_file():
-        raise NotFoundError(f"{record.run_id} has left no report.", f"Its logs: {record.directory / 'logs'}")
     print(record.report.resolve())
     if has_browser():
         webbrowser.open(record.report.resolve().as_uri())

@@ -260,6 +260,45 @@ def test_the_next_commands_can_be_copied(tmp_path: Path) -> None:
     assert again.endswith("small.py -p value=60 --cache --accelerator cpu:1 --runs 'my runs' --no-containers")
 
 
+FULL = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def fill(out: dsl.Output[dsl.Dataset]):
+    with open(out.path, "wb") as file:
+        while True:
+            file.write(bytes(10_000))
+
+
+@dsl.pipeline(name="full")
+def full():
+    fill()
+"""
+#: Runs that pipeline on a small disk of its own, and looks at the run there, before and after there is room again.
+ON_A_SMALL_DISK = """
+mount -t tmpfs -o size=2m none "$0" || exit 9
+"$1" run full.py --runs "$0"
+"$1" runs list --runs "$0"
+"$1" runs show latest --runs "$0"
+rm -r "$0"/*/artifacts
+"$1" runs open latest --runs "$0"
+"""
+
+
+def test_a_run_that_has_filled_its_disk_is_one_that_has_failed(tmp_path: Path) -> None:
+    (tmp_path / "full.py").write_text(FULL)
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    inside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", ON_A_SMALL_DISK, disk, GPU_PIPELINES)
+    done = subprocess.run(inside, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "No space left on device" in done.stderr
+    assert re.search(r"^full-\S+ +failed ", done.stdout, re.MULTILINE), done.stdout + done.stderr
+    assert re.search(r"^fill failed: .*No space left on device", done.stdout, re.MULTILINE)
+    assert done.stdout.rstrip().endswith("report.html")
+
+
 def test_a_training_that_may_not_go_on_is_begun_anew(digits_run: Path) -> None:
     run = RunRecord.load(newest_run(digits_run)["directory"])
     training = next(step for step in run.steps if step.task == "train-model")

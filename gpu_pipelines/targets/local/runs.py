@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES
-from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UnavailableError
+from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UnavailableError, first_line, is_of_a_full_disk
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.terminal import Column, Table
@@ -293,10 +293,23 @@ class _Recorder:
 
         with self._lock, suppress(*(() if is_end else (OSError,))):
             self._record.note_time(self._started)
-            self._record.save()
+            self._save()
             write_run_report(self._record, self._said)
             if is_end or not self._record.steps:
                 write_runs_page(self._runs, recorded_runs(self._runs))
+
+    def _save(self) -> None:
+        try:
+            self._record.save()
+        except OSError as error:
+            if self._record.status == "running" or not is_of_a_full_disk(error):
+                raise
+            for step in self._record.steps:
+                if step.status == "failed":
+                    step.message = step.message or f"{first_line(error)}: its log may lack what it said last."
+            # How the run has ended is known from the record alone; the report can be made of it again.
+            self._record.report.unlink(missing_ok=True)
+            self._record.save()
 
 
 def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
