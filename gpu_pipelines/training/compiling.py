@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import logging
+
+import torch
 from torch import nn
+
+from gpu_pipelines.errors import first_line
 
 #: Kinds of layers that are compiled at most: as many versions of a function PyTorch keeps
 #: (torch._dynamo.config.recompile_limit). A ResNet has more, as each of its layers is a convolution.
@@ -33,3 +38,43 @@ def compiles(asked: str, layers: list[nn.Module], has_one_shape: bool, operation
         return False
     kinds = {(type(layer), tuple(weight.shape for weight in layer.parameters())) for layer in layers}
     return 0 < len(kinds) <= MOST_KINDS
+
+
+def why_not(device: torch.device) -> str:
+    """Why PyTorch cannot compile on a device, as without a C compiler; empty where it can.
+
+    Args:
+        device: this process's.
+    """
+    try:
+        torch.compile(_twice)(torch.ones(2, device=device))
+    except Exception as error:  # whatever Dynamo, Inductor, Triton or a C compiler has to say
+        return first_line(error)
+    return ""
+
+
+def _twice(numbers: torch.Tensor) -> torch.Tensor:
+    return numbers + numbers
+
+
+def leave_as_it_is_what_fails() -> None:
+    """Lets what PyTorch cannot compile run as it is. A line says why, where PyTorch writes hundreds."""
+    torch._dynamo.config.suppress_errors = True
+    logging.getLogger("torch._dynamo.convert_frame").addFilter(_InALine())
+
+
+class _InALine(logging.Filter):
+    """Says what was not compiled in a line, once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._said: set[str] = set()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        error = record.exc_info[1] if record.exc_info else None
+        if record.levelno < logging.WARNING or error is None:
+            return True
+        if (why := first_line(error)) not in self._said:
+            self._said.add(why)
+            print(f"warning: what cannot be compiled runs as it is: {why}", flush=True)
+        return False

@@ -30,7 +30,7 @@ from gpu_pipelines.training.attention import choose_attention
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
 from gpu_pipelines.training.checkpointing import CheckpointWriter
-from gpu_pipelines.training.compiling import compiles
+from gpu_pipelines.training.compiling import compiles, leave_as_it_is_what_fails, why_not
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
@@ -214,10 +214,23 @@ class Trainer:
         layers, operations = self._layers, rows * cost.training_flops_per_row
         if not compiles(self._settings.compile_model, layers, self._recipe.has_one_shape, operations, peak):
             return
+        reasons = [""] * dist.get_world_size()
+        dist.all_gather_object(reasons, why_not(self._device))
+        why, must = next(filter(None, reasons), ""), self._settings.compile_model == "on"
+        if why and must:
+            raise UserError(
+                f"compile_model is on, and PyTorch cannot compile here: {why}",
+                "Install a C++ compiler (g++) if there is none, or give compile_model=off.",
+            )
+        told = "compiling the layers with torch.compile, which the first steps wait for"
+        if why:
+            told = f"warning: the layers run as they are, as PyTorch cannot compile here: {why}"
         if self._is_rank_0:
-            print("compiling the layers with torch.compile, which the first steps wait for", flush=True)
-        if self._settings.compile_model == "auto":  # where there is no compiler, say, they run as they are
-            torch._dynamo.config.suppress_errors = True
+            print(told, flush=True)
+        if why:
+            return
+        if not must:
+            leave_as_it_is_what_fails()
         for layer in layers or [self._model]:
             layer.compile()
 

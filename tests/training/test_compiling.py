@@ -1,7 +1,9 @@
-"""Which trainings are compiled where the user has not said."""
+"""Which trainings are compiled where the user has not said, and what is said where PyTorch cannot compile."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -9,10 +11,14 @@ import pytest
 import torch
 from conftest import SmallDatasets
 from torch import nn
+from trainings import train_here
 
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.building import load_recipe
-from gpu_pipelines.training.compiling import MOST_KINDS, WORTH_SECONDS, compiles
+from gpu_pipelines.training import engine
+from gpu_pipelines.training.compiling import MOST_KINDS, WORTH_SECONDS, compiles, leave_as_it_is_what_fails
+from gpu_pipelines.training.settings import TrainingSettings
 
 PEAK = 1e15
 LONG, SHORT = 2 * WORTH_SECONDS * PEAK, WORTH_SECONDS * PEAK / 2
@@ -58,3 +64,62 @@ def test_images_and_packed_rows_have_one_shape(datasets: SmallDatasets, task: st
     batches = [recipe.batch(rows.take(np.arange(first, first + 4)), torch.device("cpu")) for first in (0, 4, 8)]
     name = "pixel_values" if task == "image_classification" else "input_ids"
     assert not one or len({batch[name].shape for batch in batches}) == 1
+
+
+@pytest.fixture
+def dynamo() -> Iterator[None]:
+    """Dynamo without what this process has compiled, and afterwards as it was."""
+    import torch._dynamo
+
+    torch._dynamo.reset()
+    logger = logging.getLogger("torch._dynamo.convert_frame")
+    before = list(logger.filters)
+    with torch._dynamo.config.patch(suppress_errors=False):
+        yield
+    logger.filters = before
+    torch._dynamo.reset()
+
+
+@pytest.fixture
+def no_compiler(dynamo: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    import torch._inductor.config
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "cache"))
+    with torch._inductor.config.patch({"cpp.cxx": "/nowhere/g++"}):
+        yield
+
+
+def test_without_a_compiler_on_is_refused(no_compiler: None, numbers: Path, tmp_path: Path) -> None:
+    settings = TrainingSettings(model="mlp-small", max_steps=2, global_batch_size=8, compile_model="on")
+    with pytest.raises(UserError, match=r"cannot compile here: .*No working C\+\+ compiler") as refused:
+        train_here(settings, numbers, str(tmp_path / "checkpoints"))
+    assert "g++" in refused.value.remedy
+
+
+def test_without_a_compiler_auto_says_so_in_a_line_and_goes_on(
+    no_compiler: None, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(engine, "compiles", lambda *of: True)  # as on a GPU
+    settings = TrainingSettings(model="mlp-small", max_steps=2, global_batch_size=8)
+    assert train_here(settings, numbers, str(tmp_path / "checkpoints"))
+    printed = capfd.readouterr()
+    assert [line for line in printed.out.splitlines() if "compil" in line] == [
+        "warning: the layers run as they are, as PyTorch cannot compile here: "
+        "InvalidCxxCompiler: No working C++ compiler found in torch._inductor.config.cpp.cxx: /nowhere/g++"
+    ]
+    assert "Traceback" not in printed.err
+
+
+def test_what_auto_cannot_compile_runs_as_it_is_and_is_a_line(dynamo: None, capfd: pytest.CaptureFixture[str]) -> None:
+    def backend(*of: object) -> None:
+        raise RuntimeError("there is no such kernel\nand so on")
+
+    leave_as_it_is_what_fails()
+    for layer in (nn.GELU(), nn.Tanh()):
+        compiled = torch.compile(layer, backend=backend)
+        assert torch.equal(compiled(torch.ones(3)), layer(torch.ones(3)))
+    printed = capfd.readouterr()
+    (line,) = printed.out.splitlines()
+    assert line.startswith("warning: what cannot be compiled runs as it is: ")
+    assert line.endswith("there is no such kernel")
+    assert not printed.err
