@@ -212,7 +212,9 @@ class Trainer:
         """Compiles the layers, after the operations were counted, which compiled code would hide."""
         rows = self._total * self._settings.global_batch_size
         layers, operations = self._layers, rows * cost.training_flops_per_row
-        if not compiles(self._settings.compile_model, layers, self._recipe.has_one_shape, operations, peak):
+        share = self._settings.global_batch_size // dist.get_world_size()
+        has_one_shape = self._recipe.has_one_shape and share % self._rows_per_batch == 0
+        if not compiles(self._settings.compile_model, layers, has_one_shape, operations, peak):
             return
         reasons = [""] * dist.get_world_size()
         dist.all_gather_object(reasons, why_not(self._device))

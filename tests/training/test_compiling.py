@@ -14,6 +14,8 @@ from torch import nn
 from trainings import train_here
 
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.data.prepare import prepare_data
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.building import load_recipe
 from gpu_pipelines.training import engine
@@ -57,13 +59,39 @@ def test_what_was_asked_for_is_done() -> None:
     ],
 )
 def test_images_and_packed_rows_have_one_shape(datasets: SmallDatasets, task: str, data: str, one: bool) -> None:
-    dataset = Dataset(Path(datasets[data]))
+    shapes, has_one_shape = shapes_of(Path(datasets[data]), task)
+    assert has_one_shape is one is (len(shapes) == 1)
+
+
+def test_rows_of_one_document_each_have_many_shapes(tmp_path: Path) -> None:
+    source = tmp_path / "texts.jsonl"
+    source.write_text("".join(f'{{"text": "{"so many words " * (n % 9 + 1)} {n}"}}\n' for n in range(60)))
+    settings = PrepareSettings(task="causal_lm", source=str(source), sequence_length=64, packing=False)
+    prepare_data(settings, tmp_path / "dataset")
+    shapes, has_one_shape = shapes_of(tmp_path / "dataset", "causal_lm")
+    assert len(shapes) > 1
+    assert not has_one_shape
+
+
+def shapes_of(place: Path, task: str) -> tuple[set[torch.Size], bool]:
+    """Those of the batches of a row each, and whether the recipe says that they are one."""
+    dataset = Dataset(place)
     recipe = load_recipe("", task).for_dataset(dataset)
-    assert recipe.has_one_shape is one
     rows = dataset.split("train")
-    batches = [recipe.batch(rows.take(np.arange(first, first + 4)), torch.device("cpu")) for first in (0, 4, 8)]
     name = "pixel_values" if task == "image_classification" else "input_ids"
-    assert not one or len({batch[name].shape for batch in batches}) == 1
+    batches = [recipe.batch(rows.take(np.array([row])), torch.device("cpu")) for row in range(len(rows))]
+    return {batch[name].shape for batch in batches}, recipe.has_one_shape
+
+
+@pytest.mark.parametrize(("micro_batch_size", "one"), [(0, True), (4, True), (5, False)])
+def test_pieces_of_a_batch_of_two_sizes_are_two_shapes(
+    datasets: SmallDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, micro_batch_size: int, one: bool
+) -> None:
+    told: list[bool] = []
+    monkeypatch.setattr(engine, "compiles", lambda asked, layers, has_one_shape, *of: told.append(has_one_shape))
+    settings = TrainingSettings(max_steps=1, global_batch_size=12, micro_batch_size=micro_batch_size)
+    train_here(settings, datasets["images"], str(tmp_path))
+    assert told == [one]
 
 
 @pytest.fixture

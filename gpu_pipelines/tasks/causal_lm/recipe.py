@@ -53,12 +53,13 @@ class CausalLanguageModel(TextRecipe):
 
     models = CausalLanguageModelTask.models
     auto_class = CausalLanguageModelTask.auto_class
-    has_one_shape = True  # rows are packed, and full
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> CausalLanguageModel:
         tokenizer = require_dataset_of(dataset, "causal_lm", ("input_ids", "loss_mask", "position_ids"))
-        return cls(tokenizer, dataset.manifest.features["input_ids"].shape[0])
+        recipe = cls(tokenizer, dataset.manifest.features["input_ids"].shape[0])
+        recipe.has_one_shape = bool(dataset.manifest.preprocessing.get("packing"))
+        return recipe
 
     @classmethod
     def for_exported(cls, directory: Path) -> CausalLanguageModel:
@@ -102,10 +103,12 @@ class CausalLanguageModel(TextRecipe):
         """Rows of a dataset as `input_ids`, `position_ids`, `targets`, and `OFFSETS` of their documents.
 
         A target is the token that follows, or -100 where that is not scored. What stands behind the last target of all
-        rows is cut off: in a causal model nothing depends on it.
+        rows is cut off: in a causal model nothing depends on it. Packed rows, which have little there, keep their
+        length, so that all batches have the same one.
         """
-        scored = _scored(columns)
-        width = trimmed_length(int(np.flatnonzero(scored.any(axis=0)).max(initial=0)) + 1, self.sequence_length)
+        scored, width = _scored(columns), self.sequence_length
+        if not self.has_one_shape:
+            width = trimmed_length(int(np.flatnonzero(scored.any(axis=0)).max(initial=0)) + 1, width)
         tokens = columns["input_ids"][:, :width].astype(np.int64)
         targets = np.full_like(tokens, NOT_SCORED)
         targets[:, :-1] = np.where(scored[:, 1:width], tokens[:, 1:], NOT_SCORED)

@@ -49,7 +49,6 @@ class Preference(CausalLanguageModel):
     preference_loss: str = SIGMOID
     beta: float = 0.1
     has_pairs: bool | None = None
-    has_one_shape = False
 
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> Preference:
