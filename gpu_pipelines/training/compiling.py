@@ -57,6 +57,18 @@ def _twice(numbers: torch.Tensor) -> torch.Tensor:
     return numbers + numbers
 
 
+def compile_layer(layer: nn.Module) -> None:
+    """Has a layer compiled when it is first called, in place.
+
+    Dynamo passes over calls of PyTorch's own code unless they are given to it themselves: by `layer.compile()` nothing
+    would be compiled of a layer that has the forward pass of `nn.TransformerEncoderLayer` or `nn.Sequential`.
+    """
+    if layer.forward.__module__.startswith("torch.nn."):
+        layer.forward = torch.compile(layer.forward)
+    else:
+        layer.compile()
+
+
 def leave_as_it_is_what_fails() -> None:
     """Lets what PyTorch cannot compile run as it is. A line says why, where PyTorch writes hundreds."""
     torch._dynamo.config.suppress_errors = True

@@ -30,7 +30,7 @@ from gpu_pipelines.training.attention import choose_attention
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
 from gpu_pipelines.training.checkpointing import CheckpointWriter
-from gpu_pipelines.training.compiling import compiles, leave_as_it_is_what_fails, why_not
+from gpu_pipelines.training.compiling import compile_layer, compiles, leave_as_it_is_what_fails, why_not
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
@@ -234,7 +234,7 @@ class Trainer:
         if not must:
             leave_as_it_is_what_fails()
         for layer in layers or [self._model]:
-            layer.compile()
+            compile_layer(layer)
 
     def _refer(self) -> bool:
         """Sees to what the recipe keeps of the model as it is before the first step; False if it was interrupted."""

@@ -19,7 +19,13 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.building import load_recipe
 from gpu_pipelines.training import engine
-from gpu_pipelines.training.compiling import MOST_KINDS, WORTH_SECONDS, compiles, leave_as_it_is_what_fails
+from gpu_pipelines.training.compiling import (
+    MOST_KINDS,
+    WORTH_SECONDS,
+    compile_layer,
+    compiles,
+    leave_as_it_is_what_fails,
+)
 from gpu_pipelines.training.settings import TrainingSettings
 
 PEAK = 1e15
@@ -151,3 +157,19 @@ def test_what_auto_cannot_compile_runs_as_it_is_and_is_a_line(dynamo: None, capf
     assert line.startswith("warning: what cannot be compiled runs as it is: ")
     assert line.endswith("there is no such kernel")
     assert not printed.err
+
+
+class OwnLayer(nn.Linear):
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return super().forward(rows).relu()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [nn.TransformerEncoderLayer(8, 2, 8), nn.Sequential(nn.Linear(8, 8), nn.GELU()), OwnLayer(8, 8)],
+    ids=lambda layer: type(layer).__name__,
+)
+def test_layers_of_pytorch_are_compiled_as_others_are(no_compiler: None, layer: nn.Module) -> None:
+    compile_layer(layer)
+    with pytest.raises(RuntimeError, match="No working C"):
+        layer(torch.ones(2, 8))
