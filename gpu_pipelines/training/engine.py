@@ -210,6 +210,7 @@ class Trainer:
 
     def _compile(self, cost: ModelCost, peak: float | None) -> None:
         """Compiles the layers, after the operations were counted, which compiled code would hide."""
+        self._stance_of_validation = "default"
         rows = self._total * self._settings.global_batch_size
         layers, operations = self._layers, rows * cost.training_flops_per_row
         share = self._settings.global_batch_size // dist.get_world_size()
@@ -235,6 +236,9 @@ class Trainer:
             leave_as_it_is_what_fails()
         for layer in layers or [self._model]:
             compile_layer(layer)
+        # Compiled, it would be of other shapes, and take places of the few that PyTorch keeps for the training.
+        if self._settings.attention != "flex":  # which has a kernel only where it is compiled
+            self._stance_of_validation = "force_eager"
 
     def _refer(self) -> bool:
         """Sees to what the recipe keeps of the model as it is before the first step; False if it was interrupted."""
@@ -443,8 +447,8 @@ class Trainer:
         self._parallel.eval()
         self._take_statistics_of_rank_0()
         losses = Losses(self._device)
-        sums = {SUMS: self._sums_of(self._batches_of_val())} if self._recipe.has_sums else {}
-        with torch.no_grad():
+        with torch.no_grad(), torch.compiler.set_stance(self._stance_of_validation):
+            sums = {SUMS: self._sums_of(self._batches_of_val())} if self._recipe.has_sums else {}
             for batch, loss_tokens in self._batches_of_val():
                 with computing_in(self._precision, self._device.type):
                     losses.add(self._recipe.loss(self._unwrapped, batch | sums) * loss_tokens, loss_tokens)

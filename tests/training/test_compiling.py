@@ -173,3 +173,25 @@ def test_layers_of_pytorch_are_compiled_as_others_are(no_compiler: None, layer: 
     compile_layer(layer)
     with pytest.raises(RuntimeError, match="No working C"):
         layer(torch.ones(2, 8))
+
+
+def test_a_validation_compiles_nothing(
+    dynamo: None, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last batch is smaller: what is compiled after it, as in a training that continues, would be of any size."""
+    compiled: list[bool] = []
+
+    def backend(graph: torch.fx.GraphModule, _: object) -> object:
+        compiled.append(torch.is_grad_enabled())
+        return graph.forward
+
+    def compile_with(layer: nn.Module) -> None:
+        layer.forward = torch.compile(layer.forward, backend=backend)
+
+    monkeypatch.setattr(engine, "why_not", lambda device: "")
+    monkeypatch.setattr(engine, "compile_layer", compile_with)
+    settings = TrainingSettings(
+        model="mlp-small", max_steps=4, checkpoint_every_steps=2, global_batch_size=12, compile_model="on"
+    )
+    assert train_here(settings, numbers, str(tmp_path))
+    assert compiled == [True]
