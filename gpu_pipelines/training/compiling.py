@@ -26,7 +26,7 @@ def compiles(asked: str, layers: list[nn.Module], has_one_shape: bool, operation
 
     Args:
         asked: on, off or auto. auto compiles on GPUs what is worth it.
-        layers: of the model.
+        layers: of the model. Those of a Swin are its stages, each another one, of which each takes as long as a model.
         has_one_shape: whether all batches have the same one. Of others, which kernels there are depends on which
             shapes came before, and a training that continues would differ in the last bits.
         operations: floating-point, of all steps.
@@ -37,7 +37,7 @@ def compiles(asked: str, layers: list[nn.Module], has_one_shape: bool, operation
     if peak is None or not has_one_shape or operations / peak < WORTH_SECONDS:
         return False
     kinds = {(type(layer), tuple(weight.shape for weight in layer.parameters())) for layer in layers}
-    return 0 < len(kinds) <= MOST_KINDS
+    return 0 < len(kinds) <= min(MOST_KINDS, len(layers) // 2)
 
 
 def why_not(device: torch.device) -> str:
@@ -57,16 +57,29 @@ def _twice(numbers: torch.Tensor) -> torch.Tensor:
     return numbers + numbers
 
 
-def compile_layer(layer: nn.Module) -> None:
+def compute_alike_anywhere() -> None:
+    """Lets Inductor choose kernels without timing them, on which the order of a sum depends.
+
+    A training that continues on another machine would else differ in the last bits.
+    """
+    torch._inductor.config.deterministic = True
+
+
+def compile_layer(layer: nn.Module, has_one_shape: bool) -> None:
     """Has a layer compiled when it is first called, in place.
 
     Dynamo passes over calls of PyTorch's own code unless they are given to it themselves: by `layer.compile()` nothing
     would be compiled of a layer that has the forward pass of `nn.TransformerEncoderLayer` or `nn.Sequential`.
+
+    Args:
+        layer: of the model.
+        has_one_shape: of all batches; of others, one kernel is for several shapes.
     """
+    dynamic = False if has_one_shape else None
     if layer.forward.__module__.startswith("torch.nn."):
-        layer.forward = torch.compile(layer.forward)
+        layer.forward = torch.compile(layer.forward, dynamic=dynamic)
     else:
-        layer.compile()
+        layer.compile(dynamic=dynamic)
 
 
 def leave_as_it_is_what_fails() -> None:

@@ -6,9 +6,10 @@ import math
 import os
 import platform
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
+from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
@@ -30,7 +31,13 @@ from gpu_pipelines.training.attention import choose_attention
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
 from gpu_pipelines.training.checkpointing import CheckpointWriter
-from gpu_pipelines.training.compiling import compile_layer, compiles, leave_as_it_is_what_fails, why_not
+from gpu_pipelines.training.compiling import (
+    compile_layer,
+    compiles,
+    compute_alike_anywhere,
+    leave_as_it_is_what_fails,
+    why_not,
+)
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
@@ -210,7 +217,7 @@ class Trainer:
 
     def _compile(self, cost: ModelCost, peak: float | None) -> None:
         """Compiles the layers, after the operations were counted, which compiled code would hide."""
-        self._stance_of_validation = "default"
+        self._validating: Callable[[], AbstractContextManager[object]] = nullcontext
         rows = self._total * self._settings.global_batch_size
         layers, operations = self._layers, rows * cost.training_flops_per_row
         share = self._settings.global_batch_size // dist.get_world_size()
@@ -232,13 +239,14 @@ class Trainer:
             print(told, flush=True)
         if why:
             return
+        compute_alike_anywhere()
         if not must:
             leave_as_it_is_what_fails()
         for layer in layers or [self._model]:
-            compile_layer(layer)
+            compile_layer(layer, has_one_shape)
         # Compiled, it would be of other shapes, and take places of the few that PyTorch keeps for the training.
         if self._settings.attention != "flex":  # which has a kernel only where it is compiled
-            self._stance_of_validation = "force_eager"
+            self._validating = partial(torch.compiler.set_stance, "force_eager")
 
     def _refer(self) -> bool:
         """Sees to what the recipe keeps of the model as it is before the first step; False if it was interrupted."""
@@ -447,7 +455,7 @@ class Trainer:
         self._parallel.eval()
         self._take_statistics_of_rank_0()
         losses = Losses(self._device)
-        with torch.no_grad(), torch.compiler.set_stance(self._stance_of_validation):
+        with torch.no_grad(), self._validating():
             sums = {SUMS: self._sums_of(self._batches_of_val())} if self._recipe.has_sums else {}
             for batch, loss_tokens in self._batches_of_val():
                 with computing_in(self._precision, self._device.type):

@@ -420,7 +420,7 @@ class TrainingSettings:
 
     def _choice_problems(self) -> list[str]:
         return [
-            f"{name} is {getattr(self, name)!r}. {nearest(getattr(self, name), declared.choices)}"
+            f"{name} is {getattr(self, name)!r}. {nearest(str(getattr(self, name)), declared.choices)}"
             for name, declared in parameters_in(type(self)).items()
             if declared.choices and getattr(self, name) not in declared.choices
         ]

@@ -51,6 +51,18 @@ def test_layers_of_many_kinds_are_not() -> None:
     assert not compiles("auto", [], True, LONG, PEAK), "a model as a whole took longer than its layers"
 
 
+def test_layers_of_which_each_is_there_once_are_not() -> None:
+    """As the stages of a Swin: to compile them is to compile the model."""
+    stages: list[nn.Module] = [nn.Linear(4, width) for width in range(1, 5)]
+    assert not compiles("auto", stages, True, LONG, PEAK)
+    assert compiles("auto", [*stages, *stages], True, LONG, PEAK)
+
+
+def test_a_truth_value_of_an_earlier_version_is_told_what_there_is() -> None:
+    (problem,) = TrainingSettings(compile_model=True).problems()  # type: ignore[arg-type]
+    assert problem == "compile_model is True. Valid: auto, on, off."
+
+
 def test_what_was_asked_for_is_done() -> None:
     assert compiles("on", [], False, SHORT, None)
     assert not compiles("off", ALIKE, True, LONG, PEAK)
@@ -170,7 +182,7 @@ class OwnLayer(nn.Linear):
     ids=lambda layer: type(layer).__name__,
 )
 def test_layers_of_pytorch_are_compiled_as_others_are(no_compiler: None, layer: nn.Module) -> None:
-    compile_layer(layer)
+    compile_layer(layer, has_one_shape=True)
     with pytest.raises(RuntimeError, match="No working C"):
         layer(torch.ones(2, 8))
 
@@ -185,7 +197,7 @@ def test_a_validation_compiles_nothing(
         compiled.append(torch.is_grad_enabled())
         return graph.forward
 
-    def compile_with(layer: nn.Module) -> None:
+    def compile_with(layer: nn.Module, has_one_shape: bool) -> None:
         layer.forward = torch.compile(layer.forward, backend=backend)
 
     monkeypatch.setattr(engine, "why_not", lambda device: "")
