@@ -40,6 +40,22 @@ def test_weights_are_the_nearest_of_the_sixteen_numbers_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
+def test_they_are_those_of_bitsandbytes_to_the_bit(kind: torch.dtype) -> None:
+    torch.manual_seed(0)
+    weight = torch.randn(1025, 2 * BLOCK)  # more than a core takes at once
+    weight[3], weight[4, 1:] = 0.0, 0.0
+    levels = torch.tensor(NF4)
+    weight[5, :31] = torch.cat([levels, (levels[:-1] + levels[1:]) / 2])  # and what is as near to one as to the next
+    linear = nn.Linear(*weight.shape[::-1], bias=False, dtype=kind).requires_grad_(False)
+    linear.weight.data = weight.to(kind)
+    model = nn.Sequential(linear)
+    quantize(model)
+    packed, scales = torch.ops.bitsandbytes.quantize_4bit(linear.weight.float(), BLOCK, "nf4", torch.uint8)
+    assert torch.equal(model[0].packed, packed.view_as(model[0].packed))
+    assert torch.equal(model[0].scales.view(torch.float32), scales.view_as(model[0].scales))
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 def test_a_quantized_model_gives_what_the_rounded_one_gives_and_so_are_its_gradients(kind: torch.dtype) -> None:
     found = []
     for change in (quantize, round_weights):
