@@ -40,8 +40,8 @@ WEIGHTS, AVERAGE = "model", "ema"
 _WRAPPER = "_checkpoint_wrapped_module."
 #: What the hash of frozen weights begins with, where those of all weights were made side by side.
 _SIDE_BY_SIDE = "tree-"
-#: Numbers of a weight: a copy of them in fp32 takes 16 MiB.
-_HASHED_AT_ONCE = 1 << 22
+#: Numbers of a weight: a copy of them in fp32 takes 256 KiB, which stays in the cache of a core.
+_HASHED_AT_ONCE = 1 << 16
 #: As torch.distributed.checkpoint names the files of a single process.
 _FILE = "shard-00001-model-{number:05d}-of-{files:05d}.safetensors"
 
@@ -106,8 +106,7 @@ def _hash_into(digest: hashlib._Hash, name: str, weight: torch.Tensor) -> None:
     digest.update(name.encode() + b"\0")
     for part in weight.cpu().contiguous().flatten().split(_HASHED_AT_ONCE):
         if part.dtype == torch.bfloat16:
-            bits = part.view(torch.uint16).numpy().astype(np.uint32)
-            digest.update((bits << 16).data)
+            digest.update(np.left_shift(part.view(torch.uint16).numpy(), 16, dtype=np.uint32).data)
         else:
             digest.update(part.view(torch.uint8).numpy().data)
 
