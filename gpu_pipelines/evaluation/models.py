@@ -110,7 +110,7 @@ class Models:
     def _build(self) -> Loaded:
         # As the training did: what is frozen was perhaps never trained and is not in a checkpoint.
         torch.manual_seed(self._settings.get("seed", 0))
-        model = build_model(self.recipe, self._settings)
+        model = build_model(self.recipe, self._settings, as_stored=True)
         known = self._frozen_sha256
         if known and known != frozen_weights_sha256(model, like=known):
             raise UserError(
@@ -120,6 +120,9 @@ class Models:
             )
         if self._settings.get("quantize_base"):
             round_weights(model)
+        for weight in model.parameters():
+            # One by one, and on the device: no process has all of them in fp32 in main memory beside a GPU.
+            weight.data = weight.data.to(self.device).float()
         return Loaded(self.recipe, model, self._dataset.manifest.labels)
 
 

@@ -41,14 +41,15 @@ def build_model(recipe: Recipe, settings: Mapping[str, Any], *, as_stored: bool 
     Args:
         recipe: made for the dataset.
         settings: `model`, `lora_rank`, `lora_alpha` and `freeze` of the training; all but the first may be missing.
-        as_stored: whether weights that are frozen by adapters stay in bf16 where they are stored so; else all are fp32.
+        as_stored: whether weights of which some are frozen stay in bf16 where they are stored so, but for a head beside
+            adapters; else all are fp32.
 
     Raises:
         UserError: there is no such model, it does not fit the data, it cannot have adapters, or a pattern of what is
             frozen matches nothing.
     """
     name = settings["model"]
-    keeps = as_stored and bool(settings.get("lora_rank"))
+    keeps = as_stored and bool(settings.get("lora_rank") or settings.get("freeze"))
     with weights_as_stored() if keeps else nullcontext():
         model = recipe.build_model(str(fetched_folder(name)) if is_remote(name) else name)
     if settings.get("lora_rank"):

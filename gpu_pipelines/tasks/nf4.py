@@ -84,7 +84,7 @@ def quantize(model: nn.Module) -> None:
 def round_weights(model: nn.Module) -> None:
     """Gives a plain model, in place, the weights that it computed with while it was quantized.
 
-    So what is evaluated and exported is what was trained.
+    So what is evaluated and exported is what was trained. They are in fp32.
 
     Args:
         model: as `quantize` takes it.
@@ -95,7 +95,7 @@ def round_weights(model: nn.Module) -> None:
     _require_library()
     for _, linear in _layers(model):
         packed, scales = _quantized(linear.weight.detach())
-        linear.weight.data = _whole(packed, scales, linear.weight.dtype)
+        linear.weight.data = _whole(packed, scales, torch.float32)
 
 
 def _layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:

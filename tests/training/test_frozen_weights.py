@@ -16,6 +16,7 @@ from torch import nn
 from trainings import entries, train_here, train_on
 
 from gpu_pipelines.artifacts.dataset import Dataset
+from gpu_pipelines.evaluation import models
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.causal_lm import chunked_loss
 from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256
@@ -27,6 +28,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 SETTINGS = TrainingSettings(model="llama-micro", max_steps=4, checkpoint_every_steps=2, global_batch_size=8)
 LORA: dict[str, Any] = {"lora_rank": 4, "precision": "bf16"}
 LAST = "step-00000004"
+ADAPTERS: dict[str, Any] = {"lora_rank": 4, "lora_alpha": 8.0}
 
 
 def small_model() -> nn.Module:
@@ -150,25 +152,50 @@ def stored_in_bf16(datasets: SmallDatasets, tmp_path: Path) -> str:
 
 
 @pytest.mark.parametrize("precision", ["bf16", "fp16", "fp32"])
+@pytest.mark.parametrize("frozen_by", [ADAPTERS, {"freeze": "layers.0.*"}])
 def test_weights_that_are_stored_in_bf16_are_never_all_in_fp32_and_train_the_same(
-    datasets: SmallDatasets, stored_in_bf16: str, precision: str
+    datasets: SmallDatasets, stored_in_bf16: str, precision: str, frozen_by: dict[str, Any]
 ) -> None:
     recipe = load_recipe("", "causal_lm").for_dataset(Dataset(datasets["lm"]))
     made, hashes = [], []
     for as_stored in (True, False):
         torch.manual_seed(1)
-        model = build_model(recipe, {"model": stored_in_bf16, "lora_rank": 4, "lora_alpha": 8.0}, as_stored=as_stored)
+        model = build_model(recipe, {"model": stored_in_bf16, **frozen_by}, as_stored=as_stored)
         kinds = {weight.dtype for weight in model.parameters() if not weight.requires_grad}
         assert kinds == {torch.bfloat16 if as_stored else torch.float32}
-        assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
         hashes.append(frozen_weights_sha256(model))
         hold_frozen(model, precision)
+        assert {weight.dtype for weight in model.parameters() if weight.requires_grad} == {torch.float32}
         made.append(model.state_dict())
     assert hashes[0] == hashes[1]
-    assert made[0].keys() == made[1].keys()
-    for name, value in made[0].items():
-        assert value.dtype == made[1][name].dtype, name
-        assert torch.equal(value, made[1][name]), name
+    _require_equal(*made)
+
+
+def _require_equal(weights: dict[str, torch.Tensor], others: dict[str, torch.Tensor]) -> None:
+    assert weights.keys() == others.keys()
+    for name, value in weights.items():
+        assert value.dtype == others[name].dtype, name
+        assert torch.equal(value, others[name]), name
+
+
+@pytest.mark.parametrize("frozen_by", [ADAPTERS, {"freeze": "layers.0.*"}])
+def test_an_evaluation_reads_them_as_they_are_stored_and_computes_in_fp32(
+    datasets: SmallDatasets, stored_in_bf16: str, frozen_by: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, settings = Dataset(datasets["lm"]), {"model": stored_in_bf16, "seed": 1, **frozen_by}
+    torch.manual_seed(1)
+    plain = build_model(load_recipe("", "causal_lm").for_dataset(data), settings)
+    read: list[set[torch.dtype]] = []
+
+    def hashed(model: nn.Module, like: str) -> str:
+        read.append({weight.dtype for weight in model.parameters() if not weight.requires_grad})
+        return frozen_weights_sha256(model, like)
+
+    monkeypatch.setattr(models, "frozen_weights_sha256", hashed)
+    evaluated = models.Models(data, settings, frozen_weights_sha256(plain), torch.device("cpu"))
+    loaded = evaluated.load(models.ModelSource("untrained", Path(), "the model"))
+    assert read == [{torch.bfloat16}]
+    _require_equal(loaded.model.state_dict(), plain.state_dict())
 
 
 def test_a_head_that_is_new_is_drawn_in_fp32(datasets: SmallDatasets, tmp_path: Path) -> None:
