@@ -122,7 +122,8 @@ class Models:
             round_weights(model)
         for weight in model.parameters():
             # One by one, and on the device: no process has all of them in fp32 in main memory beside a GPU.
-            weight.data = weight.data.to(self.device).float()
+            there = weight.data.to(self.device)
+            weight.data = there.float() if there.is_floating_point() else there
         return Loaded(self.recipe, model, self._dataset.manifest.labels)
 
 

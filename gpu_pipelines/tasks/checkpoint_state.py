@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 import warnings
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -32,6 +31,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 
 from gpu_pipelines.errors import DamagedError, UserError, some_of
+from gpu_pipelines.processors import cores
 
 State = dict[str, Any]
 #: The parts of a checkpoint that are whole models: the weights, and their moving average where one is kept.
@@ -95,7 +95,7 @@ def frozen_weights_sha256(model: nn.Module, like: str = "") -> str:
         _hash_into(own, *entry)
         return own.digest()
 
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(cores()) as threads:
         for digest in threads.map(digest_of, frozen):
             whole.update(digest)
     return f"{_SIDE_BY_SIDE}{whole.hexdigest()}"
