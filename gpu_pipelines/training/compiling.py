@@ -9,9 +9,12 @@ from torch import nn
 
 from gpu_pipelines.errors import first_line
 
-#: Kinds of layers that are compiled at most: as many versions of a function PyTorch keeps
-#: (torch._dynamo.config.recompile_limit). A ResNet has more, as each of its layers is a convolution.
+#: Kinds of layers that are compiled at most, as each takes seconds. A ResNet has more: each of its layers is a
+#: convolution.
 MOST_KINDS = 8
+#: Versions of a function that are kept: one of each kind of layer for each number of documents in a batch, of which few
+#: are told apart (gpu_pipelines/tasks/packed_attention.py). Beyond it, layers would silently run as they are.
+_VERSIONS = 64
 #: Seconds that the steps take at the GPUs' peak, from which on they are compiled. At the 40 % of it that is usual they
 #: are five minutes, of which compiled layers save more than one, and to compile took 5 to 21 s on an H200:
 #: `python benchmarks/training/gpu_variants.py`.
@@ -58,11 +61,12 @@ def _twice(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def compute_alike_anywhere() -> None:
-    """Lets Inductor choose kernels without timing them, on which the order of a sum depends.
+    """Lets Inductor choose kernels without timing them, on which the order of a sum depends, and keep all of them.
 
-    A training that continues on another machine would else differ in the last bits.
+    A training that continues, perhaps on another machine, would else differ in the last bits.
     """
     torch._inductor.config.deterministic = True
+    torch._dynamo.config.recompile_limit = _VERSIONS
 
 
 def compile_layer(layer: nn.Module, has_one_shape: bool) -> None:

@@ -44,7 +44,7 @@ def test_batches_of_many_shapes_are_not() -> None:
 
 
 def test_layers_of_many_kinds_are_not() -> None:
-    """Each is compiled for itself, and after so many PyTorch gives up."""
+    """Each is compiled for itself, and takes seconds."""
     kinds: list[nn.Module] = [nn.Linear(4, width) for width in range(1, MOST_KINDS + 2)]
     assert compiles("auto", kinds[:MOST_KINDS] * 3, True, LONG, PEAK)
     assert not compiles("auto", kinds, True, LONG, PEAK)
