@@ -11,7 +11,6 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from typing import Any
 
 from contest import COMPILED, HERE, Machine, conclude
@@ -62,8 +61,9 @@ def show_memory(mfu: dict[str, Any] | None) -> None:
         sequence_length=2048,
         batch=4,
         vocabulary=32_000,
+        recompute=False,
     )
-    estimate = estimate_memory(replace(job, recompute=False), "bf16", 1, "ddp")
+    estimate = estimate_memory(job, "bf16", 1, "ddp")
     print(f"\nmemory of a GPU: {gpu['memory_gb']:.1f} GB; advise says {estimate.total:.1f} ({estimate.told()})")
 
 

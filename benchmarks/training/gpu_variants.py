@@ -13,7 +13,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import cycle
 from pathlib import Path
@@ -223,12 +223,9 @@ def _set(variant: str) -> Iterator[None]:
     before = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
     torch.backends.cudnn.benchmark = variant in ("cudnn.benchmark", "both")
     torch.set_float32_matmul_precision("high" if variant == "TF32" else "highest")
-    without_liger = patch.object(chunked_loss, "_has_liger", lambda device: False)
+    without = patch.object(chunked_loss, "_has_liger", lambda device: False)
     try:
-        if variant == "without liger":
-            with without_liger:
-                yield
-        else:
+        with without if variant == "without liger" else nullcontext():
             yield
     finally:
         torch.backends.cudnn.benchmark = before[0]

@@ -125,7 +125,11 @@ def write_dataset(
             "position_ids": Feature("int32", shape),
         },
     }[task]
-    preprocessing = {"sequence_length": shape[0]} if is_text else {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    preprocessing = (
+        {"sequence_length": shape[0], "packing": is_causal}
+        if is_text
+        else {"image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    )
     with DatasetWriter(
         directory,
         task=task,
