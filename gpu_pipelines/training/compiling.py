@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
+import sys
+from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import nn
 
-from gpu_pipelines.errors import first_line
+from gpu_pipelines.errors import UnfitParametersError, UserError, first_line
 
 #: Kinds of layers that are compiled at most, as each takes seconds. A ResNet has more: each of its layers is a
 #: convolution.
@@ -43,12 +46,36 @@ def compiles(asked: str, layers: list[nn.Module], has_one_shape: bool, operation
     return 0 < len(kinds) <= min(MOST_KINDS, len(layers) // 2)
 
 
-def why_not(device: torch.device) -> str:
-    """Why PyTorch cannot compile on a device, as without a C compiler; empty where it can.
+def can_compile(device: torch.device, must: bool) -> bool:
+    """Whether PyTorch can compile on the devices of all processes, as it cannot without a C compiler.
+
+    All processes call it together; a line of rank 0 says what follows.
 
     Args:
         device: this process's.
+        must: whether the user has asked for it.
+
+    Raises:
+        UserError: one cannot, and must.
     """
+    reasons = [""] * dist.get_world_size()
+    dist.all_gather_object(reasons, why_not(device))
+    why = next(filter(None, reasons), "")
+    if why and must:
+        raise UserError(
+            f"compile_model is on, and PyTorch cannot compile here: {why}",
+            "Install a C++ compiler (g++) if there is none, or give compile_model=off.",
+        )
+    told = "compiling the layers with torch.compile, which the first steps wait for"
+    if why:
+        told = f"warning: the layers run as they are, as PyTorch cannot compile here: {why}"
+    if dist.get_rank() == 0:
+        print(told, flush=True)
+    return not why
+
+
+def why_not(device: torch.device) -> str:
+    """Why PyTorch cannot compile on a device; empty where it can."""
     try:
         torch.compile(_twice)(torch.ones(2, device=device))
     except Exception as error:  # whatever Dynamo, Inductor, Triton or a C compiler has to say
@@ -60,36 +87,56 @@ def _twice(numbers: torch.Tensor) -> torch.Tensor:
     return numbers + numbers
 
 
-def compute_alike_anywhere() -> None:
-    """Lets Inductor choose kernels without timing them, on which the order of a sum depends, and keep all of them.
+def compile_layers(layers: list[nn.Module], has_one_shape: bool, must: bool) -> None:
+    """Has layers compiled when they are first called, in place.
 
-    A training that continues, perhaps on another machine, would else differ in the last bits.
+    Inductor chooses kernels without timing them, on which the order of a sum depends, and keeps all of them. A training
+    that continues, perhaps on another machine, would else differ in the last bits.
+
+    Args:
+        layers: of the model.
+        has_one_shape: of all batches; of others, one kernel is for several shapes.
+        must: whether what PyTorch cannot compile is an error. Else it runs as it is, and a line says why, where PyTorch
+            writes hundreds.
     """
     torch._inductor.config.deterministic = True
     torch._dynamo.config.recompile_limit = _VERSIONS
+    if not must:
+        torch._dynamo.config.suppress_errors = True
+        logging.getLogger("torch._dynamo.convert_frame").addFilter(_InALine())
+    for layer in layers:
+        compile_layer(layer, dynamic=False if has_one_shape else None)
 
 
-def compile_layer(layer: nn.Module, has_one_shape: bool) -> None:
-    """Has a layer compiled when it is first called, in place.
+def compile_layer(layer: nn.Module, **how: Any) -> None:
+    """Has one layer compiled when it is first called, in place.
 
     Dynamo passes over calls of PyTorch's own code unless they are given to it themselves: by `layer.compile()` nothing
     would be compiled of a layer that has the forward pass of `nn.TransformerEncoderLayer` or `nn.Sequential`.
 
     Args:
         layer: of the model.
-        has_one_shape: of all batches; of others, one kernel is for several shapes.
+        how: arguments of torch.compile.
     """
-    dynamic = False if has_one_shape else None
     if layer.forward.__module__.startswith("torch.nn."):
-        layer.forward = torch.compile(layer.forward, dynamic=dynamic)
+        layer.forward = torch.compile(layer.forward, **how)
     else:
-        layer.compile(dynamic=dynamic)
+        layer.compile(**how)
 
 
-def leave_as_it_is_what_fails() -> None:
-    """Lets what PyTorch cannot compile run as it is. A line says why, where PyTorch writes hundreds."""
-    torch._dynamo.config.suppress_errors = True
-    logging.getLogger("torch._dynamo.convert_frame").addFilter(_InALine())
+def not_compiled(error: Exception) -> UserError | None:
+    """What to do about a layer that PyTorch cannot compile, as it fails when it is first called; None of other errors.
+
+    Args:
+        error: of a training.
+    """
+    dynamo = sys.modules.get("torch._dynamo.exc")  # where nothing was compiled, it need not be imported
+    if dynamo is None or not isinstance(error, dynamo.TorchDynamoException):
+        return None
+    return UnfitParametersError(
+        f"PyTorch cannot compile the model's layers: {first_line(error)}",
+        "Give compile_model=off, or auto, with which such layers run as they are.",
+    )
 
 
 class _InALine(logging.Filter):

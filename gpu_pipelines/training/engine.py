@@ -31,13 +31,7 @@ from gpu_pipelines.training.attention import choose_attention
 from gpu_pipelines.training.batches import TrainingBatches, validation_batches
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
 from gpu_pipelines.training.checkpointing import CheckpointWriter
-from gpu_pipelines.training.compiling import (
-    compile_layer,
-    compiles,
-    compute_alike_anywhere,
-    leave_as_it_is_what_fails,
-    why_not,
-)
+from gpu_pipelines.training.compiling import can_compile, compile_layers, compiles
 from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
@@ -46,6 +40,7 @@ from gpu_pipelines.training.gradients import Gradients
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
 from gpu_pipelines.training.layer_rates import layer_scales
+from gpu_pipelines.training.learning_rate import schedule
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog, Speed
 from gpu_pipelines.training.optimizer import SCALE, make_optimizers
@@ -222,28 +217,12 @@ class Trainer:
         layers, operations = self._layers, rows * cost.training_flops_per_row
         share = self._settings.global_batch_size // dist.get_world_size()
         has_one_shape = self._recipe.has_one_shape and share % self._rows_per_batch == 0
+        must = self._settings.compile_model == "on"
         if not compiles(self._settings.compile_model, layers, has_one_shape, operations, peak):
             return
-        reasons = [""] * dist.get_world_size()
-        dist.all_gather_object(reasons, why_not(self._device))
-        why, must = next(filter(None, reasons), ""), self._settings.compile_model == "on"
-        if why and must:
-            raise UserError(
-                f"compile_model is on, and PyTorch cannot compile here: {why}",
-                "Install a C++ compiler (g++) if there is none, or give compile_model=off.",
-            )
-        told = "compiling the layers with torch.compile, which the first steps wait for"
-        if why:
-            told = f"warning: the layers run as they are, as PyTorch cannot compile here: {why}"
-        if self._is_rank_0:
-            print(told, flush=True)
-        if why:
+        if not can_compile(self._device, must):
             return
-        compute_alike_anywhere()
-        if not must:
-            leave_as_it_is_what_fails()
-        for layer in layers or [self._model]:
-            compile_layer(layer, has_one_shape)
+        compile_layers(layers or [self._model], has_one_shape, must)
         # Compiled, it would be of other shapes, and take places of the few that PyTorch keeps for the training.
         if self._settings.attention != "flex":  # which has a kernel only where it is compiled
             self._validating = partial(torch.compiler.set_stance, "force_eager")
@@ -581,21 +560,3 @@ class Trainer:
             return cost, None
         peak = peak_flops(self._device_name, self._precision)
         return cost, peak * dist.get_world_size() if peak else None
-
-
-def schedule(kind: str, step: int, total: int, warmup: int) -> float:
-    """Share of the peak learning rate at `step` (from 0): a linear warm-up, then down to 0, or constant.
-
-    Source of the cosine: Loshchilov and Hutter, SGDR, https://arxiv.org/abs/1608.03983, equation 5.
-
-    Args:
-        kind: cosine, linear or constant.
-        step: steps taken.
-        total: steps in all.
-        warmup: steps of warm-up, at most a tenth of all.
-    """
-    warmup = min(warmup, max(1, total // 10))
-    if step < warmup:
-        return (step + 1) / warmup
-    done = (step - warmup) / max(1, total - warmup)
-    return {"cosine": 0.5 * (1 + math.cos(math.pi * done)), "linear": 1 - done, "constant": 1.0}[kind]

@@ -71,6 +71,7 @@ def _train(job: dict[str, Any]) -> bool:
     import torch
     import torch.distributed as dist
 
+    from gpu_pipelines.training.compiling import not_compiled
     from gpu_pipelines.training.lateness import Progress
     from gpu_pipelines.training.local_devices import Devices
 
@@ -92,8 +93,9 @@ def _train(job: dict[str, Any]) -> bool:
     except UserError:
         raise
     except Exception as error:
-        if full := _out_of_memory(error, device, TrainingSettings.from_json(job["settings"])):
-            raise full from None
+        known = _out_of_memory(error, device, TrainingSettings.from_json(job["settings"])) or not_compiled(error)
+        if known is not None:
+            raise known from None
         leave_for_the_launcher(_explained(error, store, processes))
         raise
 

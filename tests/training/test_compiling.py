@@ -18,13 +18,14 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.building import load_recipe
-from gpu_pipelines.training import engine
+from gpu_pipelines.training import compiling, engine
 from gpu_pipelines.training.compiling import (
     MOST_KINDS,
     WORTH_SECONDS,
     compile_layer,
+    compile_layers,
     compiles,
-    leave_as_it_is_what_fails,
+    not_compiled,
 )
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -160,7 +161,7 @@ def test_what_auto_cannot_compile_runs_as_it_is_and_is_a_line(dynamo: None, capf
     def backend(*of: object) -> None:
         raise RuntimeError("there is no such kernel\nand so on")
 
-    leave_as_it_is_what_fails()
+    compile_layers([], has_one_shape=True, must=False)
     for layer in (nn.GELU(), nn.Tanh()):
         compiled = torch.compile(layer, backend=backend)
         assert torch.equal(compiled(torch.ones(3)), layer(torch.ones(3)))
@@ -169,6 +170,20 @@ def test_what_auto_cannot_compile_runs_as_it_is_and_is_a_line(dynamo: None, capf
     assert line.startswith("warning: what cannot be compiled runs as it is: ")
     assert line.endswith("there is no such kernel")
     assert not printed.err
+
+
+def test_a_layer_that_on_cannot_compile_is_a_line(
+    no_compiler: None, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiling, "why_not", lambda device: "")  # it fails at the layers alone
+    settings = TrainingSettings(model="mlp-small", max_steps=2, global_batch_size=8, compile_model="on")
+    with pytest.raises(RuntimeError) as failed:
+        train_here(settings, numbers, str(tmp_path / "checkpoints"))
+    told = not_compiled(failed.value)
+    assert told is not None
+    assert str(told).startswith("PyTorch cannot compile the model's layers: InvalidCxxCompiler: No working C++")
+    assert "compile_model=off" in told.remedy
+    assert not_compiled(RuntimeError("of something else")) is None
 
 
 class OwnLayer(nn.Linear):
@@ -182,7 +197,7 @@ class OwnLayer(nn.Linear):
     ids=lambda layer: type(layer).__name__,
 )
 def test_layers_of_pytorch_are_compiled_as_others_are(no_compiler: None, layer: nn.Module) -> None:
-    compile_layer(layer, has_one_shape=True)
+    compile_layer(layer)
     with pytest.raises(RuntimeError, match="No working C"):
         layer(torch.ones(2, 8))
 
@@ -197,11 +212,11 @@ def test_a_validation_compiles_nothing(
         compiled.append(torch.is_grad_enabled())
         return graph.forward
 
-    def compile_with(layer: nn.Module, has_one_shape: bool) -> None:
+    def compile_with(layer: nn.Module, **how: object) -> None:
         layer.forward = torch.compile(layer.forward, backend=backend)
 
-    monkeypatch.setattr(engine, "why_not", lambda device: "")
-    monkeypatch.setattr(engine, "compile_layer", compile_with)
+    monkeypatch.setattr(compiling, "why_not", lambda device: "")
+    monkeypatch.setattr(compiling, "compile_layer", compile_with)
     settings = TrainingSettings(
         model="mlp-small", max_steps=4, checkpoint_every_steps=2, global_batch_size=12, compile_model="on"
     )
