@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from itertools import pairwise
 
 import torch
@@ -13,6 +14,7 @@ from torch.distributed.checkpoint.state_dict import StateDictOptions, set_model_
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import Shard
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_pipelines.training.outer_layers import table_and_head
@@ -114,7 +116,8 @@ def place(
 def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, precision: str) -> None:
     """Shards a model over a mesh, in place: block by block, embedding and head for themselves.
 
-    The next block is gathered while one computes, in both directions.
+    The next block is gathered while one computes, in both directions. What normalizes by the statistics of batches is
+    gathered in fp32, as autocast leaves it: PyTorch wants its weights in the precision of the statistics.
 
     Args:
         model: on any device.
@@ -122,13 +125,17 @@ def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, precision
         mesh: as `mesh_of` gives it.
         precision: as `place` takes it.
     """
-    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32)
-    if precision != "fp32":
-        policy = MixedPrecisionPolicy(param_dtype=DTYPES[precision], reduce_dtype=torch.float32)
+    in_fp32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)
+    policy = in_fp32 if precision == "fp32" else replace(in_fp32, param_dtype=DTYPES[precision])
     shards = mesh.size(mesh.ndim - 1)
-    for unit in (*blocks, *_outer_units(model), model):
+    norms = [module for module in model.modules() if isinstance(module, _BatchNorm)]
+    # What is within another unit comes before it: the embedding of a BERT is part of its first block.
+    for unit in (*norms, *_outer_units(model), *blocks, model):
         fully_shard(
-            unit, mesh=mesh, mp_policy=policy, shard_placement_fn=lambda weight: sharded_dimension(weight, shards)
+            unit,
+            mesh=mesh,
+            mp_policy=in_fp32 if isinstance(unit, _BatchNorm) else policy,
+            shard_placement_fn=lambda weight: sharded_dimension(weight, shards),
         )
     for block, following in pairwise(blocks):
         if isinstance(block, FSDPModule) and isinstance(following, FSDPModule):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,11 @@ from gpu_pipelines.training.parallelism import (
     choose_parallelism,
     mesh_of,
     place,
+    shard,
     sharded_dimension,
     without_all_reduce,
 )
+from gpu_pipelines.training.precision import computing_in
 from gpu_pipelines.training.settings import TrainingSettings
 
 PROCESSES, PER_NODE = 4, 2
@@ -264,3 +267,35 @@ def test_a_node_holds_the_weights_once() -> None:
 def test_auto_shards_as_little_as_fits(asked: str, parameters: float, nodes: int, expected: str) -> None:
     """H100s: 80 GB each, eight of them a node."""
     assert choose_parallelism(asked, 16 * parameters, 80 * 10**9, nodes, 8) == expected
+
+
+class _TableInABlock(nn.Module):
+    """As a BERT, whose first block is its embeddings, and as a ResNet, whose blocks end in batch norms."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embeddings = nn.Sequential(nn.Embedding(11, 8), nn.Linear(8, 8), nn.BatchNorm1d(8))
+        self.layer = nn.Sequential(nn.Linear(8, 8), nn.BatchNorm1d(8))
+
+    def get_input_embeddings(self) -> nn.Module:
+        return self.embeddings[0]
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.layer(self.embeddings(tokens))
+
+
+@pytest.mark.usefixtures("group_of_one")
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("training", [True, False])
+def test_a_table_and_batch_norms_within_blocks_are_sharded(precision: str, training: bool) -> None:
+    torch.manual_seed(0)
+    plain = _TableInABlock().train(training)
+    sharded = deepcopy(plain)
+    shard(sharded, [sharded.embeddings, sharded.layer], mesh_of("fsdp", "cpu", 1, 1), precision)
+    with computing_in(precision, "cpu"):
+        losses = [model(torch.arange(11)).square().mean() for model in (plain, sharded)]
+    assert torch.equal(*losses)
+    for loss in losses:
+        loss.backward()
+    for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad.full_tensor(), rtol=0.02, atol=1e-3)
