@@ -101,6 +101,19 @@ def test_operations_are_six_for_each_weight_and_row() -> None:
     assert frozen.training_flops_per_row == pytest.approx(2 * weights * (2 + 64 * 16 / weights))
 
 
+def test_a_part_of_a_weight_may_be_an_input_of_a_layer() -> None:
+    """As the positions of a DeBERTa are."""
+
+    class Positions(nn.Linear):
+        def forward(self, rows: torch.Tensor) -> torch.Tensor:
+            return rows @ self.weight.T + self.own(self.weight[:]).sum()
+
+    layer = Positions(8, 4, bias=False)
+    layer.own = nn.Linear(8, 2, bias=False)
+    cost = measure_cost(_Squares(), layer, {"x": torch.ones(16, 8)}, 16, sharded=False)
+    assert cost.forward_flops_per_row == 2 * 8 * 4 + 2 * 4 * 8 * 2 / 16
+
+
 def test_activations_are_what_the_backward_pass_needs() -> None:
     model = nn.Sequential(nn.Linear(32, 64, bias=False), nn.Tanh())
     cost = measure_cost(_Squares(), model, {"x": torch.ones(8, 32)}, 8, sharded=False)
