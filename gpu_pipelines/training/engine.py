@@ -115,9 +115,9 @@ class Trainer:
         choose_attention(self._model, settings.attention, device, self._precision, devices)
         decay = settings.layer_decay
         scales = layer_scales(self._model, recipe.blocks(self._model), decay) if decay else None
-        self._parallel = self._place()
+        parallel = self._place()
         self._average = WeightAverage(self._model, settings.ema_decay) if settings.ema_decay else None
-        self._gradients = Gradients(self._model, self._parallel)
+        self._gradients = Gradients(self._model, parallel)
         self._optimizers = make_optimizers(self._model, settings, scales)
         self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
         rows = dataset.split("train")
@@ -243,6 +243,11 @@ class Trainer:
             return False
         self._reference, self._batches.reference = found, found["train"]
         return True
+
+    @property
+    def _parallel(self) -> nn.Module:
+        """What a forward pass with gradients is called on."""
+        return self._gradients.parallel
 
     @property
     def _unwrapped(self) -> nn.Module:

@@ -12,12 +12,14 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
+import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import without_wrappers
+from gpu_pipelines.training.parallelism import replicated
 
 #: Keeps the division below from a norm of 0. Source: torch.nn.utils.clip_grads_with_norm_.
 _SMALL = 1e-6
@@ -29,53 +31,73 @@ class Gradients:
     Args:
         model: placed on the processes.
         parallel: what its forward pass is called on.
+
+    Attributes:
+        parallel: what it is called on from now on.
     """
 
     def __init__(self, model: nn.Module, parallel: nn.Module) -> None:
-        self._model, self._parallel = model, parallel
+        self._model, self.parallel = model, parallel
         self._weights = [weight for weight in model.parameters() if weight.requires_grad]
+        #: Whether the loss may not depend on some weights, as DDP is told.
+        self._may_lack = not isinstance(parallel, DistributedDataParallel)
+        self._has_told = False
 
     def settle_buckets(self, loss: Callable[[], torch.Tensor]) -> None:
         """Shows DDP the order of the gradients by a backward pass that leaves nothing else behind.
 
+        Where the loss does not depend on some weights, DDP looks for them from then on, which takes time in each step.
+
         Args:
             loss: of any batch, through `parallel`; not called where that is not DDP's.
-
-        Raises:
-            UserError: as `all` does.
         """
-        parallel = self._parallel
-        if not isinstance(parallel, DistributedDataParallel):
+        if self._may_lack:
             return
-        was_training = parallel.training
-        before = [(buffer, buffer.clone()) for buffer in parallel.buffers()]
-        parallel.train()
+        was_training = self.parallel.training
+        before = [(buffer, buffer.clone()) for buffer in self.parallel.buffers()]
+        self.parallel.train()
         loss().backward()
-        self.all()
-        parallel.zero_grad()
-        parallel.train(was_training)
+        lacks = torch.tensor(float(bool(self._without())), device=self._weights[0].device)
+        dist.all_reduce(lacks)
+        if lacks.item():
+            self._may_lack = True
+            self.parallel = nn.Identity()  # only one DDP at a time may wait for the gradients of a model
+            self.parallel = replicated(self._model, may_lack=True)
+        self.parallel.zero_grad()
+        self.parallel.train(was_training)
         with torch.no_grad():
             for buffer, content in before:
                 buffer.copy_(content)
 
+    def _without(self) -> list[str]:
+        """Names of weights that are trained and got no gradient."""
+        named = self._model.named_parameters()
+        return [without_wrappers(name) for name, weight in named if weight.requires_grad and weight.grad is None]
+
     def all(self) -> list[torch.Tensor]:
-        """Those of the last backward pass.
+        """Those of the last backward pass; zeros for a weight that the loss does not depend on.
+
+        The optimizer then has a state for each weight, whatever it got, as a training that continues wants it.
 
         Raises:
-            UserError: the loss does not depend on a weight, which DDP does not allow.
+            UserError: the loss does not depend on a weight, and did before, which DDP does not allow.
         """
         found = [weight.grad for weight in self._weights if weight.grad is not None]
-        if len(found) == len(self._weights) or not isinstance(self._parallel, DistributedDataParallel):
+        if len(found) == len(self._weights):
             return found
-        named = self._model.named_parameters()
-        without = [without_wrappers(name) for name, weight in named if weight.requires_grad and weight.grad is None]
-        raise UserError(
-            f"These weights got no gradient, because the loss does not depend on them: {some_of(without, most=3)}.",
-            # Beside adapters nothing else can be frozen.
-            "Train it with lora_rank=0."
-            if any(".lora_" in name for name in without)
-            else f"Leave them as they are: -p freeze={','.join(without)}",
-        )
+        without = some_of(self._without(), most=3)
+        if not self._may_lack:
+            raise UserError(
+                f"These weights got no gradient, because the loss of this step does not depend on them: {without}.",
+                "Let it depend on the same weights in each step, such as by 0 times their sum.",
+            )
+        if not self._has_told and dist.get_rank() == 0:
+            print(f"note: the loss does not depend on {without}, which it cannot train", flush=True)
+        self._has_told = True
+        for weight in self._weights:
+            if weight.grad is None:
+                weight.grad = torch.zeros_like(weight)
+        return [weight.grad for weight in self._weights if weight.grad is not None]
 
     def clip(self, most: float) -> torch.Tensor:
         """Scales all of them down together, where their norm is larger.
@@ -90,7 +112,7 @@ class Gradients:
             UserError: as `all` does.
         """
         gradients = self.all()
-        buckets = _buckets_of(gradients) if isinstance(self._parallel, DistributedDataParallel) else []
+        buckets = _buckets_of(gradients) if isinstance(self.parallel, DistributedDataParallel) else []
         norm = nn.utils.get_total_norm(buckets or gradients)
         norm = norm.full_tensor() if isinstance(norm, DTensor) else norm
         if most and buckets:

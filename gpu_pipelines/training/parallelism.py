@@ -99,7 +99,7 @@ def place(
     """
     if mesh is None:
         # Its constructor sends what rank 0 has.
-        return DistributedDataParallel(_on(model, device), gradient_as_bucket_view=True)
+        return replicated(_on(model, device))
     is_source = dist.get_rank() == 0
     buffers = {name: buffer.detach().clone() for name, buffer in model.named_buffers()} if is_source else {}
     weights = {name: tensor.detach() for name, tensor in model.state_dict().items()} if is_source else {}
@@ -111,6 +111,16 @@ def place(
             buffer.copy_(buffers[name])
         dist.broadcast(buffer, src=0)
     return model
+
+
+def replicated(model: nn.Module, *, may_lack: bool = False) -> DistributedDataParallel:
+    """A model that each process holds whole, and whose gradients are summed over all.
+
+    Args:
+        model: on the device of this process. All get the weights of rank 0.
+        may_lack: whether there may be weights without a gradient, which takes time to find out in each step.
+    """
+    return DistributedDataParallel(model, gradient_as_bucket_view=True, find_unused_parameters=may_lack)
 
 
 def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, precision: str) -> None:

@@ -11,7 +11,8 @@ import pytest
 import torch
 from conftest import SmallDatasets
 from started_training import tensors, weights_digest
-from trainings import entries, numbers_dataset, train_on
+from trainings import entries, numbers_dataset, train_here, train_on
+from transformers import Dinov2Config
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
@@ -110,3 +111,24 @@ def test_adapters_alone_are_saved_and_other_base_weights_are_noticed(datasets: S
     marker.write_text(json.dumps({**content, "frozen_weights_sha256": "0" * 64}))
     with pytest.raises(UserError, match="another frozen weights sha256"):
         train_model(settings, datasets["lm"], str(tmp_path))
+
+
+@pytest.mark.parametrize("parallelism", ["ddp", "fsdp"])
+def test_a_model_with_a_weight_that_the_loss_does_not_depend_on_continues_to_the_bit(
+    photos: Path, tmp_path: Path, parallelism: str
+) -> None:
+    """As DINOv2, whose mask token is for another training."""
+    shape = {"image_size": 16, "patch_size": 8, "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    Dinov2Config(**shape).save_pretrained(tmp_path / "model")
+    settings = TrainingSettings(
+        model=str(tmp_path / "model"),
+        max_steps=4,
+        checkpoint_every_steps=2,
+        global_batch_size=8,
+        parallelism=parallelism,
+    )
+    whole, parts = tmp_path / "whole", tmp_path / "parts"
+    train_here(settings, photos, str(whole))
+    for until in (2, 0):
+        train_here(settings, photos, str(parts), until=until)
+    assert weights_digest(whole / "step-00000004") == weights_digest(parts / "step-00000004")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import threading
+from collections import OrderedDict
 
 import pytest
 import torch
@@ -11,7 +12,6 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.frozen import freeze
 from gpu_pipelines.training.gradients import Gradients
 from gpu_pipelines.training.parallelism import before_gradients_are_awaited
 
@@ -70,14 +70,30 @@ def test_settling_leaves_no_gradient_and_the_statistics_as_they_were() -> None:
     assert all(torch.equal(tensor, before[name]) for name, tensor in own.state_dict().items())
 
 
-def test_a_weight_that_the_loss_does_not_depend_on_is_named() -> None:
+def test_a_weight_that_the_loss_does_not_depend_on_has_zeros(capsys: pytest.CaptureFixture[str]) -> None:
+    own = nn.Sequential(OrderedDict(used=nn.Linear(2, 3), unused=nn.Linear(3, 3), head=nn.Linear(3, 1)))
+    own.forward = lambda rows: own.head(own.used(rows))
+    alone = copy.deepcopy(own)
+    gradients = Gradients(own, DistributedDataParallel(own, gradient_as_bucket_view=True))
+    gradients.settle_buckets(lambda: gradients.parallel(torch.ones(1, 2)).sum())
+    for _ in range(2):
+        gradients.parallel(torch.ones(1, 2)).sum().backward()
+        alone.head(alone.used(torch.ones(1, 2))).sum().backward()
+        torch.testing.assert_close(gradients.clip(1.0), nn.utils.clip_grad_norm_(alone.parameters(), 1.0))
+        for one, other in zip(gradients.all(), alone.parameters(), strict=True):
+            torch.testing.assert_close(one, torch.zeros_like(one) if other.grad is None else other.grad)
+        own.zero_grad()
+        alone.zero_grad()
+    (line,) = capsys.readouterr().out.splitlines()
+    assert line == "note: the loss does not depend on unused.bias, unused.weight, which it cannot train"
+
+
+def test_a_weight_that_the_loss_depended_on_before_is_named() -> None:
     own = nn.ModuleDict({"used": nn.Linear(2, 1), "unused": nn.Linear(2, 1)})
     parallel = DistributedDataParallel(own, gradient_as_bucket_view=True)
     own["used"](torch.ones(1, 2)).sum().backward()
-    with pytest.raises(UserError, match=r"got no gradient.*: unused.bias, unused.weight\.") as raised:
+    with pytest.raises(UserError, match=r"got no gradient.*: unused.bias, unused.weight\."):
         Gradients(own, parallel).clip(1.0)
-    freeze(own, raised.value.remedy.partition("-p freeze=")[2])
-    Gradients(own, parallel).clip(1.0)
 
 
 def test_what_is_done_before_gradients_are_awaited_is_done_when_all_are_computed_and_none_is_summed() -> None:
