@@ -183,6 +183,8 @@ class _Prediction:
                     for _, predicted in workers.executor.map(worker_for, (told,), pieces, options):
                         keep(predicted)
                         progress.advance(predicted.rows, left.waiting(progress.rows + predicted.rows))
+        if not left.rows:  # as a day without rows, which a schedule may meet, or a wrong file
+            print(f"warning: {self._settings.source} has no rows, so nothing is predicted", flush=True)
         done = [work.require(piece_name(number)) for number in range(left.pieces)]
         joined = Joined(work, done, self._form)
         if joined.sum_of("read") != left.rows:
