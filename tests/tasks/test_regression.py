@@ -306,18 +306,24 @@ def test_rows_without_a_number_are_rejected_with_the_reason_and_wrong_requests_r
         "1,2,much",
         "1,1e39,2",
         '1,2,"1,234"',
+        "1,2,1_000",
+        "1,2,１２",
     ]
     (tmp_path / "rows.csv").write_text("\n".join(rows))
-    dataset = prepared(tmp_path / "data", tmp_path / "rows.csv")
-    assert dataset.manifest.rejected == {"no number in 'b'": 2, "no number in 'label'": 3}
+    dataset = prepared(tmp_path / "data", tmp_path / "rows.csv", max_rejected="20%")
+    assert dataset.manifest.rejected == {"no number in 'b'": 2, "no number in 'label'": 5}
     details = [json.loads(line)["detail"] for line in (tmp_path / "data/rejected.jsonl").read_text().splitlines()]
     assert details == [
         "the column 'b' is empty; feature_columns can leave it out",
-        "the column 'label' holds inf",
+        "the column 'label' holds 'inf'",
         "the column 'label' holds 'much'",
         "the column 'b' holds 1e39, and numbers are at most 3.4e+38; feature_columns can leave it out",
         "the column 'label' holds '1,234', and numbers are written as 1234.5",
+        "the column 'label' holds '1_000', and numbers are written as 1234.5",
+        "the column 'label' holds '１２', and numbers are written as 1234.5",
     ]
+    in_pandas = pandas.read_csv(tmp_path / "rows.csv", dtype=str)["label"].tail(3)
+    assert pandas.to_numeric(in_pandas, errors="coerce").isna().all()
     with pytest.raises(UserError, match="has no column 'price'"):
         prepared(tmp_path / "none", tmp_path / "rows.csv", label_column="price")
     with pytest.raises(UserError, match="among texts only"):

@@ -25,6 +25,7 @@ from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.data.text.work import SingleTexts
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.numbers import number_of
 from gpu_pipelines.tasks.regression.task import RegressionTask, without_number
 
 #: Before the name of a column that is learned from, as a feature.
@@ -33,7 +34,7 @@ TARGET = "target"
 #: Features and targets are float32.
 _LARGEST = float(np.finfo(np.float32).max)
 #: Numbers as people write them, which cannot be told from each other: 1,234 is one of four digits, or of one.
-_SEPARATED = re.compile(r"[-+]?\d[\d.,' ]*")
+_SEPARATED = re.compile(r"[-+]?\d[\d.,' _]*")
 _TRUTH = {"true": 1.0, "false": 0.0}
 _OTHERS = "feature_columns can leave it out"
 
@@ -140,7 +141,7 @@ def numbers_of(row: Mapping[str, Any], settings: PrepareSettings) -> str | Probl
 
 
 def number_in(row: Mapping[str, Any], column: str) -> float | Problem:
-    """The number that a row has in a column, or why it has none; text is read as Python reads numbers.
+    """The number that a row has in a column, or why it has none; text is read as pandas reads numbers.
 
     Truth values are 1 and 0 in any table: as JSON and Parquet have them, and as text in CSV.
     """
@@ -148,8 +149,11 @@ def number_in(row: Mapping[str, Any], column: str) -> float | Problem:
     if value is None or (isinstance(value, str) and not value.strip()) or value != value:
         return Problem(without_number(column), f"the column {column!r} is empty")
     try:
-        known = _TRUTH.get(value.strip().lower()) if isinstance(value, str) else None
-        number = float(value) if known is None else known
+        if isinstance(value, str):
+            known = _TRUTH.get(value.strip().lower())
+            number = number_of(value.strip()) if known is None else known
+        else:
+            number = float(value)
     except (TypeError, ValueError, OverflowError):
         is_separated = isinstance(value, str) and _SEPARATED.fullmatch(value.strip())
         hint = ", and numbers are written as 1234.5" if is_separated else ""
