@@ -159,12 +159,8 @@ def values_given(compiled: Compiled, parameters: Mapping[str, Any]) -> dict[str,
 
 def _problems_of_items(compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
     """Lists that do not hold what the pipeline of a Python file says, with which a step would fail."""
-    from gpu_pipelines.targets.own.pipeline import OwnPipeline
-
-    if not isinstance(compiled.origin, OwnPipeline):
-        return []
     problems = []
-    for name, kind in compiled.origin.item_types.items():
+    for name, kind in compiled.item_types.items():
         wrong = [each for each in arguments.get(name) or [] if not _is_item(each, kind)]
         if wrong:
             problems.append(f"{name} takes a list of {_ITEMS[kind]}; {json.dumps(wrong[0])[:80]} is none.")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError
@@ -103,11 +103,11 @@ class CloudTarget(Target):
 
         return published_in_the_cloud(cls.Options)
 
-    def own_in(self, place: str) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan], Any]:
+    def own_in(self, place: str) -> tuple[OwnPipeline, Mapping[str, AcceleratorPlan], OwnPipeline]:
         """A pipeline in a file, placed for the region of the settings.
 
         Returns:
-            The pipeline, the plans of the steps that were placed, and its specification as it was written.
+            The pipeline, the plans of the steps that were placed, and the pipeline as it was written.
 
         Raises:
             UserError: there is none, or it cannot run there.
@@ -115,9 +115,9 @@ class CloudTarget(Target):
         own = own_pipeline(place, lambda text: with_image(text, self.settings, place))
         if own.is_of_this_project:
             require_no_flags(place, self.options)
-            return own, {}, own.spec
+            return own, {}, own
         placed, plans = self._placed(own, place, self.settings.region)
-        return placed, plans, own.spec
+        return placed, plans, own
 
     def _placed(
         self, own: OwnPipeline, place: str, region: str | None

@@ -114,6 +114,7 @@ class Compiled:
         known: what is fixed besides its parameters: `processes` that train, `data_nodes`, `task`.
         origin: what the target has found it by, an uploaded version say.
         told: what to say of its machines, what they cost and what to beware of, line by line.
+        item_types: what lists among the parameters are to hold, as far as a Python file says it.
     """
 
     name: str
@@ -124,6 +125,7 @@ class Compiled:
     known: Mapping[str, Any] = field(default_factory=dict)
     origin: Any = None
     told: Sequence[str] = ()
+    item_types: Mapping[str, type] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

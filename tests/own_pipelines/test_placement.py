@@ -297,6 +297,31 @@ def test_a_place_that_a_target_cannot_read_is_refused_before_anything_is_sent() 
     assert "The source /data/photos is not where Vertex AI can read it" in done.err
 
 
+@pytest.mark.parametrize(
+    "target",
+    [
+        ("vertex", *SETTINGS),
+        ("kubeflow", "--kubeflow-host", "http://127.0.0.1:9"),
+        ("compute_engine", "--accelerator", "l4:1", *SETTINGS, *IMAGE),
+    ],
+    ids=lambda target: target[0],
+)
+def test_what_lists_hold_is_checked_before_anything_is_sent(tmp_path: Path, target: tuple[str, ...]) -> None:
+    (tmp_path / "lists.py").write_text(
+        "from typing import List\n"
+        "from kfp import dsl\n"
+        "@dsl.component(base_image='python:3.11')\n"
+        "def add(sizes: List[int]) -> int:\n"
+        "    return sum(sizes)\n"
+        "@dsl.pipeline\n"
+        "def lists(sizes: List[int] = [1]):\n"
+        "    add(sizes=sizes)\n"
+    )
+    done = command("run", "lists.py", "-p", 'sizes=[1, "a"]', "--target", *target, cwd=tmp_path)
+    assert done.status == 2
+    assert 'sizes takes a list of whole numbers; "a" is none.' in done.err
+
+
 def test_a_machine_that_does_not_exist_is_refused_where_it_is_written() -> None:
     with pytest.raises(PlanError, match="3 × l4"):
         accelerate(None, "l4:3")  # type: ignore[type-var]

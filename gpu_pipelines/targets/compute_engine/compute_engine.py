@@ -241,7 +241,8 @@ class ComputeEngine(LocalTarget, Target):
         told = [*told_left_out(asked), *told]
         told += told_of_data(asked.plans, self.settings)
         told += [f"else {named(each)}: {told_cost(each).strip()}" for _, each in others]
-        return Compiled(name, spec=spec, built=built, known={"processes": plan.count}, origin=own, told=told)
+        items, known = own.item_types if own else {}, {"processes": plan.count}
+        return Compiled(name, spec=spec, built=built, known=known, origin=own, told=told, item_types=items)
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The VM with a name of its own, and what it is to run."""

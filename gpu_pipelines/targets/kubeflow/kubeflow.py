@@ -136,7 +136,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         """A pipeline in a file, placed."""
         own, plans, written = self.own_in(place)
         told = [*told_machines(plans), *told_warnings(plans.values())]
-        return replace(self._parsed(own.text, place, told), written=written)
+        return replace(self._parsed(own.text, place, told), written=written.spec, item_types=written.item_types)
 
     @staticmethod
     def _parsed(text: str, origin: str, told: Sequence[str] = ()) -> Compiled:

@@ -164,7 +164,7 @@ class Local(LocalTarget, Target):
         for step, package in packages_by_address(own.steps):
             told = f"{step} would install {package}, which has no name to be looked for here: see that it is installed."
             print(f"note: {told}", file=sys.stderr)
-        return Compiled(own.name, spec=own.spec, origin=own, known={"plans": plans})
+        return Compiled(own.name, spec=own.spec, origin=own, known={"plans": plans}, item_types=own.item_types)
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The run, with a table of its parameters for a dry run."""

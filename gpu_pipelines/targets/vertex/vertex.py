@@ -305,7 +305,7 @@ class Vertex(VertexTarget, CloudTarget):
     def of_file(self, place: str) -> Compiled:
         """A pipeline in a file, placed for the region of the settings."""
         own, _, written = self.own_in(place)
-        return replace(self.parsed(own.text, place), written=written)
+        return replace(self.parsed(own.text, place), written=written.spec, item_types=written.item_types)
 
     def _compiled(self, request: Request, training_hours: float | None) -> str:
         from gpu_pipelines.tasks.model_sizes import parameters_of_model
