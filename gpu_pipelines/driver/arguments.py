@@ -176,7 +176,8 @@ def _is_item(value: Any, kind: type) -> bool:
 def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str, Any]) -> list[str]:
     """What is wrong with the parameters of this project's components in a pipeline of anybody's."""
     from gpu_pipelines.dag.places import problems_of_own_files
-    from gpu_pipelines.targets.own.values import places_of, predictions_of, problems_of, sources_of
+    from gpu_pipelines.registry import open_registry
+    from gpu_pipelines.targets.own.values import places_of, predictions_of, problems_of, sources_of, uploads_to
 
     steps = steps_of(compiled)
     places = places_of(steps, arguments)
@@ -192,6 +193,8 @@ def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str,
         from gpu_pipelines.prediction.check import require_possible
 
         problems += [each for settings in predicted for each in said_by(partial(require_possible, settings))]
+    for registry in sorted(uploads_to(steps, arguments, target.registry)):
+        problems += said_by(open_registry(registry).require_writable)
     return problems
 
 

@@ -513,6 +513,34 @@ def test_data_is_looked_at_before_the_run_unless_a_step_may_make_it(tmp_path: Pa
     assert "Runs write to runs, which lies in the data ." in done.err
 
 
+UPLOADING = """
+from kfp import dsl
+
+from gpu_pipelines.components import evaluate_checkpoints, prepare_data, train_model, upload_model
+
+
+@dsl.pipeline(name="uploading")
+def uploading(registry: str):
+    data = prepare_data(source="sample:digits")
+    training = train_model(dataset=data.outputs["dataset"])
+    evaluation = evaluate_checkpoints(
+        dataset=data.outputs["dataset"], checkpoints=training.outputs["checkpoints"], registry=registry, model_name="m"
+    )
+    best, passed = evaluation.outputs["best_checkpoint"], evaluation.outputs["passed"]
+    upload_model(best_checkpoint=best, passed=passed, registry=registry, model_name="m")
+"""
+
+
+@pytest.mark.parametrize("registry", ["mlflow:http://127.0.0.1:9", "/dev/null/registry"])
+def test_a_registry_is_looked_at_before_the_run(registry: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    (tmp_path / "uploading.py").write_text(UPLOADING)
+    done = command("run", "uploading.py", "-p", f"registry={registry}", cwd=tmp_path)
+    assert done.status == 2
+    assert registry in done.err
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_dry_run_shows_the_steps_and_values_of_any_type(tmp_path: Path) -> None:
     done = command("run", f"{MINE}:seeds", "--dry-run", "-p", 'numbers=[1, "b"]', cwd=tmp_path)
     assert done.status == 0, done.err

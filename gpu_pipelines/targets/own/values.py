@@ -152,6 +152,19 @@ def predictions_of(
         yield _settings(step, {"registry": registry, **values})
 
 
+def uploads_to(steps: Sequence[Step], arguments: Mapping[str, Any], registry: str) -> set[str]:
+    """The registries that models are uploaded to, as far as they are known before a run.
+
+    Args:
+        steps: those of the pipeline, whose parameters have no problems.
+        arguments: the values of the pipeline's own parameters.
+        registry: the one of steps that name none.
+    """
+    uploads = (step for step in steps if step.is_ours and step.component == UPLOADS)
+    known = (step.known(arguments) for step in uploads)
+    return {str(values.get("registry") or registry) for values, unknown in known if "registry" not in unknown}
+
+
 def _before_others(
     steps: Sequence[Step], component: str, artifact: str, arguments: Mapping[str, Any]
 ) -> Iterator[tuple[Step, dict[str, Any]]]:
