@@ -109,6 +109,10 @@ class DamagedError(UserError, kind="damaged"):
     """A file is cut off, empty, or not what it should be."""
 
 
+class NewerFormatError(UserError):
+    """A document was written by a newer version of this program, and is whole for all that is known."""
+
+
 class AccessDeniedError(UserError, kind="access_denied"):
     """The account is not known to the service, or may not do this."""
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
-from gpu_pipelines.errors import DamagedError, UserError
+from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError
 
 Made = TypeVar("Made")
 _hints_of = cache(get_type_hints)
@@ -65,25 +65,43 @@ def read_document(path: Path, what: str, format_version: int = 1) -> dict[str, A
 
     Raises:
         DamagedError: the file is not such JSON.
-        UserError: the file is missing, cannot be read, or has a newer format.
+        NewerFormatError: it has a newer format.
+        UserError: the file is missing or cannot be read.
     """
     try:
-        content = json.loads(path.read_text(encoding="utf-8"))
+        content = path.read_bytes()
     except FileNotFoundError:
         raise UserError(f"{path.parent} is no {what}: it has no {path.name}.") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
+    return document_in(content, str(path), format_version)
+
+
+def document_in(text: bytes, place: str, format_version: int = 1) -> dict[str, Any]:
+    """A JSON document that `write_document` wrote, wherever it was read.
+
+    Args:
+        text: all of it.
+        place: where it is, for messages.
+        format_version: the newest version this program understands.
+
+    Raises:
+        DamagedError: it is not such JSON.
+        NewerFormatError: it has a newer format.
+    """
+    try:
+        content = json.loads(text.decode("utf-8"))
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise DamagedError(f"{path} is damaged: {error}.") from None
+        raise DamagedError(f"{place} is damaged: {error}.") from None
     version = content.get("format_version") if isinstance(content, dict) else None
     if not isinstance(version, int):
-        raise DamagedError(f"{path} is damaged: it has format_version {version!r}.")
+        raise DamagedError(f"{place} is damaged: it has format_version {version!r}.")
     if version > format_version:
-        raise UserError(
-            f"{path} has format_version {version!r}; this program reads up to {format_version}.",
+        raise NewerFormatError(
+            f"{place} has format_version {version!r}; this program reads up to {format_version}.",
             "Use the version of gpu-pipelines that wrote it, or a newer one.",
         )
-    return content
+    return dict(content)
 
 
 def read_as(path: Path, what: str, make: Callable[[dict[str, Any]], Made]) -> Made:

@@ -18,7 +18,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.integrity import model_files
-from gpu_pipelines.errors import DamagedError, UserError, first_line, some_of
+from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError, first_line, some_of
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
 
@@ -69,7 +69,7 @@ class DirectoryRegistry(Registry):
     def version(self, name: str, reference: str) -> RegisteredVersion:
         """The version that a number or an alias names.
 
-        One whose `version.json` is damaged is there, and damaged.
+        One whose `version.json` is damaged or of a newer format is there, and counts as damaged.
 
         Raises:
             UserError: there is none.
@@ -81,9 +81,9 @@ class DirectoryRegistry(Registry):
             if str(number) == wanted:
                 try:
                     return self._version(name, number, aliases)
-                except DamagedError:
+                except (DamagedError, NewerFormatError) as error:
                     # A champion is one all the same, which nobody uses and nobody replaces.
-                    return self._unread(name, number, aliases)
+                    return replace(self._bare(name, number, aliases), unread=error)
         raise missing_version(self, name, reference, str(self.root))
 
     def aliases(self, name: str) -> dict[str, int]:
@@ -170,12 +170,10 @@ class DirectoryRegistry(Registry):
     def _version(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
         info = read_document(self.root / name / "versions" / str(number) / VERSION, "model version")
         info.pop("format_version")
-        return replace(self._unread(name, number, aliases), info=info, is_readable=True)
+        return replace(self._bare(name, number, aliases), info=info)
 
-    def _unread(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
+    def _bare(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
         """A version of which no more is known than its place and its aliases."""
         path = self.root / name / "versions" / str(number)
         named = tuple(sorted(alias for alias, version in aliases.items() if version == number))
-        return RegisteredVersion(
-            name, number, str(path.resolve()), named, {}, f"{name}/versions/{number}", is_readable=False
-        )
+        return RegisteredVersion(name, number, str(path.resolve()), named, {}, f"{name}/versions/{number}")

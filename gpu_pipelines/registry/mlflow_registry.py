@@ -38,6 +38,7 @@ from gpu_pipelines.registry.registered import (
     Promotion,
     RegisteredVersion,
     Registry,
+    record_in,
 )
 from gpu_pipelines.registry.summary import summary_of
 
@@ -208,10 +209,11 @@ class MlflowRegistry(Registry):
         name, number = version.name, int(version.version)
         place = self._place(version.run_id)
         created = datetime.fromtimestamp(version.creation_timestamp / 1000, timezone.utc).isoformat(timespec="seconds")
-        info = {"created": created, "passed": False, "metrics": {}, **_recorded(place)}
+        recorded, unread = record_in(place)
+        info = {"created": created, "passed": False, "metrics": {}, **recorded}
         named = tuple(sorted(alias for alias, named in aliases.items() if named == number))
         labelled = str(version.tags.get(_DIGEST, ""))
-        return RegisteredVersion(name, number, place, named, info, f"models:/{name}/{number}", labelled)
+        return RegisteredVersion(name, number, place, named, info, f"models:/{name}/{number}", labelled, unread)
 
     def _place(self, run: str) -> str:
         return place_of_files(self.uri, run, _FOLDER)
@@ -335,15 +337,6 @@ class MlflowRegistry(Registry):
             folder.delete(folder.names())
         with suppress(UserError), self._errors("Deleting an unfinished upload"):
             self._client.delete_run(run)
-
-
-def _recorded(place: str) -> dict[str, Any]:
-    """What was recorded with a version; nothing of one whose `version.json` is gone or no JSON."""
-    try:
-        content = json.loads(RemoteFolder(place).read(VERSION))
-    except (FileNotFoundError, ValueError):
-        return {}
-    return {name: value for name, value in content.items() if name != "format_version"}
 
 
 def _metrics(info: dict[str, Any]) -> dict[str, float]:

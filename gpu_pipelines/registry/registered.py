@@ -11,11 +11,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
-from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.documents import document_in, sha256_of_tree
 from gpu_pipelines.artifacts.evaluation import EVALUATION
 from gpu_pipelines.artifacts.integrity import VERSION, damage, digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, fetched_folder, is_remote
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError
 from gpu_pipelines.registry.serving_container import ServingContainer
 
 CHAMPION = "champion"
@@ -29,7 +29,27 @@ Check = Callable[[str], None]
 
 
 class DamagedVersionError(UserError):
-    """The files of a version are not those that were uploaded."""
+    """The files of a version are not those that were uploaded, or nobody can tell."""
+
+
+def record_in(place: str) -> tuple[dict[str, Any], UserError | None]:
+    """What was recorded with a version in object storage, and why that cannot be read.
+
+    Of a version that somebody else has added, which has no `version.json`, that is nothing and None.
+
+    Args:
+        place: the folder of its files.
+
+    Raises:
+        UserError: the storage does not answer.
+    """
+    try:
+        content = document_in(RemoteFolder(place).read(VERSION), f"{place}/{VERSION}")
+    except FileNotFoundError:
+        return {}, None
+    except (DamagedError, NewerFormatError) as error:
+        return {}, error
+    return {name: value for name, value in content.items() if name != "format_version"}, None
 
 
 @dataclass(frozen=True)
@@ -45,7 +65,7 @@ class RegisteredVersion:
             storage `md5` (base64 by path), and what the uploader added.
         resource_name: what the registry's service calls it; of a directory, its name and number.
         labelled: how the digest of its files begins, by what the registry's service says; empty if it says nothing.
-        is_readable: whether its `version.json` can be read; if not, `info` is empty, and the version counts as damaged.
+        unread: why its `version.json` cannot be read; `info` has nothing of it then, and the version counts as damaged.
         added: whether the call of `Registry.add` that returned this made it; False where it was there before.
     """
 
@@ -56,7 +76,7 @@ class RegisteredVersion:
     info: dict[str, Any] = field(repr=False)
     resource_name: str = ""
     labelled: str = ""
-    is_readable: bool = True
+    unread: UserError | None = field(default=None, compare=False)
     added: bool = field(default=False, compare=False)
 
     @cached_property
@@ -70,6 +90,8 @@ class RegisteredVersion:
         if not is_remote(self.place):
             self._require_undamaged(self.place)
             return Path(self.place)
+        if self.unread:
+            self.require_undamaged()
         directory = fetched_folder(self.place)
         try:
             self._require_undamaged(str(directory))
@@ -110,6 +132,9 @@ class RegisteredVersion:
         return digest_of(sha256_of_tree(Path(self.place)))
 
     def _require_undamaged(self, place: str) -> None:
+        if isinstance(self.unread, NewerFormatError):
+            told = f"Version {self.number} of {self.name!r} cannot be checked: {self.unread.problem}"
+            raise DamagedVersionError(told, self.unread.remedy)
         if what := self._damage(place):
             # Of a version that is champion and challenger, what is served and compared with is the champion.
             alias = CHAMPION if CHAMPION in self.aliases else next(iter(self.aliases), CHAMPION)
@@ -120,7 +145,7 @@ class RegisteredVersion:
             )
 
     def _damage(self, place: str) -> str:
-        if not self.is_readable:
+        if self.unread:
             return f"{VERSION} cannot be read"
         files = self.info.get("files") or {}
         # The label was made of all files once, and of the model's own since.

@@ -17,11 +17,19 @@ from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import digest_of, model_files
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, md5_of_file
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import NewerFormatError, UserError
 from gpu_pipelines.google_cloud.connection import location_of, model_service, service_errors, tried_again
 from gpu_pipelines.project_settings import FILE, ProjectSettings, load_project_settings
 from gpu_pipelines.registry.missing import missing_version
-from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotion, RegisteredVersion, Registry
+from gpu_pipelines.registry.registered import (
+    CHAMPION,
+    VERSION,
+    Check,
+    Promotion,
+    RegisteredVersion,
+    Registry,
+    record_in,
+)
 from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
 from gpu_pipelines.registry.summary import summary_of
 from gpu_pipelines.registry.vertex_evaluation import import_evaluation, model_evaluation
@@ -228,21 +236,12 @@ class VertexRegistry(Registry):
 
     def _version(self, name: str, version: Any) -> RegisteredVersion:
         created = version.version_create_time.isoformat(timespec="seconds")
-        info = {"created": created, "passed": False, "metrics": {}, **self._recorded(version.artifact_uri)}
+        recorded, unread = record_in(version.artifact_uri) if version.artifact_uri else ({}, None)
+        info = {"created": created, "passed": False, "metrics": {}, **recorded}
         aliases = tuple(sorted(set(version.version_aliases) - {_DEFAULT_ALIAS}))
         labelled = str(version.labels.get(_DIGEST, ""))
-        return RegisteredVersion(
-            name, int(version.version_id), version.artifact_uri, aliases, info, _resource_name(version), labelled
-        )
-
-    @staticmethod
-    def _recorded(place: str) -> dict[str, Any]:
-        """What was recorded with a version; nothing of a version that somebody else has added."""
-        try:
-            content = json.loads(RemoteFolder(place).read(VERSION)) if place else {}
-        except (FileNotFoundError, ValueError):
-            return {}
-        return dict(content) if isinstance(content, dict) else {}
+        place, resource = version.artifact_uri, _resource_name(version)
+        return RegisteredVersion(name, int(version.version_id), place, aliases, info, resource, labelled, unread)
 
     def _with_digest(self, name: str, digest: str) -> int | None:
         numbers = [int(v.version_id) for v in self._service_versions(name) if v.labels.get(_DIGEST) == digest]
@@ -258,7 +257,9 @@ class VertexRegistry(Registry):
         folder.write(VERSION, json.dumps({"format_version": 1, **info, "md5": md5}, indent=2).encode() + b"\n")
 
     def _mend(self, version: RegisteredVersion, model: Path, info: dict[str, Any]) -> None:
-        """Writes the files of a version again if they are damaged."""
+        """Writes the files of a version again if they are damaged; a newer record is nobody's to replace."""
+        if isinstance(version.unread, NewerFormatError):
+            version.require_undamaged()
         if version.is_damaged:
             print(f"version {version.number} of {version.name} is damaged; its files are written again", flush=True)
             self._copy_files(model, version.place, info)

@@ -192,24 +192,27 @@ def test_a_damaged_champion_is_not_scored_and_not_replaced(images: Dataset, tmp_
     assert register(tmp_path, "model", evaluation.passed).aliases == ("challenger",)
 
 
-@pytest.mark.parametrize("file", ["evaluation.json", "version.json"])
+@pytest.mark.parametrize(
+    ("file", "newer"), [("evaluation.json", True), ("version.json", True), ("version.json", False)]
+)
 def test_a_champion_whose_documents_cannot_be_read_is_not_scored_and_not_replaced(
-    images: Dataset, tmp_path: Path, file: str
+    images: Dataset, tmp_path: Path, file: str, newer: bool
 ) -> None:
     write_brightness(tmp_path / "champion", images)
     evaluate(tmp_path, images, "champion")
     champion = register(tmp_path, "champion")
-    if file == "version.json":
+    if not newer:
         (champion.path / file).write_text('{"format_version": 1, "files": {')
         why = f"Version 1 of 'mine' in {champion.place} is damaged: version.json cannot be read"
     else:
         # As a newer version of this project has registered it.
-        newer = {**json.loads((champion.path / file).read_text()), "format_version": 2}
-        (champion.path / file).write_text(json.dumps(newer))
-        info = json.loads((champion.path / "version.json").read_text())
-        info["files"][file] = sha256_of_file(champion.path / file)
-        (champion.path / "version.json").write_text(json.dumps(info))
-        why = "evaluation.json has format_version 2; this program reads up to 1"
+        content = {**json.loads((champion.path / file).read_text()), "format_version": 2}
+        (champion.path / file).write_text(json.dumps(content))
+        if file == "evaluation.json":
+            info = json.loads((champion.path / "version.json").read_text())
+            info["files"][file] = sha256_of_file(champion.path / file)
+            (champion.path / "version.json").write_text(json.dumps(info))
+        why = f"{file} has format_version 2; this program reads up to 1"
     write_brightness(tmp_path / "model", images, threshold=0.44)
     evaluation = evaluate(tmp_path, images, "model")
     assert not evaluation.passed

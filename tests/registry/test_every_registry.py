@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
 import pytest
 
-from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_remote
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, open_registry
 from gpu_pipelines.registry.registered import DamagedVersionError, Promotion
@@ -135,6 +136,40 @@ def test_what_fails_its_check_is_no_version(registry: Registry, name: str, model
     assert registry.aliases(name) == {"champion": 1, "challenger": 1}
     (place,) = seen
     assert RemoteFolder(place).names() == [] if is_remote(place) else not Path(place).exists()
+
+
+@pytest.mark.parametrize("record", [b"{", b"[]", b"\xff", b'{"format_version": 1, "files": {'])
+def test_a_champion_whose_record_is_damaged_stays_and_is_used_for_nothing(
+    registry: Registry, name: str, model: Path, record: bytes
+) -> None:
+    own = f"{name}-{record.hex()[:8]}"
+    write(add(registry, own, model), "version.json", record)
+    champion = registry.champion(own)
+    assert champion is not None
+    for read in (lambda: champion.path, champion.require_undamaged, lambda: registry.set_alias(own, "live", 1)):
+        with pytest.raises(DamagedVersionError, match=r"is damaged: version\.json cannot be read"):
+            read()
+    assert add(registry, own, model, promote=False, seen=1).aliases == ("challenger",)
+    assert registry.aliases(own)["champion"] == 1
+
+
+def test_a_champion_of_a_newer_version_of_this_program_stays_and_is_used_for_nothing(
+    registry: Registry, name: str, model: Path
+) -> None:
+    version = add(registry, name, model)
+    newer = json.dumps({"format_version": 2, **version.info}).encode()
+    write(version, "version.json", newer)
+    champion = registry.champion(name)
+    assert champion is not None
+    for read in (lambda: champion.path, champion.require_undamaged, lambda: registry.set_alias(name, "live", 1)):
+        with pytest.raises(DamagedVersionError) as caught:
+            read()
+        assert "version.json has format_version 2; this program reads up to 1." in caught.value.problem
+        assert caught.value.remedy == "Use the version of gpu-pipelines that wrote it, or a newer one."
+    assert add(registry, name, model, promote=False, seen=1).aliases == ("challenger",)
+    assert registry.aliases(name)["champion"] == 1
+    file = f"{version.place}/version.json"
+    assert (read_remote(file) if is_remote(file) else Path(file).read_bytes()) == newer
 
 
 @pytest.mark.parametrize(
