@@ -9,6 +9,7 @@ from pathlib import Path
 from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.archives import archive_of
 from gpu_pipelines.data.sources.listing import REMEDY_OF_ARCHIVE, TABLE_BESIDE, is_pattern, remedy_of_table, shown_path
 from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
@@ -45,6 +46,8 @@ def model_problems_here(settings: PrepareSettings, model: str) -> list[str]:
     if type(task).model_problems is Task.model_problems:  # it has none to tell, and listing a bucket may take minutes
         return []
     if kind.scheme or "source_format" not in kind.parameters:  # it is no file, and would be fetched or made
+        return []
+    if archive_of(settings):
         return []
     source = kind.open(settings, Path())
     if source.format not in TABLES or not len(source):

@@ -21,6 +21,7 @@ from typing import Any
 from gpu_pipelines.artifacts.digests import digest_of_program
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.data.settings import limit_of
+from gpu_pipelines.data.sources.archives import archive_of
 from gpu_pipelines.data.sources.bigquery.load import load_table, require_dataset
 from gpu_pipelines.data.sources.files_read import FilesOfSources
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
@@ -116,8 +117,11 @@ def require_usable(settings: PredictSettings, directory: Path) -> None:
     """
     if (directory / EVALUATION).is_file() and task_problems(Evaluation.load(directory).task):
         return
+    prediction = _Prediction(settings, Model(directory, "", ""), "", 0)
+    if archive_of(settings.rows(task_of(directory))):
+        return
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-source-") as scratch:
-        _Prediction(settings, Model(directory, "", ""), "", 0).source(Path(scratch) / "source")
+        prediction.source(Path(scratch) / "source")
 
 
 def _key(settings: PredictSettings, model: Model, fingerprint: str) -> str:

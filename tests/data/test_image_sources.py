@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -190,15 +189,6 @@ def test_a_file_of_another_kind_is_refused(tmp_path: Path) -> None:
     write_png(tmp_path / "a.png")
     with pytest.raises(UserError, match="neither a folder nor a table"):
         records_of(tmp_path / "a.png")
-
-
-@pytest.mark.parametrize("kind", ["tar", "gztar", "zip"])
-@pytest.mark.parametrize("task", ["image_classification", "text_classification"])
-def test_an_archive_of_a_folder_is_answered_with_unpacking_it(kind: str, task: str, tmp_path: Path) -> None:
-    write_photos(tmp_path / "photos", per_class=2)
-    archive = shutil.make_archive(str(tmp_path / "packed"), kind, tmp_path / "photos")
-    (problem,) = problems_here(PrepareSettings(source=archive, task=task))
-    assert "Unpack any other archive, and give its folder." in problem
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.jsonl", "t.parquet"])

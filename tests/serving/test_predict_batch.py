@@ -7,6 +7,7 @@ import io
 import json
 import math
 import tarfile
+import zipfile
 from decimal import Decimal
 from functools import cache
 from pathlib import Path
@@ -128,7 +129,7 @@ def test_every_task_predicts_as_the_server_does_in_the_order_of_the_source(
 
 
 def test_what_an_image_is_found_in_makes_no_difference(model: Any, tmp_path: Path) -> None:
-    """A folder without classes, paths in a table, bytes in Parquet, base64 as the server takes it, and tar shards."""
+    """A folder without classes, one in an archive, paths in a table, bytes in Parquet, base64, and tar shards."""
     images = {f"{number:02d}.png": png(number) for number in range(20)}
     folder = tmp_path / "photos"
     folder.mkdir()
@@ -143,9 +144,13 @@ def test_what_an_image_is_found_in_makes_no_difference(model: Any, tmp_path: Pat
             member = tarfile.TarInfo(name)
             member.size = len(content)
             shard.addfile(member, io.BytesIO(content))
+    with zipfile.ZipFile(tmp_path / "photos.zip", "w") as archive:
+        for name, content in images.items():
+            archive.writestr(f"photos/{name}", content)
     found = {}
     for source in (
         "photos",
+        "photos.zip",
         "paths.jsonl",
         "bytes.parquet",
         "b64.jsonl",
@@ -157,7 +162,10 @@ def test_what_an_image_is_found_in_makes_no_difference(model: Any, tmp_path: Pat
         found[source] = written(tmp_path / "out")
     first = [row["prediction"] for row in found["photos"]]
     assert len(first) == 20
-    for source in ("paths.jsonl", "bytes.parquet", "b64.jsonl", "shard.tar"):
+    assert [(row["key"], row["instance"]) for row in found["photos.zip"]] == [
+        (row["key"], row["instance"]) for row in found["photos"]
+    ]
+    for source in ("photos.zip", "paths.jsonl", "bytes.parquet", "b64.jsonl", "shard.tar"):
         require_close([row["prediction"] for row in found[source]], first, source)
     require_close([row["prediction"] for row in found["photos/1*.png"]], first[10:])
     require_close([row["prediction"] for row in found["photos/03.png"]], first[3:4])

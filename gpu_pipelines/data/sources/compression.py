@@ -85,7 +85,19 @@ def _only_member(archive: zipfile.ZipFile, stored: BinaryIO) -> zipfile.ZipInfo:
     (member,) = members
     if member.flag_bits & 1:
         raise DamagedError("it is an encrypted zip archive")
-    packed = stored.seek(0, io.SEEK_END)
-    if member.file_size > max(_LARGE, _MOST_TIMES_LARGER * packed):
-        raise DamagedError(f"it looks like a zip bomb: {packed:,} bytes would become {member.file_size:,}; unpack it")
+    require_no_bomb(stored.seek(0, io.SEEK_END), member.file_size)
     return member
+
+
+def require_no_bomb(packed: int, unpacked: int) -> None:
+    """Refuses what becomes so much larger that it is no archive of data.
+
+    Args:
+        packed: bytes of the archive.
+        unpacked: bytes that it would become, or has become so far.
+
+    Raises:
+        DamagedError: it does.
+    """
+    if unpacked > max(_LARGE, _MOST_TIMES_LARGER * packed):
+        raise DamagedError(f"it looks like a zip bomb: {packed:,} bytes would become {unpacked:,}; unpack it")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.artifacts.remote_files import folders_in, is_remote, listed, problems_of_place
 from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
+from gpu_pipelines.data.sources.archives import archive_of, unpacked
 from gpu_pipelines.data.sources.file_kinds import kinds_of
 from gpu_pipelines.data.sources.files import Dialect, format_of, has_no_suffix, is_json
 from gpu_pipelines.data.sources.listing import (
@@ -61,13 +63,25 @@ class Files(Source):
         from gpu_pipelines.data.source_check import require_usable_source
 
         folders = _folders_of_classes(settings)
+        if archive_of(settings):
+            return  # it is unpacked by the step that reads it
         if not folders:
             require_usable_source(find_files(settings), settings)
         elif _folders(f"{settings.source.rstrip('/')}/{folders[0]}"):  # else they may hold tables
             require_classes_not_splits(folders, settings.source)
 
     def open(self, settings: PrepareSettings, scratch: Path) -> SourceFiles:
-        return find_files(settings)
+        archive = archive_of(settings)
+        if archive is None:
+            return find_files(settings)
+        folder = unpacked(archive, scratch, in_classes=settings.has_labels)
+        found = replace(find_files(replace(settings, source=str(folder))), given=settings.source)
+        if settings.has_labels:
+            try:
+                require_classes_not_splits({name.split("/")[0] for name in found.names}, settings.source)
+            except UserError as error:
+                raise UserError(error.problem, "Unpack it, and give its folders as source and test_source.") from None
+        return found
 
     def state(self, uri: str, billing_project: str) -> list[Any]:
         """Names, sizes, and the checksum that the object storage keeps, or on this machine the time of the last change.

@@ -85,6 +85,20 @@ class _Tail:
             raise DamagedError("it ends in the middle")
 
 
+def members_of_tar(stored: BinaryIO) -> Iterator[tuple[str, bytes | Problem]]:
+    """The files of a tar file, hidden ones aside, each with its name, and its content or why that is not read.
+
+    Args:
+        stored: the file, decompressed.
+
+    Raises:
+        DamagedError: it is no tar file, or ends in the middle.
+    """
+    stream = _Tail(stored)
+    yield from _members(stream)
+    stream.require_end()
+
+
 def _members(stream: _Tail) -> Iterator[tuple[str, bytes | Problem]]:
     try:
         with tarfile.open(fileobj=stream, mode="r|") as shard:  # type: ignore[call-overload]
