@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 
@@ -10,6 +12,7 @@ from gpu_pipelines.data.class_names import class_in
 from gpu_pipelines.data.divided import require_classes_not_splits
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.archives import archive_of
+from gpu_pipelines.data.sources.files import format_of
 from gpu_pipelines.data.sources.listing import REMEDY_OF_ARCHIVE, TABLE_BESIDE, is_pattern, remedy_of_table, shown_path
 from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
@@ -79,6 +82,7 @@ def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> Non
                 remedy_of_table(source.given, table),
             )
         require_labels(classes, settings)
+        _require_no_table_of_classes(source, tables, settings)
     elif source.format in (*TABLES, "tar") and len(source):
         _require_columns(source, settings)
         if source.format in TABLES and task_named(settings.task).has_classes:
@@ -95,6 +99,24 @@ def _require_no_tables_of_images(source: SourceFiles, classes: Collection[str], 
             raise UserError(
                 f"Each folder of {source.given} has a table {table}, so its name may be no class.",
                 f"{remedy_of_table(source.given, f'*/{table}')} "
+                "If the names of the folders are the classes, give -p source_format=images.",
+            )
+
+
+def _require_no_table_of_classes(source: SourceFiles, tables: Sequence[str], settings: PrepareSettings) -> None:
+    """Refuses folders beside a table that has classes for their images, which `datasets` reads instead."""
+    if settings.source_format != "auto":
+        return
+    for table in (name for name in tables if name in _TABLES_OF_IMAGES):
+        rows = replace(source, format=str(format_of(table)), names=(table,), sizes=(), passed_over={})
+        has: list[str] = []
+        with suppress(UserError):  # a table that nobody asked for may be damaged
+            has = source_columns(rows, [(settings.image_column, settings.label_column)])
+        if settings.label_column in has:
+            raise UserError(
+                f"The table {table} beside the folders of {source.given} has a column {settings.label_column!r}, so "
+                "their names may be no classes.",
+                f"{remedy_of_table(source.given, table)} "
                 "If the names of the folders are the classes, give -p source_format=images.",
             )
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import datasets
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -585,5 +586,39 @@ def test_folders_of_images_with_a_table_each_are_no_classes(tmp_path: Path, tabl
     )
     found = records_of(f"{tmp_path}/*/{table}", image_column="file_name")
     assert [(record.label, bool(record.read())) for record in found] == [("cat", True), ("dog", True)] * 2
+    named = replace(settings, source_format="images")
+    require_usable_source(open_source(named, Path("unused")), named)
+
+
+@pytest.mark.parametrize("name", ["metadata.csv", "metadata.jsonl", "metadata.parquet"])
+def test_folders_of_images_beside_a_table_that_has_classes_may_be_none(tmp_path: Path, name: str) -> None:
+    """`datasets` takes the classes of the table, and gives the images none where it has no column of them."""
+    files = [f"{folder}/{number}.png" for folder in ("monday", "tuesday") for number in range(2)]
+    for number, file in enumerate(files):
+        write_png(tmp_path / file, (number, 0, 0))
+    for column in ("patient", "label"):
+        rows = pa.table({"file_name": files, column: ["a", "b", "a", "b"]})
+        if name.endswith("parquet"):
+            pq.write_table(rows, tmp_path / name)
+        elif name.endswith("jsonl"):
+            write_lines(tmp_path / name, *rows.to_pylist())
+        else:
+            write_lines(tmp_path / name, f"file_name,{column}", *(",".join(row.values()) for row in rows.to_pylist()))
+        settings = PrepareSettings(source=str(tmp_path))
+        found = open_source(settings, Path("unused"))
+        there = datasets.load_dataset("imagefolder", data_dir=str(tmp_path), cache_dir=str(tmp_path / f".{column}"))
+        assert there["train"].column_names == ["image", column]
+        if column == "patient":
+            require_usable_source(found, settings)
+    with pytest.raises(UserError) as caught:
+        require_usable_source(found, settings)
+    assert caught.value.problem == (
+        f"The table {name} beside the folders of {tmp_path} has a column 'label', so their names may be no classes."
+    )
+    assert caught.value.remedy == (
+        f"If the table names the images, give -p source={tmp_path}/{name} -p image_column=…, such as file_name. "
+        "If the names of the folders are the classes, give -p source_format=images."
+    )
+    assert [record.label for record in records_of(tmp_path / name, image_column="file_name")] == ["a", "b", "a", "b"]
     named = replace(settings, source_format="images")
     require_usable_source(open_source(named, Path("unused")), named)
