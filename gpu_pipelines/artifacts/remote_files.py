@@ -416,12 +416,17 @@ def fetched_folder(uri: str, without: Callable[[str], bool] | None = None) -> Pa
     if not names:
         raise UserError(f"{uri} has no files.", "Check its name; a folder in a bucket is what its files begin with.")
     place = own_folder("fetched")
-    part = "" if without is None else f"-{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]}"
-    directory = place / (folder.state() + part)
+    some = "" if without is None else f"-{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]}"
+    directory = place / (folder.state() + some)
     with (place / f"{directory.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.is_dir():
-            with tempfile.TemporaryDirectory(dir=place) as scratch:
-                folder.download(names, Path(scratch) / "files")
-                (Path(scratch) / "files").rename(directory)
+            # The name is its own, so that a download that was killed is not beside the next one.
+            part = place / f"{directory.name}.part"
+            shutil.rmtree(part, ignore_errors=True)
+            try:
+                folder.download(names, part)
+                part.rename(directory)
+            finally:
+                shutil.rmtree(part, ignore_errors=True)
     return directory

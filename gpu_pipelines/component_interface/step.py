@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, fields
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, folder_at, is_remote, listed
+from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.component_interface.attempts import attempts
 from gpu_pipelines.component_interface.parameter import CALLED, parameters_in, typed
 from gpu_pipelines.errors import UserError, nearest, user_errors_end_the_step
@@ -151,8 +151,8 @@ def local_files(artifact: Any) -> Path:
 def local_folder(artifact: Any) -> Iterator[Path]:
     """A directory with the files of an input artifact, which may be a single file; see `local_files`."""
     place = place_of(artifact).rstrip("/")
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-input-") as scratch:
-        alone = Path(scratch) / place.rpartition("/")[2]
+    with scratch_folder("input") as scratch:
+        alone = scratch / place.rpartition("/")[2]
         if is_remote(place) and list(listed(place)) == [place]:
             folder, _, name = place.rpartition("/")
             RemoteFolder(folder).download([name], alone.parent)
@@ -176,8 +176,8 @@ def output_files(artifact: Any, marker: str) -> Iterator[Path]:
     if not is_remote(place):
         yield Path(place)
         return
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-output-") as scratch:
-        directory = Path(scratch) / "files"
+    with scratch_folder("output") as scratch:
+        directory = scratch / "files"
         yield directory
         names = sorted(path.relative_to(directory).as_posix() for path in directory.rglob("*") if path.is_file())
         folder = RemoteFolder(place)

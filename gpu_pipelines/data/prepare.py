@@ -17,7 +17,6 @@ dataset.
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -27,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Manifest
+from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.data.divided import warning_of_division
 from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.settings import PrepareSettings
@@ -71,10 +71,10 @@ def prepare_data(settings: PrepareSettings, directory: Path) -> Manifest:
         UserError: a setting is wrong, the source has no usable rows, or a split or class would be empty.
     """
     with (
-        tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-", dir=_beside(directory)) as scratch,
+        scratch_folder(".gpu-pipelines-work", _beside(directory)) as scratch,
         ProcessExecutor() as executor,
     ):
-        return prepare_together(settings, directory, UnfinishedWork(f"{scratch}/work", Path(scratch)), executor)
+        return prepare_together(settings, directory, UnfinishedWork(f"{scratch}/work", scratch), executor)
 
 
 def prepare_together(
@@ -107,17 +107,17 @@ def prepare_together(
     """
     if problems := settings.problems() or settings.problems_on(2 if executor.is_cluster else 1):
         raise UserError.of_all(problems)
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-prepare-") as scratch, noted() as signalled:
+    with scratch_folder("prepare") as scratch, noted() as signalled:
         for name in ("sample", "seen"):
-            Path(scratch, name).mkdir()
+            (scratch / name).mkdir()
         print(f"reading {settings.source}", flush=True)
-        preparation = task_named(settings.task).load_preparation()(settings, Path(scratch, "sample"))
+        preparation = task_named(settings.task).load_preparation()(settings, scratch / "sample")
         if told := "" if settings.test_source else warning_of_division(preparation.source.names, settings.source):
             print(f"warning: {told}", flush=True)
-        with _seen_by_all(preparation, scratch, executor) as seen:
+        with _seen_by_all(preparation, str(scratch), executor) as seen:
             host = Host(seen, check=partial(_require_no, signalled))
             task = _Task(preparation, work, host, unit_weight or unit_bytes(settings), named)
-            return _prepare(task, directory, Path(scratch, "seen"))
+            return _prepare(task, directory, scratch / "seen")
 
 
 def _require_no(signalled: Signalled) -> None:

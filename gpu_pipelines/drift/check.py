@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
@@ -12,6 +11,7 @@ from typing import Any
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.documents import read_as, write_document
 from gpu_pipelines.artifacts.exported_model import PROFILE
+from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT
 from gpu_pipelines.drift.comparison import INPUTS, PREDICTIONS, Finding, compared
 from gpu_pipelines.drift.live_rows import LiveRows, live_rows, usable_rows
@@ -119,7 +119,7 @@ def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[],
     predictor = load_predictor(model.directory, limits)
     inputs = predictor.inputs_of(model.directory)
     gathered, given = (Gathered(task.load_watched(), predictor) for _ in range(2))
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-source-") as scratch:
+    with scratch_folder("source") as scratch:
         live = live_rows(settings, task.name, inputs, Path(scratch))
         for rows in usable_rows(live, predictor):
             gathered.look_at(rows)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
+from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.component_interface.step import (
     log_metrics,
     output_files,
@@ -73,8 +73,8 @@ def run(
         settings = with_advanced(settings, advanced)
         rows = dataset_to_evaluate(place_of(dataset))
         places = _places([checkpoints, more_checkpoints, *(collected or [])])
-        with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
-            directories = local_checkpoints(places, Path(scratch), has_own_scores=bool(settings.scoring_function))
+        with scratch_folder("checkpoints") as scratch:
+            directories = local_checkpoints(places, scratch, has_own_scores=bool(settings.scoring_function))
             with _tracked(tracking, checkpoints, places, directories) as tracked:
                 stores = _stores(places, directories)
                 with (

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -21,6 +19,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.documents import sha256_of_tree, write_document
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.bootstrap import json_metrics
 from gpu_pipelines.evaluation.models import Loaded, ModelSource, load_champion
@@ -227,18 +226,15 @@ def _incoming(to: str) -> Iterator[Path]:
         UserError: it cannot be made.
     """
     parent = None if is_remote(to) else Path(to).expanduser().absolute().parent
-    try:
-        if parent is not None:
-            parent.mkdir(parents=True, exist_ok=True)
-        scratch = tempfile.mkdtemp(prefix=".export-", dir=parent)
-    except OSError as error:
-        raise UserError(f"{to} cannot be written: {error.strerror}.", "Give another folder.") from None
-    try:
-        folder = Path(scratch) / "model"
-        folder.mkdir()
+    with ExitStack() as stack:
+        try:
+            if parent is not None:
+                parent.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(scratch_folder(".export", parent)) / "model"
+            folder.mkdir()
+        except OSError as error:
+            raise UserError(f"{to} cannot be written: {error.strerror}.", "Give another folder.") from None
         yield folder
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
 
 
 def _move(folder: Path, to: str) -> None:

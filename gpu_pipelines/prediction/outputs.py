@@ -9,13 +9,11 @@ Where a later prediction fails, all of these stay, and its rejected rows are in 
 
 from __future__ import annotations
 
-import fcntl
-import os
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -23,6 +21,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.documents import read_as, sha256_of_file, write_document
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import DATE, TIME
@@ -34,7 +33,7 @@ DOCUMENT, REJECTED = "predictions.json", "rejected.jsonl"
 REJECTED_BY_A_FAILED = "rejected-by-a-failed-prediction.jsonl"
 _PART = "part"
 #: What the name of a folder begins with in which predictions are joined; a process that is killed leaves it.
-_SCRATCH = ".predictions-"
+_SCRATCH = ".predictions"
 _WHAT = "document of predictions"
 
 
@@ -233,28 +232,6 @@ def output_folder(place: str) -> Iterator[Path]:
         output.delete(sorted((before | {REJECTED_BY_A_FAILED}) - now))
 
 
-def _remove_what_was_killed(folder: Path) -> None:
-    """Removes what predictions into a folder have left that were killed, and of those that go on nothing."""
-    for left in folder.glob(f"{_SCRATCH}*"):
-        if (held := _lock(left)) is not None:
-            shutil.rmtree(left, ignore_errors=True)
-            os.close(held)
-
-
-def _lock(folder: Path) -> int | None:
-    """Locks a folder for as long as this process lives, or the number is open; None where another one has locked it."""
-    try:
-        held = os.open(folder, os.O_RDONLY)
-    except OSError:
-        return None
-    try:
-        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        os.close(held)
-        return None
-    return held
-
-
 @dataclass(frozen=True)
 class _Output:
     """The place of predictions.
@@ -274,25 +251,19 @@ class _Output:
     def opened(cls, place: str) -> Iterator[_Output]:
         """Raises UserError where it cannot be written to."""
         if is_remote(place):
-            with tempfile.TemporaryDirectory(prefix="gpu-pipelines-predictions-") as scratch:
-                yield cls(Path(scratch), remote=RemoteFolder(place))
+            with scratch_folder("predictions") as scratch:
+                yield cls(scratch, remote=RemoteFolder(place))
             return
         folder = Path(place).expanduser()
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-            _remove_what_was_killed(folder)
-            # On the same disk, so that files are put into their place whole.
-            scratch = tempfile.mkdtemp(prefix=_SCRATCH, dir=folder)
-            held = _lock(Path(scratch))
-        except OSError as error:
-            reason = error.strerror or error
-            raise UserError(f"{folder} cannot be written to: {reason}.", "Give another output.") from None
-        try:
-            yield cls(Path(scratch), folder=folder)
-        finally:
-            shutil.rmtree(scratch, ignore_errors=True)
-            if held is not None:
-                os.close(held)
+        with ExitStack() as stack:
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+                # On the same disk, so that files are put into their place whole.
+                scratch = stack.enter_context(scratch_folder(_SCRATCH, folder))
+            except OSError as error:
+                reason = error.strerror or error
+                raise UserError(f"{folder} cannot be written to: {reason}.", "Give another output.") from None
+            yield cls(scratch, folder=folder)
 
     def names_before(self) -> set[str]:
         """The files of an earlier prediction that its document names."""

@@ -20,6 +20,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.digests import digest_of_program
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.data.settings import limit_of
 from gpu_pipelines.data.sources.archives import archive_of
 from gpu_pipelines.data.sources.bigquery.load import load_table, require_dataset
@@ -120,8 +121,8 @@ def require_usable(settings: PredictSettings, directory: Path) -> None:
     prediction = _Prediction(settings, Model(directory, "", ""), "", 0)
     if archive_of(settings.rows(task_of(directory))):
         return
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-source-") as scratch:
-        prediction.source(Path(scratch) / "source")
+    with scratch_folder("source") as scratch:
+        prediction.source(scratch / "source")
 
 
 def _key(settings: PredictSettings, model: Model, fingerprint: str) -> str:
@@ -172,8 +173,8 @@ class _Prediction:
             check: is called again and again; ends the work by raising.
         """
         print(f"predicting {self._settings.source} with {self._model.title} ({self._task})", flush=True)
-        with tempfile.TemporaryDirectory(prefix="gpu-pipelines-source-") as scratch:
-            source = self.source(Path(scratch) / "source")
+        with scratch_folder("source") as scratch:
+            source = self.source(scratch / "source")
             FilesOfSources(source.files, None).say()
             meter = Meter(source.files)
             left = _Left(work, source.pieces(meter, self._piece_rows), check)

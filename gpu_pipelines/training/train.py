@@ -15,6 +15,7 @@ from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, read_metrics
 from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.artifacts.documents import write_document
+from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.restarts import MOST_RESTARTS
@@ -158,8 +159,8 @@ def _train_on(
         print("".join(f"{line}\n" for line in [*asked.told(settings, task, rows), *data.told()]), end="", flush=True)
         _announce(manifest, settings, devices, cluster)
     started = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-checkpoints-") as scratch:
-        job, staging = Path(scratch) / "job.json", Path(scratch) / "staging"
+    with scratch_folder("training") as scratch:
+        job, staging = scratch / "job.json", scratch / "staging"
         document = {
             "data": data.to_json(),
             "checkpoint_uri": checkpoint_uri,

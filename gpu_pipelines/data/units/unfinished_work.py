@@ -9,7 +9,6 @@ import fcntl
 import hashlib
 import json
 import shutil
-import tempfile
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -20,6 +19,7 @@ from typing import Any
 from gpu_pipelines.artifacts.digests import digest_of_program
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_file, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
+from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.sources import source_of
@@ -207,13 +207,13 @@ def kept_work(place: str, doing: str) -> Iterator[UnfinishedWork]:
     Raises:
         UserError: the place cannot be read.
     """
-    with tempfile.TemporaryDirectory(prefix="gpu-pipelines-work-") as scratch, ExitStack() as held:
+    with scratch_folder("work") as scratch, ExitStack() as held:
         alone = f"{scratch}/alone"
         # Two runs that know nothing of each other must not share the place.
         if place and not is_remote(place) and not _is_ours(Path(place), held):
             print(f"another run {doing} at this moment; this one shares nothing with it", flush=True)
             place = ""
-        yield UnfinishedWork(place or alone, Path(scratch) / "parts")
+        yield UnfinishedWork(place or alone, scratch / "parts")
 
 
 def _is_ours(place: Path, held: ExitStack) -> bool:
