@@ -15,7 +15,7 @@ from pathlib import Path
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.compression import DamagedError, compression_of, require_no_bomb
 from gpu_pipelines.data.sources.files import LARGEST_IMAGE, SourceFile, format_of
-from gpu_pipelines.data.sources.listing import list_source, shown_path
+from gpu_pipelines.data.sources.listing import is_pattern, list_source, shown_path
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged, decompressed
 from gpu_pipelines.data.sources.tar_shards import members_of_tar
 from gpu_pipelines.errors import UserError
@@ -50,10 +50,10 @@ def archive_of(settings: PrepareSettings) -> SourceFile | None:
     if not is_zip and not (format_of(settings.source) == "tar" and settings.has_labels):
         return None
     try:
-        listing = list_source(settings.source)
+        listing = None if is_pattern(settings.source) else list_source(settings.source)
     except (OSError, RuntimeError, ValueError):  # whoever reads it says so
         return None
-    if listing.kind != "file":
+    if listing is None or listing.kind != "file":
         return None
     ((name, size),) = listing.files.items()
     file = SourceFile(f"{listing.root}{name}", shown_path(name), size)
