@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -36,6 +38,10 @@ LAUNCHER_POD = {
     "kind": "Pod",
     "metadata": {"name": "launcher", "uid": "51c0", "ownerReferences": [{**WORKFLOW, "controller": True}]},
 }
+#: What nodes may wait for; see `KubernetesApi.held_up`.
+NO_IMAGE = {"reason": "ErrImagePull", "message": "no match for platform in manifest"}
+NO_VOLUME = {"reason": "ContainerCreating", "event": "Multi-Attach error for volume pvc-1"}
+NO_POD = {"event": "pods is forbidden: exceeded quota: gpus"}
 #: How KFP compiles a component to a command, without what it installs.
 STUB = """\
 program_path=$(mktemp -d)
@@ -173,6 +179,20 @@ def run(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str]) -> Finis
     process = start(api, spec, command)
     out, err = process.communicate(timeout=240)
     return Finished(process.returncode, out, err)
+
+
+def says_once(process: subprocess.Popen[str], *said: str) -> None:
+    """Requires that a step whose nodes do not start says why, once; and ends it."""
+    late = threading.Timer(30, process.kill)
+    late.start()
+    assert process.stdout
+    assert any(all(part in line for part in said) for line in process.stdout), "it says nothing"
+    time.sleep(1)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    late.cancel()
+    assert process.returncode == 75, out + err
+    assert said[-1] not in out, "it is said once"
 
 
 def output_of(tmp_path: Path) -> dict[str, Any]:

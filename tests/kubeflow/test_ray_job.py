@@ -13,7 +13,19 @@ import pytest
 from conftest import write_photos
 from kubernetes_api.ray_jobs import SCHEMA, RayJob, problems_of_ray_job
 from kubernetes_api.server import KUBERAY, TRAINER, KubernetesApi
-from step_on_nodes import WORKFLOW, command_of, output_of, run, spec_on, start, until
+from step_on_nodes import (
+    NO_IMAGE,
+    NO_POD,
+    NO_VOLUME,
+    WORKFLOW,
+    command_of,
+    output_of,
+    run,
+    says_once,
+    spec_on,
+    start,
+    until,
+)
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.ray_job_manifest import COMMAND, manifest_of
@@ -104,6 +116,36 @@ def test_a_head_that_is_lost_costs_a_start(
     assert "Job supervisor actor died" in out
     assert "starting again, 1 of at most 2 times" in out
     assert len(kuberay.ray_jobs) == 2
+
+
+@pytest.mark.parametrize("held_up", [NO_IMAGE, NO_VOLUME, NO_POD])
+def test_a_step_whose_nodes_do_not_start_says_why(
+    kuberay: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, held_up: dict[str, str]
+) -> None:
+    kuberay.held_up = held_up
+    says_once(start(kuberay, spec, command_of(tmp_path, f"{claim}/c")), held_up.get("event", "no match for"))
+
+
+def test_a_step_that_finds_no_nodes_or_waits_in_a_queue_says_so(
+    kuberay: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    kuberay.scarce = {"nvidia-l4 standard": "GCE quota exceeded"}
+    command = command_of(tmp_path, f"{claim}/c")
+    says_once(start(kuberay, spec, command), "no node yet for train-model-", "workers-worker-0", "GCE quota exceeded")
+    kuberay.scarce, kuberay.suspends = {}, True
+    says_once(start(kuberay, spec, command), "is suspended: it waits in its queue")
+
+
+def test_an_image_that_is_not_there_ends_the_step(
+    kuberay: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_UNSCHEDULABLE_SECONDS", "0.1")
+    kuberay.held_up = NO_IMAGE
+    finished = run(kuberay, spec, command_of(tmp_path, f"{claim}/c"))
+    assert finished.status == 1, finished.out + finished.err
+    assert "error: The RayJob train-model-" in finished.err
+    assert "does not start: " in finished.err
+    assert not kuberay.jobs
 
 
 def test_a_step_that_is_told_to_stop_deletes_its_ray_job(

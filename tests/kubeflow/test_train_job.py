@@ -13,7 +13,20 @@ from conftest import storage_emulator, write_photos
 from kubernetes_api.server import KubernetesApi
 from kubernetes_api.train_jobs import TrainJob
 from kubernetes_api.types import is_label
-from step_on_nodes import NEEDS, WORKFLOW, command_of, output_of, run, spec_on, start, until
+from step_on_nodes import (
+    NEEDS,
+    NO_IMAGE,
+    NO_POD,
+    NO_VOLUME,
+    WORKFLOW,
+    command_of,
+    output_of,
+    run,
+    says_once,
+    spec_on,
+    start,
+    until,
+)
 
 from gpu_pipelines.targets.kubeflow.exchange import with_executor_input
 from gpu_pipelines.targets.kubeflow.train_job import Attempts
@@ -182,35 +195,25 @@ def test_a_step_that_finds_no_nodes_says_why(
 ) -> None:
     said = "pod didn't trigger scale-up: GCE quota exceeded"
     kubernetes_api.scarce = {"nvidia-l4 standard": said}
-    process = start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c"))
-    assert process.stdout
-    lines = [process.stdout.readline() for _ in range(2)]
-    assert any("no node yet for train-model-" in line and said in line for line in lines), lines
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 75, out + err
-    assert "no node yet" not in out, "it is said once"
+    says_once(start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c")), "no node yet for train-model-", said)
 
 
-_NO_IMAGE = {"reason": "ErrImagePull", "message": "no match for platform in manifest"}
-_NO_VOLUME = {"reason": "ContainerCreating", "event": "Multi-Attach error for volume pvc-1"}
-_NO_POD = {"event": "pods is forbidden: exceeded quota: gpus"}
-
-
-@pytest.mark.parametrize("held_up", [_NO_IMAGE, _NO_VOLUME, _NO_POD])
+@pytest.mark.parametrize("held_up", [NO_IMAGE, NO_VOLUME, NO_POD])
 def test_a_step_whose_pods_do_not_start_says_why(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, held_up: dict[str, str]
 ) -> None:
     kubernetes_api.held_up = held_up
-    process = start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c"))
-    assert process.stdout
-    lines = [process.stdout.readline() for _ in range(2)]
-    said = held_up.get("event") or held_up["message"]
-    assert any(said in line for line in lines), lines
-    process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == 75, out + err
-    assert said not in out, "it is said once"
+    says_once(start(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c")), held_up.get("event", "no match for"))
+
+
+@pytest.mark.parametrize("is_scarce", [True, False])
+def test_data_nodes_that_do_not_start_say_why(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, is_scarce: bool
+) -> None:
+    said = "GCE quota exceeded" if is_scarce else "no match for platform in manifest"
+    kubernetes_api.scarce = {"nvidia-l4 standard": said} if is_scarce else {}
+    kubernetes_api.held_up = NO_IMAGE
+    says_once(start(kubernetes_api, replace(spec, is_elastic=True), command_of(tmp_path, f"{claim}/c")), said)
 
 
 def test_a_step_that_waits_in_a_queue_says_so_and_when_it_runs(
@@ -231,7 +234,7 @@ def test_an_image_that_is_not_there_ends_the_step_before_its_nodes_have_cost_a_w
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GPU_PIPELINES_UNSCHEDULABLE_SECONDS", "0.1")
-    kubernetes_api.held_up = _NO_IMAGE
+    kubernetes_api.held_up = NO_IMAGE
     finished = run(kubernetes_api, spec, command_of(tmp_path, f"{claim}/c"))
     assert finished.status == 1, finished.out + finished.err
     assert "does not start: train-model-" in finished.err

@@ -131,6 +131,9 @@ class RayJob:
         self._status: dict[str, Any] = {"jobDeploymentStatus": "Initializing"}
         self._ended = threading.Event()
         self.deleted = False
+        #: Whether there are no nodes for it, and what its containers wait for, as of a TrainJob.
+        self.waits = False
+        self.held_up: dict[str, str] = {}
         self.log(0).touch()
 
     @property
@@ -144,6 +147,16 @@ class RayJob:
         """The pod of the head."""
         pod: dict[str, Any] = self.spec["rayClusterSpec"]["headGroupSpec"]["template"]["spec"]
         return pod
+
+    @property
+    def selector(self) -> dict[str, str]:
+        """The labels that its nodes must have."""
+        selector: dict[str, str] = self.head.get("nodeSelector", {})
+        return selector
+
+    def suspend(self) -> None:
+        """Holds it back, as Kueue does."""
+        self._status = {"jobDeploymentStatus": "Suspended"}
 
     def start(self) -> None:
         """Starts the nodes, and the step on them."""
@@ -223,6 +236,8 @@ class RayJob:
             os.killpg(self._step.pid, signal.SIGTERM)
         elif not self._ended.is_set():
             self._ended.set()
+        if not self.runs:
+            shutil.rmtree(self._short, ignore_errors=True)
 
     @property
     def runs(self) -> bool:
@@ -237,9 +252,16 @@ class RayJob:
         """Whether the step has ended."""
         return self._ended.is_set() or bool(self._step and self._step.poll() is not None)
 
+    @property
+    def cluster_name(self) -> str:
+        """Name of the RayCluster that KubeRay makes for it."""
+        return f"{self.name}-k4x2p"
+
     def to_json(self) -> dict[str, Any]:
         """The RayJob with its status."""
         document = {**copy.deepcopy(self.manifest), "status": dict(self._status)}
+        if self._status["jobDeploymentStatus"] != "Suspended":
+            document["status"]["rayClusterName"] = self.cluster_name
         if self.deleted:
             document["metadata"]["deletionTimestamp"] = "2026-11-21T10:30:00Z"
         return document
@@ -251,3 +273,23 @@ class RayJob:
         pod = {"apiVersion": "v1", "kind": "Pod", **copy.deepcopy(self.spec["submitterPodTemplate"])}
         pod["metadata"] |= {"name": f"{self.name}-submit", "creationTimestamp": "2026-11-21T10:01:00Z"}
         return [{**pod, "status": {"phase": "Running" if not self.is_over(0) else "Succeeded"}}]
+
+    def nodes(self) -> list[dict[str, Any]]:
+        """The pods of its cluster."""
+        if self.held_up and "reason" not in self.held_up:
+            return []
+        workers = sum(group["replicas"] for group in self.spec["rayClusterSpec"]["workerGroupSpecs"])
+        names = ["head", *(f"workers-worker-{number}" for number in range(workers))]
+        return [self._node(f"{self.cluster_name}-{name}") for name in names]
+
+    def _node(self, name: str) -> dict[str, Any]:
+        template = copy.deepcopy(self.spec["rayClusterSpec"]["headGroupSpec"]["template"])
+        pod = {"apiVersion": "v1", "kind": "Pod", **template}
+        pod["metadata"] |= {"name": name, "creationTimestamp": "2026-11-21T10:00:30Z"}
+        if self.waits:
+            condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+            return {**pod, "status": {"phase": "Pending", "conditions": [condition]}}
+        state = {"waiting": self.held_up} if self.held_up else {"running": {"startedAt": "2026-11-21T10:00:40Z"}}
+        container = {"name": "ray", "image": "image", "imageID": "", "restartCount": 0, "state": state}
+        phase = "Pending" if self.held_up else "Running"
+        return {**pod, "status": {"phase": phase, "containerStatuses": [{**container, "ready": not self.held_up}]}}

@@ -151,10 +151,7 @@ class _Handler(JsonHandler):
             runtime = self.api.runtimes.get(match[1])
             self.send(200, runtime) if runtime else self._missing("clustertrainingruntimes", match[1])
         elif parts.path == _PODS:
-            wanted = re.search(r"(?:jobset-name|batch\.kubernetes\.io/job-name)=([^,]+)", query["labelSelector"])
-            assert wanted
-            job = self.api.jobs.get(wanted[1])
-            self.send(200, {"apiVersion": "v1", "kind": "PodList", "items": job.pods() if job else []})
+            self.send(200, {"apiVersion": "v1", "kind": "PodList", "items": self._pods(query["labelSelector"])})
         elif match := re.fullmatch(rf"{_PODS}/(.+)-node-0-([0-9]+)/log", parts.path):
             assert query["container"] == "node"
             self._log(self.api.jobs[match[1]], int(match[2]), query)
@@ -167,6 +164,15 @@ class _Handler(JsonHandler):
             self._refuse_for_now() if self._is_lost() else self.send(200, self.api.pods[match[1]])
         else:
             self._missing("resource", parts.path)
+
+    def _pods(self, selector: str) -> list[dict[str, Any]]:
+        clusters = {job.cluster_name: job for job in self.api.jobs.values() if isinstance(job, RayJob)}
+        label, _, name = selector.partition("=")
+        if label == "ray.io/cluster":
+            return clusters[name].nodes() if name in clusters else []
+        assert label in ("jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name")
+        job = self.api.jobs.get(name)
+        return job.pods() if job else []
 
     def _labelled(self, plural: str, selector: str) -> list[dict[str, Any]]:
         wanted = dict(pair.split("=") for pair in selector.split(","))
@@ -190,33 +196,44 @@ class _Handler(JsonHandler):
         except Invalid as error:
             self._refuse(422, "Invalid", str(error))
             return
+        self._begin(job)
+        self._refuse_for_now() if self._is_lost() else self.send(201, job.to_json())
+
+    def _begin(self, job: TrainJob | RayJob | Experiment) -> None:
+        """Takes a job, whose pods start or do not."""
         self.api.jobs[job.name] = job
-        if isinstance(job, TrainJob) and self._scarcity(job):
+        if isinstance(job, Experiment):
+            job.start()
+        elif self._scarcity(job):
             job.waits = True
-        elif isinstance(job, TrainJob) and self.api.suspends:
+        elif self.api.suspends:
             job.suspend()
-        elif isinstance(job, TrainJob) and self.api.held_up:
+        elif self.api.held_up:
             job.held_up = self.api.held_up
         else:
             job.start()
-        self._refuse_for_now() if self._is_lost() else self.send(201, job.to_json())
 
-    def _scarcity(self, job: TrainJob) -> str:
-        """What the autoscaler says of the nodes of a TrainJob; empty where there are some."""
-        selector = job.pod["spec"].get("nodeSelector", {})
-        way = "spot" if selector.get("cloud.google.com/gke-spot") else "standard"
-        return self.api.scarce.get(f"{selector.get('cloud.google.com/gke-accelerator')} {way}", "")
+    def _scarcity(self, job: TrainJob | RayJob) -> str:
+        """What the autoscaler says of the nodes of a job; empty where there are some."""
+        way = "spot" if job.selector.get("cloud.google.com/gke-spot") else "standard"
+        return self.api.scarce.get(f"{job.selector.get('cloud.google.com/gke-accelerator')} {way}", "")
 
     def _events(self, selector: str) -> list[dict[str, Any]]:
-        """The events of a pod."""
+        """The events of a pod, or of what makes pods."""
         pod = selector.partition("involvedObject.name=")[2]
+        of_ray = next((job for job in self.api.ray_jobs if pod.startswith(job.cluster_name)), None)
         if event := self.api.held_up.get("event"):
-            reason = "FailedMount" if "reason" in self.api.held_up else "FailedCreate"
-            if not re.search("-node-0-[0-9]+$" if reason == "FailedMount" else "-node-0$", pod):
+            if "reason" in self.api.held_up:
+                reason, is_about = "FailedMount", bool(of_ray or re.search("-node-0-[0-9]+$", pod))
+            elif of_ray:
+                reason, is_about = "FailedToCreateHeadPod", pod == of_ray.cluster_name
+            else:
+                reason, is_about = "FailedCreate", pod.endswith("-node-0")
+            if not is_about:
                 return []
             return [_event(pod, reason, event, "10"), _event(pod, "Scheduled", "it has a node", "05", "Normal")]
-        job = self.api.jobs.get(pod.rpartition("-node-0-")[0])
-        said = self._scarcity(job) if isinstance(job, TrainJob) and job.waits else ""
+        job = of_ray or self.api.jobs.get(pod.rpartition("-node-0-")[0])
+        said = self._scarcity(job) if isinstance(job, (TrainJob, RayJob)) and job.waits else ""
         if not said:
             return []
         return [_event(pod, "FailedScaleUp", said, "00")]
@@ -232,9 +249,8 @@ class _Handler(JsonHandler):
     def _trial(self, manifest: dict[str, Any]) -> TrainJob:
         """A TrainJob that Katib creates."""
         job = self._train_job(manifest)
-        self.api.jobs[job.name] = job
         job.is_trial = True
-        job.start()
+        self._begin(job)
         return job
 
     def _train_job(self, manifest: dict[str, Any]) -> TrainJob:

@@ -111,6 +111,17 @@ class TrainJob:
         self.deleted = False
         self.over_deadline = False
 
+    @property
+    def selector(self) -> dict[str, str]:
+        """The labels that its nodes must have."""
+        selector: dict[str, str] = self.pod["spec"].get("nodeSelector", {})
+        return selector
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether its pods do not start."""
+        return self.waits or bool(self.held_up)
+
     def start(self) -> None:
         """Starts the nodes, and watches them."""
         port = free_port()
@@ -216,7 +227,7 @@ class TrainJob:
 
     def to_json(self) -> dict[str, Any]:
         """The TrainJob with its status."""
-        codes = [None] if self.waits or self.held_up else [process.poll() for process in self._nodes]
+        codes = [None] if self.is_pending else [process.poll() for process in self._nodes]
         if self.deleted:
             metadata = {**self.manifest["metadata"], "deletionTimestamp": "2026-11-21T10:30:00Z"}
             return {**self.manifest, "metadata": metadata}

@@ -36,7 +36,6 @@ from gpu_pipelines.targets.fallback.tries import (
     tries_at,
 )
 from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, service_errors
-from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
 #: Seconds for which a pod may find no node without a word of the autoscaler, or no image, for tests.
@@ -54,19 +53,7 @@ def patience() -> float:
 
 
 class PlacedJobs(Jobs, Protocol):
-    """Jobs whose pods tell whether there are nodes for them."""
-
-    def without_node(self, name: str) -> tuple[list[str], str]:
-        """The pods of a job for which there is no node, and what the autoscaler says of that; empty for nothing."""
-        ...
-
-    def held_up(self, name: str, nodes: int) -> HeldUp | None:
-        """What keeps pods of a job from starting, though there are nodes for them; None for nothing."""
-        ...
-
-    def is_running(self, name: str) -> bool:
-        """Whether a pod of a job has a node."""
-        ...
+    """Jobs that a step may have on one kind of node after the other."""
 
     def is_gone(self, name: str) -> bool:
         """Whether there is no such job any more, nor a pod of it."""

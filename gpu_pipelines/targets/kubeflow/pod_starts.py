@@ -20,8 +20,12 @@ _LASTING = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
     *("CreateContainerConfigError", "CreateContainerError"),
 )
-#: Reasons of events of a Job, a JobSet and a TrainJob that may not make what is theirs, for a quota say.
-_NOT_MADE = ("FailedCreate", "JobCreationFailed", "TrainJobResourcesCreationFailed")
+#: Reasons of events of a Job, a JobSet and a TrainJob that may not make what is theirs, for a quota say; and those of a
+#: RayCluster and a RayJob (`ray-operator/controllers/ray/utils/constant.go` of KubeRay).
+_NOT_MADE = (
+    *("FailedCreate", "JobCreationFailed", "TrainJobResourcesCreationFailed"),
+    *("FailedToCreateHeadPod", "FailedToCreateWorkerPod", "FailedToCreateRayCluster", "FailedToCreateRayJobSubmitter"),
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +39,11 @@ class HeldUp:
 
     why: str
     is_lasting: bool = False
+
+
+def suspended(name: str) -> HeldUp:
+    """What keeps the pods of a job from starting that Kueue, or somebody, has not let go."""
+    return HeldUp(f"{name} is suspended: it waits in its queue, or for somebody who lets it go on")
 
 
 def held_up(api: Any, namespace: str, pods: Sequence[Any], nodes: int, makers: Sequence[str]) -> HeldUp | None:

@@ -27,6 +27,8 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     service_errors,
 )
 from gpu_pipelines.targets.kubeflow.exchange import executor_input_of, with_executor_input
+from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
+from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up, suspended
 from gpu_pipelines.targets.kubeflow.ray_job_manifest import SUBMITTER, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
@@ -34,9 +36,13 @@ from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 RAY_API = ("ray.io", "v1")
 #: Label of the pods of a Job of Kubernetes; the one that submits a RayJob has its name.
 _JOB_LABEL = "batch.kubernetes.io/job-name"
+#: Label of the pods of a RayCluster.
+_CLUSTER_LABEL = "ray.io/cluster"
 #: `JobDeploymentStatus` of KubeRay, in the words of `Jobs.state`; with others it has not begun.
 _STATES = {"Running": "Running", "Retrying": "Running", "Complete": "Complete", "Failed": "Failed"}
 _REFUSED = "ValidationFailed"
+#: Where Kueue has not let it go yet.
+_SUSPENDED = "Suspended"
 #: Reason of a RayJob that reached its deadline (`JobFailedReason`).
 _TOO_LONG = "DeadlineExceeded"
 #: What Ray says of a job whose command has ended; of one that was lost it says something else.
@@ -91,14 +97,32 @@ class RayJobs:
 
     def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
         """The lines of the step, whichever node is asked for: the pod that submits it prints them."""
-        core, namespace = self._backend.core_api, self._backend.namespace
         with service_errors(f"Reading the log of {name}"):
-            pods = core.list_namespaced_pod(namespace, label_selector=f"{_JOB_LABEL}={name}").items
-            begun = [pod for pod in pods if pod.status.phase != "Pending"]
+            begun = [pod for pod in self._pods(_JOB_LABEL, name) if pod.status.phase != "Pending"]
             if not begun:
                 return
             newest = max(begun, key=lambda pod: str(pod.metadata.creation_timestamp)).metadata.name
-            yield from lines_of_pod(core, namespace, newest, SUBMITTER)
+            yield from lines_of_pod(self._backend.core_api, self._backend.namespace, newest, SUBMITTER)
+
+    def without_node(self, name: str) -> tuple[list[str], str]:
+        """Of the nodes, and of the pod that submits it; see `Jobs`."""
+        pods = self._nodes(self._status(name)) + self._submitters(name)
+        return scheduling_of(self._backend.core_api, self._backend.namespace, pods)
+
+    def held_up(self, name: str, nodes: int) -> HeldUp | None:
+        """What keeps the nodes from starting, or else the pod that submits it; see `Jobs`."""
+        status = self._status(name)
+        if status.get("jobDeploymentStatus") == _SUSPENDED:
+            return suspended(name)
+        place = (self._backend.core_api, self._backend.namespace)
+        cluster = [status["rayClusterName"]] if status.get("rayClusterName") else []
+        of_nodes = held_up(*place, self._nodes(status), nodes, cluster)
+        # The RayJob and the Job that submits it have one name.
+        return of_nodes or held_up(*place, self._submitters(name), 1, [name])
+
+    def is_running(self, name: str) -> bool:
+        """See `Jobs`."""
+        return any(pod.status.phase not in (None, "Pending") for pod in self._nodes(self._status(name)))
 
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
         """By what the step has left, and by what KubeRay and Ray say; see `Jobs`."""
@@ -123,6 +147,20 @@ class RayJobs:
     def delete(self, name: str) -> None:
         """See `Jobs`."""
         delete_job(self._api, self._ray_jobs, self.kind, name)
+
+    def _nodes(self, status: Mapping[str, Any]) -> list[Any]:
+        """The pods of the cluster of a RayJob."""
+        cluster = status.get("rayClusterName")
+        with service_errors(f"Looking at the pods of {cluster}"):
+            return self._pods(_CLUSTER_LABEL, cluster) if cluster else []
+
+    def _submitters(self, name: str) -> list[Any]:
+        with service_errors(f"Looking at the pods of {name}"):
+            return self._pods(_JOB_LABEL, name)
+
+    def _pods(self, label: str, value: str) -> list[Any]:
+        core, namespace = self._backend.core_api, self._backend.namespace
+        return list(core.list_namespaced_pod(namespace, label_selector=f"{label}={value}").items)
 
     def _status(self, name: str) -> dict[str, Any]:
         with service_errors(f"Looking at the RayJob {name}"):

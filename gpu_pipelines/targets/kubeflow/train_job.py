@@ -17,7 +17,6 @@ import json
 import os
 import secrets
 import sys
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,8 @@ from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, LogFollower, answered, connected, has_api, wait
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
-from gpu_pipelines.targets.kubeflow.node_choices import PlacedJobs, patience, run_on_choices
+from gpu_pipelines.targets.kubeflow.job_starts import Starts
+from gpu_pipelines.targets.kubeflow.node_choices import PlacedJobs, run_on_choices
 from gpu_pipelines.targets.kubeflow.ray_jobs import RAY_API, RayJobs
 from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
@@ -136,7 +136,7 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Si
         """Runs the step on a choice; it goes on with a TrainJob of that which another pod has created."""
         nonlocal existing
         attempts.spec, before, existing = of_choice, existing, None
-        starts = _Starts(_placed(jobs), spec.nodes)
+        starts = Starts(jobs, spec.nodes, _say)
 
         def look_at_both(name: str) -> None:
             look(name)
@@ -154,8 +154,8 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Si
                 same = _same_for_all_pods(document)
                 run_on_choices(of_run, run, same, _placed(jobs), stopped, once)
             else:
-                look = _nothing if spec.is_elastic else _Starts(_placed(jobs), spec.nodes, tell_of_nodes=True).look
-                _run_until_complete(spec, attempts, existing, on_node, jobs, exchange, stopped, look)
+                starts = Starts(jobs, spec.nodes, _say, tell_of_nodes=True, is_elastic=spec.is_elastic)
+                _run_until_complete(spec, attempts, existing, on_node, jobs, exchange, stopped, starts.look)
             exchange.collect_outputs(document)
     finally:
         exchange.delete()
@@ -195,51 +195,6 @@ def _run_until_complete(
         if restart < spec.restarts:
             print(f"{failure.error}; starting again, {restart + 1} of at most {spec.restarts} times", flush=True)
     raise Interrupted(f"{failure.error}, {spec.restarts + 1} times")
-
-
-class _Starts:
-    """Says why pods have not started, each time that this changes, and ends what only somebody could mend.
-
-    Args:
-        jobs: where the job is.
-        nodes: how many it has.
-        tell_of_nodes: whether pods for which there is no node are told of as well.
-    """
-
-    def __init__(self, jobs: PlacedJobs, nodes: int, *, tell_of_nodes: bool = False) -> None:
-        self._jobs, self._nodes, self._tells_of_nodes = jobs, nodes, tell_of_nodes
-        self._said, self._since = "", 0.0
-
-    def look(self, name: str) -> None:
-        """Looks at a job.
-
-        Raises:
-            UserError: a pod cannot start, and could not for a quarter of an hour.
-        """
-        try:
-            said, is_lasting = self._why(name)
-        except UserError:
-            # It is for the reader alone; the state of the job is asked for elsewhere.
-            return
-        if said and said != self._said:
-            _say(said)
-        self._said = said
-        self._since = (self._since or time.monotonic()) if is_lasting else 0.0
-        if is_lasting and time.monotonic() - self._since > patience():
-            # Its nodes cost what they cost at work, and the Job of Kubernetes would wait as long as it may run.
-            raise UserError(f"The TrainJob {name} does not start: {said}.", "Mend it, and run it again.")
-
-    def _why(self, name: str) -> tuple[str, bool]:
-        if self._tells_of_nodes:
-            pods, why = self._jobs.without_node(name)
-            if pods:
-                return f"no node yet for {', '.join(pods)}: {why or 'the autoscaler says nothing'}", False
-        held_up = self._jobs.held_up(name, self._nodes)
-        return (held_up.why, held_up.is_lasting) if held_up else ("", False)
-
-
-def _nothing(name: str) -> None:
-    """Says nothing of data nodes, which begin with those that are there."""
 
 
 def _end(end: Callable[[], str], look: Callable[[str], None], name: str) -> str:

@@ -25,7 +25,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     service_errors,
 )
 from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
-from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up
+from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up, suspended
 from gpu_pipelines.targets.kubeflow.train_job_manifest import NODE, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
@@ -123,22 +123,22 @@ class TrainJobs:
         delete_job(self._api, self._train_jobs, self.kind, name)
 
     def without_node(self, name: str) -> tuple[list[str], str]:
-        """See `PlacedJobs`."""
+        """See `Jobs`."""
         with service_errors(f"Looking at the pods of {name}"):
             pods = self._pods(name)
         return scheduling_of(self._backend.core_api, self._backend.namespace, pods)
 
     def held_up(self, name: str, nodes: int) -> HeldUp | None:
-        """See `PlacedJobs`."""
+        """See `Jobs`."""
         with service_errors(f"Looking at the pods of {name}"):
             pods = _newest_by_node(self._pods(name))
             job = {} if pods else self._api.get_namespaced_custom_object(*self._train_jobs, name)
         if _SUSPENDED in _true_conditions(job):
-            return HeldUp(f"{name} is suspended: it waits in its queue, or for somebody who lets it go on")
+            return suspended(name)
         return held_up(self._backend.core_api, self._backend.namespace, pods, nodes, (f"{name}-{NODE}-0", name))
 
     def is_running(self, name: str) -> bool:
-        """See `PlacedJobs`."""
+        """See `Jobs`."""
         with service_errors(f"Looking at the pods of {name}"):
             return any(pod.status.phase not in (None, "Pending") for pod in self._pods(name))
 
