@@ -17,7 +17,7 @@ from driver import CompiledFile
 from kubernetes_api.experiments import Experiment, problems_of_experiment
 from kubernetes_api.server import KATIB, TRAINER, KubernetesApi
 from kubernetes_api.train_jobs import behind_a_shell
-from step_on_nodes import WORKFLOW, spec_on, until
+from step_on_nodes import NO_IMAGE, WORKFLOW, says_once, spec_on, until
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.members import Cluster
@@ -215,6 +215,34 @@ def test_a_budget_that_is_spent_ends_the_search_though_a_trial_was_stopped_early
     finally:
         process.kill()
     assert (process.returncode, "the budget of 1 dollars is spent" in out) == (0, True), out + err
+
+
+@pytest.mark.parametrize("is_scarce", [True, False])
+def test_trials_that_do_not_start_say_why(
+    katib: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_scarce: bool
+) -> None:
+    said = "GCE quota exceeded" if is_scarce else "no match for platform in manifest"
+    katib.scarce = {"nvidia-l4 standard": said} if is_scarce else {}
+    katib.held_up = NO_IMAGE
+    study = begun(tmp_path, monkeypatch, trials=1, parallel_trials=1)
+    says_once(launcher(katib, replace(spec_on(tmp_path), nodes=1), study, tmp_path / "job"), "study-", said)
+
+
+def test_trials_whose_image_is_not_there_end_the_search(
+    katib: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_UNSCHEDULABLE_SECONDS", "0.1")
+    katib.held_up = NO_IMAGE
+    study = begun(tmp_path, monkeypatch, trials=1, parallel_trials=1)
+    process = launcher(katib, replace(spec_on(tmp_path), nodes=1), study, tmp_path / "job")
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()
+    assert process.returncode == 1, out + err
+    assert "error: The TrainJob study-" in err
+    assert "ErrImagePull: no match for platform in manifest" in err
+    until(lambda: not katib.jobs)
 
 
 @pytest.mark.slow

@@ -82,7 +82,7 @@ class Experiment:
 
     def _run(self) -> None:
         while not self.deleted and (self.runs or len(self.trials) < self.spec["maxTrialCount"]):
-            running = sum(trial.runs for trial in self.trials)
+            running = sum(trial.runs or trial.is_pending for trial in self.trials)
             if running < self.spec["parallelTrialCount"] and len(self.trials) < self.spec["maxTrialCount"]:
                 self.trials.append(self._begin(self._trial(len(self.trials))))
             time.sleep(0.1)
@@ -126,7 +126,7 @@ class Experiment:
 
     def to_json(self) -> dict[str, Any]:
         """The Experiment with its status."""
-        ended = [trial for trial in self.trials if not trial.runs]
+        ended = [trial for trial in self.trials if not (trial.runs or trial.is_pending)]
         complete = [trial for trial in ended if trial.has_succeeded]
         status: dict[str, Any] = {
             "trials": len(self.trials),

@@ -32,9 +32,11 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     service_errors,
 )
 from gpu_pipelines.targets.kubeflow.experiment_manifest import command_of_trial, experiment_of
+from gpu_pipelines.targets.kubeflow.job_starts import Starts
 from gpu_pipelines.targets.kubeflow.train_job import INTERVAL
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
+from gpu_pipelines.targets.kubeflow.trainer import TrainJobs
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.records import RUNNING, Price, Records
 from gpu_pipelines.tuning.service.study import ServiceStudy
@@ -64,6 +66,8 @@ class Experiments:
         self._client, self._backend = client, client.backend
         self._api = self._backend.custom_api
         self._place = (*KATIB_API, self._backend.namespace, "experiments")
+        #: What its trials are.
+        self.trials = TrainJobs(client)
 
     def create(self, job: JobRequest, study: ServiceStudy) -> bool:
         """Creates an Experiment, owned by what this pod belongs to; whether there was none of its name.
@@ -139,16 +143,26 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
     told = f"{study.request.trials} trials, {study.request.parallel} at a time" if is_new else "is there, and goes on"
     print(f"Experiment {name}: {told}", flush=True)
     try:
-        failure = _followed(experiments, name, study, Records(documents), stopped)
+        failure = _followed(experiments, name, spec, study, Records(documents), stopped)
     finally:
         experiments.delete(name)
     if failure and not any(each.loss is not None for each in Records(documents).all()):
-        raise UserError(f"The Experiment {name} has failed: {failure}", "Look at the logs of its trials.")
+        raise failure
+    if failure:
+        print(f"warning: {failure.problem} What its trials have found counts.", flush=True)
     return name
 
 
-def _followed(experiments: Experiments, name: str, study: ServiceStudy, records: Records, stopped: Signalled) -> str:
-    """Waits for the end of an Experiment, or of the budget; why it has failed, or nothing."""
+def _followed(
+    experiments: Experiments,
+    name: str,
+    spec: TrainJobSpec,
+    study: ServiceStudy,
+    records: Records,
+    stopped: Signalled,
+) -> UserError | None:
+    """Waits for the end of an Experiment, or of the budget, and says why trials do not start; why it has failed."""
+    starts: dict[str, Starts] = {}
     last, misses = "", Misses(_say)
     price = Price(study.budget, study.dollars_per_hour, study.request.parallel)
     while True:
@@ -163,19 +177,27 @@ def _followed(experiments: Experiments, name: str, study: ServiceStudy, records:
             misses.forget()
         except UserError as error:
             misses.add(error)
-            status, is_spent = {}, False
+            status, alive, is_spent = {}, set(), False
         counts = ", ".join(f"{status[field]} {said}" for field, said in _COUNTS.items() if status.get(field))
         if counts and counts != last:
             print(f"Experiment {name}: {counts}", flush=True)
             last = counts
         true = {each["type"]: each for each in status.get("conditions", []) if each.get("status") == "True"}
         if "Failed" in true:
-            return str(true["Failed"].get("message") or "no reason is given")
+            said = true["Failed"].get("message") or "no reason is given"
+            return UserError(f"The Experiment {name} has failed: {said}", "Look at the logs of its trials.")
         if "Succeeded" in true:
-            return ""
+            return None
         if is_spent:
             print(f"Experiment {name}: the budget of {price.budget:g} dollars is spent", flush=True)
-            return ""
+            return None
+        try:
+            for trial in sorted(alive):
+                if trial not in starts:
+                    starts[trial] = Starts(experiments.trials, spec.nodes, _say, tell_of_nodes=True)
+                starts[trial].look(trial)
+        except UserError as error:
+            return error
         if stopped.wait(_interval()):
             raise Interrupted("the step was interrupted, and its Experiment is deleted")
 
