@@ -34,6 +34,7 @@ class State:
         requests: method and path of each request.
         tokens: what came as Authorization.
         fails: name of the step that fails, and what is in the log of its pod.
+        waits: name of the step whose pod does not start, and what Argo says of it at each look.
         hides: whether logs and workflows may not be read.
         page: title of a web page that answers everything; empty for the API.
         redirect: where all requests are sent on to; empty for nowhere.
@@ -51,6 +52,7 @@ class State:
     requests: list[str] = field(default_factory=list)
     tokens: set[str] = field(default_factory=set)
     fails: tuple[str, str] | None = None
+    waits: tuple[str, list[str]] | None = None
     token: str | None = None
     hides: bool = False
     page: str = ""
@@ -225,17 +227,18 @@ class _Service:
         if run_id not in self._state.runs:
             raise Refused(404, f"Run {run_id} not found.")
         run, look = self._state.runs[run_id], self._state.looks.get(run_id, 0)
-        self._state.looks[run_id] = look + 1
-        if run["state"] in ("PENDING", "RUNNING"):
-            self._advance(run, look)
+        is_held = run["state"] in ("PENDING", "RUNNING") and self._advance(run, look)
+        self._state.looks[run_id] = look if is_held else look + 1
         return run
 
-    def _advance(self, run: dict[str, Any], look: int) -> None:
-        """Lets a run get one step further at each look."""
+    def _advance(self, run: dict[str, Any], look: int) -> bool:
+        """Lets a run get one step further at each look, but where a pod does not start; whether that is so."""
         workflow = Workflow(run, look, self._state.fails)
+        is_held = bool(self._state.waits and self._state.waits[1] and workflow.hold(*self._state.waits))
         run["state"] = workflow.state
         run["run_details"] = {"task_details": workflow.task_details()}
         self._state.workflows[run["run_id"]] = workflow
+        return is_held
 
     def _get_run_v1(self, query: dict[str, str], body: Any, run_id: str) -> Any:
         """`toApiRunDetailV1`: the workflow with its status."""

@@ -15,7 +15,13 @@ import zlib
 from typing import Any
 
 NAME = "train-evaluate-upload-x7k2p"
-_STATES = {"Running": "RUNNING", "Succeeded": "SUCCEEDED", "Failed": "FAILED", "Omitted": "RUNTIME_STATE_UNSPECIFIED"}
+_STATES = {
+    "Pending": "PENDING",
+    "Running": "RUNNING",
+    "Succeeded": "SUCCEEDED",
+    "Failed": "FAILED",
+    "Omitted": "RUNTIME_STATE_UNSPECIFIED",
+}
 
 
 class Workflow:
@@ -53,6 +59,14 @@ class Workflow:
             self._add(above, f"{step}-driver", "system-container-driver", "Pod", "Succeeded", number)
             self._add(above, step, "system-container-executor", "DAG", phase, number)
             self._add(f"{above}.{step}(0)", "executor", "system-container-impl", "Pod", phase, number)
+
+    def hold(self, step: str, said: list[str]) -> bool:
+        """Lets the pod of a step that runs wait, with the first of what is said of it; whether there is such a pod."""
+        for node in self.nodes:
+            if node["type"] == "Pod" and node["phase"] == "Running" and f".{step}(0).executor" in node["name"]:
+                node.update(phase="Pending", message=said.pop(0))
+                return True
+        return False
 
     def _add(self, above: str, own: str, template: str, kind: str, phase: str, minute: int | None) -> None:
         """Adds a node and, but for the first, its retry node above it."""

@@ -533,6 +533,25 @@ def test_the_server_refuses_what_the_api_does_not_know(kfp_api: KfpApi, compiled
     assert "rooot" in refused({"pipeline_spec": {"pipeline_spec": pipeline, "platform_spec": platform}})
 
 
+def test_a_step_whose_pod_does_not_start_says_why(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    no_node = "Unschedulable: 0/3 nodes are available: 3 Insufficient nvidia.com/gpu."
+    no_image = "ImagePullBackOff: Back-off pulling image steps:1"
+    kfp_api.state.waits = ("train-model", [no_node, no_node, "ContainerCreating", no_image, "PodInitializing"])
+    finished = on_kubeflow(folder, compiled, "--follow", "--interval", "0.1")
+    assert finished.status == 0, finished.out + finished.err
+    of_step = [line for line in finished.out.splitlines() if line.startswith("train-model: ")]
+    waits = [f"train-model: its pod does not start: {said}" for said in (no_node, no_image)]
+    assert of_step[:3] == ["train-model: started", *waits]
+    assert of_step[3].startswith("train-model: succeeded")
+
+
+def test_a_pod_that_does_not_start_and_may_not_be_looked_at_ends_no_run(
+    folder: Path, kfp_api: KfpApi, compiled: Path
+) -> None:
+    kfp_api.state.waits, kfp_api.state.hides = ("train-model", ["ErrImagePull: none"]), True
+    assert on_kubeflow(folder, compiled, "--follow", "--interval", "0.1").status == 0
+
+
 PAGE = Path(__file__).parents[2] / "docs" / "kubeflow.md"
 #: What is another in each run: addresses, ids, and the digest of a file, in which is the version of the project.
 CHANGING = re.compile(r"http://127\.0\.0\.1:\d+|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|(?<=/)[\d.]+-[0-9a-f]{12}")

@@ -41,6 +41,11 @@ class HeldUp:
     is_lasting: bool = False
 
 
+def is_usual(reason: str) -> bool:
+    """Whether a container waits for nothing but its start, by the reason that Kubernetes gives."""
+    return reason in _USUAL
+
+
 def suspended(name: str) -> HeldUp:
     """What keeps the pods of a job from starting that Kueue, or somebody, has not let go."""
     return HeldUp(f"{name} is suspended: it waits in its queue, or for somebody who lets it go on")
@@ -58,7 +63,7 @@ def held_up(api: Any, namespace: str, pods: Sequence[Any], nodes: int, makers: S
     """
     for pod in pods:
         for waiting in _waiting(pod):
-            if waiting.reason not in _USUAL:
+            if not is_usual(waiting.reason):
                 said = f"{pod.metadata.name}: {waiting.reason}: {waiting.message or ''}".rstrip(": ")
                 return HeldUp(said, waiting.reason in _LASTING)
     for pod in pods:

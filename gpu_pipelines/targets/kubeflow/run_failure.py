@@ -16,6 +16,7 @@ from yaml import YAMLError
 from gpu_pipelines.errors import ERROR_PREFIX, UserError
 from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.kubeflow.connection import ForeignAnswerError
+from gpu_pipelines.targets.kubeflow.pod_starts import is_usual
 
 #: What Argo appends to the name of a node that it may start again.
 _ATTEMPT = re.compile(r"\([0-9]+\)$")
@@ -38,12 +39,22 @@ def reason_of(client: Any, run_id: str, step: str) -> str:
     """
     workflow = _workflow_of(client, run_id)
     nodes = list(workflow.get("status", {}).get("nodes", {}).values())
-    failed = [node for node in nodes if _is_pod_of(node, step) and node.get("phase") in _FAILED]
+    failed = [node for node in nodes if _step_of(node) == step and node.get("phase") in _FAILED]
     if not failed:
         return ""
     last = max(failed, key=lambda node: str(node.get("finishedAt") or ""))
     said = _error_in(_log_of(client, run_id, _pod_name(workflow, last)))
     return said or str(last.get("message") or "")
+
+
+def waits_of(client: Any, run_id: str) -> dict[str, str]:
+    """Why pods of steps have not started, by the step, in the words of Argo (`getPendingReason`).
+
+    Empty where the workflow may not be read.
+    """
+    nodes = _workflow_of(client, run_id).get("status", {}).get("nodes", {}).values()
+    said = {_step_of(node): str(node.get("message") or "") for node in nodes if node.get("phase") == "Pending"}
+    return {step: text for step, text in said.items() if step and text and not is_usual(text.partition(":")[0])}
 
 
 def pods_of_steps(client: Any, run_id: str) -> dict[str, list[dict[str, Any]]]:
@@ -69,12 +80,12 @@ def kept_pipeline(client: Any, run_id: str) -> dict[str, Any]:
     return dict(zip(("pipeline_spec", "platform_spec"), documents, strict=False))
 
 
-def _is_pod_of(node: dict[str, Any], step: str) -> bool:
-    """Whether a node of a workflow is a pod of a step: what runs it, or the driver before that."""
-    if node.get("type") != "Pod":
-        return False
+def _step_of(node: dict[str, Any]) -> str:
+    """The step of which a node of a workflow is a pod: what runs it, or the driver before that; empty for none."""
     *above, own = [base_name(part) for part in str(node.get("name", "")).split(".")]
-    return own == f"{step}{_DRIVER}" or (own == _EXECUTOR and above[-1:] == [step])
+    if node.get("type") != "Pod":
+        return ""
+    return above[-1] if own == _EXECUTOR and above else own.removesuffix(_DRIVER) if own.endswith(_DRIVER) else ""
 
 
 def _pod_name(workflow: dict[str, Any], node: dict[str, Any]) -> str:

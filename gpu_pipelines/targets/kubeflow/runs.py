@@ -22,7 +22,7 @@ from gpu_pipelines.targets.kubeflow.connection import (
     service_errors,
 )
 from gpu_pipelines.targets.kubeflow.machine_times import NOT_COUNTED, times_of_run
-from gpu_pipelines.targets.kubeflow.run_failure import base_name, kept_pipeline, reason_of
+from gpu_pipelines.targets.kubeflow.run_failure import base_name, kept_pipeline, reason_of, waits_of
 from gpu_pipelines.targets.local.log import Observer, StepRecord
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.run_account import RunAccount, StepAccount
@@ -289,18 +289,19 @@ def follow(run_id: str, settings: ProjectSettings, observer: Observer, every: fl
     Args:
         run_id: its id.
         settings: address and namespace.
-        observer: is told of steps that begin and end.
+        observer: is told of steps that begin and end, and of pods that do not start.
         every: seconds between two looks.
 
     Raises:
         UserError: there is no such run, or the service could not be reached several times in a row.
     """
     client: Any = None
-    began, ended, misses = set[str](), dict[str, StepState](), 0
+    began, ended, misses, waits = set[str](), dict[str, StepState](), 0, dict[str, str]()
     while True:
         try:
             client = client or connect(settings)
-            run, misses = look(client, run_id), 0
+            found, spec = _read(client, run_id)
+            run, misses = _state_of(found, spec), 0
         except UnavailableError as error:
             misses += 1
             # Where nothing has answered yet and nobody listens, the address is wrong or the port-forward is not there.
@@ -315,9 +316,18 @@ def follow(run_id: str, settings: ProjectSettings, observer: Observer, every: fl
             if step.state in _ENDS and step.name not in ended:
                 ended[step.name] = _with_reason(client, run_id, step)
                 observer.step_ended(StepRecord(step.name, step.state, step.seconds, message=ended[step.name].error))
+        before, waits = waits, waits_of(client, run_id) if _has_pod_that_waits(found) else {}
+        for name, why in waits.items():
+            if why != before.get(name):
+                observer.step_said(name, f"its pod does not start: {why}")
         if run.ended:
             return replace(run, steps=tuple(ended.get(step.name, step) for step in run.steps))
         time.sleep(every)
+
+
+def _has_pod_that_waits(run: Any) -> bool:
+    details = (run.run_details.task_details or []) if run.run_details else []
+    return any(detail.state == "PENDING" for detail in details)
 
 
 def _with_reason(client: Any, run_id: str, step: StepState) -> StepState:
