@@ -545,6 +545,13 @@ def test_a_step_whose_pod_does_not_start_says_why(folder: Path, kfp_api: KfpApi,
     assert of_step[3].startswith("train-model: succeeded")
 
 
+def test_a_step_whose_pod_a_queue_may_hold_says_so(folder: Path, kfp_api: KfpApi, compiled: Path) -> None:
+    # Argo knows no gates.
+    kfp_api.state.waits = ("train-model", ["", ""])
+    out = on_kubeflow(folder, compiled, "--follow", "--interval", "0.1").out
+    assert out.count("train-model: its pod does not start: Argo does not say why; a queue of Kueue may hold it\n") == 1
+
+
 def test_a_pod_that_does_not_start_and_may_not_be_looked_at_ends_no_run(
     folder: Path, kfp_api: KfpApi, compiled: Path
 ) -> None:

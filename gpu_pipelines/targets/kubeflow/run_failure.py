@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+from datetime import datetime, timezone
 from typing import Any
 from urllib.parse import quote
 
@@ -21,6 +22,8 @@ from gpu_pipelines.targets.kubeflow.pod_starts import is_usual
 #: What Argo appends to the name of a node that it may start again.
 _ATTEMPT = re.compile(r"\([0-9]+\)$")
 _FAILED = ("Failed", "Error")
+#: What is said of a pod that waits and of which Argo says nothing, and seconds for which it is only new.
+_NOTHING_SAID, _NEW = "Argo does not say why; a queue of Kueue may hold it", 60.0
 _DRIVER, _EXECUTOR = "-driver", "executor"
 
 
@@ -53,8 +56,20 @@ def waits_of(client: Any, run_id: str) -> dict[str, str]:
     Empty where the workflow may not be read.
     """
     nodes = _workflow_of(client, run_id).get("status", {}).get("nodes", {}).values()
-    said = {_step_of(node): str(node.get("message") or "") for node in nodes if node.get("phase") == "Pending"}
+    said = {_step_of(node): _wait_of(node) for node in nodes if node.get("phase") == "Pending"}
     return {step: text for step, text in said.items() if step and text and not is_usual(text.partition(":")[0])}
+
+
+def _wait_of(node: dict[str, Any]) -> str:
+    """What a pod waits for; of one that Kueue holds by a gate Argo says nothing, nor of a new one."""
+    if said := str(node.get("message") or ""):
+        return said
+    began = datetime.fromisoformat(str(node.get("startedAt") or _now().isoformat()).replace("Z", "+00:00"))
+    return _NOTHING_SAID if (_now() - began).total_seconds() > _NEW else ""
+
+
+def _now() -> datetime:
+    return datetime.now(timezone.utc)
 
 
 def pods_of_steps(client: Any, run_id: str) -> dict[str, list[dict[str, Any]]]:
