@@ -160,6 +160,16 @@ def test_a_training_outlives_a_control_plane_that_does_not_answer(
     assert "the control plane is being upgraded; it is waited for" in out
 
 
+@pytest.mark.parametrize("is_elastic", [False, True])
+def test_a_control_plane_that_does_not_answer_at_once_ends_no_step(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, is_elastic: bool
+) -> None:
+    kubernetes_api.unavailable = 2
+    finished = run(kubernetes_api, replace(spec, is_elastic=is_elastic), command_of(tmp_path, f"{claim}/c"))
+    assert finished.status == 0, finished.out + finished.err
+    assert len(kubernetes_api.created) == 1
+
+
 def test_a_control_plane_that_does_not_answer_a_creation_ends_no_step_and_has_no_second_train_job(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:

@@ -50,7 +50,8 @@ class KubernetesApi:
         suspends: whether TrainJobs wait in a queue.
         rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
         refused: what was not allowed.
-        unavailable: how many looks at a job are still to be answered with 503.
+        unavailable: how many looks at a job, for the jobs of a step, or for an API, are still to be answered with 503.
+        undeletable: how many deletions are still to be answered so.
         rotated: how many lines of logs are there no more; streams break off where that changes.
         lost: how often looks at a pod and creations are still to be answered with 503, these though they are done.
     """
@@ -75,6 +76,7 @@ class KubernetesApi:
     rules: list[dict[str, Any]] | None = None
     refused: list[str] = field(default_factory=list)
     unavailable: int = 0
+    undeletable: int = 0
     lost: int = 0
     rotated: int = 0
 
@@ -129,6 +131,10 @@ class _Handler(JsonHandler):
         parts = urlsplit(self.path)
         query = {name: values[0] for name, values in parse_qs(parts.query).items()}
         if match := re.fullmatch(r"/apis/([^/]+/[^/]+)/?", parts.path):
+            if self.api.unavailable:
+                self.api.unavailable -= 1
+                self._refuse_for_now()
+                return
             # Whoever is known may ask which APIs there are.
             there = {"kind": "APIResourceList", "groupVersion": match[1], "resources": []}
             self.send(200, there) if match[1] in self.api.apis else self._missing("api", match[1])
@@ -138,7 +144,7 @@ class _Handler(JsonHandler):
             return
         if jobs and jobs[1] not in self.api.apis:
             self._missing("api", jobs[1])
-        elif jobs and jobs[3] and self.api.unavailable:
+        elif jobs and self.api.unavailable:
             self.api.unavailable -= 1
             self._refuse_for_now()
         elif jobs and not jobs[3]:
@@ -269,6 +275,10 @@ class _Handler(JsonHandler):
         parts = urlsplit(self.path)
         self.rfile.read(int(self.headers.get("Content-Length") or 0))
         if not self._allowed("delete", parts.path):
+            return
+        if self.api.undeletable:
+            self.api.undeletable -= 1
+            self._refuse_for_now()
             return
         job = self.api.jobs.get(parts.path.rpartition("/")[2])
         if job is None:

@@ -33,7 +33,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
 )
 from gpu_pipelines.targets.kubeflow.experiment_manifest import command_of_trial, experiment_of
 from gpu_pipelines.targets.kubeflow.job_starts import Starts
-from gpu_pipelines.targets.kubeflow.train_job import INTERVAL
+from gpu_pipelines.targets.kubeflow.train_job import interval
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
 from gpu_pipelines.targets.kubeflow.trainer import TrainJobs
@@ -44,7 +44,6 @@ from gpu_pipelines.tuning.service.study import ServiceStudy
 #: Group and version of Katib's API.
 KATIB_API = ("kubeflow.org", "v1beta1")
 _KIND = "Experiment"
-_INTERVAL = 10.0
 #: What is said of the trials, by the fields of an Experiment's status.
 _COUNTS = {
     "trialsRunning": "running",
@@ -135,10 +134,10 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
     labels = {STEP_LABEL: name, **({RUN_LABEL: run_name} if run_name else {})}
     job = JobRequest(name, spec, command_of_trial(study, place), labels)
     create, look = partial(experiments.create, job, study), partial(experiments.is_ending, name)
-    while not (is_new := answered(create, _interval(), stopped, _say)) and answered(look, _interval(), stopped, _say):
+    while not (is_new := answered(create, interval(), stopped, _say)) and answered(look, interval(), stopped, _say):
         # A pod of this step that was interrupted has deleted it, and its trials save their state.
         print(f"Experiment {name}: is being deleted; its end is waited for", flush=True)
-        if stopped.wait(_interval()):
+        if stopped.wait(interval()):
             raise Interrupted("the step was interrupted")
     told = f"{study.request.trials} trials, {study.request.parallel} at a time" if is_new else "is there, and goes on"
     print(f"Experiment {name}: {told}", flush=True)
@@ -198,17 +197,12 @@ def _followed(
                 starts[trial].look(trial)
         except UserError as error:
             return error
-        if stopped.wait(_interval()):
+        if stopped.wait(interval()):
             raise Interrupted("the step was interrupted, and its Experiment is deleted")
 
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-def _interval() -> float:
-    """Seconds between two looks at an Experiment."""
-    return float(os.environ.get(INTERVAL) or _INTERVAL)
 
 
 def experiments_here() -> Experiments:
@@ -234,7 +228,8 @@ def main() -> None:
     parser.add_argument("--job", required=True)
     given = parser.parse_args()
     with own_process(), noted() as stopped:
-        name = run(TrainJobSpec.loads(given.train_job), given.study, experiments_here(), stopped)
+        experiments = answered(experiments_here, interval(), stopped, _say)
+        name = run(TrainJobSpec.loads(given.train_job), given.study, experiments, stopped)
         Path(given.job).parent.mkdir(parents=True, exist_ok=True)
         Path(given.job).write_text(name, encoding="utf-8")
 

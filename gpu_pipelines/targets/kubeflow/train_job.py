@@ -130,7 +130,7 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Si
     attempts = Attempts(of_run, run, document, jobs)
     exchange = Exchange(f"{spec.storage}/train-jobs/{run}/{attempts.name}")
     silence = float(os.environ.get(SILENCE) or _SILENCE)
-    existing = attempts.existing()
+    existing = answered(attempts.existing, interval(), stopped, _say)
 
     def once(of_choice: TrainJobSpec, look: Callable[[str], None]) -> None:
         """Runs the step on a choice; it goes on with a TrainJob of that which another pod has created."""
@@ -171,7 +171,7 @@ def _run_until_complete(
     stopped: Signalled,
     look: Callable[[str], None],
 ) -> None:
-    every = float(os.environ.get(INTERVAL) or _INTERVAL)
+    every = interval()
     for restart in range(spec.restarts + 1):
         if not existing:
             exchange.forget_errors(spec.nodes)
@@ -211,6 +211,11 @@ def _delete(jobs: Jobs, name: str) -> None:
         print(f"warning: {error}", file=sys.stderr, flush=True)
 
 
+def interval() -> float:
+    """Seconds between two looks at a job."""
+    return float(os.environ.get(INTERVAL) or _INTERVAL)
+
+
 def _say(line: str) -> None:
     print(line, flush=True)
 
@@ -240,7 +245,8 @@ def main() -> None:
     given = parser.parse_args()
     with own_process(), noted() as stopped:
         spec = TrainJobSpec.loads(given.train_job)
-        run_step(spec, given.command[1:], jobs_for(spec), stopped)
+        jobs = answered(partial(jobs_for, spec), interval(), stopped, _say)
+        run_step(spec, given.command[1:], jobs, stopped)
 
 
 if __name__ == "__main__":
