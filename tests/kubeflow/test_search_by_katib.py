@@ -209,12 +209,14 @@ def test_a_budget_that_is_spent_ends_the_search_though_a_trial_was_stopped_early
     name = f"study-{hashlib.sha256(f'run-1 {study}'.encode()).hexdigest()[:10]}"
     former = {**experiment(spec_on(tmp_path)), "metadata": {"name": name}}
     katib.jobs[name] = Experiment(former, lambda manifest: None)
+    katib.undeletable = 2  # a control plane that does not answer just then costs no search
     process = launcher(katib, replace(spec_on(tmp_path), nodes=1), study, tmp_path / "job")
     try:
         out, err = process.communicate(timeout=30)
     finally:
         process.kill()
     assert (process.returncode, "the budget of 1 dollars is spent" in out) == (0, True), out + err
+    until(lambda: not katib.jobs)
 
 
 @pytest.mark.parametrize("is_scarce", [True, False])

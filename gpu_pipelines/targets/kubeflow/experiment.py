@@ -144,7 +144,11 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
     try:
         failure = _followed(experiments, name, spec, study, Records(documents), stopped)
     finally:
-        experiments.delete(name)
+        try:
+            answered(partial(experiments.delete, name), interval(), stopped, _say)
+        except (UserError, Interrupted) as error:
+            # It must not take the place of what the search has found, or of the error that is on its way.
+            print(f"warning: {error}", flush=True)
     if failure and not any(each.loss is not None for each in Records(documents).all()):
         raise failure
     if failure:
