@@ -15,6 +15,7 @@ from gpu_pipelines.accelerators import PlanError
 from gpu_pipelines.component_interface.accelerate import accelerate, wish_of
 from gpu_pipelines.components import train_model
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 from gpu_pipelines.targets.own.pipeline import own_pipeline
 from gpu_pipelines.targets.own.plans import plans_here
 
@@ -166,6 +167,16 @@ def test_what_an_author_asks_of_nodes_is_asked_beside_what_the_plan_does(tmp_pat
 def test_what_an_author_mounts_is_not_mounted_a_second_time(tmp_path: Path) -> None:
     mounts = trained_in_a_pool(tmp_path)["emptyDirMounts"]
     assert [each["volumeName"] for each in mounts if each["mountPath"] == "/dev/shm"] == ["shm"]
+
+
+def test_the_variables_of_a_step_that_is_a_train_job_are_those_of_its_nodes(tmp_path: Path) -> None:
+    image = ("--image", "europe-docker.pkg.dev/p/r/mine:1")
+    count = ("--accelerator", "count=l4:2,evaluate=t4:1", "--strategy", "spot", "--env", "SAID=here")
+    spec, _ = compiled(tmp_path, "--target", "kubeflow", *count, *image)
+    container = spec["deploymentSpec"]["executors"]["exec-count"]["container"]
+    environment = TrainJobSpec.loads(container["args"][1]).environment
+    assert (environment["MINE"], environment["SAID"]) == ("yes", "here")
+    assert environment["GPU_PIPELINES_ACCELERATOR"] == "l4:2"
 
 
 def test_a_step_of_ones_own_cannot_be_a_train_job_in_another_image(tmp_path: Path) -> None:

@@ -310,9 +310,10 @@ class KubeflowTarget:
 
 
 def _become(task: Any, spec: TrainJobSpec) -> None:
-    """Replaces what a task runs by what creates a TrainJob that runs it on each node."""
+    """Replaces what a task runs by what creates a TrainJob that runs it on each node, with the task's variables."""
     container = task.container_spec
-    container.args = [SPEC_ARGUMENT, spec.dumps(), "--", *as_process_1(container.command), *container.args]
+    on_node = replace(spec, environment={**(container.env or {}), **spec.environment})
+    container.args = [SPEC_ARGUMENT, on_node.dumps(), "--", *as_process_1(container.command), *container.args]
     container.command = ["python3", "-m", _LAUNCHER]
 
 
