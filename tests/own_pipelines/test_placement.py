@@ -179,6 +179,52 @@ def test_the_variables_of_a_step_that_is_a_train_job_are_those_of_its_nodes(tmp_
     assert environment["GPU_PIPELINES_ACCELERATOR"] == "l4:2"
 
 
+ON_SPOT = """
+from gpu_pipelines.components import accelerate, prepare_data, train_model
+from kfp import dsl, kubernetes
+
+
+@dsl.pipeline(name="on-spot")
+def on_spot(secret: str = "s"):
+    trained = accelerate(train_model(dataset=prepare_data().outputs["dataset"]), "l4:1", strategy="spot")
+    kubernetes.use_secret_as_env(trained, "huggingface", {{"token": "HF_TOKEN"}})
+    kubernetes.add_node_selector(trained, "pool", "gpu")
+    kubernetes.add_toleration(trained, key="team", operator="Equal", value="vision", effect="NoSchedule")
+    kubernetes.empty_dir_mount(trained, "shm", "/dev/shm", "Memory")
+    {more}
+"""
+
+
+def test_what_an_author_says_for_kubernetes_is_for_the_nodes_of_a_train_job(tmp_path: Path) -> None:
+    (tmp_path / "on_spot.py").write_text(ON_SPOT.format(more=""))
+    spec, platform = compiled(tmp_path, "--target", "kubeflow", pipeline=str(tmp_path / "on_spot.py"))
+    job = TrainJobSpec.loads(spec["deploymentSpec"]["executors"]["exec-train-model"]["container"]["args"][1])
+    assert job.secrets == {"HF_TOKEN": "huggingface/token"}
+    assert (job.needs.node_selector["pool"], job.needs.node_selector["cloud.google.com/gke-spot"]) == ("gpu", "true")
+    assert [each.key for each in job.needs.tolerations] == ["nvidia.com/gpu", "cloud.google.com/gke-spot", "team"]
+    assert job.needs.tolerations[2].value == "vision"
+    waits = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train-model"]
+    assert not {"nodeSelector", "tolerations"} & set(waits), "the pod that waits for them needs no GPU's node"
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        ('kubernetes.mount_pvc(trained, "rows", "/mnt/rows")', "a claim of its own"),
+        ('kubernetes.use_config_map_as_env(trained, "c", {"k": "V"})', "variables from a ConfigMap"),
+        ('kubernetes.use_secret_as_volume(trained, "c", "/c")', "a secret as a volume"),
+        ('kubernetes.use_secret_as_env(trained, secret, {"k": "V"})', "whose name is a parameter"),
+        ('kubernetes.add_toleration(trained, key="a", operator="Exists", effect="NoExecute")', "not of NoSchedule"),
+    ],
+)
+def test_what_nodes_cannot_have_is_refused_before_anything_is_sent(tmp_path: Path, more: str, told: str) -> None:
+    (tmp_path / "on_spot.py").write_text(ON_SPOT.format(more=more))
+    done = command("compile", str(tmp_path / "on_spot.py"), "--target", "kubeflow", "-o", str(tmp_path / "out.yaml"))
+    assert done.status == 2
+    assert "train-model is a TrainJob, whose nodes cannot have " in done.err
+    assert told in done.err
+
+
 def test_a_step_of_ones_own_cannot_be_a_train_job_in_another_image(tmp_path: Path) -> None:
     done = command("compile", MINE, "--target", "kubeflow", "--accelerator", "count=l4:2", "--strategy", "spot")
     assert done.status == 2

@@ -13,12 +13,14 @@ from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.cloud import CloudTarget, told_left_out
 from gpu_pipelines.targets.data_nodes import STANDARD, STRATEGIES
+from gpu_pipelines.targets.kubeflow.author_settings import give_to_nodes
 from gpu_pipelines.targets.kubeflow.connection import page_of
 from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes, data_nodes_of
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, shown_request
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, compiled_in, fixed, setting
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
+from gpu_pipelines.targets.own.placed import executors_on_kubernetes
 from gpu_pipelines.targets.own.plans import told_machines, told_warnings
 from gpu_pipelines.targets.run_account import RunAccount, with_cost
 from gpu_pipelines.targets.target import Target
@@ -99,6 +101,8 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         from gpu_pipelines.targets.kubeflow.runs import parsed_pipeline
 
         made = own.placed(self, plans, str(self.checkpoint_uri))
+        if made is not own and len(made.documents) > 1:
+            give_to_nodes(made.spec, executors_on_kubernetes(made.documents[1]))
         parsed_pipeline(made.text, made.name)
         return made
 

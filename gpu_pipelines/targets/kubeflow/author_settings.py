@@ -1,0 +1,90 @@
+"""What an author has said for Kubernetes of a step that is a TrainJob, given to the nodes, where the step runs.
+
+The step's own pod only waits for them. Fields: `KubernetesExecutorConfig` of kfp-kubernetes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT
+
+#: What nodes cannot be given, and what it is called.
+_FOR_PODS_ALONE = {
+    "configMapAsEnv": "variables from a ConfigMap",
+    "configMapAsVolume": "a ConfigMap as a volume",
+    "emptyDirMounts": "an empty directory",
+    "fieldPathAsEnv": "variables from fields of the pod",
+    "genericEphemeralVolume": "an ephemeral volume",
+    "pvcMount": "a claim of its own",
+    "secretAsVolume": "a secret as a volume",
+}
+_SHARED_MEMORY = "/dev/shm"  # noqa: S108 (nodes have one)
+
+
+def give_to_nodes(spec: Mapping[str, Any], executors: Mapping[str, dict[str, Any]]) -> None:
+    """Gives the nodes of steps that are TrainJobs the secrets, the labels of nodes and the tolerations of their author.
+
+    Args:
+        spec: a placed pipeline, which is changed.
+        executors: what is for Kubernetes, by executor, which is changed: what chooses nodes is taken from the pod that
+            waits for them.
+
+    Raises:
+        UserError: an author wants what nodes cannot have.
+    """
+    for label, executor in spec.get("deploymentSpec", {}).get("executors", {}).items():
+        arguments = executor.get("container", {}).get("args", [])
+        if arguments[:1] == [SPEC_ARGUMENT] and label in executors:
+            arguments[1] = _with_settings(json.loads(arguments[1]), executors[label])
+
+
+def _with_settings(job: dict[str, Any], config: dict[str, Any]) -> str:
+    """The specification of a TrainJob with what its author has said."""
+    left = [
+        said for name, said in _FOR_PODS_ALONE.items() if any(not _is_there(job, each) for each in config.get(name, []))
+    ]
+    secrets = _secrets(config.get("secretAsEnv", []))
+    labels = config.pop("nodeSelector", {})
+    tolerations = [_toleration(each) for each in config.pop("tolerations", [])]
+    left += ["a secret that may be missing, or whose name is a parameter"] if None in secrets.values() else []
+    left += ["labels of nodes that are a parameter"] if labels.keys() - {"labels"} else []
+    left += ["a toleration that is a parameter, or not of NoSchedule"] if None in tolerations else []
+    if left:
+        raise UserError(
+            f"{job['step']} is a TrainJob, whose nodes cannot have {', '.join(left)}.",
+            "Leave it out, or take one node that is not Spot.",
+        )
+    job["secrets"] |= secrets
+    for needs in (job["needs"], *(each["machines"]["needs"] for each in job.get("choices", []))):
+        needs["node_selector"] = {**needs["node_selector"], **labels.get("labels", {})}
+        needs["tolerations"] += [each for each in tolerations if each not in needs["tolerations"]]
+    return json.dumps(job, sort_keys=True)
+
+
+def _is_there(job: Mapping[str, Any], setting: Mapping[str, Any]) -> bool:
+    """Whether nodes have a setting anyway: the claim of the project, the run, shared memory."""
+    if setting.get("name") == RUN or setting.get("mountPath") == _SHARED_MEMORY:
+        return True
+    return bool(job["volume_claim"]) and setting.get("mountPath") == job["mount_path"]
+
+
+def _secrets(settings: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
+    """Variables with the secrets of their values, as SECRET/KEY; None where it cannot be said so."""
+    found: dict[str, str | None] = {}
+    for setting in settings:
+        name = setting.get("secretNameParameter", {}).get("runtimeValue", {}).get("constant")
+        for each in setting["keyToEnv"]:
+            found[each["envVar"]] = f"{name}/{each['secretKey']}" if name and not setting.get("optional") else None
+    return found
+
+
+def _toleration(setting: Mapping[str, Any]) -> dict[str, str] | None:
+    """A toleration as a TrainJob's specification has it; None where it has none such."""
+    if not setting.get("key") or setting.get("effect") != "NoSchedule" or "tolerationSeconds" in setting:
+        return None
+    return {"key": setting["key"], "value": setting.get("value", "")}
