@@ -24,6 +24,7 @@ from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.kubeflow.experiment_manifest import command_of_trial, experiment_of
+from gpu_pipelines.targets.kubeflow.pods import QUEUE_LABEL
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 from gpu_pipelines.training.settings import TrainingSettings
@@ -77,6 +78,8 @@ def test_an_experiment_is_what_its_study_says(tmp_path: Path) -> None:
     assert (objective["type"], objective["metricStrategies"]) == ("minimize", [{"name": "val_loss", "value": "min"}])
     assert made["metadata"]["ownerReferences"] == [WORKFLOW], "it is deleted with the run"
     trial = made["spec"]["trialTemplate"]["trialSpec"]
+    queued = {kind: QUEUE_LABEL in each["metadata"]["labels"] for kind, each in (("all", made), ("trial", trial))}
+    assert queued == {"all": False, "trial": True}, "Katib labels the pod that chooses values as the Experiment is"
     assert (trial["kind"], trial["spec"]["trainer"]["numNodes"]) == ("TrainJob", 2)
     assert "--momentum=${trialParameters.momentum}" in trial["spec"]["trainer"]["command"][-1]
     assert made["spec"]["trialTemplate"]["primaryPodLabels"]["batch.kubernetes.io/job-completion-index"] == "0"

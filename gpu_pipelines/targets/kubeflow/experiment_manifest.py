@@ -56,9 +56,11 @@ def experiment_of(job: JobRequest, study: ServiceStudy, runtime_kind: str) -> di
         ],
         "trialSpec": trial,
     }
+    # Katib gives the labels of an Experiment to the pod that chooses values, which has no part in the queue for GPUs.
+    without_queue = replace(job, spec=replace(job.spec, queue=""))
     return {
         "apiVersion": "kubeflow.org/v1beta1",
         "kind": "Experiment",
-        "metadata": metadata_of(job),
+        "metadata": metadata_of(without_queue),
         "spec": {**search_of(study), "trialTemplate": template},
     }
