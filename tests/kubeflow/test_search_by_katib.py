@@ -233,6 +233,15 @@ def test_trials_that_do_not_start_say_why(
     says_once(launcher(katib, replace(spec_on(tmp_path), nodes=1), study, tmp_path / "job"), "study-", said)
 
 
+def test_a_search_whose_algorithm_does_not_start_says_why(
+    katib: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    katib.no_suggestion = {"reason": "ImagePullBackOff", "message": "no route to ghcr.io"}
+    study = begun(tmp_path, monkeypatch)
+    process = launcher(katib, replace(spec_on(tmp_path), nodes=1), study, tmp_path / "job")
+    says_once(process, "-tpe-7d4b: ImagePullBackOff", "no route to ghcr.io")
+
+
 def test_trials_whose_image_is_not_there_end_the_search(
     katib: KubernetesApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -67,6 +67,8 @@ class Experiment:
         self.deleted = False
         self.trials: list[TrainJob] = []
         self.losses: dict[str, list[float]] = {}
+        #: What the pod that chooses values waits for, as Kubernetes has it; meanwhile there are no trials.
+        self.held_up: dict[str, str] = {}
         self._begin, self._chance = begin, random.Random(3)
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -79,6 +81,15 @@ class Experiment:
     def start(self) -> None:
         """Begins with the trials."""
         self._thread.start()
+
+    def suggestion(self) -> list[dict[str, Any]]:
+        """The pod that chooses values (`katib.kubeflow.org/suggestion`)."""
+        state = {"waiting": self.held_up} if self.held_up else {"running": {"startedAt": "2026-11-21T10:00:40Z"}}
+        container = {"name": "suggestion", "image": "i", "imageID": "", "restartCount": 0, "state": state}
+        status: dict[str, Any] = {"phase": "Pending" if self.held_up else "Running"}
+        status["containerStatuses"] = [{**container, "ready": not self.held_up}]
+        metadata = {"name": f"{self.name}-tpe-7d4b", "labels": self.manifest["metadata"].get("labels", {})}
+        return [{"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "status": status}]
 
     def _run(self) -> None:
         while not self.deleted and (self.runs or len(self.trials) < self.spec["maxTrialCount"]):
@@ -136,7 +147,7 @@ class Experiment:
             "trialsFailed": len(ended) - len(complete),
             "trialMetricsUnavailable": sum(not self.losses_of(trial) for trial in complete),
         }
-        is_over = len(ended) == self.spec["maxTrialCount"]
+        is_over = not self.held_up and len(ended) == self.spec["maxTrialCount"]
         said = {"status": "True", "reason": "ExperimentMaxTrialsReached", "message": "it has reached the max trials"}
         conditions = [{"type": "Running", "status": "False" if is_over else "True"}]
         status["conditions"] = [*conditions, *([{"type": "Succeeded", **said}] if is_over else [])]

@@ -47,6 +47,7 @@ class KubernetesApi:
         scarce: what the autoscaler says of nodes that there are none of, by their GPU and `spot` or `standard`.
         held_up: what containers of nodes wait for, with `reason` and `message`, or an `event` of their pods; an `event`
             alone is of the Job that may make no pods.
+        no_suggestion: what the pods that choose values for Experiments wait for; empty where they start.
         suspends: whether TrainJobs wait in a queue.
         rules: rules of roles, as RBAC has them, that limit what may be asked; None for no limits.
         refused: what was not allowed.
@@ -72,6 +73,7 @@ class KubernetesApi:
     pods: dict[str, Any] = field(default_factory=dict)
     scarce: dict[str, str] = field(default_factory=dict)
     held_up: dict[str, str] = field(default_factory=dict)
+    no_suggestion: dict[str, str] = field(default_factory=dict)
     suspends: bool = False
     rules: list[dict[str, Any]] | None = None
     refused: list[str] = field(default_factory=list)
@@ -176,6 +178,8 @@ class _Handler(JsonHandler):
         label, _, name = selector.partition("=")
         if label == "ray.io/cluster":
             return clusters[name].nodes() if name in clusters else []
+        if label == "katib.kubeflow.org/suggestion":
+            return self.api.jobs[name].suggestion() if name in self.api.jobs else []
         assert label in ("jobset.sigs.k8s.io/jobset-name", "batch.kubernetes.io/job-name")
         job = self.api.jobs.get(name)
         return job.pods() if job else []
@@ -209,7 +213,9 @@ class _Handler(JsonHandler):
         """Takes a job, whose pods start or do not."""
         self.api.jobs[job.name] = job
         if isinstance(job, Experiment):
-            job.start()
+            job.held_up = self.api.no_suggestion
+            if not job.held_up:
+                job.start()
         elif self._scarcity(job):
             job.waits = True
         elif self.api.suspends:

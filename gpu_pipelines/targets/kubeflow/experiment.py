@@ -33,6 +33,8 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
 )
 from gpu_pipelines.targets.kubeflow.experiment_manifest import command_of_trial, experiment_of
 from gpu_pipelines.targets.kubeflow.job_starts import Starts
+from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
+from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up
 from gpu_pipelines.targets.kubeflow.train_job import interval
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
@@ -44,6 +46,8 @@ from gpu_pipelines.tuning.service.study import ServiceStudy
 #: Group and version of Katib's API.
 KATIB_API = ("kubeflow.org", "v1beta1")
 _KIND = "Experiment"
+#: Label of the pod that chooses values; the Suggestion that it belongs to has the name of the Experiment.
+_SUGGESTION_LABEL = "katib.kubeflow.org/suggestion"
 #: What is said of the trials, by the fields of an Experiment's status.
 _COUNTS = {
     "trialsRunning": "running",
@@ -62,6 +66,7 @@ class Experiments:
     """
 
     def __init__(self, client: Any) -> None:
+        self.kind = _KIND
         self._client, self._backend = client, client.backend
         self._api = self._backend.custom_api
         self._place = (*KATIB_API, self._backend.namespace, "experiments")
@@ -105,6 +110,24 @@ class Experiments:
         except NotFoundError:
             return True
         return "deletionTimestamp" in found["metadata"]
+
+    def without_node(self, name: str) -> tuple[list[str], str]:
+        """Of the pod that chooses values; see `Jobs`."""
+        return scheduling_of(self._backend.core_api, self._backend.namespace, self._pods(name))
+
+    def held_up(self, name: str, nodes: int) -> HeldUp | None:
+        """Of the pod that chooses values; see `Jobs`."""
+        return held_up(self._backend.core_api, self._backend.namespace, self._pods(name), nodes, ())
+
+    def is_running(self, name: str) -> bool:
+        """Whether the pod that chooses values has a node; see `Jobs`."""
+        return any(pod.status.phase not in (None, "Pending") for pod in self._pods(name))
+
+    def _pods(self, name: str) -> list[Any]:
+        selector = f"{_SUGGESTION_LABEL}={name}"
+        with service_errors(f"Looking at the pods of {name}"):
+            found = self._backend.core_api.list_namespaced_pod(self._backend.namespace, label_selector=selector)
+        return list(found.items)
 
     def delete(self, name: str) -> None:
         """Deletes an Experiment with its trials."""
@@ -164,8 +187,9 @@ def _followed(
     records: Records,
     stopped: Signalled,
 ) -> UserError | None:
-    """Waits for the end of an Experiment, or of the budget, and says why trials do not start; why it has failed."""
+    """Waits for the end of an Experiment, or of the budget, and says why its pods do not start; why it has failed."""
     starts: dict[str, Starts] = {}
+    chooser = Starts(experiments, 1, _say, tell_of_nodes=True)
     last, misses = "", Misses(_say)
     price = Price(study.budget, study.dollars_per_hour, study.request.parallel)
     while True:
@@ -195,6 +219,7 @@ def _followed(
             print(f"Experiment {name}: the budget of {price.budget:g} dollars is spent", flush=True)
             return None
         try:
+            chooser.look(name)
             for trial in sorted(alive):
                 if trial not in starts:
                     starts[trial] = Starts(experiments.trials, spec.nodes, _say, tell_of_nodes=True)
