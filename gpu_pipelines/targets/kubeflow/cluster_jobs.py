@@ -14,15 +14,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UnavailableError, UserError
 from gpu_pipelines.network_errors import error_of_status
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
-
-if TYPE_CHECKING:
-    from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp
 
 #: Set by Kubeflow Pipelines in the pods of its steps.
 _POD_NAME = "KFP_POD_NAME"
@@ -49,13 +46,42 @@ class Failure:
     resumable: bool
 
 
-class Jobs(Protocol):
-    """The jobs of one kind in the namespace that this process or the current kubeconfig is in."""
+@dataclass(frozen=True)
+class HeldUp:
+    """What keeps pods from starting.
+
+    Attributes:
+        why: in Kubernetes's words, with the name of the pod.
+        is_lasting: whether it stays so until somebody mends it.
+    """
+
+    why: str
+    is_lasting: bool = False
+
+
+class Starting(Protocol):
+    """Jobs of one kind whose pods may not have started."""
 
     @property
     def kind(self) -> str:
         """As Kubernetes calls it."""
         ...
+
+    def without_node(self, name: str) -> tuple[list[str], str]:
+        """The pods of a job for which there is no node, and what the autoscaler says of that; empty for nothing."""
+        ...
+
+    def held_up(self, name: str, nodes: int) -> HeldUp | None:
+        """What keeps pods of a job from starting, though there are nodes for them; None for nothing."""
+        ...
+
+    def is_running(self, name: str) -> bool:
+        """Whether a pod of a job has a node."""
+        ...
+
+
+class Jobs(Starting, Protocol):
+    """The jobs of one kind in the namespace that this process or the current kubeconfig is in."""
 
     def create(self, job: JobRequest) -> bool:
         """Creates a job; False if there is one of its name.
@@ -87,18 +113,6 @@ class Jobs(Protocol):
 
     def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
         """The lines of a node that the cluster still has, each after its time, until it ends; none before it starts."""
-        ...
-
-    def without_node(self, name: str) -> tuple[list[str], str]:
-        """The pods of a job for which there is no node, and what the autoscaler says of that; empty for nothing."""
-        ...
-
-    def held_up(self, name: str, nodes: int) -> HeldUp | None:
-        """What keeps pods of a job from starting, though there are nodes for them; None for nothing."""
-        ...
-
-    def is_running(self, name: str) -> bool:
-        """Whether a pod of a job has a node."""
         ...
 
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:

@@ -22,6 +22,7 @@ from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, NotFoundError, UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
+    HeldUp,
     Misses,
     answered,
     connected,
@@ -34,7 +35,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
 from gpu_pipelines.targets.kubeflow.experiment_manifest import command_of_trial, experiment_of
 from gpu_pipelines.targets.kubeflow.job_starts import Starts
 from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
-from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up
+from gpu_pipelines.targets.kubeflow.pod_starts import held_up
 from gpu_pipelines.targets.kubeflow.train_job import interval
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
@@ -112,15 +113,15 @@ class Experiments:
         return "deletionTimestamp" in found["metadata"]
 
     def without_node(self, name: str) -> tuple[list[str], str]:
-        """Of the pod that chooses values; see `Jobs`."""
+        """Of the pod that chooses values; see `Starting`."""
         return scheduling_of(self._backend.core_api, self._backend.namespace, self._pods(name))
 
     def held_up(self, name: str, nodes: int) -> HeldUp | None:
-        """Of the pod that chooses values; see `Jobs`."""
+        """Of the pod that chooses values; see `Starting`."""
         return held_up(self._backend.core_api, self._backend.namespace, self._pods(name), nodes, ())
 
     def is_running(self, name: str) -> bool:
-        """Whether the pod that chooses values has a node; see `Jobs`."""
+        """Whether the pod that chooses values has a node; see `Starting`."""
         return any(pod.status.phase not in (None, "Pending") for pod in self._pods(name))
 
     def _pods(self, name: str) -> list[Any]:

@@ -4,24 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Protocol
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.kubeflow.cluster_jobs import Starting
 from gpu_pipelines.targets.kubeflow.node_choices import patience
-from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp
-
-
-class Starting(Protocol):
-    """Jobs whose pods may not have started; as of `Jobs`."""
-
-    @property
-    def kind(self) -> str: ...
-
-    def without_node(self, name: str) -> tuple[list[str], str]: ...
-
-    def held_up(self, name: str, nodes: int) -> HeldUp | None: ...
-
-    def is_running(self, name: str) -> bool: ...
 
 
 class Starts:

@@ -7,11 +7,10 @@ they may run, and say so in no state of their own.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.kubeflow.cluster_jobs import service_errors
+from gpu_pipelines.targets.kubeflow.cluster_jobs import HeldUp, service_errors
 
 #: Reasons of a container that is about to start.
 _USUAL = ("ContainerCreating", "PodInitializing")
@@ -26,19 +25,6 @@ _NOT_MADE = (
     *("FailedCreate", "JobCreationFailed", "TrainJobResourcesCreationFailed"),
     *("FailedToCreateHeadPod", "FailedToCreateWorkerPod", "FailedToCreateRayCluster", "FailedToCreateRayJobSubmitter"),
 )
-
-
-@dataclass(frozen=True)
-class HeldUp:
-    """What keeps pods from starting.
-
-    Attributes:
-        why: in Kubernetes's words, with the name of the pod.
-        is_lasting: whether it stays so until somebody mends it.
-    """
-
-    why: str
-    is_lasting: bool = False
 
 
 def is_usual(reason: str) -> bool:

@@ -19,6 +19,7 @@ from gpu_pipelines.errors import (
 )
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     Failure,
+    HeldUp,
     create_job,
     delete_job,
     lines_of_pod,
@@ -28,7 +29,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
 )
 from gpu_pipelines.targets.kubeflow.exchange import executor_input_of, with_executor_input
 from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
-from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up, suspended
+from gpu_pipelines.targets.kubeflow.pod_starts import held_up, suspended
 from gpu_pipelines.targets.kubeflow.ray_job_manifest import SUBMITTER, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 

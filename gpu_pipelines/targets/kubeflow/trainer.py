@@ -16,6 +16,7 @@ from gpu_pipelines.errors import (
 )
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     Failure,
+    HeldUp,
     api_error,
     create_job,
     delete_job,
@@ -25,7 +26,7 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     service_errors,
 )
 from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
-from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up, suspended
+from gpu_pipelines.targets.kubeflow.pod_starts import held_up, suspended
 from gpu_pipelines.targets.kubeflow.train_job_manifest import NODE, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
