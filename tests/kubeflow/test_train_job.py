@@ -119,7 +119,21 @@ def test_nodes_that_are_taken_away_each_time_end_the_step_as_resumable(
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, out + err
     assert "interrupted: the nodes of" in err
-    assert "were taken away, 2 times" in err
+    assert "were taken away (Pod was terminated in response to imminent node shutdown), 2 times" in err
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_node_whose_memory_was_full_says_so_and_is_not_tried_again(
+    kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, nodes: int
+) -> None:
+    process = start(kubernetes_api, replace(spec, nodes=nodes), command_of(tmp_path, f"{claim}/c", "wait"))
+    until(lambda: all((claim / "c" / str(rank)).exists() for rank in range(nodes)))
+    (job,) = kubernetes_api.created
+    job.use_up_memory(nodes - 1)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    assert f"error: The memory of {job.name}-node-0-{nodes - 1} was full" in err
+    assert len(kubernetes_api.created) == 1
 
 
 def test_a_step_whose_pod_is_replaced_goes_on_with_its_train_job(

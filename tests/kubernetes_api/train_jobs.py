@@ -101,6 +101,7 @@ class TrainJob:
         self._tries_left = tries - 1
         self._gone: set[int] = set()
         self.preempted: set[int] = set()
+        self.full: set[int] = set()
         #: Whether there are no nodes for it.
         self.waits = False
         #: What the containers wait for, though there are nodes, as Kubernetes has it; no pods without a reason.
@@ -217,6 +218,11 @@ class TrainJob:
         """Takes a node away without notice, with all that it has started."""
         kill_tree(self._nodes[rank].pid)
 
+    def use_up_memory(self, rank: int) -> None:
+        """Kills a node, as the kernel does."""
+        self.full.add(rank)
+        self.kill(rank)
+
     def log(self, rank: int) -> Path:
         """What a node has printed."""
         return self._folder / f"{self.name}-{rank}.log"
@@ -280,7 +286,8 @@ class TrainJob:
         state: dict[str, Any] = {"running": {"startedAt": "2026-11-21T10:00:00Z"}}
         phase = "Running"
         if code is not None:
-            state = {"terminated": {"exitCode": code if code >= 0 else 128 - code}}
+            reason = "OOMKilled" if rank in self.full else "Error" if code else "Completed"
+            state = {"terminated": {"exitCode": code if code >= 0 else 128 - code, "reason": reason}}
             phase = "Failed" if code else "Succeeded"
         container = {
             "name": "node",
@@ -292,7 +299,8 @@ class TrainJob:
         }
         pod["status"] = {"phase": phase, "containerStatuses": [container]}
         if rank in self.preempted:
-            pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True"}]
+            said = "Pod was terminated in response to imminent node shutdown."
+            pod["status"]["conditions"] = [{"type": "DisruptionTarget", "status": "True", "message": said}]
         return pod
 
 

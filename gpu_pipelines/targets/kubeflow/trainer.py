@@ -10,6 +10,7 @@ from gpu_pipelines.errors import (
     INTERRUPTED,
     NodeLostError,
     ProcessFailedError,
+    ProcessKilledError,
     UserError,
     distance_from_cause,
     root_of,
@@ -37,6 +38,9 @@ _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _DISRUPTED = "DisruptionTarget"
 #: Reason of a TrainJob that reached its deadline (`TrainJobDeadlineExceededReason`).
 _TOO_LONG = "DeadlineExceeded"
+#: What is said of a container that has used up its memory.
+_FULL = "The memory of {} was full, and it was killed (OOMKilled)."
+_MORE = "Take a machine type with more memory, or have fewer processes load data."
 #: Condition of a TrainJob that Kueue has not let go yet.
 _SUSPENDED = "Suspended"
 #: Group and version of its API.
@@ -105,11 +109,13 @@ class TrainJobs:
             pods = self._pods(name)
         newest = _newest_by_node(pods)
         statuses = {pod.metadata.name: _exit_status(pod) for pod in newest}
-        if disrupted := [pod.metadata.name for pod in newest if _is_disrupted(pod)]:
-            return Failure(NodeLostError(f"the nodes of {', '.join(disrupted)} were taken away"), resumable=True)
+        if disrupted := {pod.metadata.name: why for pod in newest if (why := _disruption(pod)) is not None}:
+            why = f" ({said})" if (said := next(filter(None, disrupted.values()), "")) else ""
+            return Failure(NodeLostError(f"the nodes of {', '.join(disrupted)} were taken away{why}"), resumable=True)
         failed = [pod for pod in newest if statuses[pod.metadata.name] not in (None, 0, INTERRUPTED)]
+        killed = [ProcessKilledError(_FULL.format(pod.metadata.name), _MORE) for pod in newest if _was_full(pod)]
         # Of the nodes that failed one may be the cause, and others have only lost it.
-        if causes := [error for error in errors if not isinstance(root_of(error), NodeLostError)]:
+        if causes := [error for error in [*errors, *killed] if not isinstance(root_of(error), NodeLostError)]:
             return Failure(min(causes, key=distance_from_cause), resumable=False)
         if INTERRUPTED in statuses.values():
             return Failure(UserError("the training was interrupted and saved its state"), resumable=True)
@@ -176,15 +182,26 @@ def _node_of(pod: Any) -> int:
     return int(pod.metadata.labels.get(_INDEX_LABEL, 0))
 
 
-def _is_disrupted(pod: Any) -> bool:
+def _disruption(pod: Any) -> str | None:
+    """Why the node of a pod was taken away, in Kubernetes's words; None where it was not."""
     conditions = pod.status.conditions or []
-    return any(condition.type == _DISRUPTED and condition.status == "True" for condition in conditions)
+    found = (each for each in conditions if each.type == _DISRUPTED and each.status == "True")
+    return next(((each.message or "").rstrip(".") for each in found), None)
 
 
 def _exit_status(pod: Any) -> int | None:
     """Exit status of a pod's container; None if it has not ended."""
-    for status in pod.status.container_statuses or []:
-        ended = status.state.terminated if status.name == NODE and status.state else None
-        if ended is not None:
-            return int(ended.exit_code)
-    return None
+    ended = _end(pod)
+    return int(ended.exit_code) if ended else None
+
+
+def _was_full(pod: Any) -> bool:
+    """Whether a pod's container was killed because it had used up its memory."""
+    ended = _end(pod)
+    return bool(ended and ended.reason == "OOMKilled")
+
+
+def _end(pod: Any) -> Any | None:
+    """How a pod's container has ended; None if it has not."""
+    ends = (each.state.terminated for each in pod.status.container_statuses or [] if each.name == NODE and each.state)
+    return next((each for each in ends if each is not None), None)
