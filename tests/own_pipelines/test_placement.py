@@ -179,6 +179,35 @@ def test_the_variables_of_a_step_that_is_a_train_job_are_those_of_its_nodes(tmp_
     assert environment["GPU_PIPELINES_ACCELERATOR"] == "l4:2"
 
 
+BY_JSON = """
+from gpu_pipelines.components import accelerate, prepare_data, train_model
+from kfp import dsl, kubernetes
+
+
+@dsl.pipeline(name="by-json")
+def by_json(pool: dict = {{"pool": "gpu"}}):
+    trained = accelerate(train_model(dataset=prepare_data().outputs["dataset"]), "l4:1", strategy="{strategy}")
+    kubernetes.add_node_selector_json(trained, {given})
+"""
+
+
+def test_labels_of_nodes_as_json_do_not_take_the_place_of_those_of_the_accelerators(tmp_path: Path) -> None:
+    """KFP's driver takes JSON alone where there are both."""
+    file, labels = tmp_path / "by_json.py", {"cloud.google.com/gke-accelerator": "nvidia-l4", "pool": "gpu"}
+    file.write_text(BY_JSON.format(strategy="standard", given='{"pool": "gpu"}'))
+    _, platform = compiled(tmp_path, "--target", "kubeflow", pipeline=str(file))
+    executors = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]
+    assert executors["exec-train-model"]["nodeSelector"] == {"labels": labels}
+    file.write_text(BY_JSON.format(strategy="spot", given='{"pool": "gpu"}'))
+    spec, _ = compiled(tmp_path, "--target", "kubeflow", pipeline=str(file))
+    job = TrainJobSpec.loads(spec["deploymentSpec"]["executors"]["exec-train-model"]["container"]["args"][1])
+    assert job.needs.node_selector == {**labels, "cloud.google.com/gke-spot": "true"}
+    for strategy, told in (("standard", "take the place of those of its accelerators"), ("spot", "are a parameter")):
+        file.write_text(BY_JSON.format(strategy=strategy, given="pool"))
+        done = command("compile", str(file), "--target", "kubeflow", "-o", str(tmp_path / "out.yaml"))
+        assert (done.status, told in done.err) == (2, True), done.err
+
+
 ON_SPOT = """
 from gpu_pipelines.components import accelerate, prepare_data, train_model
 from kfp import dsl, kubernetes

@@ -19,6 +19,7 @@ from gpu_pipelines.component_interface.accelerate import WISH, Wish, wish_of
 from gpu_pipelines.component_interface.catalog import COMPONENTS
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
 from gpu_pipelines.dag.placement import EVALUATES, TRAINING_STEPS
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.own.names import free_name
 
 #: What the program of a component of this project says.
@@ -311,6 +312,7 @@ def _take_over_platform(
     of_target = executors_on_kubernetes(alone[0]).get(label, {}) if alone else {}
     if not (of_author or of_target):
         return
+    of_author = _with_labels(new_label.removeprefix("exec-"), of_author, of_target)
     if len(documents) == 1:
         documents.append({"platforms": {}})
     # A pod with two mounts at one place is refused.
@@ -321,6 +323,26 @@ def _take_over_platform(
         for name, value in of_target.items()
     }
     executors_on_kubernetes(documents[1])[new_label] = _merged(left, of_author)
+
+
+def _with_labels(step: str, of_author: Mapping[str, Any], of_target: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What an author has said for Kubernetes, with the labels of nodes that are given as JSON as labels.
+
+    KFP's driver takes JSON in the place of labels (`extendPodSpecPatch`), those of the accelerators among them.
+
+    Raises:
+        UserError: the labels come from a parameter, and there are those of accelerators.
+    """
+    given = of_author.get("nodeSelector", {}).get("nodeSelectorJson")
+    if not given:
+        return of_author
+    labels = given.get("runtimeValue", {}).get("constant")
+    if labels is None and "nodeSelector" in of_target:
+        raise UserError(
+            f"The labels of nodes of {step} are a parameter, which would take the place of those of its accelerators.",
+            "Give them in the pipeline: kubernetes.add_node_selector(task, LABEL, VALUE).",
+        )
+    return of_author if labels is None else {**of_author, "nodeSelector": {"labels": labels}}
 
 
 def _merged(of_target: Mapping[str, Any], of_author: Mapping[str, Any]) -> dict[str, Any]:
