@@ -220,6 +220,7 @@ def on_spot(secret: str = "s"):
     kubernetes.add_node_selector(trained, "pool", "gpu")
     kubernetes.add_toleration(trained, key="team", operator="Equal", value="vision", effect="NoSchedule")
     kubernetes.empty_dir_mount(trained, "shm", "/dev/shm", "Memory")
+    kubernetes.set_image_pull_secrets(trained, ["registry"])
     {more}
 """
 
@@ -228,7 +229,7 @@ def test_what_an_author_says_for_kubernetes_is_for_the_nodes_of_a_train_job(tmp_
     (tmp_path / "on_spot.py").write_text(ON_SPOT.format(more=""))
     spec, platform = compiled(tmp_path, "--target", "kubeflow", pipeline=str(tmp_path / "on_spot.py"))
     job = TrainJobSpec.loads(spec["deploymentSpec"]["executors"]["exec-train-model"]["container"]["args"][1])
-    assert job.secrets == {"HF_TOKEN": "huggingface/token"}
+    assert (job.secrets, job.pull_secret) == ({"HF_TOKEN": "huggingface/token"}, "registry")
     assert (job.needs.node_selector["pool"], job.needs.node_selector["cloud.google.com/gke-spot"]) == ("gpu", "true")
     assert [each.key for each in job.needs.tolerations] == ["nvidia.com/gpu", "cloud.google.com/gke-spot", "team"]
     assert job.needs.tolerations[2].value == "vision"
@@ -242,6 +243,7 @@ def test_what_an_author_says_for_kubernetes_is_for_the_nodes_of_a_train_job(tmp_
         ('kubernetes.mount_pvc(trained, "rows", "/mnt/rows")', "a claim of its own"),
         ('kubernetes.use_config_map_as_env(trained, "c", {"k": "V"})', "variables from a ConfigMap"),
         ('kubernetes.use_secret_as_volume(trained, "c", "/c")', "a secret as a volume"),
+        ('kubernetes.add_node_affinity(trained, [{"key": "a", "operator": "Exists"}])', "an affinity to nodes"),
         ('kubernetes.use_secret_as_env(trained, secret, {"k": "V"})', "whose name is a parameter"),
         ('kubernetes.add_toleration(trained, key="a", operator="Exists", effect="NoExecute")', "not of NoSchedule"),
     ],

@@ -20,6 +20,8 @@ _FOR_PODS_ALONE = {
     "emptyDirMounts": "an empty directory",
     "fieldPathAsEnv": "variables from fields of the pod",
     "genericEphemeralVolume": "an ephemeral volume",
+    "nodeAffinity": "an affinity to nodes",
+    "podAffinity": "an affinity to pods",
     "pvcMount": "a claim of its own",
     "secretAsVolume": "a secret as a volume",
 }
@@ -60,6 +62,8 @@ def _with_settings(job: dict[str, Any], config: dict[str, Any]) -> str:
             "Leave it out, or take one node that is not Spot.",
         )
     job["secrets"] |= secrets
+    pulled_with = (_constant_name(each) for each in config.get("imagePullSecret", []))
+    job["pull_secret"] = job["pull_secret"] or next(filter(None, pulled_with), "")
     for needs in (job["needs"], *(each["machines"]["needs"] for each in job.get("choices", []))):
         needs["node_selector"] = {**needs["node_selector"], **labels.get("labels", {})}
         needs["tolerations"] += [each for each in tolerations if each not in needs["tolerations"]]
@@ -77,10 +81,15 @@ def _secrets(settings: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
     """Variables with the secrets of their values, as SECRET/KEY; None where it cannot be said so."""
     found: dict[str, str | None] = {}
     for setting in settings:
-        name = setting.get("secretNameParameter", {}).get("runtimeValue", {}).get("constant")
+        name = _constant_name(setting)
         for each in setting["keyToEnv"]:
             found[each["envVar"]] = f"{name}/{each['secretKey']}" if name and not setting.get("optional") else None
     return found
+
+
+def _constant_name(setting: Mapping[str, Any]) -> str:
+    """Name of a secret; empty where it is a parameter."""
+    return str(setting.get("secretNameParameter", {}).get("runtimeValue", {}).get("constant") or "")
 
 
 def _toleration(setting: Mapping[str, Any]) -> dict[str, str] | None:
