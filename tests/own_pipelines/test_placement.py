@@ -221,6 +221,7 @@ def on_spot(secret: str = "s"):
     kubernetes.add_toleration(trained, key="team", operator="Equal", value="vision", effect="NoSchedule")
     kubernetes.empty_dir_mount(trained, "shm", "/dev/shm", "Memory")
     kubernetes.set_image_pull_secrets(trained, ["registry"])
+    trained.set_cpu_request("6").set_memory_limit("20G")
     {more}
 """
 
@@ -233,6 +234,9 @@ def test_what_an_author_says_for_kubernetes_is_for_the_nodes_of_a_train_job(tmp_
     assert (job.needs.node_selector["pool"], job.needs.node_selector["cloud.google.com/gke-spot"]) == ("gpu", "true")
     assert [each.key for each in job.needs.tolerations] == ["nvidia.com/gpu", "cloud.google.com/gke-spot", "team"]
     assert job.needs.tolerations[2].value == "vision"
+    assert (job.needs.cpus, job.needs.memory_gib) == (6, 18)
+    asked = spec["deploymentSpec"]["executors"]["exec-train-model"]["container"]["resources"]
+    assert asked == {**asked, "resourceCpuRequest": "1", "resourceMemoryLimit": "2Gi", "memoryLimit": 2.147483648}
     waits = platform["platforms"]["kubernetes"]["deploymentSpec"]["executors"]["exec-train-model"]
     assert not {"nodeSelector", "tolerations"} & set(waits), "the pod that waits for them needs no GPU's node"
 
@@ -241,6 +245,7 @@ def test_what_an_author_says_for_kubernetes_is_for_the_nodes_of_a_train_job(tmp_
     ("more", "told"),
     [
         ('kubernetes.mount_pvc(trained, "rows", "/mnt/rows")', "a claim of its own"),
+        ("trained.set_memory_limit(secret)", "CPUs or memory that are a parameter"),
         ('kubernetes.use_config_map_as_env(trained, "c", {"k": "V"})', "variables from a ConfigMap"),
         ('kubernetes.use_secret_as_volume(trained, "c", "/c")', "a secret as a volume"),
         ('kubernetes.add_node_affinity(trained, [{"key": "a", "operator": "Exists"}])', "an affinity to nodes"),

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import RUN
+from gpu_pipelines.targets.kubeflow.target import LAUNCHER_SIZE
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT
 
 #: What nodes cannot be given, and what it is called.
@@ -25,34 +26,53 @@ _FOR_PODS_ALONE = {
     "pvcMount": "a claim of its own",
     "secretAsVolume": "a secret as a volume",
 }
+#: What the pod asks for that waits for the nodes, as KFP writes it.
+_OF_LAUNCHER = {
+    "cpuRequest": float(LAUNCHER_SIZE.cpus),
+    "memoryLimit": LAUNCHER_SIZE.memory_gib * 2**30 / 1e9,
+    "memoryRequest": LAUNCHER_SIZE.memory_gib * 2**30 / 1e9,
+    "resourceCpuRequest": str(LAUNCHER_SIZE.cpus),
+    "resourceMemoryLimit": f"{LAUNCHER_SIZE.memory_gib}Gi",
+    "resourceMemoryRequest": f"{LAUNCHER_SIZE.memory_gib}Gi",
+}
 _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (nodes have one)
 
 
 def give_to_nodes(spec: Mapping[str, Any], executors: Mapping[str, dict[str, Any]]) -> None:
-    """Gives the nodes of steps that are TrainJobs the secrets, the labels of nodes and the tolerations of their author.
+    """Gives the nodes of steps that are TrainJobs what their author has set: secrets, labels of nodes, CPUs and so on.
 
     Args:
         spec: a placed pipeline, which is changed.
-        executors: what is for Kubernetes, by executor, which is changed: what chooses nodes is taken from the pod that
-            waits for them.
+        executors: what is for Kubernetes, by executor, which is changed: what chooses nodes, and their size, are taken
+            from the pod that waits for them.
 
     Raises:
         UserError: an author wants what nodes cannot have.
     """
     for label, executor in spec.get("deploymentSpec", {}).get("executors", {}).items():
-        arguments = executor.get("container", {}).get("args", [])
+        container = executor.get("container", {})
+        arguments = container.get("args", [])
         if arguments[:1] == [SPEC_ARGUMENT] and label in executors:
-            arguments[1] = _with_settings(json.loads(arguments[1]), executors[label])
+            asked, container["resources"] = container["resources"], dict(_OF_LAUNCHER)
+            arguments[1] = _with_settings(json.loads(arguments[1]), executors[label], asked)
 
 
-def _with_settings(job: dict[str, Any], config: dict[str, Any]) -> str:
-    """The specification of a TrainJob with what its author has said."""
+def _with_settings(job: dict[str, Any], config: dict[str, Any], resources: Mapping[str, Any]) -> str:
+    """The specification of a TrainJob with what its author has said.
+
+    Args:
+        job: the specification.
+        config: what is for Kubernetes.
+        resources: those of the step's own pod, with what its author has asked for.
+    """
     left = [
         said for name, said in _FOR_PODS_ALONE.items() if any(not _is_there(job, each) for each in config.get(name, []))
     ]
     secrets = _secrets(config.get("secretAsEnv", []))
     labels = config.pop("nodeSelector", {})
     tolerations = [_toleration(each) for each in config.pop("tolerations", [])]
+    size = _size(resources)
+    left += ["CPUs or memory that are a parameter"] if None in size.values() else []
     left += ["a secret that may be missing, or whose name is a parameter"] if None in secrets.values() else []
     left += ["labels of nodes that are a parameter"] if labels.keys() - {"labels"} else []
     left += ["a toleration that is a parameter, or not of NoSchedule"] if None in tolerations else []
@@ -65,9 +85,26 @@ def _with_settings(job: dict[str, Any], config: dict[str, Any]) -> str:
     pulled_with = (_constant_name(each) for each in config.get("imagePullSecret", []))
     job["pull_secret"] = job["pull_secret"] or next(filter(None, pulled_with), "")
     for needs in (job["needs"], *(each["machines"]["needs"] for each in job.get("choices", []))):
+        needs.update(size)
         needs["node_selector"] = {**needs["node_selector"], **labels.get("labels", {})}
         needs["tolerations"] += [each for each in tolerations if each not in needs["tolerations"]]
     return json.dumps(job, sort_keys=True)
+
+
+def _size(resources: Mapping[str, Any]) -> dict[str, int | None]:
+    """CPUs and memory that an author has asked for, as `PodNeeds` has them; None for those that are a parameter."""
+    from kubernetes.utils.quantity import parse_quantity
+
+    found: dict[str, int | None] = {}
+    for name, kind, unit in (("cpus", "Cpu", 1), ("memory_gib", "Memory", 2**30)):
+        # A node has as much as it may use; of both the limit is said last.
+        for amount in (resources.get(f"resource{kind}{which}") for which in ("Request", "Limit")):
+            if amount and amount not in _OF_LAUNCHER.values():
+                try:
+                    found[name] = max(1, int(parse_quantity(amount) / unit))
+                except ValueError:
+                    found[name] = None
+    return found
 
 
 def _is_there(job: Mapping[str, Any], setting: Mapping[str, Any]) -> bool:

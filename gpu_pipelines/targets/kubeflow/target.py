@@ -52,7 +52,7 @@ DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
 _STEP_SIZES = {PREPARES: PodNeeds(8, 32), TELLS: PodNeeds(1, 2)}
 _OTHER_SIZE = PodNeeds(2, 8)
 #: What waits for a TrainJob computes nothing.
-_LAUNCHER_SIZE = PodNeeds(1, 2)
+LAUNCHER_SIZE = PodNeeds(1, 2)
 #: How often a TrainJob on Spot nodes is created again when nodes are taken away.
 SPOT_RESTARTS = 10
 #: How often a TrainJob is created again on nodes that are not Spot: maintenance takes those too.
@@ -151,7 +151,7 @@ class KubeflowTarget:
                 made.set_env_variable(UNFINISHED_WORK, self._unfinished(name))
             if train_job is not None:
                 _become(made, train_job)
-            self._in_pod(made, _LAUNCHER_SIZE if is_train_job else needs)
+            self._in_pod(made, LAUNCHER_SIZE if is_train_job else needs)
             if plan is not None and not is_train_job:
                 for told, value in {ACCELERATOR: plan.spec, **preemption_variables(plan.strategy)}.items():
                     made.set_env_variable(told, value)
