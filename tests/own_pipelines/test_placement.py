@@ -261,6 +261,19 @@ def test_what_nodes_cannot_have_is_refused_before_anything_is_sent(tmp_path: Pat
     assert told in done.err
 
 
+@pytest.mark.parametrize(
+    "more",
+    [
+        'trained.set_env_variable("PET_NNODES", "3")',
+        'kubernetes.use_secret_as_env(trained, "s", {"k": "PET_NNODES"})',
+    ],
+)
+def test_a_variable_that_trainer_sets_is_refused_where_an_author_sets_it_too(tmp_path: Path, more: str) -> None:
+    (tmp_path / "on_spot.py").write_text(ON_SPOT.format(more=more))
+    done = command("compile", str(tmp_path / "on_spot.py"), "--target", "kubeflow", "-o", str(tmp_path / "out.yaml"))
+    assert (done.status, "Kubeflow Trainer sets PET_NNODES itself" in done.err) == (2, True), done.err
+
+
 def test_a_step_of_ones_own_cannot_be_a_train_job_in_another_image(tmp_path: Path) -> None:
     done = command("compile", MINE, "--target", "kubeflow", "--accelerator", "count=l4:2", "--strategy", "spot")
     assert done.status == 2

@@ -12,7 +12,7 @@ from typing import Any
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.target import LAUNCHER_SIZE
-from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT
+from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, require_no_trainers
 
 #: What nodes cannot be given, and what it is called.
 _FOR_PODS_ALONE = {
@@ -81,6 +81,7 @@ def _with_settings(job: dict[str, Any], config: dict[str, Any], resources: Mappi
             f"{job['step']} is a TrainJob, whose nodes cannot have {', '.join(left)}.",
             "Leave it out, or take one node that is not Spot.",
         )
+    require_no_trainers(secrets.keys())
     job["secrets"] |= secrets
     pulled_with = (_constant_name(each) for each in config.get("imagePullSecret", []))
     job["pull_secret"] = job["pull_secret"] or next(filter(None, pulled_with), "")

@@ -33,8 +33,8 @@ from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNe
 from gpu_pipelines.targets.kubeflow.train_job_spec import (
     DEFAULT_HOURS,
     SPEC_ARGUMENT,
-    TRAINERS_VARIABLES,
     TrainJobSpec,
+    require_no_trainers,
     runtime_for,
 )
 from gpu_pipelines.targets.process_1 import as_process_1
@@ -106,11 +106,7 @@ class KubeflowTarget:
         self._katib = katib
         self._settings = settings or ProjectSettings()
         self._environment = dict(environment or {})
-        if taken := sorted({*self._environment, *self._settings.secret_env} & TRAINERS_VARIABLES):
-            raise UserError(
-                f"Kubeflow Trainer sets {', '.join(taken)} itself, and refuses a TrainJob that does.",
-                "Leave it out of --env and secret_env; --nodes says how many nodes there are.",
-            )
+        require_no_trainers({*self._environment, *self._settings.secret_env})
         self._data = data or DataNodes()
         several = {"data_nodes": self._data.nodes} if self._data.nodes > 1 else {}
         self.for_check: Mapping[str, Any] = {"place": "kubeflow", **several}
@@ -312,6 +308,7 @@ class KubeflowTarget:
 def _become(task: Any, spec: TrainJobSpec) -> None:
     """Replaces what a task runs by what creates a TrainJob that runs it on each node, with the task's variables."""
     container = task.container_spec
+    require_no_trainers(set(container.env or {}))
     on_node = replace(spec, environment={**(container.env or {}), **spec.environment})
     container.args = [SPEC_ARGUMENT, on_node.dumps(), "--", *as_process_1(container.command), *container.args]
     container.command = ["python3", "-m", _LAUNCHER]

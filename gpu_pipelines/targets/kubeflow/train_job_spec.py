@@ -10,7 +10,7 @@ Without them NCCL would take the ordinary network, and say so nowhere.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -30,7 +30,7 @@ RUNTIMES = {
 #: The option by which a step that is a TrainJob is told its specification.
 SPEC_ARGUMENT = "--train-job"
 #: Variables that Trainer sets, and refuses in a TrainJob (`TorchRunReservedEnvNames`).
-TRAINERS_VARIABLES = {f"PET_{name}" for name in ("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")}
+_TRAINERS = {f"PET_{name}" for name in ("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")}
 #: The longest that a TrainJob runs where nobody said how long: as long as a custom job of Vertex AI.
 DEFAULT_HOURS = 168.0
 
@@ -119,6 +119,19 @@ class JobRequest:
     command: Sequence[str]
     labels: Mapping[str, str]
     owner: Mapping[str, Any] | None = None
+
+
+def require_no_trainers(variables: Set[str]) -> None:
+    """Checks that none of some variables is one that Kubeflow Trainer sets.
+
+    Raises:
+        UserError: one is.
+    """
+    if taken := sorted(variables & _TRAINERS):
+        raise UserError(
+            f"Kubeflow Trainer sets {', '.join(taken)} itself, and refuses a TrainJob that does.",
+            "Leave it out of --env, of secret_env and of the task; --nodes says how many nodes there are.",
+        )
 
 
 def runtime_for(plan: AcceleratorPlan, chosen: str | None) -> str:
