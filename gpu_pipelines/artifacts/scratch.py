@@ -1,13 +1,16 @@
 """Temporary folders that the next process removes where this one is killed: by SIGKILL, or because memory is full.
 
-Each is locked for as long as its process lives, so what is not locked is of nobody.
+Each is locked for as long as its process lives, so what is not locked is of nobody. On a disk that several machines
+share, such as a mounted bucket, a lock may be known on its own machine alone, so each machine looks at its own folders.
 """
 
 from __future__ import annotations
 
 import fcntl
+import glob
 import os
 import shutil
+import socket
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -27,13 +30,13 @@ def scratch_folder(kind: str, beside: Path | None = None) -> Iterator[Path]:
     Raises:
         OSError: it cannot be made.
     """
-    place = beside or own_folder("scratch")
-    for left in place.glob(f"{kind}-*"):
+    place, prefix = beside or own_folder("scratch"), f"{kind}-{socket.gethostname()}-"
+    for left in place.glob(f"{glob.escape(prefix)}*"):
         with suppress(OSError):  # its process goes on, or nobody can tell
             held = _locked(left)
             shutil.rmtree(left, ignore_errors=True)
             os.close(held)
-    folder, held = _made(kind, place)
+    folder, held = _made(prefix, place)
     try:
         yield folder
     finally:
@@ -41,10 +44,10 @@ def scratch_folder(kind: str, beside: Path | None = None) -> Iterator[Path]:
         os.close(held)
 
 
-def _made(kind: str, place: Path) -> tuple[Path, int]:
+def _made(prefix: str, place: Path) -> tuple[Path, int]:
     """A new folder, and what holds its lock."""
     while True:
-        folder = Path(tempfile.mkdtemp(prefix=f"{kind}-", dir=place))
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
         # Before it was locked another process may have taken it for that of a killed one.
         with suppress(FileNotFoundError):
             held = os.open(folder, os.O_RDONLY)

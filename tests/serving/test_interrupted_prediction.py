@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
+import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -150,8 +151,8 @@ def test_a_signal_ends_a_long_piece_between_two_batches(
 
 
 def test_what_a_killed_one_left_in_the_output_is_removed_and_of_one_that_goes_on_nothing(tmp_path: Path) -> None:
-    (tmp_path / ".predictions-killed").mkdir()
-    (tmp_path / ".predictions-killed" / "predictions-00000-of-00001.jsonl").write_text("{}")
+    (tmp_path / f".predictions-{socket.gethostname()}-killed").mkdir()
+    (tmp_path / f".predictions-{socket.gethostname()}-killed" / "predictions-00000-of-00001.jsonl").write_text("{}")
     with output_folder(str(tmp_path)) as goes_on:
         require_output(str(tmp_path))
         assert list(tmp_path.iterdir()) == [goes_on]
