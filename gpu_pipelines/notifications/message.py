@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from gpu_pipelines.numbers import figure
 
 #: Outcomes after which there is nothing new to know of.
-UNEVENTFUL = ("nothing new", "too soon")
+UNEVENTFUL = ("nothing new", "too soon", "no drift")
 #: Outcomes that somebody has to look at.
 BAD = ("failed", "cancelled", "interrupted", "died")
 #: Most characters of a text that comes from elsewhere, and most metrics and gates.
@@ -42,7 +42,8 @@ class Message:
     """How a run has ended.
 
     Attributes:
-        outcome: promoted, not promoted, unchanged, nothing new, too soon, finished, or what became of it instead.
+        outcome: promoted, not promoted, unchanged, nothing new, too soon, no drift, finished, or what became of
+            it instead.
         pipeline: name of the pipeline.
         run: name of the run.
         reason: why, in a sentence or two; empty where the outcome says it.

@@ -235,11 +235,11 @@ def test_an_address_may_be_in_secret_manager(hook: Posts, monkeypatch: pytest.Mo
 
 
 def test_nothing_new_is_told_to_who_asks_for_it(hook: Posts) -> None:
-    for outcome in ("nothing new", "too soon"):
+    for outcome in ("nothing new", "too soon", "no drift"):
         quiet = replace(MESSAGE, outcome=outcome)
         assert told(quiet, "slack:HOOK") == ([], [])
         assert told(quiet, "slack:HOOK", about_nothing_new=True)[0] == ["slack:HOOK"]
-    assert len(hook.bodies) == 2
+    assert len(hook.bodies) == 3
 
 
 @pytest.mark.parametrize(
