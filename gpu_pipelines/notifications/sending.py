@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 
@@ -13,8 +14,10 @@ from gpu_pipelines.notifications.channel import Channel, MailServer, NotSentErro
 from gpu_pipelines.notifications.channels import channel_named, split
 from gpu_pipelines.notifications.message import Message
 
-#: Seconds that one address may take, with all tries; that one try may take; before the second try, and at most.
+#: Seconds that all addresses may take, with all tries; that one try may take; before the second try, and at most.
 _WHOLE, _TRY, _FIRST_WAIT, _LONGEST_WAIT = 60.0, 15.0, 1.0, 16.0
+#: So many seconds later the last try has ended, unless a server sends its answer bit by bit.
+_LATE = 1.0
 
 
 def tell(
@@ -27,7 +30,7 @@ def tell(
     first_wait: float = _FIRST_WAIT,
     whole: float = _WHOLE,
 ) -> list[str]:
-    """Sends a message; never raises an error.
+    """Sends a message to all of them side by side; never raises an error.
 
     Args:
         message: how a run has ended.
@@ -36,7 +39,7 @@ def tell(
         about_nothing_new: whether they are told as well that there was nothing new.
         say: gets a line for each address; left out, they go to stderr.
         first_wait: seconds before the second try.
-        whole: seconds that one address may take.
+        whole: seconds that all of them may take.
 
     Returns:
         Those of `notify` that were told.
@@ -44,24 +47,48 @@ def tell(
     say = say or (lambda line: print(line, file=sys.stderr, flush=True))
     if not notify or not (message.is_eventful or about_nothing_new):
         return []
+    ends: dict[int, str] = {}
+
+    def one(number: int, given: str) -> None:
+        ends[number] = _why_not(message, given, mail, first_wait, whole)
+
+    # Daemons: a server that never ends its answer holds neither the run nor the process.
+    threads = [threading.Thread(target=one, args=each, daemon=True) for each in enumerate(notify)]
+    for thread in threads:
+        thread.start()
+    until = time.monotonic() + whole + _LATE
     told = []
-    for given in notify:
-        name, address = split(given)
-        # Of a channel, its title: behind its name stands where a secret is.
-        called = address if name == "email" else name
-        try:
-            channel = channel_named(name)
-            called = address if not channel.takes_secret else channel.title
-            _send(channel, message, address, mail, first_wait, whole)
-        except (NotSentError, UserError) as error:
-            say(f"warning: {called} was not told of the end of the run: {_in_words(error)}")
-        except Exception as error:
-            # A channel of another package may raise anything, and its words may have the secret in them.
-            say(f"warning: {called} was not told of the end of the run: {type(error).__name__}")
+    for number, (given, thread) in enumerate(zip(notify, threads, strict=True)):
+        thread.join(max(until - time.monotonic(), 0.0))
+        if why := ends.get(number, f"no whole answer came in {whole:g} s"):
+            say(f"warning: {_called(given)} was not told of the end of the run: {why}")
         else:
-            say(f"told {called} that the run ended: {message.outcome}")
+            say(f"told {_called(given)} that the run ended: {message.outcome}")
             told.append(given)
     return told
+
+
+def _called(given: str) -> str:
+    """What an entry of `notify` is called; of a channel, its title: behind its name stands where a secret is."""
+    name, address = split(given)
+    try:
+        channel = channel_named(name)
+    except Exception:
+        return name
+    return channel.title if channel.takes_secret else address
+
+
+def _why_not(message: Message, given: str, mail: MailServer, first_wait: float, whole: float) -> str:
+    """Tells one address; returns why it could not be told, and nothing if it was."""
+    name, address = split(given)
+    try:
+        _send(channel_named(name), message, address, mail, first_wait, whole)
+    except (NotSentError, UserError) as error:
+        return _in_words(error)
+    except Exception as error:
+        # A channel of another package may raise anything, and its words may have the secret in them.
+        return type(error).__name__
+    return ""
 
 
 def _send(channel: Channel, message: Message, address: str, mail: MailServer, first_wait: float, whole: float) -> None:
