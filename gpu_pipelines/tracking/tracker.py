@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,23 @@ class Point:
     step: int
     value: float
     seconds: float
+
+
+def with_types(values: Mapping[str, str]) -> dict[str, Any]:
+    """Parameters for a tracker that sorts, filters and draws numbers otherwise than texts.
+
+    Args:
+        values: by name, as `Tracker.log_parameters` gets them.
+    """
+    return {name: _with_type(text) for name, text in values.items()}
+
+
+def _with_type(text: str) -> Any:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, (int, float)) and math.isfinite(value) else text
 
 
 class Tracker(ABC):

@@ -15,7 +15,7 @@ from typing import Any
 
 from gpu_pipelines.google_cloud.connection import location_of, metadata_service, tensorboard_service
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
-from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
+from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker, with_types
 
 _EXPERIMENT = "gpu-pipelines"
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
@@ -96,7 +96,7 @@ class VertexTracker(Tracker):
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
         """As parameters of the run; and the dataset and the version of the model as what the run has read and made."""
-        self._change({_PARAMETERS: dict(values)})
+        self._change({_PARAMETERS: with_types(values)})
         if fingerprint := values.get("dataset_fingerprint", ""):
             dataset = self._artifact(
                 f"dataset-{fingerprint[:40]}", "system.Dataset", values.get("source", ""), {"fingerprint": fingerprint}

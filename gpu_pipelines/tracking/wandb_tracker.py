@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.step_environment import TRACKED_RUN
-from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
+from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker, with_types
 from gpu_pipelines.tracking.wandb_files import rows_in
 
 _PROJECT = "gpu-pipelines"
@@ -90,7 +90,7 @@ class WandbTracker(Tracker):
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
         """As the configuration of the run."""
-        self._run.config.update(dict(values), allow_val_change=True)
+        self._run.config.update(with_types(values), allow_val_change=True)
 
     def log_figures(self, values: Mapping[str, float]) -> None:
         """As the summary of the run."""

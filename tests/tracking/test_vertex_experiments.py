@@ -49,7 +49,7 @@ def test_a_training_that_is_killed_has_each_step_once(vertex_api: VertexApi, tmp
     killed(2, "vertex:digits", tmp_path / "run-1", lambda: losses(vertex_api))
     require_whole(curves(vertex_api), MANY_STEPS)
     run = context_of(vertex_api, "system.ExperimentRun")
-    assert dict(run.metadata["_params"]) == {"model": "vit-micro", "seed": "0"}
+    assert dict(run.metadata["_params"]) == {"model": "vit-micro", "seed": 0}
     assert dict(run.metadata["_metrics"]) == {"test_accuracy": 0.75, "test_accuracy_low": 0.5}
     assert run.metadata["_state"] == "COMPLETE"
     experiment = context_of(vertex_api, "system.Experiment")
@@ -79,7 +79,7 @@ print(run.name, run.get_params(), run.state.name, run._backing_tensorboard_run.r
 print(run.get_time_series_data_frame()[["step", "loss"]].to_json(orient="values"))
 """
     said = vertex_api.answer_to([sys.executable, "-c", read])
-    assert "{'seed': '3'}" in said
+    assert "{'seed': 3.0}" in said
     assert "FAILED" in said
     assert "[[1,1.0],[2,0.5],[3,0.3333333333]]" in said
     assert said.split()[0].startswith("run-1-")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 from followed import MANY_STEPS, killed, require_whole, trained
+from wandb.proto.wandb_internal_pb2 import Record
 
-from gpu_pipelines.tracking.wandb_files import rows_in
+from gpu_pipelines.tracking.wandb_files import _records, rows_in
 
 
 @pytest.fixture(autouse=True)
@@ -48,8 +49,11 @@ def test_configuration_and_figures_are_in_the_files(tmp_path: Path) -> None:
     trained("wandb", tmp_path / "told")
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")
     content = file.read_bytes()
-    assert b"vit-micro" in content
     assert b"test_accuracy_low" in content
+    records = map(Record.FromString, _records(content))
+    configuration = {each.key: each.value_json for record in records for each in record.config.update}
+    assert configuration["model"] == '"vit-micro"'
+    assert configuration["seed"] == "0", "numbers are sorted and drawn as such"
 
 
 def test_rows_that_are_cut_across_blocks_are_read(tmp_path: Path) -> None:
