@@ -13,6 +13,7 @@ from gpu_pipelines.component_interface.parameter import Flag, parameter, paramet
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
+from gpu_pipelines.tasks.tasks import TASKS, defaults_of_task
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.halving import FIRST_RUNG, REDUCTION
 from gpu_pipelines.tuning.sampler import SAMPLERS
@@ -131,10 +132,12 @@ class TuningSettings(TrainingSettings):
         except UserError as error:
             return [error.in_one_line]
         declared = parameters_in(TrainingSettings)
+        # A command fills in what follows the task, such as its model, so that nobody has given that.
+        filled_in = [defaults_of_task(each) for each in ([task] if task else TASKS)]
         found = wrong + [
             f"{name} is searched for, and given as well. Leave one of the two out."
             for name in space.names
-            if getattr(self, name) != declared[name].default
+            if getattr(self, name) not in (declared[name].default, *(each.get(name) for each in filled_in))
         ]
         return [*found, *space.problems(self.base, task, processes)] if task else found
 

@@ -59,6 +59,15 @@ def test_all_that_is_wrong_is_said_at_once() -> None:
         assert wrong in problems, wrong
 
 
+def test_the_model_of_a_task_may_be_searched_for() -> None:
+    space = "model: {type: categorical, choices: [mlp-small, linear]}"
+    # What a command gives where nobody does.
+    asked = replace(ASKED, space=space, model="mlp-small")
+    assert asked.problems("regression") == []
+    assert asked.problems_of_space() == []
+    assert "model is searched for, and given as well" in "".join(replace(asked, model="linear").problems("regression"))
+
+
 def test_a_space_is_a_text_or_in_a_file(tmp_path: Path) -> None:
     file = tmp_path / "space.yaml"
     file.write_text(SPACE)
