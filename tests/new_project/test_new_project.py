@@ -56,6 +56,18 @@ def test_the_code_is_linted_and_formatted(projects: Path) -> None:
         assert done.returncode == 0, done.stdout + done.stderr
 
 
+def test_what_a_run_has_left_is_not_linted(tmp_path: Path) -> None:
+    init("mine", "--task", "regression", "--target", "local", cwd=tmp_path)
+    program = tmp_path / "mine" / "runs" / "mine-20261126-210814" / ".program-EIfrkk" / "ephemeral_component.py"
+    program.parent.mkdir(parents=True)
+    program.write_text("from typing import *\nimport kfp\n")
+    for arguments in (["check"], ["format", "--check"]):
+        done = subprocess.run(
+            [PROGRAMS / "ruff", *arguments, "."], cwd=tmp_path / "mine", capture_output=True, text=True, check=False
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+
+
 @pytest.mark.parametrize(
     ("schema", "files"), [("github-workflows", "*/.github/workflows/*.yaml"), ("cloudbuild", "*/cloudbuild.yaml")]
 )
