@@ -43,7 +43,7 @@ class LocalRuns:
     def rows(self) -> list[Row]:
         """All runs, the newest first; those whose record is damaged among them."""
         found = [self._row(file) for file in self.folder.glob(f"*/{RUN}")]
-        return sorted(found, key=lambda row: (row.started, row.id), reverse=True)
+        return sorted(found, key=lambda row: (row.started, len(row.id), row.id), reverse=True)
 
     def run(self, run_id: str) -> Run:
         """A run.

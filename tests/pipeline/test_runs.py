@@ -22,6 +22,7 @@ from command_line import command
 from conftest import GPU_PIPELINES, PIPELINE, Finished, gpu_pipelines, newest_run, write_photos
 from processes import kill_tree
 
+from gpu_pipelines.console.local_runs import LocalRuns
 from gpu_pipelines.targets.local.local import LocalOptions
 from gpu_pipelines.targets.local.log import LocalLog, StepRecord
 from gpu_pipelines.targets.local.next_commands import next_commands
@@ -149,6 +150,14 @@ def test_a_record_with_something_else_in_a_field_hides_no_other_run(wrong: dict[
     assert [each.run_id for each in recorded_runs(tmp_path)] == ["whole"]
     (told,) = problems_of_records(tmp_path)
     assert "broken/run.json is damaged" in told
+
+
+def test_of_runs_of_one_second_the_last_is_the_newest(tmp_path: Path) -> None:
+    for name in ("small-20261122-130718", *(f"small-20261122-130718-{number}" for number in range(2, 12))):
+        (tmp_path / name).mkdir()
+        RunRecord(name, "small", "2026-11-22T13:07:18+00:00", {}, "", {}, tmp_path / name, status="failed").save()
+    assert run_named(tmp_path, "latest").run_id == "small-20261122-130718-11"
+    assert [row.id for row in LocalRuns(tmp_path).rows()] == [each.run_id for each in recorded_runs(tmp_path)]
 
 
 def test_a_run_leaves_nothing_beside_its_own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
