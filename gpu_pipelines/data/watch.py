@@ -163,7 +163,8 @@ def _decided(
     if champion is None:
         return True, f"training: there was no champion of {name}"
     version = f"version {champion.number} of {name}"
-    age = datetime.now(timezone.utc) - datetime.fromisoformat(champion.info["created"])
+    # The clock of who registered it may be ahead of this one.
+    age = max(datetime.now(timezone.utc) - datetime.fromisoformat(champion.info["created"]), timedelta())
     if age < timedelta(days=settings.min_champion_age_days):
         return False, (
             f"{TOO_SOON}{source} has changed, but {version}, the champion, is {age / timedelta(days=1):.1f} days old; "

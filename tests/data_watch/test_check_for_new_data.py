@@ -30,12 +30,14 @@ def check(tmp_path: Path, source: Path | str, **changes: Any) -> Decision:
     return check_for_new_data(WatchSettings(source=str(source), registry=str(tmp_path / "registry"), **changes))
 
 
-def register(tmp_path: Path, fingerprint: str, promote: bool = True, seen: int | None = None) -> None:
+def register(
+    tmp_path: Path, fingerprint: str, promote: bool = True, seen: int | None = None, days_old: int = DAYS_OLD
+) -> None:
     model = tmp_path / "model"
     model.mkdir(exist_ok=True)
     (model / "weights").write_bytes(os.urandom(8))
     (model / "tokenizer.json").write_text("{}")
-    created = datetime.now(timezone.utc) - timedelta(days=DAYS_OLD)
+    created = datetime.now(timezone.utc) - timedelta(days=days_old)
     info = {"source_fingerprint": fingerprint, "created": created.isoformat(timespec="seconds")}
     DirectoryRegistry(tmp_path / "registry").add("reviews", model, info, Promotion(promote, seen))
 
@@ -85,6 +87,12 @@ def test_a_young_champion_stays(tmp_path: Path, source: Path, days: float, retra
     if not retrain:
         assert decision.reason.startswith("too soon: ")
         assert "version 1 of reviews, the champion, is 3.0 days old; min_champion_age_days is 4" in decision.reason
+
+
+def test_a_champion_of_a_clock_that_is_ahead_is_as_young_as_can_be(tmp_path: Path, source: Path) -> None:
+    register(tmp_path, "of other data", days_old=-2)
+    assert check(tmp_path, source).retrain, "no age was asked for"
+    assert ", is 0.0 days old; min_champion_age_days is 1" in check(tmp_path, source, min_champion_age_days=1).reason
 
 
 def test_a_champion_of_unknown_data_is_challenged(tmp_path: Path, source: Path) -> None:
