@@ -38,7 +38,7 @@ from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
 from gpu_pipelines.tasks.token_classification.sample import write_manual
-from gpu_pipelines.tasks.token_classification.scoring import EntityScores
+from gpu_pipelines.tasks.token_classification.scoring import EntityScores, EntityScoring
 from gpu_pipelines.tasks.token_classification.words import entities_in, words_in
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
@@ -111,6 +111,17 @@ def test_metrics_are_those_of_seqeval(seed: int) -> None:
     some = np.arange(0, len(true), 2)
     subset = scores.subset(some).metrics()["f1"]
     assert subset == pytest.approx(seqeval.f1_score([true[n] for n in some], [found[n] for n in some]), abs=1e-9)
+
+
+def test_of_a_model_that_has_diverged_no_word_is_right(travels: Dataset) -> None:
+    scoring, test = EntityScoring(travels), travels.split("test")
+    tags = test.take(np.arange(len(test)))["tags"].astype(np.float32)
+    assert scoring.scores(scoring.aligned(tags, [], None), "test").metrics()["token_accuracy"] == 1
+    lost = np.where(np.arange(len(tags))[:, None] % 2, tags, np.nan)
+    metrics = scoring.scores(scoring.aligned(lost, [], None), "test").metrics()
+    words = (tags > 0).sum(axis=1)
+    assert metrics["token_accuracy"] == pytest.approx(words[1::2].sum() / words.sum())
+    assert metrics["f1"] < 1
 
 
 def test_rows_are_as_long_as_their_texts_and_keep_words_and_tags(travels: Dataset) -> None:

@@ -110,7 +110,7 @@ class EntityScoring(Scoring):
             for row in columns["tags"]:
                 words = np.flatnonzero(row)
                 given = predicted[len(found)][words].astype(int)
-                found.append([tags[number] or "O" for number in given])
+                found.append([tags[number] for number in given])
                 true.append([tags[number] for number in row[words]])
         return found, true
 
