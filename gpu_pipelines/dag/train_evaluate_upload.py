@@ -12,6 +12,7 @@ from gpu_pipelines.artifacts.checkpoint_store import require_same_training
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.component_interface.step import fields_from
 from gpu_pipelines.dag.places import DATA, DIRECTORY, FILE, REGISTRY, Place, lost_registry
+from gpu_pipelines.data.default_tokenizer import TRAIN, tokenizer_for
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import said_by
 from gpu_pipelines.evaluation.benchmark_request import places_of_benchmarks
@@ -85,9 +86,7 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         storage: where the run leaves its artifacts; empty for this machine.
     """
     training = fields_from(TrainingSettings, arguments)
-    found = problems_of_access_around(
-        arguments, storage, lambda prepare: training.problems_here(prepare.task, prepare.sequence_length)
-    )
+    found = problems_of_access_around(arguments, storage, lambda prepare: problems_of_model(training, prepare))
     if not found and not training.recipe:
         from gpu_pipelines.data.source_check import model_problems_here
 
@@ -97,6 +96,12 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
         shaping, configured = training.resolved(task).shaping(), training.possible_hashes(task)
         found += said_by(lambda: require_same_training(uri, shaping, configured, training.resume_from_step))
     return found
+
+
+def problems_of_model(training: TrainingSettings, prepare: PrepareSettings) -> list[str]:
+    """What is wrong with a model here, for the rows that would be prepared for it."""
+    tokenizer = tokenizer_for(prepare.tokenizer, prepare.task, training.model)
+    return training.problems_here(prepare.task, prepare.sequence_length, "" if tokenizer == TRAIN else tokenizer)
 
 
 def problems_of_access_around(

@@ -82,7 +82,7 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
     settings = fields_from(TuningSettings, arguments)
 
     def of_search(prepare: PrepareSettings) -> list[str]:
-        of_base = settings.base.problems_here(prepare.task, prepare.sequence_length)
+        of_base = one_training.problems_of_model(settings.base, prepare)
         return [*problems_of_sampler(), *of_base, *settings.problems_of_space(prepare.task)]
 
     return one_training.problems_of_access_around(arguments, storage, of_search)

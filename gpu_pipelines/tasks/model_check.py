@@ -21,6 +21,7 @@ from gpu_pipelines.tasks.model_places import (
     place_told,
 )
 from gpu_pipelines.tasks.task import Task
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER
 
 #: What the client of the hub raises, and what to do; the first that fits.
 _REMEDIES = {
@@ -40,7 +41,7 @@ _TIMM = "pretrained_cfg"
 _OTHER_KIND = "Unrecognized configuration class"
 
 
-def problems_of_configuration(task: Task, model: str, sequence_length: int) -> list[str]:
+def problems_of_configuration(task: Task, model: str, sequence_length: int, tokenizer: str = "") -> list[str]:
     """What is wrong with a model for a task, as far as its files' names and its config.json say.
 
     It builds the model without its weights, and looks whether they are there, so that what is refused here is what the
@@ -50,6 +51,7 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int) -> l
         task: what it is trained for.
         model: a directory in Hugging Face layout, local or remote, or a hub id; nothing is known of other names.
         sequence_length: tokens of a row, as the parameter has it.
+        tokenizer: what texts are prepared with, a directory or a hub id; what has no tokenizer.json is not looked at.
     """
     if not task.auto_class or not may_be_pretrained(model):
         return []
@@ -75,6 +77,13 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int) -> l
         ]
     if "sequence_length" not in task.parameters:
         return []
+    needed = _tokens_in(tokenizer) if is_pretrained(model) else 0
+    if needed and (known := built.get_input_embeddings().num_embeddings) < needed:
+        return [
+            f"The model {model} knows {known:,} tokens, and the tokenizer {tokenizer} has {needed:,}. Give the model's "
+            "own, -p tokenizer=…; where tokens were added to it, give the model room for them with "
+            "resize_token_embeddings(len(tokenizer)), and save it."
+        ]
     longest, length = longest_row(built), sequence_length or task.row_tokens
     if length <= longest:
         return []
@@ -82,6 +91,20 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int) -> l
         f"The model {model} takes at most {longest:,} tokens, and rows of {length:,} would be prepared for it. Give "
         f"-p sequence_length={longest} or less."
     ]
+
+
+def _tokens_in(tokenizer: str) -> int:
+    """One more than the largest token of a tokenizer; 0 where it cannot be read, which what takes it says."""
+    from tokenizers import Tokenizer
+
+    if not may_be_pretrained(tokenizer):
+        return 0
+    try:
+        with TemporaryDirectory() as folder:
+            held = Tokenizer.from_file(str(_with_file(tokenizer, TOKENIZER, Path(folder)) / TOKENIZER))
+    except Exception:  # the library raises a bare one for all that can be wrong with the file
+        return 0
+    return max(held.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
 
 def _require_weights(model: str, files: set[str]) -> None:

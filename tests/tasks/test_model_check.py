@@ -17,6 +17,8 @@ from command_line import command
 from conftest import PIPELINE
 from hub_server import hub_of
 from safetensors.numpy import save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 
 from gpu_pipelines.artifacts.remote_files import connected
 from gpu_pipelines.tasks.model_check import longest_row, problems_of_configuration
@@ -62,6 +64,22 @@ def test_rows_may_be_as_long_as_a_model_takes(tmp_path: Path, kind: str, longest
     assert f"takes at most {longest} tokens, and rows of {longest + 1} would be prepared" in said
     assert f"-p sequence_length={longest} or less" in said
     assert bool(wrong("text_classification", place)) == (longest < 128)  # which rows have where nothing is said
+
+
+def test_a_model_knows_the_tokens_that_texts_are_prepared_with(tmp_path: Path) -> None:
+    task, model = task_named("causal_lm"), str(tmp_path / "gpt2")
+    config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=4, bos_token_id=0, eos_token_id=0)
+    written(tmp_path / "gpt2", config)
+    for count in (4, 5):
+        words = {f"w{number}": number for number in range(count)}
+        Tokenizer(WordLevel(words, unk_token="w0")).save(str(tmp_path / "gpt2" / "tokenizer.json"))
+        said = " ".join(problems_of_configuration(task, model, 0, model))
+        assert (f"The model {model} knows 4 tokens, and the tokenizer {model} has 5." in said) == (count == 5), said
+    given = {"task": "causal_lm", "model": model, "source": "sample:documentation"}
+    done = command("run", PIPELINE, *(part for name in given for part in ("-p", f"{name}={given[name]}")), cwd=tmp_path)
+    assert done.status == 2
+    assert "resize_token_embeddings(len(tokenizer))" in done.err
+    assert wrong("causal_lm", model) == "", "no tokenizer is known"
 
 
 @pytest.mark.parametrize(
