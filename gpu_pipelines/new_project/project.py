@@ -102,7 +102,7 @@ def _facts(project: NewProject) -> dict[str, Any]:
         "recipe": recipe,
         "parameters": _parameters(project),
         "of_sample": project.of_sample,
-        "function": project.title.replace("-", "_"),
+        "function": project.function,
         # Accounts have names of 6 to 30 characters.
         "account": f"{project.title[:20].rstrip('-')}-delivery",
         "gates": _tuple(project.base.gates),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST_NAME = 40
 SAMPLE = "sample"
+#: What has a place of its own in a project; git ignores some of it.
+_TAKEN = ("build", "compiled", "pipeline", "registry", "runs", "tests")
 #: The pipeline that a project begins with, and its steps; all that have a parameter take it.
 _PIPELINE = "train_evaluate_upload"
 _STEPS = ("prepare_data", "train_model", "evaluate_checkpoints", "upload_model")
@@ -68,8 +70,14 @@ class NewProject:
     def package(self) -> str:
         """The package of Python with the task; never the name of one that is installed, which it would hide."""
         name = self.title.replace("-", "_")
-        is_taken = iskeyword(name) or (not (self.directory / name).is_dir() and find_spec(name) is not None)
-        return f"{name}_project" if is_taken else name
+        is_installed = not (self.directory / name).is_dir() and find_spec(name) is not None
+        return f"{name}_project" if iskeyword(name) or name in _TAKEN or is_installed else name
+
+    @property
+    def function(self) -> str:
+        """The function of the pipeline."""
+        name = self.title.replace("-", "_")
+        return f"{name}_pipeline" if iskeyword(name) else name
 
     @property
     def class_name(self) -> str:

@@ -252,6 +252,19 @@ def test_a_package_does_not_hide_one_that_is_installed(tmp_path: Path) -> None:
     assert not (tmp_path / "torch/torch").exists()
 
 
+def test_a_package_is_in_no_folder_that_git_ignores(tmp_path: Path) -> None:
+    init("runs", "--task", "regression", "--target", "local", cwd=tmp_path)
+    subprocess.run(["git", "init", "--quiet"], cwd=tmp_path / "runs", check=True)
+    shown = ("git", "ls-files", "--others", "--exclude-standard", "*task.py")
+    done = subprocess.run(shown, cwd=tmp_path / "runs", capture_output=True, text=True, check=True)
+    assert done.stdout == "runs_project/task.py\n"
+
+
+def test_a_name_may_be_a_word_of_python(tmp_path: Path) -> None:
+    init("class", "--task", "regression", "--target", "local", cwd=tmp_path)
+    assert "def class_pipeline(" in (tmp_path / "class" / "pipeline.py").read_text()
+
+
 def test_on_a_terminal_it_asks(tmp_path: Path) -> None:
     ours, theirs = pty.openpty()
     with subprocess.Popen(
