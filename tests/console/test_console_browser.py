@@ -191,6 +191,19 @@ def test_everybody_can_use_each_page_at_each_width(chromium: Any, address: str, 
     assert [said for said in page.said if "404" not in said] == []
 
 
+def test_a_run_with_a_long_name_makes_no_page_wider(chromium: Any, address: str, folder: Path) -> None:
+    name = "a-pipeline-with-a-long-name-" * 6
+    made_run(folder, name)
+    page = opened(chromium, address, 1200)
+    wrong = {}
+    for path in ("/runs", f"/runs/local/{name}", "/compare?run=local/train-a"):
+        page.goto(address.split("/?")[0] + path)
+        if found := wrong_in(page):
+            wrong[path] = found
+    shutil.rmtree(folder / "runs" / name)
+    assert wrong == {}
+
+
 def test_the_check_of_pages_finds_what_is_wrong(chromium: Any, address: str) -> None:
     page = opened(chromium, address, 400)
     page.goto(address.split("/?")[0] + "/pipelines")
