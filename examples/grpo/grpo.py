@@ -7,6 +7,7 @@
 The rows are prompts with completions, or chats that end with an answer. What the model writes is rewarded by how near
 it comes to the answer of the row, or by a function of your own, `--reward module:function`, which TRL calls as its
 own: with the completions and the column `answer`, and keyword arguments for the rest. It may lie beside this file.
+Of several, each with a `--reward` of its own, the sum counts.
 """
 
 import argparse
@@ -34,7 +35,9 @@ parser.add_argument("--learning-rate", type=float, default=1e-6)
 parser.add_argument("--generations", type=int, default=8, help="completions of each prompt")
 parser.add_argument("--completion-tokens", type=int, default=64, help="of what is written, at most")
 parser.add_argument("--beta", type=float, default=0.0, help="what it costs to go away from the first model")
-parser.add_argument("--reward", default="", help="module:function; empty for likeness to the answer")
+parser.add_argument(
+    "--reward", action="append", default=[], help="module:function, several times for a sum; likeness if left out"
+)
 options = parser.parse_args()
 
 data = Dataset(Path(os.environ["GPU_PIPELINES_DATASET"]))
@@ -89,11 +92,9 @@ def main():
     prompts = list(rows_of("train"))
     if not prompts:
         parser.error("no row has a prompt; give the columns prompt and completion, or chats")
-    reward = likeness
-    if options.reward:
-        sys.path.insert(0, str(Path(__file__).parent))
-        module, _, function = options.reward.partition(":")
-        reward = getattr(importlib.import_module(module), function)
+    sys.path.insert(0, str(Path(__file__).parent))
+    parts = [name.partition(":") for name in options.reward]
+    rewards = [getattr(importlib.import_module(module), function) for module, _, function in parts] or [likeness]
     torch.manual_seed(0)
     model = CausalLanguageModel.for_dataset(data).build_model(options.model)
     if options.beta and not model.config._name_or_path:  # the trainer reads the first model from there once more
@@ -101,7 +102,7 @@ def main():
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = Trainer(
         model=model,
-        reward_funcs=reward,
+        reward_funcs=rewards,
         args=GRPOConfig(
             checkpoints,
             max_steps=options.steps,
@@ -128,7 +129,8 @@ def main():
     # Only differences between the completions of one prompt change the model; a reward of None counts for nothing.
     log = [entry for entry in trainer.state.log_history if entry.get("reward") is not None]
     if not any(entry["frac_reward_zero_std"] < 1 for entry in log):
-        same = f"{options.reward or 'likeness'} gives all completions of a prompt the same reward, or None"
+        named = " + ".join(options.reward) or "likeness"
+        same = f"{named} gives all completions of a prompt the same reward, or None"
         sys.exit(f"error: The model has learned nothing: {same}.")
 
 

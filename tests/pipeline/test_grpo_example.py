@@ -87,6 +87,18 @@ def test_a_training_without_differences_between_rewards_fails(reward: str, tmp_p
 
 
 @pytest.mark.slow
+def test_of_several_rewards_the_sum_counts(tmp_path: Path) -> None:
+    (tmp_path / "rewards.py").write_text(
+        "def length(completions, **others): return [float(len(text)) for text in completions]\n"
+        "def same(completions, **others): return [1.0 for _ in completions]\n"
+    )
+    rows = [{"prompt": f"The number after {n} is", "completion": f" {n + 1}."} for n in range(60)]
+    rewards = ("--reward", "rewards:length", "--reward", "rewards:same")
+    # It fails where no two completions of a prompt have different rewards.
+    training_on(rows, tmp_path, "--steps", "2", "--completion-tokens", "8", *rewards)
+
+
+@pytest.mark.slow
 def test_texts_without_prompts_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no row has a prompt; give the columns prompt and completion, or chats"):
         training_on([{"text": f"The number after {n} is {n + 1}." * 3} for n in range(60)], tmp_path, "--steps", "1")
