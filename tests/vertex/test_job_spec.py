@@ -17,6 +17,7 @@ from gpu_pipelines.targets.vertex.job_spec import (
     reduction_pool,
     reduction_servers,
     scheduling,
+    worker_pool_specs,
 )
 
 CONTAINER = Container("us-docker.pkg.dev/p/r/i", ["python"], ["-m", "t"])
@@ -138,6 +139,14 @@ def test_all_that_is_wrong_is_told_at_once() -> None:
         spec_of(plan("l4:1"), settings, boot_disk_gb=99, max_wait_hours=1, environment={"A": ""})
     for said in ("99 GB", "Only flex-start waits", "service account of its own", "A is empty"):
         assert said in str(caught.value)
+
+
+def test_pools_alone_are_checked_as_those_of_a_job() -> None:
+    assert worker_pool_specs(plan("l4:2", nodes=3), CONTAINER) == spec_of(plan("l4:2", nodes=3))["worker_pool_specs"]
+    with pytest.raises(UserError, match="is for this machine"):
+        worker_pool_specs(plan("cpu:2"), CONTAINER)
+    with pytest.raises(UserError, match="there is one machine"):
+        worker_pool_specs(plan("a100:8"), CONTAINER, JobOptions(reduction_server=True))
 
 
 def test_what_a_job_uses_is_in_its_region() -> None:

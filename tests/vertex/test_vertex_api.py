@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,6 +14,9 @@ import yaml
 from conftest import set_variables
 from small_pipelines import compiled_sum
 from vertex_commands import connected_sdk
+
+from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.vertex.job_spec import JobOptions, custom_job
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
@@ -91,6 +95,22 @@ def test_the_sdk_runs_a_custom_job_and_is_told_how_it_ended(vertex_api: VertexAp
         sdk.CustomJob(f"job {number}", [spec]).submit()
     assert len(sdk.CustomJob.list()) == 4
     assert len(sdk.CustomJob.list(filter='display_name="fails"')) == 1
+
+
+def test_the_sdk_takes_the_pools_of_a_plan_as_the_page_shows_it(sdk: Any) -> None:
+    from google.cloud.aiplatform_v1 import CustomJob
+
+    page = (Path(__file__).parents[2] / "docs" / "jobs.md").read_text(encoding="utf-8")
+    (shown,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    names: dict[str, Any] = {}
+    exec(shown, names)
+    (job,) = sdk.CustomJob.list()
+    options = JobOptions(boot_disk_gb=300, environment={"SEED": "1"})
+    wanted = CustomJob(custom_job(names["chosen"], "trainer", names["container"], ProjectSettings(), options)).job_spec
+    sent = job.gca_resource.job_spec
+    assert len(sent.worker_pool_specs) == 2
+    assert sent.worker_pool_specs == wanted.worker_pool_specs
+    assert sent.scheduling == wanted.scheduling
 
 
 def test_the_sdk_follows_a_pipeline_step_by_step(vertex_api: VertexApi, sdk: Any, tmp_path: Path) -> None:

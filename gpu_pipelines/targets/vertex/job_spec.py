@@ -79,14 +79,7 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
     Raises:
         UserError: lists all that is wrong.
     """
-    if plan.is_local:
-        raise UserError(
-            f"{plan.spec} is for this machine; Vertex AI has no such machine.", "Choose a GPU, such as l4:1."
-        )
-    problems = []
-    low, high = DISK_GB
-    if not low <= options.boot_disk_gb <= high:
-        problems.append(f"A boot disk cannot have {options.boot_disk_gb} GB; {low} to {high} GB can be had.")
+    problems = _problems_of_pools(plan, options)
     wait = options.max_wait_hours
     if wait is not None and plan.strategy != "flex-start":
         problems.append(f"Only flex-start waits for machines; the strategy is {plan.strategy}. Leave --max-wait out.")
@@ -97,17 +90,34 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
     if region := settings.region and (plan.region or settings.region):
         elsewhere = in_another_region(settings, region)
         problems += [f"A job in {region} cannot use it: {reason}." for reason in elsewhere]
+    problems += _without_a_network(settings, options)
+    if settings.persistent_resource:
+        problems += _not_on_a_persistent_resource(plan, options)
+    if problems:
+        raise UserError.of_all(problems)
+
+
+def _problems_of_pools(plan: AcceleratorPlan, options: JobOptions) -> list[str]:
+    """What the worker pools of a job cannot be, whatever the project's settings are.
+
+    Raises:
+        UserError: the plan is of this machine.
+    """
+    if plan.is_local:
+        raise UserError(
+            f"{plan.spec} is for this machine; Vertex AI has no such machine.", "Choose a GPU, such as l4:1."
+        )
+    problems = []
+    low, high = DISK_GB
+    if not low <= options.boot_disk_gb <= high:
+        problems.append(f"A boot disk cannot have {options.boot_disk_gb} GB; {low} to {high} GB can be had.")
     if len(options.environment) > MAX_VARIABLES:
         problems.append(f"A container takes {MAX_VARIABLES} variables, not {len(options.environment)}.")
     problems += problems_of_variables(options.environment)
     problems += [f"The variable {name} is empty, which Vertex AI refuses." for name in _empty(options.environment)]
     if options.reduction_server and (reason := no_reduction_server(plan)):
         problems.append(f"A reduction server cannot be used: {reason}")
-    problems += _without_a_network(settings, options)
-    if settings.persistent_resource:
-        problems += _not_on_a_persistent_resource(plan, options)
-    if problems:
-        raise UserError.of_all(problems)
+    return problems
 
 
 def in_another_region(settings: ProjectSettings, region: str) -> list[str]:
@@ -253,8 +263,25 @@ def job_of(name: str, spec: dict[str, Any], settings: ProjectSettings) -> dict[s
     return job
 
 
-def worker_pool_specs(plan: AcceleratorPlan, container: Container, options: JobOptions) -> list[dict[str, Any]]:
-    """The pools: rank 0 alone, then the other machines, then reduction servers where they are asked for."""
+def worker_pool_specs(
+    plan: AcceleratorPlan, container: Container, options: JobOptions | None = None
+) -> list[dict[str, Any]]:
+    """The worker pools of a job, as `aiplatform.CustomJob(worker_pool_specs=…)` takes them.
+
+    Rank 0 is alone in the first pool, the other machines are in the second, and reduction servers, where they are asked
+    for, in the third. How the machines are had is no part of the pools; see `AcceleratorPlan.scheduling_strategy`.
+
+    Args:
+        plan: what the job runs on.
+        container: what each machine runs.
+        options: disk, variables, reduction servers and mounts; left out, the defaults.
+
+    Raises:
+        UserError: the plan is of this machine, or plan and options do not go together.
+    """
+    options = options or JobOptions()
+    if problems := _problems_of_pools(plan, options):
+        raise UserError.of_all(problems)
     pools = worker_pools(machine_spec(plan), plan.nodes, plan.boot_disk_type, container, options)
     return [*pools, reduction_pool(plan, container.image)] if options.reduction_server else pools
 
