@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -58,6 +58,7 @@ def evaluate_checkpoints(
     processes: int | None = None,
     benchmark_directory: Path | None = None,
     stores: Mapping[str, str] | None = None,
+    rehearsals: Collection[str] = (),
 ) -> Evaluation:
     """Scores all checkpoints, exports the best one with its evaluation, and says whether it passed.
 
@@ -71,6 +72,7 @@ def evaluate_checkpoints(
         benchmark_directory: where the benchmarks' results of each document go; None for nowhere.
         stores: places of the checkpoints by the names of the trainings, beside which results of benchmarks are kept
             that an evaluation of the same checkpoints takes; None to keep none.
+        rehearsals: names of the trainings that are known to be rehearsals; checkpoints of scripts do not say it.
 
     Raises:
         UserError: there is no good checkpoint, or data, checkpoints and champion do not belong together.
@@ -82,7 +84,7 @@ def evaluate_checkpoints(
     directories = {"": checkpoints} if isinstance(checkpoints, Path) else checkpoints
     texts = TextScoring(settings.texts, dataset, settings.select_by == JUDGE) if settings.generate else None
     with closing(_scorer(settings, dataset, directories, processes, texts)) as scorer:
-        found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, texts, stores or {})
+        found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, texts, stores or {}, rehearsals)
     found.save(export_directory)
     base = hub_id(str(found.configuration["settings"].get("model", "")))
     write_model_card(export_directory, found, dataset.manifest.source, task_named(task).pipeline_tag, base)
@@ -119,6 +121,7 @@ def _evaluate(
     export_directory: Path,
     texts: TextScoring | None,
     stores: Mapping[str, str],
+    rehearsals: Collection[str],
 ) -> tuple[Evaluation, Benchmarked | None]:
     task = dataset.manifest.task
     values = scorer.slice_values(settings.slice_by) if settings.slice_by else []
@@ -155,7 +158,7 @@ def _evaluate(
         passed=all(gate.passed for gate in gates),
         mistakes=scorer.worst(scores),
         scoring_function=settings.scoring_function,
-        rehearsal=best.rehearsal,
+        rehearsal=best.rehearsal or best.training in rehearsals,
         source_fingerprint=dataset.manifest.source_fingerprint,
         slice_by=settings.slice_by,
         latency=latency,

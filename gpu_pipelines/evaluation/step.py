@@ -72,16 +72,22 @@ def run(
 
         settings = with_advanced(settings, advanced)
         rows = dataset_to_evaluate(place_of(dataset))
-        places = _places([checkpoints, more_checkpoints, *(collected or [])])
+        trainings = [each for each in (checkpoints, more_checkpoints, *(collected or [])) if each is not None]
+        places = _places(trainings)
+        rehearsed = {place_of(each) for each in trainings if each.metadata.get("rehearsal")}
         with scratch_folder("checkpoints") as scratch:
             directories = local_checkpoints(places, scratch, has_own_scores=bool(settings.scoring_function))
             with _tracked(tracking, checkpoints, places, directories) as tracked:
                 stores = _stores(places, directories)
+                named = zip(directories, places.values(), strict=True)
+                rehearsals = {name for name, place in named if place in rehearsed}
                 with (
                     output_files(best_checkpoint, EVALUATION) as exported,
                     output_files(benchmark_results, BENCHMARKS) as results,
                 ):
-                    found = evaluate_checkpoints(settings, rows, directories, exported, None, results, stores)
+                    found = evaluate_checkpoints(
+                        settings, rows, directories, exported, None, results, stores, rehearsals
+                    )
                 write_report(found, rows, Path(report.path))
                 if tracked.is_on:
                     best_checkpoint.metadata[RUN_OF_ARTIFACT] = tracked.run.to_json()
@@ -166,7 +172,7 @@ def _places(artifacts: Sequence[Any]) -> dict[str, str]:
     Raises:
         UserError: there are none.
     """
-    places = list(dict.fromkeys(place_of(artifact) for artifact in artifacts if artifact is not None))
+    places = list(dict.fromkeys(place_of(artifact) for artifact in artifacts))
     if not places:
         raise UserError(
             "evaluate_checkpoints has nothing to evaluate.",

@@ -142,6 +142,32 @@ def test_a_function_scores_the_checkpoints_of_all_trainings(images: Dataset, tmp
     assert again.champion["metrics"]["value"]["value"] == 0.8, "the one file of the champion was scored"
 
 
+def test_checkpoints_of_a_rehearsed_script_are_told_by_their_artifact(images: Dataset, tmp_path: Path) -> None:
+    """They have no checkpoint.json that could say it."""
+    (tmp_path / "scoring.py").write_text(SCORING)
+    for name, value in (("rehearsed", 0.9), ("real", 0.8)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "step-1").write_text(json.dumps({"val": value, "test": value}))
+    settings = settings_in(tmp_path, scoring_function=f"{tmp_path}/scoring.py:score")
+    rehearsed, real = artifact(tmp_path / "rehearsed"), artifact(tmp_path / "real")
+    rehearsed.metadata["rehearsal"] = True
+    for name, more in (("alone", None), ("both", real)):
+        outputs = outputs_in(tmp_path / name)
+        evaluate(
+            settings,
+            dataset=artifact(images.directory),
+            checkpoints=rehearsed,
+            more_checkpoints=more,
+            **outputs,
+            advanced={},
+        )
+        assert outputs["best_checkpoint"].metadata["rehearsal"] is True
+        assert "A rehearsal" in (tmp_path / name / "best_checkpoint" / "MODEL_CARD.md").read_text()
+    outputs = outputs_in(tmp_path / "other")
+    evaluate(settings, dataset=artifact(images.directory), checkpoints=real, **outputs, advanced={})
+    assert outputs["best_checkpoint"].metadata["rehearsal"] is False
+
+
 def test_nothing_to_evaluate_is_said(images: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         evaluate(settings_in(tmp_path), dataset=artifact(images.directory), **outputs_in(tmp_path / "out"), advanced={})

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import write_photos
+from kfp import dsl
 from network import ADDRESSES, two_machines
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
@@ -25,6 +26,7 @@ from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.script.run import ScriptSummary, horovodrun, read_metrics, run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.training.script.step import run as run_step
 from gpu_pipelines.training.script.step import write_report
 from gpu_pipelines.training.script.variables import tf_config
 
@@ -105,6 +107,17 @@ def test_a_script_is_told_where_things_are_and_its_metrics_are_reported(
     page = (tmp_path / "report.html").read_text()
     assert page.count("<figure>") == 1
     assert ">loss</text>" in page
+
+
+@pytest.mark.parametrize("spec", ["", "cpu:1"])
+def test_what_a_rehearsed_script_leaves_is_marked(spec: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_REHEARSE", spec)
+    (tmp_path / "script.py").write_text("print('trained')")
+    names = ("dataset", "checkpoints", "training_metrics", "training_report")
+    kinds = (dsl.Dataset, dsl.Artifact, dsl.Metrics, dsl.HTML)
+    made = {name: kind(name=name, uri=str(tmp_path / name)) for name, kind in zip(names, kinds, strict=True)}
+    run_step(ScriptSettings(script=str(tmp_path / "script.py"), launcher="plain"), **made)
+    assert made["checkpoints"].metadata["rehearsal"] is bool(spec)
 
 
 def test_arguments_name_places_that_are_known_when_the_script_runs(tmp_path: Path) -> None:

@@ -131,9 +131,7 @@ def devices_for(launcher: str, processes: int) -> Devices:
 
     here = local_devices(torch.cuda.device_count())
     require_devices_work(here)
-    if launcher in ONE_PROCESS:
-        return Devices(here.kind, 1)
-    return Devices(here.kind, processes or here.processes)
+    return replace(here, processes=1 if launcher in ONE_PROCESS else processes or here.processes)
 
 
 def run_with(

@@ -43,7 +43,9 @@ def run(
         if summary is None:
             # Only rank 0 writes outputs; KFP's executor would write its own after this function returned.
             sys.exit(0)
-        checkpoints.metadata.update(script=settings.script, checkpoints=len(summary.checkpoints))
+        checkpoints.metadata.update(
+            script=settings.script, checkpoints=len(summary.checkpoints), rehearsal=summary.devices.rehearsal
+        )
         log_metrics(training_metrics, summary.figures())
         write_report(summary, Path(training_report.path))
 
