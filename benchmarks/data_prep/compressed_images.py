@@ -13,6 +13,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+from machine import machine
 from PIL import Image
 
 from gpu_pipelines.artifacts.dataset import Dataset, Split
@@ -47,7 +48,12 @@ def main() -> None:
     print(f"{'kept':12}{'bytes per image':>18}{'images per second':>20}")
     for form, figures in found.items():
         print(f"{form:12}{figures['bytes_per_image']:18,}{figures['images_per_second']:20,}")
-    print(json.dumps({"benchmark": "compressed_images", "side": SIDE, "batch": BATCH, **found}))
+    ratios = {
+        f"compressed / pixels, {name}": round(found["compressed"][name] / found["pixels"][name], 4)
+        for name in found["pixels"]
+    }
+    results = {"side": SIDE, "batch": BATCH, **found}
+    print(json.dumps({"benchmark": "compressed_images", "machine": machine(), "results": results, "ratios": ratios}))
 
 
 def _photos(folder: Path, number: int) -> Path:

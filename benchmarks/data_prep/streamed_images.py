@@ -66,7 +66,12 @@ def main() -> None:
         f"{found['images_per_second']:,} images/s, of {found['seconds']:,.0f} s {found['stalled_seconds']:.1f} waited; "
         f"{found['fetched_gb']:.2f} GB fetched after the first line, for images of {found['needed_gb']:.2f} GB"
     )
-    print(json.dumps({"benchmark": "streamed_images", "images": asked.images, "steps": steps, **found, **machine()}))
+    results = {"images": asked.images, "steps": steps, **found}
+    ratios = {
+        "disk / cache": round(found["disk_gb"] / found["cache_gb"], 3),
+        "fetched / needed": round(found["fetched_gb"] / found["needed_gb"], 3),
+    }
+    print(json.dumps({"benchmark": "streamed_images", "machine": machine(), "results": results, "ratios": ratios}))
     if found["disk_gb"] > found["cache_gb"] + _FOR_OTHER_FILES / 1e9:
         sys.exit("It took more disk than its cache may have.")
 

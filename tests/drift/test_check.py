@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 sys.path[:0] = [str(Path(__file__).parents[2] / "benchmarks"), str(Path(__file__).parents[1] / "serving")]
 from drift import POPULATIONS, Champion  # noqa: E402 (it lies in a folder of programs)
+from drift import main as benchmark  # noqa: E402
 from predicting import exported  # noqa: E402 (it lies beside the tests of the server)
 
 
@@ -68,6 +69,14 @@ def rows(champion: Champion, folder: Path, count: int = 300, shift: float = 0.0,
 def check(champion: Champion, source: Path | str, **given: Any) -> DriftCheck:
     model = model_in(champion.model, str(champion.model))
     return check_for_drift(DriftSettings(source=str(source), **given), model)
+
+
+def test_the_benchmark_ends_with_its_result(capsys: pytest.CaptureFixture[str]) -> None:
+    few = ("--weeks", "1", "--shifts", "1", "--rows", "120", "--reference", "400")
+    assert benchmark(["--kinds", "numbers", *few]) in (0, 1)
+    result = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert set(result) == {"benchmark", "machine", "results", "ratios"}
+    assert result["results"]["numbers"]["weeks"] == 1
 
 
 def test_weeks_without_drift_raise_no_alarm_and_a_small_shift_is_found(numbers: Champion) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,13 @@ def settings_of(source: Path, **changes: Any) -> PrepareSettings:
 
 def bytes_of(dataset: Path) -> int:
     return sum(path.stat().st_size for path in dataset.rglob("*.arrow"))
+
+
+def test_the_benchmark_ends_with_its_result() -> None:
+    program = Path(__file__).parents[2] / "benchmarks" / "data_prep" / "compressed_images.py"
+    command = [sys.executable, str(program), "--images", "40", "--rounds", "1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert set(json.loads(done.stdout.splitlines()[-1])) == {"benchmark", "machine", "results", "ratios"}
 
 
 def test_rows_have_the_same_pixels_and_take_less_space(prepared: dict[str, Path]) -> None:
