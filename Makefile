@@ -58,7 +58,7 @@ lint: $(VENV)/.dev
 	MYPYPATH=benchmarks/training:tests:tests/fallback:tests/training $(BIN)/mypy --platform darwin gpu_pipelines components pipelines benchmarks/*.py benchmarks/*/*.py website/*.py
 	rm -rf build/layers && mkdir -p build/layers && $(BIN)/python setup.py -q egg_info -e build/layers build -b build/layers --build-lib build/layers/lib && cd build/layers/lib && $(abspath $(BIN))/lint-imports --config $(CURDIR)/pyproject.toml
 
-bench: $(VENV)/.steps bench-training bench-data
+bench: $(VENV)/.bench bench-training bench-data
 	$(BIN)/python benchmarks/local_pipeline.py
 	$(BIN)/python benchmarks/accelerators_cli.py
 	$(BIN)/python benchmarks/advice.py
@@ -80,6 +80,7 @@ bench-training: $(VENV)/.bench
 	$(BIN)/python benchmarks/training/exact_resume.py --peer
 	$(BIN)/python benchmarks/training/gpu_mfu.py
 	$(BIN)/python benchmarks/training/language_model_memory.py
+	$(BIN)/python benchmarks/training/tuning.py
 
 # On a machine with NVIDIA GPUs: whether the engine trains right on them, then how fast; under 8 minutes on one.
 bench-gpu: $(VENV)/.bench

@@ -57,6 +57,28 @@ def test_the_page_on_pypi_has_addresses_where_the_readme_has_paths(monkeypatch: 
     assert all((ROOT / path.split("#")[0]).exists() for path in paths)
 
 
+#: What a benchmark says where it measures what an extra brings.
+MEASURED = {
+    r"from gpu_pipelines\.emulator\.": "emulator",
+    r"\bgpu_pipelines\.tune\(": "tune",
+    r"\bimport ray$": "ray",
+    r'"mlflow"': "mlflow",
+    r'"nf4"|"adamw_8bit"': "quantization",
+}
+
+
+def test_the_environment_of_the_benchmarks_has_what_they_measure() -> None:
+    parser = ConfigParser()
+    parser.read(ROOT / "setup.cfg")
+    installed = re.findall(r"^gpu-pipelines\[(\w+)\]$", parser["options.extras_require"]["bench"], re.MULTILINE)
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    assert re.search(r"^bench: \$\(VENV\)/\.bench ", makefile, re.MULTILINE)
+    for path in sorted((ROOT / "benchmarks").rglob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        for said, extra in MEASURED.items():
+            assert extra in installed or not re.search(said, text, re.MULTILINE), (path.name, extra)
+
+
 def test_every_python_that_is_named_is_tried() -> None:
     parser = ConfigParser()
     parser.read(ROOT / "setup.cfg")
