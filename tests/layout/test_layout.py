@@ -238,3 +238,14 @@ def test_every_compiled_file_that_a_document_names_is_published() -> None:
     named = {path for page in pages for path in re.findall(r"compiled/[\w/-]+\.yaml", page.read_text(encoding="utf-8"))}
     assert len(named) >= 2
     assert not [path for path in named if not (ROOT / path).is_file()]
+
+
+def test_the_readme_says_for_how_many_tasks_files_are_published() -> None:
+    said = re.search(
+        r"the pipeline for (\w+) tasks .* and (\w+)\s+choices", (ROOT / "README.md").read_text(encoding="utf-8")
+    )
+    assert said is not None
+    folders = [path for path in (ROOT / "compiled/train_evaluate_upload/vertex").iterdir() if path.is_dir()]
+    numbers = {"three": 3, "fifteen": 15}
+    assert numbers[said[1]] == len(folders) == sum(task.published for task in TASKS.values())
+    assert {numbers[said[2]]} == {len(list(folder.glob("*.yaml"))) for folder in folders}
