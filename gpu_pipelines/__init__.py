@@ -1,7 +1,8 @@
 """Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.
 
-What the commands do, a program does with `plan`, `run`, `evaluate`, `predict`, `compile`, `open_run`, `open_registry`
-and `Evaluation`; `tune` searches for parameters. Each is imported when it is used first; see docs/python.md.
+What the commands do, a program does with `plan`, `run`, `evaluate`, `predict`, `watch`, `export`, `compile`, `upload`,
+`schedule`, `open_run`, `open_registry` and `Evaluation`; `tune` searches for parameters. Each is imported when it is
+used first; see docs/python.md.
 """
 
 __version__ = "0.1.0"
@@ -11,10 +12,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators.plan import plan
     from gpu_pipelines.artifacts.evaluation import Evaluation
+    from gpu_pipelines.driver.drift import watch
     from gpu_pipelines.driver.evaluating import evaluate
     from gpu_pipelines.driver.exporting import export
     from gpu_pipelines.driver.prediction import predict
-    from gpu_pipelines.driver.programs import compile, open_run, run
+    from gpu_pipelines.driver.programs import compile, open_run, run, schedule, upload
     from gpu_pipelines.registry import open_registry
     from gpu_pipelines.tuning.tune import tune
 
@@ -29,7 +31,10 @@ __all__ = [
     "plan",
     "predict",
     "run",
+    "schedule",
     "tune",
+    "upload",
+    "watch",
 ]
 
 _PLACES = {
@@ -42,7 +47,10 @@ _PLACES = {
     "plan": "gpu_pipelines.accelerators.plan",
     "predict": "gpu_pipelines.driver.prediction",
     "run": "gpu_pipelines.driver.programs",
+    "schedule": "gpu_pipelines.driver.programs",
     "tune": "gpu_pipelines.tuning.tune",
+    "upload": "gpu_pipelines.driver.programs",
+    "watch": "gpu_pipelines.driver.drift",
 }
 
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -13,9 +12,6 @@ from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.run import show
 from gpu_pipelines.cli.target_options import THERE, AsJson, Cache, DryRun, Param, Params, of_targets
 from gpu_pipelines.errors import UserError
-
-if TYPE_CHECKING:
-    from gpu_pipelines.targets.cron import Cron
 
 app = Application(help="Schedule runs of a pipeline on Vertex AI or Kubeflow.")
 
@@ -57,17 +53,13 @@ def create(
     as_json: AsJson = False,
 ) -> None:
     """Create a schedule of an uploaded version, or of a file. A tag is resolved to the version that it names now."""
-    from gpu_pipelines.driver.arguments import checked_values
-    from gpu_pipelines.driver.data_check import warn_of_data
+    from gpu_pipelines.driver.scheduling import new_schedule
     from gpu_pipelines.targets.cron import parse_cron
-    from gpu_pipelines.targets.scheduling import Wanted
 
-    when = parse_cron(cron, time_zone)
-    timing = _timing(when, start, end, max_concurrent)
-    compiled = target.schedules.version(pipeline)
-    values = checked_values(compiled, target, param or [], params)
-    warn_of_data(compiled, values, target.settings, target.registry)
-    submission = target.schedules.submission(Wanted(name, timing, compiled, values, cache))
+    limits = (start, end, max_concurrent)
+    compiled, submission = new_schedule(
+        target, pipeline, name, parse_cron(cron, time_zone), limits, param or [], params, cache
+    )
     _send(target, submission, compiled.told, "created", dry_run=dry_run, as_json=as_json)
 
 
@@ -130,6 +122,7 @@ def update(
 
     from gpu_pipelines.driver.arguments import checked_values, defaults_of_project, values_given
     from gpu_pipelines.driver.data_check import warn_of_data
+    from gpu_pipelines.driver.scheduling import timing_of
     from gpu_pipelines.targets.cron import parse_cron
     from gpu_pipelines.targets.scheduling import Wanted
 
@@ -142,7 +135,7 @@ def update(
     when = present
     if cron or time_zone:
         when = parse_cron(cron or present.fields, time_zone or (None if cron and "TZ=" in cron else present.zone))
-    timing = _timing(when, start, end, max_concurrent)
+    timing = timing_of(when, start, end, max_concurrent)
     if when == present:
         timing = replace(timing, when=None)
     compiled = values = None
@@ -172,28 +165,6 @@ def _told_kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     if lost := [name for name in before if name not in now]:
         told.append(f"warning: the new version has no parameter {', '.join(lost)}, which the one before was given")
     return told
-
-
-def _timing(when: Cron, start: str | None, end: str | None, max_concurrent: int | None) -> Any:
-    """When runs start, which at least one must do.
-
-    Raises:
-        UserError: a text is no time, or no run falls due between start and end.
-    """
-    from gpu_pipelines.targets.cron import next_times, parse_time
-    from gpu_pipelines.targets.scheduling import Timing
-
-    def time_of(text: str | None, flag: str) -> datetime | None:
-        return parse_time(text, when.zone, flag) if text else None
-
-    begins, ends = time_of(start, "--start"), time_of(end, "--end")
-    if begins and ends and ends <= begins:
-        raise UserError(f"--end {ends.isoformat()} is not after --start {begins.isoformat()}.")
-    if not next_times(when, begins, ends, 1):
-        raise UserError(
-            f"No run of {when.text!r} is between --start and --end; nothing would ever run.", "Give a later --end."
-        )
-    return Timing(when, begins, ends, max_concurrent)
 
 
 def _send(target: Any, submission: Any, told: Any, done: str, *, dry_run: bool, as_json: bool) -> None:

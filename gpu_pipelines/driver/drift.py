@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,14 @@ if TYPE_CHECKING:
 REPORT = "drift.html"
 
 
-def watch(model: str, source: str, *, output: str = "", dataset: str = "", **parameters: Any) -> DriftCheck:
+def watch(
+    model: str | PathLike[str],
+    source: str | PathLike[str],
+    *,
+    output: str | PathLike[str] = "",
+    dataset: str | PathLike[str] = "",
+    **parameters: Any,
+) -> DriftCheck:
     """Compares the rows of now with what a model was trained on, as `gpu-pipelines models watch`.
 
     Args:
@@ -29,15 +37,16 @@ def watch(model: str, source: str, *, output: str = "", dataset: str = "", **par
         What was found.
 
     Raises:
-        UserError: something is wrong with a value, the model, the source or the folder.
-        TypeError: there is no such parameter.
+        UserError: there is no such parameter, or something is wrong with a value, the model, the source or the folder.
     """
     from gpu_pipelines.drift.check import DOCUMENT, check_for_drift
     from gpu_pipelines.drift.report import write_report
     from gpu_pipelines.drift.settings import DriftSettings
     from gpu_pipelines.driver.exporting import dataset_of, named_model
+    from gpu_pipelines.driver.settings_given import settings_given
 
-    settings = DriftSettings(source=source, **parameters)
+    output = fspath(output)
+    settings = settings_given(DriftSettings, {**parameters, "source": source})
     if problems := settings.problems():
         raise UserError.of_all(problems)
     folder = Path(output).expanduser()
@@ -45,8 +54,8 @@ def watch(model: str, source: str, *, output: str = "", dataset: str = "", **par
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"{output} is no folder: {error.strerror or error}.", "Give another --output.") from None
-    named = named_model(model, settings.registry)
-    found = check_for_drift(settings, named, lambda: dataset_of(dataset, named))
+    named = named_model(fspath(model), settings.registry)
+    found = check_for_drift(settings, named, lambda: dataset_of(fspath(dataset), named))
     if output:
         write_report(found, folder / REPORT)
         found.save(folder / DOCUMENT)

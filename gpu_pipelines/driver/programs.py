@@ -1,11 +1,11 @@
-"""Pipelines in a Python program: what the commands `run`, `compile` and `runs show` do, as functions."""
+"""Pipelines in a Python program: what the commands `run`, `compile`, `upload`, `schedule create` and `runs show` do."""
 
 from __future__ import annotations
 
 import json
 import numbers
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
@@ -62,13 +62,10 @@ def run(
     from gpu_pipelines.targets.recorded_runs import LATEST
 
     opened, others = _opened(target, "run", {**parameters, "accelerator": accelerator})
-    if twice := [name for name in others if name in (arguments or {})]:
-        raise InvalidRequestError(f"{', '.join(twice)} is given twice.", "Give it in arguments, or by itself.")
-    values = {**others, **(arguments or {})}
-    assignments = [f"{name}={_text(name, value)}" for name, value in values.items() if value is not None]
+    values = _values(others, arguments)
     with _ONE_AT_A_TIME, _named(pipeline) as name:
         earlier = LATEST if resume is True else resume or ""
-        submission = submission_of(opened, name, assignments, None, cache, earlier)
+        submission = submission_of(opened, name, _assignments(values), None, cache, earlier)
         here: Any = opened
         if is_here(opened):
             return ended(Run("", target, "running"), here.execute(submission, watch_of(progress)))
@@ -111,6 +108,85 @@ def compile(
     return Path(path)
 
 
+def upload(
+    pipeline: Any,
+    target: str = "vertex",
+    tags: Sequence[str] = (),
+    *,
+    arguments: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> dict[str, Any]:
+    """Uploads a pipeline: to Artifact Registry as an immutable version with tags, or to Kubeflow Pipelines.
+
+    Args:
+        pipeline: as `run` takes it; by name it is compiled first.
+        target: vertex, kubeflow, or that of another package that has a store of pipelines.
+        tags: of this version; none for `latest`. On Kubeflow the name of the version.
+        arguments: parameters whose names are those of options or of arguments of this function.
+        parameters: options of the target, `accelerator="l4:4"` say, and defaults of parameters in the file.
+
+    Returns:
+        What was uploaded, as `gpu-pipelines upload --json` prints it.
+
+    Raises:
+        UserError: there is no such pipeline, something is wrong with a value, or the store does not take it.
+    """
+    from gpu_pipelines.driver.defaults import defaults_in_file
+    from gpu_pipelines.targets.messages import Request
+
+    opened, others = _opened(target, "upload", parameters, "publish")
+    store: Any = opened
+    assignments = _assignments(_values(others, arguments))
+    with _ONE_AT_A_TIME, _named(pipeline) as name, defaults_in_file(name, assignments):
+        return dict(store.publish(store.load(Request(name, to_publish=True)), list(tags)).document)
+
+
+def schedule(
+    pipeline: str | PathLike[str],
+    name: str,
+    cron: str,
+    target: str = "vertex",
+    *,
+    time_zone: str | None = None,
+    start: str | None = None,
+    end: str | None = None,
+    max_concurrent: int = 1,
+    cache: bool | None = None,
+    arguments: Mapping[str, Any] | None = None,
+    **parameters: Any,
+) -> dict[str, Any]:
+    """Schedules runs of an uploaded pipeline.
+
+    Args:
+        pipeline: an uploaded version, `NAME`, `NAME/TAG` or `NAME/VERSION` or its address; or a file, which is sent.
+        name: of the schedule; it has to be unique.
+        cron: five fields; `0 3 * * *` is daily at 3.
+        target: vertex, kubeflow, or that of another package that has schedules.
+        time_zone: such as Europe/Paris; None for UTC.
+        start: no run before this time, such as `2027-01-31T03:00`; None for now.
+        end: no run after this time; None for none.
+        max_concurrent: runs at the same time, at most.
+        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+        arguments: parameters whose names are those of options or of arguments of this function.
+        parameters: options of the target, and parameters of the pipeline.
+
+    Returns:
+        The schedule, as `gpu-pipelines schedule create --json` prints it.
+
+    Raises:
+        UserError: there is no such version, something is wrong with a value, or nothing would ever run.
+    """
+    from gpu_pipelines.driver.scheduling import new_schedule
+    from gpu_pipelines.targets.cron import parse_cron
+
+    opened, others = _opened(target, "schedule create", parameters, "schedules")
+    limits, assignments = (start, end, max_concurrent), _assignments(_values(others, arguments))
+    when = parse_cron(cron, time_zone)
+    _, submission = new_schedule(opened, fspath(pipeline), name, when, limits, assignments, cache=cache)
+    there: Any = opened.schedules
+    return dict(there.document(there.send(submission)))
+
+
 def open_run(name: str = "latest", runs: str | PathLike[str] = "runs") -> Run:
     """A run on this machine, as it is now.
 
@@ -126,11 +202,23 @@ def open_run(name: str = "latest", runs: str | PathLike[str] = "runs") -> Run:
     return Run.of_record(run_named(Path(runs), name))
 
 
-def _opened(target: str, command: str, given: Mapping[str, Any]) -> tuple[Target, dict[str, Any]]:
+def _values(others: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Parameters of a pipeline, given by themselves and in a mapping."""
+    if twice := [name for name in others if name in (arguments or {})]:
+        raise InvalidRequestError(f"{', '.join(twice)} is given twice.", "Give it in arguments, or by itself.")
+    return {**others, **(arguments or {})}
+
+
+def _assignments(values: Mapping[str, Any]) -> list[str]:
+    """Parameters as the command line takes them; one that is None is not given."""
+    return [f"{name}={_text(name, value)}" for name, value in values.items() if value is not None]
+
+
+def _opened(target: str, command: str, given: Mapping[str, Any], can: str = "") -> tuple[Target, dict[str, Any]]:
     """A target with those values that are its options, and the values that are not."""
     from gpu_pipelines.targets.target import target_named
 
-    own = {name: hint for name, _, hint, _ in fields_of_command(target_named(target).Options, command)}
+    own = {name: hint for name, _, hint, _ in fields_of_command(target_named(target, can).Options, command)}
     options = {name: Path(value) if own[name] is Path else value for name, value in given.items() if name in own}
     others = {name: value for name, value in given.items() if name not in own}
     # Not a parameter of a pipeline: it is this function's own.

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
+import gpu_pipelines
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.exported_model import PROFILE
 from gpu_pipelines.artifacts.integrity import model_files
@@ -77,6 +78,15 @@ def test_the_benchmark_ends_with_its_result(capsys: pytest.CaptureFixture[str]) 
     result = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert set(result) == {"benchmark", "machine", "results", "ratios"}
     assert result["results"]["numbers"]["weeks"] == 1
+
+
+def test_a_program_compares_as_the_command_does(numbers: Champion, tmp_path: Path) -> None:
+    source = rows(numbers, tmp_path / "rows", shift=1.0)
+    found = gpu_pipelines.watch(numbers.model, source, output=tmp_path / "out", min_rows=200)
+    assert found.has_drift
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {"drift.html", "drift.json"}
+    with pytest.raises(UserError, match="There is no parameter 'min_row'"):
+        gpu_pipelines.watch(numbers.model, source, min_row=200)
 
 
 def test_weeks_without_drift_raise_no_alarm_and_a_small_shift_is_found(numbers: Champion) -> None:

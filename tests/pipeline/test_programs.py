@@ -34,7 +34,10 @@ SHOWN = [
     "plan",
     "predict",
     "run",
+    "schedule",
     "tune",
+    "upload",
+    "watch",
 ]
 
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from conftest import Finished
+from conftest import Finished, set_variables
 from google.protobuf import json_format
 from small_pipelines import compiled_sum
 from vertex_commands import PROJECT_FILE, command
 
+import gpu_pipelines
 from gpu_pipelines.driver.arguments import values_given
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.cron import next_times, parse_cron, parse_time, shown_time
@@ -67,6 +68,36 @@ def test_a_schedule_has_the_failure_policy_and_the_network_of_its_runs(vertex_ap
     job = made.create_pipeline_job_request.pipeline_job
     assert job.runtime_config.failure_policy.name == "PIPELINE_FAILURE_POLICY_FAIL_FAST"
     assert job.psc_interface_config.network_attachment == attachment
+
+
+def test_a_program_uploads_and_schedules_as_the_commands_do(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "gpu-pipelines.yaml").write_text(PROJECT_FILE.format(url=vertex_api.url))
+    monkeypatch.chdir(tmp_path)
+    set_variables(monkeypatch, vertex_api.environment())
+    uploaded = gpu_pipelines.upload(compiled_sum(tmp_path), tags=["stable"])
+    told = json.loads(command(vertex_api, tmp_path, "upload", "sum.yaml", "--tag", "stable", "--json").out)
+    assert uploaded == told
+    made = gpu_pipelines.schedule("sum/stable", "nightly", "0 3 * * *", time_zone="Europe/Paris", max_runs=5, a=2)
+    assert made == json.loads(command(vertex_api, tmp_path, "schedule", "describe", "nightly", "--json").out)
+    [held] = schedules(vertex_api)
+    assert (held.cron, held.max_run_count) == ("TZ=Europe/Paris 0 3 * * *", 5)
+    assert held.create_pipeline_job_request.pipeline_job.runtime_config.parameter_values["a"] == 2
+    for wrong, said in (
+        ({"a": "many"}, "a takes a whole number"),
+        ({"nodes": 2}, "nodes"),
+        ({"end": "2001-01-01"}, "ever run"),
+    ):
+        with pytest.raises(UserError, match=said):
+            gpu_pipelines.schedule("sum/stable", "other", "0 3 * * *", **wrong)
+    with pytest.raises(UserError, match="The target local has no schedules"):
+        gpu_pipelines.schedule("sum/stable", "other", "0 3 * * *", "local")
+    with pytest.raises(UserError, match="The target compute_engine has no publish"):
+        gpu_pipelines.upload("train_evaluate_upload", "compute_engine")
+    with pytest.raises(UserError, match="There is no parameter 'epoch'"):
+        gpu_pipelines.upload("train_evaluate_upload", accelerator="l4:1", epoch=3)
+    assert len(schedules(vertex_api)) == 1
 
 
 def test_a_dry_run_prints_what_would_be_sent(vertex_api: VertexApi, tmp_path: Path) -> None:
