@@ -84,6 +84,21 @@ def test_a_run_is_submitted_with_both_documents_and_checked_parameters(folder: P
     assert len(kfp_api.state.experiments) == 1
 
 
+def test_what_the_nodes_cost_is_said_before_a_run_is_sent(folder: Path, kfp_api: KfpApi) -> None:
+    given = ("--accelerator", "l4:4", "--hours", "6", "--dry-run")
+    told = on_kubeflow(folder, PIPELINE, *given, "--region", "us-central1").err
+    assert "about $4.00 an hour (on demand, us-central1; list prices of 2026-07-30), 6 h at most: $24.01\n" in told
+    assert "evaluation: 1 × g2-standard-8 with 1 × NVIDIA_L4, about $0.85 an hour" in told
+    open_region = on_kubeflow(folder, PIPELINE, *given).err
+    assert "$" not in open_region
+    assert "The region of the cluster is not known: give --region, and there are prices." in open_region
+    of_own = Path(__file__).parents[2] / "examples" / "pipelines" / "seeds.py"
+    mine = on_kubeflow(folder, of_own, *given, "--region", "us-central1", "-p", "source=/mnt/gpu-pipelines/x").err
+    assert "train-model: 1 × g2-standard-48 with 4 × NVIDIA_L4, about $4.00 an hour" in mine
+    assert mine.count("6 h at most: $24.01 each\n") == 1, "of each turn of the loop"
+    assert not kfp_api.state.runs
+
+
 def test_the_evaluation_is_on_the_nodes_that_it_was_asked_for(folder: Path, kfp_api: KfpApi) -> None:
     given = ("--accelerator", "h100:8", "--evaluation-accelerator", "l4:2")
     finished = on_kubeflow(folder, PIPELINE, *given)

@@ -134,8 +134,8 @@ def test_a_trial_of_the_same_training_limits_its_time(vertex_api: VertexApi, tmp
     done = command(vertex_api, tmp_path, *where)
     assert "the trial in runs/trial.json limits train-model to 9 h; --hours gives another" in done.err
     train, evaluate = (line for line in done.err.splitlines() if " at most" in line)
-    assert train.endswith(", 9 h at most")
-    assert evaluate.endswith(", 24 h at most")
+    assert train.endswith(", 9 h at most: $36.01")
+    assert evaluate.endswith(", 24 h at most: $20.49")
     for other in (("--hours", "30"), ("-p", "epochs=3")):
         assert "trial.json" not in command(vertex_api, tmp_path, *where, *other).err
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -16,12 +16,13 @@ from gpu_pipelines.targets.data_nodes import STANDARD, STRATEGIES
 from gpu_pipelines.targets.kubeflow.author_settings import give_to_nodes
 from gpu_pipelines.targets.kubeflow.connection import page_of
 from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes, data_nodes_of
+from gpu_pipelines.targets.kubeflow.machine_times import NO_PRICES
 from gpu_pipelines.targets.kubeflow.target import MOUNT_PATH, KubeflowTarget, claim_of
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, shown_request
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, compiled_in, fixed, setting
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.placed import executors_on_kubernetes
-from gpu_pipelines.targets.own.plans import told_machines, told_warnings
+from gpu_pipelines.targets.own.plans import told_machines, told_price, told_warnings
 from gpu_pipelines.targets.run_account import RunAccount, with_cost
 from gpu_pipelines.targets.target import Target
 
@@ -115,8 +116,9 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         training, evaluation = self.choices(self.settings.region, evaluated_on=self.evaluation_on)
         machines = [
             *told_left_out(training),
-            *(line for each in training.plans for line in told_machines({"training": each})),
-            *told_machines({"evaluation": self.fallbacks[1].plans[0]}),
+            *(line for each in training.plans for line in self._told_nodes({"training": each})),
+            *self._told_nodes({"evaluation": self.fallbacks[1].plans[0]}),
+            *([] if self.settings.region else [NO_PRICES]),
         ]
         text = self.text_of(name, training.plans[0], evaluation)
         return self._parsed(text, name, [*machines, *told_warnings(training.plans)])
@@ -139,8 +141,17 @@ class Kubeflow(KubeflowTarget, CloudTarget):
     def of_file(self, place: str) -> Compiled:
         """A pipeline in a file, placed."""
         own, plans, written = self.own_in(place)
-        told = [*told_machines(plans), *told_warnings(plans.values())]
+        unpriced = [NO_PRICES] if plans and not self.settings.region else []
+        looped = {step.name for step in own.steps if step.in_loop}
+        told = [*self._told_nodes(plans, looped), *unpriced, *told_warnings(plans.values())]
         return replace(self._parsed(own.text, place, told), written=written.spec, item_types=written.item_types)
+
+    def _told_nodes(self, plans: Mapping[str, AcceleratorPlan], looped: Collection[str] = ()) -> list[str]:
+        """The nodes of the steps, with what they cost where the region of the cluster is known."""
+        if not self.settings.region:
+            return told_machines(plans)
+        prices = (told_price(plan, self.settings.region, step not in looped) for step, plan in plans.items())
+        return [f"{line}{price}" for line, price in zip(told_machines(plans), prices, strict=True)]
 
     @staticmethod
     def _parsed(text: str, origin: str, told: Sequence[str] = ()) -> Compiled:

@@ -24,6 +24,8 @@ from gpu_pipelines.targets.kubeflow.pods import (
 from gpu_pipelines.targets.kubeflow.run_failure import pods_of_steps
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
 
+#: What is said where nothing can be priced.
+NO_PRICES = "The region of the cluster is not known: give --region, and there are prices."
 #: What the figures of Kubeflow do not have in them.
 NOT_COUNTED = (
     "the nodes while no pod of the run is on them",

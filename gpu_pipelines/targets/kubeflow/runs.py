@@ -21,7 +21,7 @@ from gpu_pipelines.targets.kubeflow.connection import (
     quietly,
     service_errors,
 )
-from gpu_pipelines.targets.kubeflow.machine_times import NOT_COUNTED, times_of_run
+from gpu_pipelines.targets.kubeflow.machine_times import NO_PRICES, NOT_COUNTED, times_of_run
 from gpu_pipelines.targets.kubeflow.run_failure import base_name, kept_pipeline, reason_of, waits_of
 from gpu_pipelines.targets.local.log import Observer, StepRecord
 from gpu_pipelines.targets.messages import Outcome
@@ -361,7 +361,7 @@ def account(run_id: str, settings: ProjectSettings) -> RunAccount:
     seconds = {step.name: step.seconds for step in state.steps if step.seconds}
     spent = spent_on(times_of_run(client, run_id, spec, seconds, settings.region or ""), NOT_COUNTED)
     if not settings.region:
-        spent = replace(spent, note="The region of the cluster is not known: give --region, and there are prices.")
+        spent = replace(spent, note=NO_PRICES)
     failed = next((step for step in state.steps if step.state == "failed"), None)
     found = RunAccount(
         run=run_id,

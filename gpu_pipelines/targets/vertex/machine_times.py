@@ -10,7 +10,6 @@ from typing import Any
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.cost import LEFT_OUT, estimate_cost
 from gpu_pipelines.accelerators.spent import OF_A_RESOURCE, MachineTime, Planned
-from gpu_pipelines.dag.placement import FINISHES_STUDY
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
@@ -20,9 +19,9 @@ from gpu_pipelines.google_cloud.connection import (
     tried_again,
 )
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.own.placed import Step, steps_in
+from gpu_pipelines.targets.own.placed import steps_in
 from gpu_pipelines.targets.vertex.fallback import choices_in
-from gpu_pipelines.targets.vertex.machines import machines_of
+from gpu_pipelines.targets.vertex.machines import machines_of, of_several_jobs, searching
 from gpu_pipelines.targets.vertex.run_state import RunState, StepState
 
 #: Vertex AI Pipelines puts it on a run and on every job that comes of it:
@@ -106,8 +105,8 @@ def planned_in(
     except UserError:  # compiled by another version, for machines that its catalog had
         return {}
     found, choices_by_step = {}, choices_in(spec)
-    searching, repeated = _searching(spec), {_component_of(step) for step in steps_in(spec) if step.in_loop}
-    budget = _budget(spec, values or {}) if searching else None
+    trials, several = searching(spec), of_several_jobs(spec)
+    budget = _budget(spec, values or {}) if trials else None
     for each in machines:
         cost = estimate_cost(each.plan)
         price = cost.per_hour(cost.here) if cost and cost.here else None
@@ -115,30 +114,16 @@ def planned_in(
         dearest = max((choice.per_hour for choice in choices if choice.per_hour), default=price)
         if dearest is not None and not each.persistent_resource:
             # Each of several jobs may run for as long as it may: choices, trials, turns of a loop.
-            is_one_job = len(choices) <= 1 and each.step not in searching | repeated
-            limit = budget if each.step in searching else max_price
+            is_one_job = len(choices) <= 1 and each.step not in several
+            limit = budget if each.step in trials else max_price
             found[each.step] = Planned(dearest, each.plan.hours if is_one_job else None, limit)
     return found
-
-
-def _searching(spec: Mapping[str, Any]) -> set[str]:
-    """The components of a search, which has one budget: its trials, and what trains the best one longer."""
-    components = {key.removeprefix("comp-"): each for key, each in spec["components"].items()}
-    return {
-        name
-        for name, each in components.items()
-        if name == FINISHES_STUDY or "max_trial_count" in each.get("inputDefinitions", {}).get("parameters", {})
-    }
 
 
 def _budget(spec: Mapping[str, Any], values: Mapping[str, Any]) -> float | None:
     """What the search of a run may cost; None for no limit."""
     declared = spec["root"].get("inputDefinitions", {}).get("parameters", {}).get(_BUDGET, {})
     return float(values.get(_BUDGET, declared.get("defaultValue")) or 0) or None
-
-
-def _component_of(step: Step) -> str:
-    return str(step.task["componentRef"]["name"]).removeprefix("comp-")
 
 
 def launchers(spec: Any) -> dict[str, str]:

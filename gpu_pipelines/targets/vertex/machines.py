@@ -9,15 +9,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.accelerators.cost import estimate_cost
 from gpu_pipelines.accelerators.one_gpu import evaluation_memory_gb
 from gpu_pipelines.accelerators.plan import SCHEDULING, PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
-from gpu_pipelines.dag.placement import EVALUATES, PREPARES
+from gpu_pipelines.dag.placement import EVALUATES, FINISHES_STUDY, PREPARES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compiled import steps_of
-from gpu_pipelines.targets.own.placed import steps_in
-from gpu_pipelines.targets.own.plans import told_machines, told_warnings
+from gpu_pipelines.targets.own.placed import Step, steps_in
+from gpu_pipelines.targets.own.plans import told_limit, told_machines, told_price, told_warnings
 from gpu_pipelines.targets.vertex.job_spec import DEFAULT_HOURS
 from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
@@ -69,28 +68,44 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
     return sorted(found, key=lambda each: order.index(each.step) if each.step in order else 0)
 
 
-def told_cost(machines: Sequence[StepMachines], region: str | None) -> list[str]:
-    """What the steps' machines cost and what to know of them, line by line."""
-    return [*(_cost(each, region) for each in machines), *told_warnings(each.plan for each in machines)]
+def told_cost(machines: Sequence[StepMachines], spec: Mapping[str, Any], region: str | None) -> list[str]:
+    """What the steps' machines cost and what to know of them, line by line.
+
+    Args:
+        machines: of the steps.
+        spec: the pipeline.
+        region: where it runs.
+    """
+    several = of_several_jobs(spec)
+    told = (_cost(each, region, each.step not in several) for each in machines)
+    return [*told, *told_warnings(each.plan for each in machines)]
 
 
-def _cost(each: StepMachines, region: str | None) -> str:
-    plan = each.plan
-    region = plan.region or region
-    (what,) = told_machines({each.step: plan})
-    limit = f", {plan.hours:g} h at most" if plan.hours else ""
+def _cost(each: StepMachines, region: str | None, is_one_job: bool) -> str:
+    (what,) = told_machines({each.step: each.plan})
     if each.persistent_resource:
-        return f"{what}, of the persistent resource {each.persistent_resource}, which costs as long as it exists{limit}"
-    cost = estimate_cost(plan)
-    price = cost.per_hour(cost.here) if cost and cost.here else None
-    if cost is None or cost.here is None or price is None:
-        return f"{what}; no price is known for {region}{limit}"
-    kind = "spot" if plan.strategy == "spot" else "on demand"
-    unverified = ", unverified" if cost.here.unverified else ""
-    return (
-        f"{what}, about ${price:,.2f} an hour "
-        f"({kind}, {region}; list prices of {cost.as_of or 'unknown date'}{unverified}){limit}"
-    )
+        of = f"of the persistent resource {each.persistent_resource}, which costs as long as it exists"
+        return f"{what}, {of}{told_limit(each.plan)}"
+    return f"{what}{told_price(each.plan, region, is_one_job)}"
+
+
+def of_several_jobs(spec: Mapping[str, Any]) -> set[str]:
+    """The components that have their machines more than once: for each turn of a loop, or each trial of a search."""
+    return searching(spec) | {_component_of(step) for step in steps_in(spec) if step.in_loop}
+
+
+def searching(spec: Mapping[str, Any]) -> set[str]:
+    """The components of a search, which has one budget: its trials, and what trains the best one longer."""
+    components = {key.removeprefix("comp-"): each for key, each in spec["components"].items()}
+    return {
+        name
+        for name, each in components.items()
+        if name == FINISHES_STUDY or "max_trial_count" in each.get("inputDefinitions", {}).get("parameters", {})
+    }
+
+
+def _component_of(step: Step) -> str:
+    return str(step.task["componentRef"]["name"]).removeprefix("comp-")
 
 
 def not_evaluated(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:

@@ -287,7 +287,7 @@ class Vertex(VertexTarget, CloudTarget):
             known={"data_nodes": machines.data_nodes_of(spec)},
             origin=Uploaded(tuple(found), template),
             told=[
-                *machines.told_cost(plain, self.settings.region),
+                *machines.told_cost(plain, spec, self.settings.region),
                 *told_choices(spec),
                 *told_warnings(each.plan for each in found if each.step in several),
             ],
