@@ -55,6 +55,12 @@ def every_class() -> Iterator[type[UserError]]:
             yield each
 
 
+def test_the_reference_has_every_error_that_a_program_may_catch() -> None:
+    reference = (DOCUMENT.parent / "reference" / "python.md").read_text(encoding="utf-8")
+    public = [*every_class(), errors.Interrupted]
+    assert [each.__name__ for each in public if f"::: {errors.__name__}.{each.__name__}\n" not in reference] == []
+
+
 @pytest.mark.parametrize("kind", list(every_class()), ids=lambda kind: kind.kind)
 def test_each_kind_of_error_is_the_same_after_its_way_through_json(kind: type[UserError]) -> None:
     cause = NodeLostError("node 1 has not been heard of for 30 s.")
