@@ -313,7 +313,7 @@ def run_on_vm(run: VmRun, work: Path) -> int:
         work: a directory that outlives the container, for what is prepared and for results of finished steps.
 
     Returns:
-        Exit status: 0 it has succeeded, 1 it has not, `INTERRUPTED` it was told to stop and goes on at the next start.
+        Exit status: 0 it has succeeded, 1 it has not, `INTERRUPTED` it was signalled and goes on at the next start.
     """
     from gpu_pipelines.notifications.recipients import Recipients
     from gpu_pipelines.targets.local.telling import tell_of, told_of_errors
