@@ -36,6 +36,10 @@ _FORMS = {
         r"https?://[\w.:-]+/[\w.:-]+/[\w-]+",
         "a repository of the format KFP, https://LOCATION-kfp.pkg.dev/PROJECT/REPOSITORY",
     ),
+    "registry": (
+        r"[^\s@]([^@]*[^\s@])?",
+        "a registry of models: vertex://, mlflow:https://HOST without a password, or a directory",
+    ),
     "service_account": (r"[^@\s]+@[^@\s]+", "the e-mail address of a service account"),
     "network": (
         r"projects/[0-9]+/global/networks/[a-z0-9-]+",
@@ -108,6 +112,7 @@ class ProjectSettings:
         image: image that the steps run in.
         serving_image: image that serves uploaded models.
         repository: Artifact Registry repository of pipelines, `https://LOCATION-kfp.pkg.dev/PROJECT/REPOSITORY`.
+        registry: registry of models, as the parameter of the pipelines.
         service_account: what jobs and pipelines run as.
         network: VPC network that jobs are peered with, by its full name.
         network_attachment: network attachment through which jobs reach a VPC network (Private Service Connect), by its
@@ -143,6 +148,7 @@ class ProjectSettings:
     image: str | None = None
     serving_image: str | None = None
     repository: str | None = None
+    registry: str | None = None
     service_account: str | None = None
     network: str | None = None
     network_attachment: str | None = None
@@ -281,7 +287,12 @@ def _problems(name: str, value: Any, origin: str) -> list[str]:
         return _problems_of_secret_env(value, origin)
     if has_form(name, value):
         return []
-    if name in ("tracking", "mail_server", "mail_password"):  # what was given is not repeated: it may be a password
+    if name in (
+        "tracking",
+        "registry",
+        "mail_server",
+        "mail_password",
+    ):  # what was given is not repeated: it may be a password
         return [f"{name} (from {origin}) takes {_FORMS[name][1]}."]
     return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {_FORMS[name][1]}."]
 

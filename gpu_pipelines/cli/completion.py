@@ -16,7 +16,7 @@ from typing import Any
 import typer
 
 from gpu_pipelines.cli.target_options import Words, asked
-from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
+from gpu_pipelines.component_interface.default_registry import registry_of_project
 from gpu_pipelines.targets.options import accelerators, machine_types, regions, strategies
 
 _ASKED = "_GPU_PIPELINES_COMPLETE"
@@ -186,7 +186,7 @@ def _registry(context: typer.Context) -> Any | None:
     """The registry that is named, if it is a directory; another would have to be asked over the network."""
     from gpu_pipelines.registry import is_local, open_registry
 
-    registry = str(context.params.get("registry") or DEFAULT_REGISTRY)
+    registry = str(context.params.get("registry") or registry_of_project())
     return open_registry(registry) if is_local(registry) else None
 
 

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, registry_of_project
 from gpu_pipelines.errors import UserError
 
 #: Of the extra `console`, what nothing else of this project brings.
@@ -26,7 +27,13 @@ def console(
         typer.Option(metavar="URL", help=f"Emulator to show, or none; by default the one at {_EMULATOR}, if it runs."),
     ] = "",
     runs: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the runs.")] = Path("runs"),
-    registry: Annotated[Path, typer.Option(metavar="DIR", help="Directory of the models.")] = Path("registry"),
+    registry: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help=f"Directory of the models; by default that of gpu-pipelines.yaml, else {DEFAULT_REGISTRY}.",
+        ),
+    ] = None,
     open_page: Annotated[bool, typer.Option("--open/--no-open", help="Open the page in the browser.")] = True,
 ) -> None:
     """Serve a web page of runs, pipelines, schedules and models until Ctrl-C.
@@ -53,7 +60,16 @@ def console(
             _open(address)
 
     usual, asked = ("", "") if emulator == _NONE else (_EMULATOR, emulator)
-    serve(Shown(port=port, runs=runs, registry=registry, state=state, emulator=asked, usual=usual), begun)
+    models = registry or _registry_of_project()
+    serve(Shown(port=port, runs=runs, registry=models, state=state, emulator=asked, usual=usual), begun)
+
+
+def _registry_of_project() -> Path:
+    """The directory of the project's models; the default one where its registry is none."""
+    from gpu_pipelines.registry import is_local
+
+    found = registry_of_project()
+    return Path(found if is_local(found) else DEFAULT_REGISTRY)
 
 
 def _open(address: str) -> None:

@@ -10,7 +10,7 @@ import typer
 
 from gpu_pipelines.cli.application import INTERRUPTED, Application, print_json
 from gpu_pipelines.cli.target_options import AsJson
-from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, registry_of_project
 from gpu_pipelines.errors import INTERRUPTED_PREFIX, UserError, some_of
 from gpu_pipelines.terminal import Column, Table, wrapped
 
@@ -18,7 +18,12 @@ app = Application(help="List, promote, deploy and export registered models, and 
 
 Name = Annotated[str, typer.Argument(help="Name of the model.")]
 Registry = Annotated[
-    str, typer.Option(metavar="URI", help="A directory, vertex://PROJECT/REGION, or mlflow:https://HOST.")
+    str,
+    typer.Option(
+        metavar="URI",
+        help="A directory, vertex://PROJECT/REGION, or mlflow:https://HOST; by default that of gpu-pipelines.yaml, "
+        f"else {DEFAULT_REGISTRY}.",
+    ),
 ]
 Version = Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion.")]
 VersionOrDirectory = Annotated[
@@ -30,8 +35,9 @@ MOST_METRICS_SHOWN = 2
 
 
 @app.command("list")
-def list_models(registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
+def list_models(registry: Registry = "", as_json: AsJson = False) -> None:
     """List models with their newest version and their champion."""
+    registry = registry or registry_of_project()
     opened = _registry(registry)
     models: list[dict[str, Any]] = []
     damaged = False
@@ -57,11 +63,12 @@ def list_models(registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) 
 
 
 @app.command()
-def show(name: Name, registry: Registry = DEFAULT_REGISTRY, as_json: AsJson = False) -> None:
+def show(name: Name, registry: Registry = "", as_json: AsJson = False) -> None:
     """Show the versions of a model."""
     from gpu_pipelines.numbers import figure
     from gpu_pipelines.registry.missing import missing_model
 
+    registry = registry or registry_of_project()
     opened = _registry(registry)
     versions = opened.versions(name)
     if not versions:
@@ -100,10 +107,10 @@ def alias(
     name: Name,
     alias: Annotated[str, typer.Argument(help="The alias, such as champion.")],
     version: Annotated[str, typer.Argument(metavar="NUMBER", help="Number of the version.")],
-    registry: Registry = DEFAULT_REGISTRY,
+    registry: Registry = "",
 ) -> None:
     """Point an alias at a version, such as champion after you have read the reports."""
-    opened = _registry(registry)
+    opened = _registry(registry or registry_of_project())
     if not version.isdecimal():
         there = some_of((str(each.number) for each in opened.versions(name)), most=10)
         raise UserError(f"version is {version[:200]!r}; give the number of one.", f"{name} has {there}.")
@@ -159,7 +166,7 @@ def predict(
     model: VersionOrDirectory,
     source: Annotated[str, typer.Option(metavar="PLACE", help="Rows to predict: any source that prepare_data reads.")],
     output: Annotated[str, typer.Option(metavar="PLACE", help="A folder, gs://… or bq://PROJECT.DATASET.TABLE.")],
-    registry: Registry = DEFAULT_REGISTRY,
+    registry: Registry = "",
     key_column: Annotated[str, typer.Option(metavar="NAME", help="Column of the keys of the predictions.")] = "",
     output_format: Annotated[str, typer.Option("--format", help="jsonl, if not given, or parquet.")] = "",
     param: Annotated[
@@ -182,7 +189,7 @@ def predict(
     from gpu_pipelines.prediction.settings import PredictSettings
 
     output = filled_in(output)  # so that the last line names the place
-    own = {"source": source, "output": output, "registry": registry}
+    own = {"source": source, "output": output, "registry": registry or registry_of_project()}
     known = {name: each for name, each in parameters_in(PredictSettings).items() if name not in own}
     # Messages call a column of keys and a format by the names of their parameters, which are therefore taken too.
     options = {"key_column": key_column, "output_format": output_format}
@@ -208,7 +215,7 @@ def watch(
         typer.Option(metavar="PLACE", help="The rows of now: all that predict takes, or logged requests."),
     ],
     output: Annotated[str, typer.Option(metavar="DIR", help="Folder of the page and of drift.json.")] = "drift",
-    registry: Registry = DEFAULT_REGISTRY,
+    registry: Registry = "",
     dataset: Annotated[
         str,
         typer.Option(
@@ -230,7 +237,7 @@ def watch(
     from gpu_pipelines.driver.arguments import all_arguments
     from gpu_pipelines.driver.drift import watch as run_check
 
-    own = {"source": source, "registry": registry}
+    own = {"source": source, "registry": registry or registry_of_project()}
     known = {name: each for name, each in parameters_in(DriftSettings).items() if name not in own}
     given = {**all_arguments(known, param or [], None), **own}
     with redirect_stdout(sys.stderr if as_json else sys.stdout):
@@ -267,7 +274,7 @@ def export(
     model: VersionOrDirectory,
     format: Annotated[str, typer.Option(metavar="onnx|gguf", help="Format to write; GGUF is for language models.")],
     to: Annotated[str, typer.Option(metavar="PLACE", help="The folder that gets it, a directory or gs://…; made.")],
-    registry: Registry = DEFAULT_REGISTRY,
+    registry: Registry = "",
     dataset: Annotated[
         str,
         typer.Option(metavar="PLACE", help="Dataset of the test rows; by default looked for in ./runs."),
@@ -291,7 +298,7 @@ def export(
 
     from gpu_pipelines.driver.exporting import export as run_export
 
-    options: dict[str, Any] = {"registry": registry, "dataset": dataset, "dtype": dtype}
+    options: dict[str, Any] = {"registry": registry or registry_of_project(), "dataset": dataset, "dtype": dtype}
     with redirect_stdout(sys.stderr if as_json else sys.stdout):
         exported = run_export(model, format, to, margin=margin, opset=opset, **options)
     if as_json:

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, registry_of_project
 from gpu_pipelines.errors import UserError
 
 #: Of the extra `serving`, what nothing else of this project brings.
@@ -23,7 +23,13 @@ def serve(
         str, typer.Option(help="Address to listen on; 0.0.0.0 means all addresses of this machine.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port; 0 for a free one.")] = 8080,
-    registry: Annotated[str, typer.Option(metavar="URI", help="Registry that has NAME@….")] = DEFAULT_REGISTRY,
+    registry: Annotated[
+        str,
+        typer.Option(
+            metavar="URI",
+            help=f"Registry that has NAME@…; by default that of gpu-pipelines.yaml, else {DEFAULT_REGISTRY}.",
+        ),
+    ] = "",
     max_batch: Annotated[int | None, typer.Option(help="Most instances in one batch; default 32.")] = None,
     max_wait_ms: Annotated[
         float | None, typer.Option(help="Longest time that a batch waits for more requests; default 5.")
@@ -44,7 +50,7 @@ def serve(
     from dataclasses import replace
 
     _require_extra()
-    place = place_of_model(model, registry)
+    place = place_of_model(model, registry or registry_of_project())
     from gpu_pipelines.serving.listener import listen
     from gpu_pipelines.serving.request_log import require_writable
     from gpu_pipelines.serving.server import serve as run_server

@@ -20,6 +20,7 @@ import yaml
 from gpu_pipelines.component_interface.catalog import flagged_parameters
 from gpu_pipelines.component_interface.parameter import CALLED, Parameter
 from gpu_pipelines.dag.placement import CHECKS
+from gpu_pipelines.dag.places import REGISTRY
 from gpu_pipelines.driver.opening import option_of_targets
 from gpu_pipelines.errors import UserError, nearest, said_by
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, as_protobuf_writes, number_of
@@ -127,7 +128,8 @@ def checked_values(
 
 def defaults_of_project(target: Target) -> dict[str, Any]:
     """The values that the settings of a project say for parameters; a pipeline need not have them."""
-    of_project = {_TRACKING: target.settings.tracking, **target.defaults()}
+    settings = target.settings
+    of_project = {_TRACKING: settings.tracking, REGISTRY: settings.registry, **target.defaults()}
     return {name: value for name, value in of_project.items() if value}
 
 

@@ -39,6 +39,7 @@ def watch(
     Raises:
         UserError: there is no such parameter, or something is wrong with a value, the model, the source or the folder.
     """
+    from gpu_pipelines.component_interface.default_registry import registry_of_project
     from gpu_pipelines.drift.check import DOCUMENT, check_for_drift
     from gpu_pipelines.drift.report import write_report
     from gpu_pipelines.drift.settings import DriftSettings
@@ -46,7 +47,7 @@ def watch(
     from gpu_pipelines.driver.settings_given import settings_given
 
     output = fspath(output)
-    settings = settings_given(DriftSettings, {**parameters, "source": source})
+    settings = settings_given(DriftSettings, {"registry": registry_of_project(), **parameters, "source": source})
     if problems := settings.problems():
         raise UserError.of_all(problems)
     folder = Path(output).expanduser()

@@ -46,13 +46,14 @@ def evaluate(
             together.
     """
     from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
+    from gpu_pipelines.component_interface.default_registry import registry_of_project
     from gpu_pipelines.driver.settings_given import settings_given
     from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
     from gpu_pipelines.evaluation.report import write_report
     from gpu_pipelines.evaluation.settings import EvaluationSettings
     from gpu_pipelines.evaluation.step import local_checkpoints, named_places
 
-    settings = settings_given(EvaluationSettings, parameters)
+    settings = settings_given(EvaluationSettings, {"registry": registry_of_project(), **parameters})
     given = [checkpoints] if isinstance(checkpoints, str | PathLike) else list(checkpoints)
     if not given:
         raise UserError("There are no checkpoints to evaluate.", "Give a folder of checkpoints, or several.")

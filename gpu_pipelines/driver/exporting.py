@@ -5,7 +5,7 @@ from __future__ import annotations
 from os import PathLike, fspath
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
+from gpu_pipelines.component_interface.default_registry import registry_of_project
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.exporting.settings import DEFAULT_MARGIN, DEFAULT_OPSET, ExportSettings
 from gpu_pipelines.targets.trial_record import RUNS
@@ -24,7 +24,7 @@ def export(
     format: str,
     to: str | PathLike[str],
     *,
-    registry: str | PathLike[str] = DEFAULT_REGISTRY,
+    registry: str | PathLike[str] = "",
     dataset: str | PathLike[str] = "",
     dtype: str = "",
     margin: float = DEFAULT_MARGIN,
@@ -37,7 +37,7 @@ def export(
             exported model.
         format: `onnx` or `gguf`.
         to: the folder that gets it; a directory or `gs://…`, where nothing is yet.
-        registry: where the model is.
+        registry: where the model is; empty for the registry of `gpu-pipelines.yaml`, else `./registry`.
         dataset: directory or `gs://…` of the dataset whose test rows are scored; empty for that which the model was
             evaluated on, where a run of this directory has it.
         dtype: type of the numbers: of ONNX `f32` or `f16`, of GGUF `f16`, `f32`, `bf16` or `q8_0`; empty for the first.
@@ -57,7 +57,7 @@ def export(
     from gpu_pipelines.exporting.export import export_model, require_free
 
     require_free(to)
-    found = named_model(fspath(model), fspath(registry))
+    found = named_model(fspath(model), fspath(registry) or registry_of_project())
     return export_model(found.directory, found.title, dataset_of(fspath(dataset), found), settings)
 
 

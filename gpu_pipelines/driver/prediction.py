@@ -40,6 +40,7 @@ def predict(
         UserError: there is no such parameter, or something is wrong with a value, the model, the source or the output.
         Interrupted: it was interrupted; the same call continues it.
     """
+    from gpu_pipelines.component_interface.default_registry import registry_of_project
     from gpu_pipelines.driver.settings_given import settings_given
     from gpu_pipelines.prediction.model import model_in, registered_model
     from gpu_pipelines.prediction.outputs import filled_in
@@ -52,7 +53,8 @@ def predict(
         raise UserError("output is empty.", "Give a folder, gs://…, or bq://PROJECT.DATASET.TABLE.")
     output = filled_in(output)
     name, _, reference = model.partition("@")
-    settings = settings_given(PredictSettings, {**parameters, "source": source, "output": output})
+    given = {"registry": registry_of_project(), **parameters, "source": source, "output": output}
+    settings = settings_given(PredictSettings, given)
     directory = directory_named(model, settings.registry)
     if directory is None:
         settings = replace(settings, model_name=name, model_version=reference or "champion")

@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from command_line import command
 
 from gpu_pipelines.cli.serve import place_of_model
 from gpu_pipelines.errors import UserError
@@ -93,3 +94,42 @@ def test_a_folder_of_data_beside_the_registry_does_not_hide_the_model_that_is_ca
     assert directory_named("digits@champion", uri) is None
     Path("flowers/config.json").touch()
     assert directory_named("flowers", uri) == Path("flowers")
+
+
+def test_the_settings_of_the_project_name_the_registry_and_what_is_given_wins(
+    registry: DirectoryRegistry, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = tmp_path_factory.mktemp("project")
+    (folder / "gpu-pipelines.yaml").write_text(f"registry: {registry.root}\n")
+    listed = json.loads(command("models", "list", "--json", cwd=folder).out)
+    assert [each["name"] for each in listed] == ["digits", "flowers"]
+    assert command("models", "alias", "flowers", "mine", "1", cwd=folder).status == 0
+    for asked in (
+        ("serve", "moon"),
+        ("models", "show", "moon"),
+        ("models", "predict", "moon", "--source", "x", "--output", "y"),
+    ):
+        assert f"{registry.root}" in command(*asked, cwd=folder).err
+    dry = ("run", "train_evaluate_upload", "--accelerator", "cpu:1", "--dry-run", "--json")
+    assert json.loads(command(*dry, cwd=folder).out)["parameters"]["registry"] == str(registry.root)
+    given = command(*dry, "-p", "registry=./other", cwd=folder)
+    assert json.loads(given.out)["parameters"]["registry"] == "./other"
+    elsewhere = (
+        "run",
+        "train_evaluate_upload",
+        "--target",
+        "vertex",
+        "--accelerator",
+        "l4:1",
+        "--project",
+        "my-project-1",
+    )
+    where = ("--region", "us-central1", "--pipeline-root", "gs://bucket/root", "--image", "a/b/c:1", "--dry-run")
+    refused = command(*elsewhere, *where, cwd=folder)
+    assert refused.status == 2
+    assert "would be a directory of the container" in refused.err
+    (folder / "gpu-pipelines.yaml").write_text("registry: mlflow:http://me:hunter2@host\n")
+    wrong = command("models", "list", cwd=folder)
+    assert wrong.status == 2
+    assert "without a password" in wrong.err
+    assert "hunter2" not in wrong.err
