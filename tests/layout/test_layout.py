@@ -78,6 +78,34 @@ def test_no_file_imports_itself_by_way_of_others() -> None:
         pytest.fail(" imports ".join(reversed(error.args[1])))
 
 
+#: The emulator keeps the user's own proxy before it gives itself out for one.
+_READS_AT_IMPORT = ("gpu_pipelines.emulator.way_out",)
+
+
+def environment_at_import(node: ast.AST) -> Iterator[int]:
+    """The lines that read the environment when a module is imported: all that are in no function."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            # `os.environ` itself as a default is read when the function is called.
+            defaults = [*child.args.defaults, *filter(None, child.args.kw_defaults)]
+            given = [each for each in defaults if not isinstance(each, ast.Attribute)]
+            for each in (*given, *getattr(child, "decorator_list", ())):
+                yield from environment_at_import(ast.Expr(each))
+        elif isinstance(child, ast.Attribute) and child.attr in ("environ", "getenv", "environb"):
+            yield child.lineno
+        else:
+            yield from environment_at_import(child)
+
+
+def test_no_environment_is_read_at_import() -> None:
+    """What is compiled would depend on who compiles it, and what a program sets later would be passed over."""
+    assert list(environment_at_import(ast.parse("import os\ndef f(a=os.getenv('A')): os.environ\n"))) == [2]
+    found = {
+        name: list(environment_at_import(ast.parse(path.read_text(encoding="utf-8")))) for name, path in MODULES.items()
+    }
+    assert {name: lines for name, lines in found.items() if lines and name not in _READS_AT_IMPORT} == {}
+
+
 def test_a_component_is_an_interface_and_a_pipeline_is_a_dag_and_no_more() -> None:
     for folder, kept in (("components", "component.py"), ("pipelines", "pipeline.py")):
         for path in (ROOT / folder).rglob("*"):
