@@ -268,6 +268,12 @@ def test_every_compiled_file_that_a_document_names_is_published() -> None:
     assert not [path for path in named if not (ROOT / path).is_file()]
 
 
+def test_the_readme_lists_every_folder_of_the_package() -> None:
+    listed = re.findall(r"(\w+)/ ", (ROOT / "README.md").read_text(encoding="utf-8").replace("/\n", "/ "))
+    folders = {path.parent.name for path in (ROOT / "gpu_pipelines").glob("*/__init__.py")}
+    assert folders - set(listed) == set()
+
+
 def test_the_readme_says_for_how_many_tasks_files_are_published() -> None:
     said = re.search(
         r"the pipeline for (\w+) tasks .* and (\w+)\s+choices", (ROOT / "README.md").read_text(encoding="utf-8")
