@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.component_interface.step import (
     log_metrics,
@@ -116,7 +117,15 @@ def metadata_of(result: TuningResult) -> dict[str, Any]:
         "best_parameters": json.dumps(dict(result.best_parameters)),
         "trial": result.best,
         "ended_by": result.ended_by,
+        "rehearsal": _is_rehearsal(str(result.checkpoints)),
     }
+
+
+def _is_rehearsal(place: str) -> bool:
+    """Whether checkpoints are of CPU processes in place of the GPUs that were chosen."""
+    remote = is_remote(place)
+    told = json.loads(RemoteFolder(place).read(CONFIGURATION)) if remote else read_configuration(Path(place))
+    return bool(told["devices"]["rehearsal"])
 
 
 def _is_number(value: Any) -> bool:

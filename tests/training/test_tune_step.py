@@ -51,6 +51,7 @@ def test_what_the_step_leaves_is_evaluated_as_any_training(numbers: Path, tmp_pa
     assert made["study"].uri == place
     assert made["checkpoints"].uri == f"{place}/trials/0000/checkpoints"
     assert json.loads(made["checkpoints"].metadata["best_parameters"]) == best
+    assert made["checkpoints"].metadata["rehearsal"] is False
     figures = made["training_metrics"].metadata
     assert (figures["trials"], figures["dollars"], figures["best_learning_rate"]) == (1, 0, best["learning_rate"])
     assert "Trial 0 has the lowest loss" in Path(made["training_report"].path).read_text()
@@ -69,6 +70,16 @@ def test_what_the_step_leaves_is_evaluated_as_any_training(numbers: Path, tmp_pa
     )
     assert passed
     assert model.metadata["checkpoint"].startswith("step-")
+
+
+@pytest.mark.slow
+def test_a_rehearsed_search_marks_what_it_leaves(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GPU_PIPELINES_REHEARSE", "cpu:1")
+    made, dataset = outputs(tmp_path), dsl.Dataset(name="dataset", uri=str(numbers))
+    run(TuningSettings(**ASKED, trials=1, reduction=1), dataset=dataset, advanced={}, **made)
+    assert made["checkpoints"].metadata["rehearsal"] is True
 
 
 @pytest.mark.parametrize(
