@@ -213,7 +213,8 @@ class Recipe(ABC):
         """The repeated layers of a model: the units in which it is sharded and its activations are recomputed.
 
         By default the innermost modules that a Hugging Face model says must not be split (`_no_split_modules`), else
-        the members of the `nn.ModuleList` with the most parameters.
+        the members of the `nn.ModuleList` with the most parameters, also where they are in lists of their own, as
+        the layers of the stages of a PVT are.
 
         Args:
             model: what `build_model` has made.
@@ -225,8 +226,13 @@ class Recipe(ABC):
                 id(module) for module in found for inner in module.modules() if inner in found and inner is not module
             }
             return [module for module in found if id(module) not in holders]
-        lists = [list(module) for module in model.modules() if isinstance(module, nn.ModuleList) and len(module) > 1]
-        return max(lists, key=_parameters) if lists else []
+        lists = [_layers(module) for module in model.modules() if isinstance(module, nn.ModuleList)]
+        return max((each for each in lists if len(each) > 1), key=_parameters, default=[])
+
+
+def _layers(module: nn.Module) -> list[nn.Module]:
+    """A module, or what is in it where it is a list, which is nothing that can be called."""
+    return [layer for each in module for layer in _layers(each)] if isinstance(module, nn.ModuleList) else [module]
 
 
 def _parameters(modules: list[nn.Module]) -> int:

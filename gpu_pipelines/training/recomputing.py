@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
 _MATRIX_MULTIPLICATIONS = {
@@ -38,12 +39,39 @@ def recompute_activations(model: nn.Module, blocks: list[nn.Module], *, selectiv
         What stands in the place of the layers.
     """
     how: dict[str, Any] = {"context_fn": _keeping} if selective else {}
+    for module in (module for block in blocks for module in block.modules()):
+        if isinstance(module, _BatchNorm) and module.track_running_stats:
+            _CountedOnce(module)
     wrapped = {id(block): checkpoint_wrapper(block, **how) for block in blocks}
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
             if id(child) in wrapped and parent is not wrapped[id(child)]:
                 parent.register_module(name, wrapped[id(child)])
     return [wrapped[id(block)] for block in blocks]
+
+
+class _CountedOnce:
+    """Lets a batch norm count a batch among its running statistics once, and not again where its layer is repeated.
+
+    Args:
+        norm: part of a layer that is recomputed.
+    """
+
+    def __init__(self, norm: _BatchNorm) -> None:
+        self._before: tuple[float | None, torch.Tensor | None] | None = None
+        norm.register_forward_pre_hook(self._begin)
+        norm.register_forward_hook(self._end, always_call=True)
+
+    def _begin(self, norm: Any, _: Any) -> None:
+        # Compiled layers change statistics at the end of the forward pass alone.
+        if torch.compiler.is_compiling() or torch._C._current_graph_task_id() == -1:
+            return  # this is no backward pass
+        self._before = norm.momentum, norm.num_batches_tracked
+        norm.momentum, norm.num_batches_tracked = 0.0, None  # the share of this batch, and their number
+
+    def _end(self, norm: Any, *_: Any) -> None:
+        if self._before is not None:
+            (norm.momentum, norm.num_batches_tracked), self._before = self._before, None
 
 
 def _keeping() -> Any:

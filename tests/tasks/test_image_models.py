@@ -22,6 +22,8 @@ from transformers import (
     ConvNextForImageClassification,
     Dinov2Config,
     Dinov2ForImageClassification,
+    PvtConfig,
+    PvtForImageClassification,
     SiglipConfig,
     SiglipModel,
     ViTConfig,
@@ -160,6 +162,16 @@ def test_a_model_that_gave_several_classes_to_an_image_gives_one_to_everyone_onc
     recipe.export(model, tmp_path / "out")
     found = as_transformers_predicts(tmp_path / "out", pictures(columns))
     np.testing.assert_allclose(found, probabilities(recipe, model, columns), atol=1e-5)
+
+
+def test_units_of_sharding_are_layers_also_where_they_are_in_lists_of_lists() -> None:
+    """As in a PVT, whose stages are lists; a list cannot be sharded or recomputed, as it has no forward pass."""
+    config = PvtConfig(
+        image_size=32, hidden_sizes=[8, 16], depths=[2, 1], num_attention_heads=[1, 1], num_encoder_blocks=2,
+        patch_sizes=[4, 2], strides=[4, 2], sequence_reduction_ratios=[1, 1], mlp_ratios=[2, 2],
+    )  # fmt: skip
+    blocks = recipe_for("RGB").blocks(PvtForImageClassification(config))
+    assert [type(block).__name__ for block in blocks] == 3 * ["PvtLayer"]
 
 
 def vit_without_head(directory: Path) -> None:

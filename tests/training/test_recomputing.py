@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,11 +11,12 @@ import pytest
 import torch
 from conftest import SmallDatasets
 from started_training import weights_digest
+from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 from trainings import train_here
 
 from gpu_pipelines.training import recomputing
-from gpu_pipelines.training.recomputing import _Kept
+from gpu_pipelines.training.recomputing import _Kept, recompute_activations
 from gpu_pipelines.training.settings import TrainingSettings
 
 LAST = "step-00000004"
@@ -25,7 +27,14 @@ SELECTIVE: dict[str, Any] = {"activation_checkpointing": True, "recompute": "sel
 # bert-micro and gpt2-micro drop out at random, in attention too.
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("model", "data"), [("vit-micro", "images"), ("bert-micro", "texts"), ("gpt2-micro", "lm"), ("mixtral-micro", "lm")]
+    ("model", "data"),
+    [
+        ("vit-micro", "images"),
+        ("resnet-micro", "images"),
+        ("bert-micro", "texts"),
+        ("gpt2-micro", "lm"),
+        ("mixtral-micro", "lm"),
+    ],
 )
 def test_weights_are_the_same_to_the_bit_whatever_is_recomputed(
     datasets: SmallDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, model: str, data: str
@@ -51,6 +60,21 @@ def test_a_training_goes_on_with_another_way_to_the_same_bits(datasets: SmallDat
     (changed / LAST / "checkpoint.json").unlink()
     train_here(replace(settings, activation_checkpointing=True), datasets["lm"], str(changed))
     assert weights_digest(changed / LAST) == weights_digest(plain / LAST)
+
+
+@pytest.mark.parametrize("selective", [False, True])
+def test_a_batch_counts_once_among_running_statistics(selective: bool) -> None:
+    torch.manual_seed(0)
+    plain = nn.Sequential(nn.Conv2d(2, 3, 3), nn.Sequential(nn.Conv2d(3, 3, 3), nn.BatchNorm2d(3)), nn.Flatten())
+    recomputed = deepcopy(plain)
+    recompute_activations(recomputed, [recomputed[1]], selective=selective)
+    for model in (plain, recomputed):
+        for rows in torch.rand(2, 4, 2, 8, 8, generator=torch.Generator().manual_seed(1)):
+            model(rows).square().sum().backward()
+    for (name, one), other in zip(plain.state_dict().items(), recomputed.state_dict().values(), strict=True):
+        assert torch.equal(one, other), name
+    for one, other in zip(plain.parameters(), recomputed.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
 
 
 def test_attention_that_drops_out_is_not_kept() -> None:
