@@ -170,7 +170,7 @@ class DirectoryRegistry(Registry):
     def _version(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
         info = read_document(self.root / name / "versions" / str(number) / VERSION, "model version")
         info.pop("format_version")
-        return replace(self._bare(name, number, aliases), info=info)
+        return replace(self._bare(name, number, aliases), info={"created": "", "passed": False, "metrics": {}, **info})
 
     def _bare(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
         """A version of which no more is known than its place and its aliases."""

@@ -236,6 +236,16 @@ def test_a_damaged_model_hides_no_other(tmp_path: Path, model: Path) -> None:
     assert shown.index("birds") < shown.index("cats") < shown.index("digits")
 
 
+def test_a_version_of_which_little_was_recorded_is_shown(tmp_path: Path, model: Path) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    registry.add("digits", model, {}, Promotion(True, None))
+    record = registry.root / "digits/versions/1/version.json"
+    record.write_text('{"format_version": 1}')
+    shown = command("models", "show", "digits", "--registry", str(registry.root), cwd=tmp_path)
+    assert shown.status == 0, shown.err
+    assert "champion" in shown.out
+
+
 def test_the_alias_of_a_deleted_version_does_not_come_to_name_a_new_model(tmp_path: Path, model: Path) -> None:
     registry = DirectoryRegistry(tmp_path / "registry")
     add(registry, model)
