@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.tasks.model_check import longest_row
 
 FILE = "model.onnx"
 OUTPUT = "logits"
@@ -94,7 +95,7 @@ def write(model: Any, inputs: Inputs, to: Path, dtype: str, opset: int) -> None:
         model = copy.deepcopy(model).half()
     names = tuple(inputs.tensors)
     graph = {1: _OfOne, 2: _OfTwo, 3: _OfThree}[len(names)](model, names, inputs, half=dtype == "f16").eval()
-    longest = getattr(getattr(model, "config", None), "max_position_embeddings", None) or _MOST_TOKENS
+    longest = int(min(longest_row(model), _MOST_TOKENS)) if hasattr(model, "config") else _MOST_TOKENS
     with _without_grouped_experts(model), _quiet():
         try:
             program = torch.onnx.export(

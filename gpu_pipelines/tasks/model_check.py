@@ -149,7 +149,7 @@ def longest_row(model: Any) -> float:
         model: with or without weights.
     """
     positions = getattr(model.config, "max_position_embeddings", None)
-    if not isinstance(positions, int):
+    if not isinstance(positions, int) or positions < 0:  # XLNet says -1
         return math.inf
     table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)
     padding = getattr(table, "padding_idx", None)

@@ -139,9 +139,21 @@ def read_exported(directory: Path) -> tuple[list[str], TextTokenizer, int]:
 
 
 def encoder_logits(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """What a model with a head gives for a batch, float32."""
-    given = ("input_ids", "attention_mask", *([TYPE_IDS] if TYPE_IDS in batch and knows_types(model) else []))
-    return model(**{name: batch[name] for name in given}).logits.float()
+    """What a model with a head gives for a batch, float32.
+
+    XLNet has read a text at its last token, and takes the last place of a row for it: padding stands in front then.
+    """
+    names = ("input_ids", "attention_mask", *([TYPE_IDS] if TYPE_IDS in batch and knows_types(model) else []))
+    given = {name: batch[name] for name in names}
+    if getattr(_config_of(model), "summary_type", None) != "last":
+        return model(**given).logits.float()
+    mask = batch["attention_mask"]
+    # Where each place of a row comes from, and where it went.
+    places, lengths = torch.arange(mask.shape[1], device=mask.device), mask.sum(dim=1, keepdim=True)
+    before, after = (places + lengths) % len(places), (places - lengths) % len(places)
+    logits = model(**{name: values.gather(1, before) for name, values in given.items()}).logits.float()
+    # Those of tags stand where their tokens do in the batch.
+    return logits.take_along_dim(after[..., None], dim=1) if logits.ndim == 3 else logits
 
 
 def knows_types(model: Any) -> bool:
@@ -150,7 +162,11 @@ def knows_types(model: Any) -> bool:
     Args:
         model: of transformers, or a wrapper around it.
     """
-    return has_types(getattr(model, "module", model).config)
+    return has_types(_config_of(model))
+
+
+def _config_of(model: Any) -> Any:
+    return getattr(model, "module", model).config
 
 
 def declare_inputs(directory: Path) -> None:

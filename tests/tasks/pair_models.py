@@ -19,6 +19,7 @@ _ROBERTA = {
     "eos_token": "</s>",
     "sep_token": "</s>",
 }
+_XLNET = {**{f"{name}_token": f"<{name}>" for name in ("pad", "unk", "mask", "cls", "sep")}, "eos_token": "</s>"}
 _SIZES: dict[str, Any] = {
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -83,6 +84,21 @@ def _unigram(texts: Sequence[str]) -> Tokenizer:
     return made
 
 
+def _xlnet(texts: Sequence[str]) -> Tokenizer:
+    made = Tokenizer(models.Unigram())
+    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
+    special = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
+    made.train_from_iterator(
+        texts, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False)
+    )
+    made.post_processor = processors.TemplateProcessing(
+        single="$A <sep> <cls>:2",
+        pair="$A <sep> $B:1 <sep>:1 <cls>:2",
+        special_tokens=[_numbered(made, token) for token in ("<sep>", "<cls>")],
+    )
+    return made
+
+
 def _numbered(tokenizer: Tokenizer, token: str) -> tuple[str, int]:
     return token, tokenizer.token_to_id(token)
 
@@ -104,6 +120,7 @@ FAMILIES = {
     "deberta-v2": Family(_unigram, _BERT, "DebertaV2Tokenizer", _DEBERTA),
     "albert": Family(_unigram, _BERT, "AlbertTokenizer", {**_SIZES, "embedding_size": 16}),
     "modernbert": Family(_word_pieces, _BERT, "PreTrainedTokenizerFast", {**_SIZES, "pad_token_id": 0}),
+    "xlnet": Family(_xlnet, _XLNET, "XLNetTokenizer", {"d_model": 32, "d_inner": 48, "n_layer": 2, "n_head": 2}),
     "gpt2": Family(
         _gpt2,
         {"eos_token": "<|endoftext|>"},

@@ -66,6 +66,11 @@ def test_rows_may_be_as_long_as_a_model_takes(tmp_path: Path, kind: str, longest
     assert bool(wrong("text_classification", place)) == (longest < 128)  # which rows have where nothing is said
 
 
+def test_rows_may_be_of_any_length_for_a_model_that_says_so(tmp_path: Path) -> None:
+    xlnet = transformers.XLNetConfig(vocab_size=99, d_model=16, d_inner=32, n_layer=1, n_head=2)
+    assert wrong("text_classification", written(tmp_path / "xlnet", xlnet)) == ""
+
+
 def test_a_model_knows_the_tokens_that_texts_are_prepared_with(tmp_path: Path) -> None:
     task, model = task_named("causal_lm"), str(tmp_path / "gpt2")
     config = transformers.GPT2Config(n_embd=16, n_layer=1, n_head=2, vocab_size=4, bos_token_id=0, eos_token_id=0)

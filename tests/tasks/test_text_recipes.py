@@ -19,7 +19,7 @@ from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
-from gpu_pipelines.tasks.text_recipe import NOT_SCORED
+from gpu_pipelines.tasks.text_recipe import NOT_SCORED, encoder_logits
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer, tokens_of
 from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
 
@@ -138,6 +138,24 @@ def test_padding_changes_nothing_for_a_classifier(tokenizer: TextTokenizer) -> N
     assert torch.allclose(recipe.predict(model, recipe.batch(other, CPU)), wanted, atol=1e-6)
     first = {key: values[:1] for key, values in columns.items()}
     assert torch.allclose(recipe.predict(model, recipe.batch(first, CPU)), wanted[:1], atol=1e-6)
+
+
+@pytest.mark.parametrize("task", ["text_classification", "token_classification"])
+def test_rows_of_different_lengths_change_nothing_for_xlnet(tokenizer: TextTokenizer, task: str) -> None:
+    """It has read a text at its last token, which stands at the last place of a row."""
+    from transformers import XLNetConfig, XLNetForSequenceClassification, XLNetForTokenClassification
+
+    kind = XLNetForSequenceClassification if task == "text_classification" else XLNetForTokenClassification
+    recipe, columns = _recipe_and_rows(task, tokenizer)
+    torch.manual_seed(0)
+    config = XLNetConfig(vocab_size=tokenizer.vocabulary_size, d_model=32, d_inner=48, n_layer=2, n_head=2)
+    model = kind(config).eval()
+    with torch.inference_mode():
+        found = encoder_logits(model, recipe.batch(columns, CPU))
+        for row, length in enumerate(texts(tokenizer)["length"]):
+            alone = model(torch.tensor(texts(tokenizer)["input_ids"][row : row + 1, :length]).long()).logits[0]
+            here = found[row, :length] if alone.ndim == 2 else found[row]
+            torch.testing.assert_close(here, alone, atol=1e-5, rtol=1e-4)
 
 
 @pytest.mark.slow_but_for("llama-micro-0", "llama-micro-4", "bert-micro-0")
