@@ -16,7 +16,7 @@ from torch import nn
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import trained_weights
 from gpu_pipelines.tasks.model_places import is_pretrained, place_and_revision
-from gpu_pipelines.tasks.pretrained import head_of
+from gpu_pipelines.tasks.pretrained import head_of, is_plain_linear
 
 #: The folder of the adapters beside the model that they are merged into.
 ADAPTER = "adapter"
@@ -155,7 +155,7 @@ def _targets(model: Any, head: list[str]) -> list[str]:
     linear = [
         name
         for name, module in model.named_modules()
-        if isinstance(module, (nn.Linear, Conv1D)) and not _is_in(name, head)
+        if (is_plain_linear(module) or isinstance(module, Conv1D)) and not _is_in(name, head)
     ]
     kind = getattr(getattr(model, "config", None), "model_type", None)
     usual = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind, ())

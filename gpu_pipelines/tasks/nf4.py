@@ -17,6 +17,7 @@ from torch import nn
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.processors import cores
+from gpu_pipelines.tasks.pretrained import is_plain_linear
 
 #: Weights that share a scale, along a row of the matrix.
 BLOCK = 64
@@ -102,10 +103,10 @@ def _layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
     """The linear layers that are quantized, by name."""
     find: Any = getattr(model, "get_output_embeddings", None)
     head = find() if find else None
-    found = [
+    found: list[tuple[str, Any]] = [
         (name, module)
         for name, module in model.named_modules()
-        if isinstance(module, nn.Linear)
+        if is_plain_linear(module)
         and module is not head
         and not module.weight.requires_grad
         and module.in_features % BLOCK == 0

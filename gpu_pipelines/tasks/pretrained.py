@@ -246,6 +246,15 @@ def head_of(model: Any) -> list[str]:
     return [name for name, module in parts[-1:] if isinstance(module, nn.Linear)]
 
 
+def is_plain_linear(module: Any) -> bool:
+    """Whether a module is a linear layer that gives its product, as another one in its place would.
+
+    Routers of Llama 4 and PhiMoE are linear layers that choose experts as well.
+    """
+    own = type(module).forward is not nn.Linear.forward and type(module).__name__ != "FalconLinear"
+    return isinstance(module, nn.Linear) and not own
+
+
 def label_config(labels: list[str]) -> dict[str, Any]:
     """The classes in the terms of a config.json, of which each row has one."""
     return {

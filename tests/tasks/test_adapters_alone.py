@@ -42,12 +42,26 @@ def trained(recipe: Any, base: Path, name: str) -> Any:
     return model.eval()
 
 
+#: Models with a linear layer that chooses experts.
+OTHERS: dict[str, dict[str, Any]] = {
+    "phimoe": {"num_local_experts": 4},
+}
+
+
+def described(kind: str, directory: Path) -> str:
+    """A folder with the config.json of one of `OTHERS`."""
+    sizes = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "max_position_embeddings": LENGTH}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    transformers.AutoConfig.for_model(kind, **sizes, **heads, **OTHERS[kind]).save_pretrained(directory)
+    return str(directory)
+
+
 def logits(model: Any, inputs: dict[str, torch.Tensor]) -> torch.Tensor:
     with torch.no_grad():
         return model.eval()(**inputs).logits
 
 
-@pytest.mark.parametrize("name", ["llama-micro", "gpt2-micro", "texts", "tokens", "images"])
+@pytest.mark.parametrize("name", ["llama-micro", "gpt2-micro", "texts", "tokens", "images", *OTHERS])
 def test_peft_puts_them_onto_the_base_and_they_give_what_the_merged_model_gives(
     tokenizer: TextTokenizer, tmp_path: Path, name: str
 ) -> None:
@@ -62,7 +76,7 @@ def test_peft_puts_them_onto_the_base_and_they_give_what_the_merged_model_gives(
         inputs, model = {"pixel_values": torch.rand(2, 3, 32, 32)}, "vit-micro"
         recipe = ImageClassification(LABELS, {}, (3, 32, 32))
     else:
-        model = name
+        model = described(name, tmp_path / name) if name in OTHERS else name
     given = trained(recipe, tmp_path / "base", model)
     auto_class = getattr(recipe, "auto_class", "")
     (tmp_path / "merged").mkdir()

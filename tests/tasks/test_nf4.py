@@ -103,3 +103,16 @@ def test_another_process_makes_room_for_the_same_tensors() -> None:
 def test_a_model_without_such_layers_is_refused() -> None:
     with pytest.raises(UserError, match=r"(?s)quantize_base is nf4, and Sequential has no frozen linear layer.*64"):
         quantize(nn.Sequential(nn.Linear(8, 8)).requires_grad_(False))
+
+
+def test_a_router_that_is_a_linear_layer_stays_as_it_is() -> None:
+    """It gives the experts that it has chosen, too."""
+    from transformers import PhimoeConfig, PhimoeForCausalLM
+
+    sizes = {"hidden_size": 64, "intermediate_size": 64, "num_hidden_layers": 1, "num_local_experts": 4}
+    heads = {"num_attention_heads": 2, "num_key_value_heads": 2}
+    model: Any = PhimoeForCausalLM(PhimoeConfig(vocab_size=32, bos_token_id=0, eos_token_id=1, **sizes, **heads))
+    model.requires_grad_(False)
+    quantize(model)
+    assert any(isinstance(module, Nf4Linear) for module in model.modules())
+    assert model(torch.arange(8)[None]).logits.isfinite().all()
