@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import trained_weights
@@ -60,7 +62,7 @@ def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
         target_modules=targets,
         fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in targets),
     )
-    with _seeming_fp32([model.get_submodule(name) for name in targets]):
+    with _seeming_fp32(model):
         inject_adapter_in_model(config, model)
     for weight in (weight for name in head for weight in model.get_submodule(name).parameters()):
         weight.data = weight.data.float()
@@ -69,16 +71,16 @@ def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
 
 
 @contextmanager
-def _seeming_fp32(layers: list[Any]) -> Iterator[None]:
-    """While this lasts, layers in bf16 have weights in fp32 that take no memory: peft gives adapters the same type."""
-    held = [(layer, layer.weight.data) for layer in layers if layer.weight.dtype != torch.float32]
-    for layer, weight in held:
-        layer.weight.data = torch.empty((), device=weight.device).expand(weight.shape)
+def _seeming_fp32(model: nn.Module) -> Iterator[None]:
+    """While this lasts, weights in bf16 are in fp32 and take no memory: peft gives adapters their type."""
+    held = [(weight, weight.data) for weight in model.parameters() if weight.dtype != torch.float32]
+    for weight, values in held:
+        weight.data = torch.empty((), device=values.device).expand(values.shape)
     try:
         yield
     finally:
-        for layer, weight in held:
-            layer.weight.data = weight
+        for weight, values in held:
+            weight.data = values
 
 
 def merge_adapters(model: nn.Module) -> nn.Module:
@@ -89,7 +91,8 @@ def merge_adapters(model: nn.Module) -> nn.Module:
     """
     from peft.tuners.tuners_utils import BaseTunerLayer
 
-    for name, module in list(model.named_modules()):
+    # What is inside comes first: of stacked experts each weight has its adapters around those of another.
+    for name, module in reversed(list(model.named_modules())):
         if isinstance(module, BaseTunerLayer):
             module.merge(safe_merge=True)
             parent, _, attribute = name.rpartition(".")
@@ -112,7 +115,6 @@ def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> No
         auto_class: the class of transformers that the recipe loads models with; empty if that is not known.
         directory: of the exported model; they go into its folder `adapter`.
     """
-    from peft import LoraConfig
     from safetensors.torch import save_file
 
     if not is_pretrained(base):
@@ -121,20 +123,16 @@ def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> No
     head = head_of(model)
     adapters = {name.replace(f".{_NAME}.", "."): value for name, value in trained.items() if ".lora_" in name}
     heads = {name: value for name, value in trained.items() if _is_in(name, head)}
-    if others := trained.keys() - heads.keys() - {name for name in trained if ".lora_" in name}:
+    if others := (trained.keys() & _changing(model)) - heads.keys() - {name for name in trained if ".lora_" in name}:
         print(f"no adapters beside the merged model: trained were {some_of(sorted(others), most=3)} too", flush=True)
         return
-    used = model.peft_config[_NAME]
     place, revision = place_and_revision(base)
-    config = LoraConfig(
+    config = replace(
+        model.peft_config[_NAME],
         base_model_name_or_path=place,
         revision=revision or None,
         task_type=_KINDS.get(auto_class),
         inference_mode=True,
-        r=used.r,
-        lora_alpha=used.lora_alpha,
-        target_modules=sorted(used.target_modules),
-        fan_in_fan_out=used.fan_in_fan_out,
         modules_to_save=head or None,
     )
     folder = directory / ADAPTER
@@ -142,6 +140,13 @@ def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> No
     config.save_pretrained(str(folder))
     kept = {_PREFIX + name: _plain(value) for name, value in (adapters | heads).items()}
     save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+
+
+def _changing(model: nn.Module) -> set[str]:
+    """Names of weights, and of the statistics of batch norms: what else a model holds, training leaves as it is."""
+    weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
+    norms = [(name, module) for name, module in model.named_modules() if isinstance(module, _NormBase)]
+    return weights | {f"{name}.{buffer}" for name, norm in norms for buffer, _ in norm.named_buffers()}
 
 
 def _plain(value: torch.Tensor) -> torch.Tensor:

@@ -42,9 +42,23 @@ def trained(recipe: Any, base: Path, name: str) -> Any:
     return model.eval()
 
 
-#: Models with a linear layer that chooses experts.
+#: Models with a linear layer that chooses experts, an activation with buffers, dense layers beside stacked experts.
 OTHERS: dict[str, dict[str, Any]] = {
     "phimoe": {"num_local_experts": 4},
+    "apertus": {},
+    "deepseek_v3": {
+        "n_routed_experts": 4,
+        "num_experts_per_tok": 2,
+        "n_group": 1,
+        "topk_group": 1,
+        "first_k_dense_replace": 1,
+        "moe_intermediate_size": 16,
+        "q_lora_rank": 16,
+        "kv_lora_rank": 16,
+        "qk_rope_head_dim": 8,
+        "qk_nope_head_dim": 8,
+        "v_head_dim": 16,
+    },
 }
 
 
@@ -91,6 +105,17 @@ def test_peft_puts_them_onto_the_base_and_they_give_what_the_merged_model_gives(
     torch.testing.assert_close(logits(alone, inputs), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(merged, wanted, rtol=1e-5, atol=1e-5)
     assert (untouched - wanted).abs().max() > 0.01
+
+
+def test_adapters_of_weights_in_bf16_are_in_fp32(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    recipe = CausalLanguageModel(tokenizer, LENGTH)
+    base = recipe.build_model(described("deepseek_v3", tmp_path / "described"))
+    recipe.export(base.bfloat16(), tmp_path / "base")
+    model = build_model(recipe, {"model": str(tmp_path / "base"), "lora_rank": 4, "lora_alpha": 8.0}, as_stored=True)
+    adapters = {name: weight for name, weight in model.named_parameters() if ".lora_" in name}
+    assert any(".experts." in name for name in adapters)
+    assert {weight.dtype for weight in adapters.values()} == {torch.float32}
+    assert model.get_input_embeddings().weight.dtype == torch.bfloat16
 
 
 def test_there_are_none_where_nobody_else_has_the_base_or_more_was_trained(
