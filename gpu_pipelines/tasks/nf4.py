@@ -36,7 +36,10 @@ class Nf4Linear(nn.Module):
     Attributes:
         packed: two weights in each byte, uint8 of shape (outputs, inputs / 2).
         scales: the bits of the fp32 scale of each block, int32, which FSDP2 does not cast; (outputs, inputs / 64).
+        weight: None, as there is none. T5 looks for one, to compute in its type.
     """
+
+    weight = None
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()

@@ -116,3 +116,20 @@ def test_a_router_that_is_a_linear_layer_stays_as_it_is() -> None:
     quantize(model)
     assert any(isinstance(module, Nf4Linear) for module in model.modules())
     assert model(torch.arange(8)[None]).logits.isfinite().all()
+
+
+@pytest.mark.parametrize("feed_forward", ["relu", "gated-gelu"])
+def test_a_t5_computes_with_what_its_rounded_weights_give(feed_forward: str) -> None:
+    """It looks at the type of a weight in its feed-forward layers."""
+    from transformers import T5Config, T5ForSequenceClassification
+
+    sizes = {"d_model": 64, "d_ff": 64, "d_kv": 32, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+    config = T5Config(vocab_size=32, decoder_start_token_id=0, feed_forward_proj=feed_forward, **sizes)
+    found = []
+    for change in (quantize, round_weights):
+        torch.manual_seed(0)
+        model: Any = T5ForSequenceClassification(config)
+        model.transformer.requires_grad_(False)
+        change(model)
+        found.append(model(torch.tensor([[5, 6, 7, 1]])).logits)
+    torch.testing.assert_close(*found)
