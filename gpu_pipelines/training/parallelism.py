@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -168,10 +169,10 @@ def sharded_dimension(weight: torch.Tensor, shards: int) -> Shard | None:
 
 
 def _outer_units(model: nn.Module) -> list[nn.Module]:
-    """Embedding and head, to be sharded for themselves; none where they are one weight."""
+    """Embedding and head, to be sharded for themselves, but for one whose weight another module has as well."""
+    holders = Counter(id(weight) for module in model.modules() for weight in module._parameters.values())
     units = [unit for unit in table_and_head(model) if isinstance(unit, (nn.Embedding, nn.Linear))]
-    tied = len({id(unit.weight) for unit in units}) < len(units)
-    return [] if tied else [*units]
+    return [unit for unit in units if holders[id(unit.weight)] == 1]
 
 
 def _on(model: nn.Module, device: torch.device) -> nn.Module:

@@ -299,3 +299,20 @@ def test_a_table_and_batch_norms_within_blocks_are_sharded(precision: str, train
         loss.backward()
     for one, other in zip(plain.parameters(), sharded.parameters(), strict=True):
         torch.testing.assert_close(one.grad, other.grad.full_tensor(), rtol=0.02, atol=1e-3)
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_table_that_encoder_and_decoder_share_is_sharded() -> None:
+    from transformers import T5Config, T5ForSequenceClassification
+
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+    plain: Any = T5ForSequenceClassification(T5Config(vocab_size=11, decoder_start_token_id=0, **sizes))
+    sharded = deepcopy(plain)
+    blocks = [module for module in sharded.modules() if type(module).__name__ == "T5Block"]
+    shard(sharded, blocks, mesh_of("fsdp", "cpu", 1, 1), "fp32")
+    losses = [model(torch.tensor([[5, 6, 1]])).logits.square().mean() for model in (plain, sharded)]
+    torch.testing.assert_close(*losses)
+    for loss in losses:
+        loss.backward()
+    found = sharded.get_input_embeddings().weight.grad.full_tensor()
+    torch.testing.assert_close(found, plain.get_input_embeddings().weight.grad)
