@@ -22,6 +22,7 @@ from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_recipe import NOT_SCORED, encoder_logits
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer, tokens_of
 from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
+from gpu_pipelines.training.recomputing import recompute_activations
 
 CPU = torch.device("cpu")
 LANGUAGE_MODELS = ("gpt2-micro", "llama-micro", "mixtral-micro")
@@ -138,6 +139,27 @@ def test_padding_changes_nothing_for_a_classifier(tokenizer: TextTokenizer) -> N
     assert torch.allclose(recipe.predict(model, recipe.batch(other, CPU)), wanted, atol=1e-6)
     first = {key: values[:1] for key, values in columns.items()}
     assert torch.allclose(recipe.predict(model, recipe.batch(first, CPU)), wanted[:1], atol=1e-6)
+
+
+def test_activations_of_a_classifier_with_a_decoder_are_recomputed(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    """A decoder that kept keys for the next token would keep them twice."""
+    from transformers import T5Config
+
+    sizes = {"d_model": 16, "d_kv": 8, "d_ff": 32, "num_layers": 1, "num_heads": 2, "dropout_rate": 0.0}
+    T5Config(decoder_start_token_id=0, **sizes).save_pretrained(tmp_path)
+    recipe, columns = TextClassification(["no", "yes"], tokenizer, LENGTH), texts(tokenizer)
+    # In a T5 each text has as many ends as the others.
+    columns["input_ids"][:, 1:][columns["input_ids"][:, 1:] == 1] = 5
+    columns["input_ids"][:, 0] = 1
+    model = built(recipe, str(tmp_path))
+    model.config.eos_token_id = 1
+    gradients = []
+    for change in (lambda: None, lambda: recompute_activations(model, recipe.blocks(model))):
+        change()
+        model.zero_grad()
+        recipe.loss(model, recipe.batch(columns, CPU)).backward()
+        gradients.append(model.get_input_embeddings().weight.grad.clone())
+    torch.testing.assert_close(*gradients)
 
 
 @pytest.mark.parametrize("task", ["text_classification", "token_classification"])

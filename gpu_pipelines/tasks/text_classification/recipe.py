@@ -70,7 +70,10 @@ class TextClassification(TextRecipe):
 
     def build_model(self, name: str) -> nn.Module:
         model: Any = super().build_model(name)
-        model.config.use_cache = False
+        # The decoder of a T5 has a configuration of its own.
+        for module in model.modules():
+            if hasattr(module, "config"):
+                module.config.use_cache = False
         return model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
