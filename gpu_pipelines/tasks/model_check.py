@@ -78,7 +78,7 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int, toke
     if "sequence_length" not in task.parameters:
         return []
     needed = _tokens_in(tokenizer) if is_pretrained(model) else 0
-    if needed and (known := built.get_input_embeddings().num_embeddings) < needed:
+    if needed and (known := len(built.get_input_embeddings().weight)) < needed:
         return [
             f"The model {model} knows {known:,} tokens, and the tokenizer {tokenizer} has {needed:,}. Give the model's "
             "own, -p tokenizer=…; where tokens were added to it, give the model room for them with "

@@ -261,10 +261,10 @@ def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: i
     Raises:
         UserError: the vocabulary or the longest text of the model is smaller than that of the data.
     """
-    embedding: nn.Embedding = model.get_input_embeddings()
-    if embedding.num_embeddings < tokenizer.vocabulary_size:
+    known = len(model.get_input_embeddings().weight)  # the table of an I-BERT is no nn.Embedding
+    if known < tokenizer.vocabulary_size:
         raise UserError(
-            f"The model {name!r} knows {embedding.num_embeddings:,} tokens; the tokenizer of the dataset has "
+            f"The model {name!r} knows {known:,} tokens; the tokenizer of the dataset has "
             f"{tokenizer.vocabulary_size:,}.",
             f"Prepare the data with the model's own tokenizer (-p tokenizer={name}). Where that is it, tokens were "
             "added to it: give the model room for them with resize_token_embeddings(len(tokenizer)), and save it."

@@ -141,6 +141,16 @@ def test_padding_changes_nothing_for_a_classifier(tokenizer: TextTokenizer) -> N
     assert torch.allclose(recipe.predict(model, recipe.batch(first, CPU)), wanted[:1], atol=1e-6)
 
 
+def test_a_table_of_tokens_of_its_own_kind_is_counted(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    """The embeddings of an I-BERT are no nn.Embedding."""
+    from transformers import IBertConfig
+
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    IBertConfig(**sizes, max_position_embeddings=LENGTH + 2).save_pretrained(tmp_path)
+    recipe = TextClassification(["no", "yes"], tokenizer, LENGTH)
+    assert recipe.loss(built(recipe, str(tmp_path)), recipe.batch(texts(tokenizer), CPU)).isfinite()
+
+
 def test_activations_of_a_classifier_with_a_decoder_are_recomputed(tokenizer: TextTokenizer, tmp_path: Path) -> None:
     """A decoder that kept keys for the next token would keep them twice."""
     from transformers import T5Config
