@@ -11,6 +11,10 @@ from gpu_pipelines.errors import nearest
 
 _FORM = 'Send {"instances": [...], "parameters": {...}}.'
 _SHOWN = 60
+#: What zlib calls a stream in gzip's own form.
+_GZIP = 16 + zlib.MAX_WBITS
+#: Bytes that are unpacked at once. zlib copies what follows a member, of which a client may send one every 20 bytes.
+_PIECE = 4096
 
 
 class WrongRequest(Exception):  # noqa: N818 (a client's mistake; the server goes on)
@@ -32,19 +36,22 @@ def inflated(body: bytes, most: int) -> bytes:
         TooLargeError: it holds more, of which no more was unpacked.
         WrongRequest: it is no gzip, or cut off.
     """
-    found, rest = b"", body
-    while rest:
-        stream = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
-        try:
-            found += stream.decompress(rest, most - len(found) + 1)
-        except zlib.error as error:
-            raise WrongRequest(f"The body is not gzip, as Content-Encoding says: {error}.") from None
-        if len(found) > most:
-            raise TooLargeError
-        if not stream.eof:
-            raise WrongRequest("The body is cut off: its gzip has no end.")
-        rest = stream.unused_data.lstrip(b"\0")
-    return found
+    found, stream = bytearray(), zlib.decompressobj(wbits=_GZIP)
+    for start in range(0, len(body), _PIECE):
+        rest = body[start : start + _PIECE]
+        while rest := rest.lstrip(b"\0") if stream.eof else rest:
+            if stream.eof:
+                stream = zlib.decompressobj(wbits=_GZIP)
+            try:
+                found += stream.decompress(rest, most - len(found) + 1)
+            except zlib.error as error:
+                raise WrongRequest(f"The body is not gzip, as Content-Encoding says: {error}.") from None
+            if len(found) > most:
+                raise TooLargeError
+            rest = stream.unused_data
+    if not stream.eof:
+        raise WrongRequest("The body is cut off: its gzip has no end.")
+    return bytes(found)
 
 
 def parsed(body: bytes, max_instances: int) -> tuple[list[dict[str, Any]], dict[str, Any]]:

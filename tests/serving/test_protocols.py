@@ -174,6 +174,17 @@ def test_a_body_may_be_compressed(server: Server, examples: Examples) -> None:
     assert (other.status_code, "Content-Encoding: gzip" in other.json()["error"]) == (415, True)
 
 
+def test_a_body_of_many_compressed_members_keeps_nobody_waiting(model: Path, examples: Examples) -> None:
+    member = gzip.compress(b"", mtime=0)
+    body = gzip.compress(json.dumps({"instances": examples.instances}).encode())
+    # Where each member copies what follows it, this takes minutes.
+    many = member * ((10 << 20) // len(member) - len(body)) + b"\0" * 5000 + body
+    with started(model, DEADLINE_SECONDS="20") as server:
+        answer = requests.post(server.url + PREDICT, data=many, headers={"Content-Encoding": "gzip"}, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert differences(examples, answer.json()["predictions"]) == []
+
+
 def test_head_is_answered_without_a_body(server: Server) -> None:
     for path in (HEALTH, "/v2/health/ready"):
         answer = requests.head(server.url + path, timeout=60)
