@@ -21,7 +21,8 @@ from gpu_pipelines.serving.request_body import (
 )
 
 _TENSOR = '{{"name": "{field}", "datatype": "BYTES", "shape": [1], "data": ["…"]}}'
-_OF_THE_REQUEST = ("id", "parameters", "inputs", "outputs")
+#: KServe's own client names the model here as well; the route says which one it is.
+_OF_THE_REQUEST = ("id", "parameters", "inputs", "outputs", "model_name")
 _OF_A_TENSOR = ("name", "shape", "datatype", "parameters", "data")
 SERVER = {"name": "gpu-pipelines", "version": __version__, "extensions": []}
 

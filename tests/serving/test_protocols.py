@@ -94,7 +94,11 @@ def test_the_open_inference_protocol(server: Server, examples: Examples) -> None
     assert differences(examples, predictions) == []
     best = ask(server, "POST", "/v2/models/animals/infer", {"inputs": [tensor], "parameters": {"top_k": 1}}).json()
     assert best["outputs"][1]["shape"] == [len(data), 1]
-    content = {"inputs": [tensor], "outputs": [{"name": "label", "parameters": {"binary_data": False}}]}
+    content = {
+        "model_name": "animals",  # as KServe's client sends it
+        "inputs": [tensor],
+        "outputs": [{"name": "label", "parameters": {"binary_data": False}}],
+    }
     wanted = ask(server, "POST", "/v2/models/animals/infer", content).json()
     assert wanted["outputs"] == [found["label"]]
 
