@@ -119,7 +119,7 @@ class Serving:
             ("/v1/models/{name}", self._v1_model, get),
             ("/v2", self._v2_server, get),
             (_LIVE, self._live, get),
-            (_READY, self._health, get),
+            (_READY, self._server_ready, get),
             ("/v2/models/{name}", self._v2_model, get),
             ("/v2/models/{name}/ready", self._v2_ready, get),
             ("/v2/models/{name}/infer", self._infer, ["POST"]),
@@ -170,6 +170,10 @@ class Serving:
         if why := self._why_not_ready():
             raise why
         return self._answer({"status": "ready"})
+
+    async def _server_ready(self) -> Response:
+        await self._health()
+        return self._answer({"ready": True})
 
     async def _live(self) -> Response:
         return self._answer({"live": True})

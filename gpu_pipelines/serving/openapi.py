@@ -45,7 +45,7 @@ def openapi_document(contract: Contract, predictor: Predictor, name: str, has_to
         f"/v1/models/{name}": _get("Whether the model is ready (KServe, v1)", "Any", ("503",)),
         "/v2": _get("The server (Open Inference Protocol)", "Any"),
         "/v2/health/live": _get("Whether the server is there", "Any", open_to_all=True),
-        "/v2/health/ready": _get("Whether the server predicts", "Status", ("503",), open_to_all=True),
+        "/v2/health/ready": _get("Whether the server predicts", "Any", ("503",), open_to_all=True),
         f"/v2/models/{name}": _get("Inputs and outputs of the model", "Any", ("503",)),
         f"/v2/models/{name}/ready": _get("Whether the model is ready", "Any", ("503",)),
         f"/v2/models/{name}/infer": _post("Predictions as tensors", "InferRequest", "InferAnswer"),
