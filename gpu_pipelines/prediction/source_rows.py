@@ -44,7 +44,8 @@ _ROW = 200
 #: A column of images in base64, as the server takes them.
 _BASE64 = "b64"
 _REMEDY = "All files of a source need the same columns."
-NO_KEY, NO_TEXT, NO_IMAGE, NOT_READ = "no key", "no text", "no image", "file cannot be read"
+NO_KEY, NO_TEXT, NO_IMAGE, NO_NUMBERS = "no key", "no text", "no image", "no numbers"
+NOT_READ = "file cannot be read"
 
 
 class InputRow(NamedTuple):
@@ -195,7 +196,9 @@ class RowSource:
             try:
                 values = json.loads(values) if isinstance(values, str) else values
             except ValueError as error:
-                return Problem("no numbers", f"the column {self._inputs.field!r} is not JSON: {error}"), None
+                return Problem(NO_NUMBERS, f"the column {self._inputs.field!r} is not JSON: {error}"), None
+            if not isinstance(values, dict):
+                return Problem(NO_NUMBERS, f"the column {self._inputs.field!r} is no object of numbers by column"), None
         return values, {self._inputs.field: values}
 
     def _text(self, row: Mapping[str, Any]) -> tuple[Any, Any]:

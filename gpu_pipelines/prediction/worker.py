@@ -17,7 +17,7 @@ from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT, Problem
 from gpu_pipelines.data.units.parallel import in_order
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.prediction.source_rows import InputRow, Piece, characters, read_value
+from gpu_pipelines.prediction.source_rows import NO_NUMBERS, InputRow, Piece, characters, read_value
 from gpu_pipelines.prediction.written import Form, Prediction
 from gpu_pipelines.serving.batching import Unfinished
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Predictor
@@ -32,7 +32,7 @@ _ROWS_ON_CPU, _ROWS_ON_GPU = 32, 128
 _REMOTE_THREADS = 32
 #: Pixels of an image at most; the server, which others share, takes fewer.
 _MOST_PIXELS = 178_956_970
-_REASONS = {IMAGES: "unreadable image", NUMBERS: "no numbers"}
+_REASONS = {IMAGES: "unreadable image", NUMBERS: NO_NUMBERS}
 FAILED = "prediction failed"
 #: How many kinds of labels are counted at most.
 _LABELS_COUNTED = 1000
