@@ -243,7 +243,7 @@ class _Prediction:
     def _require_few(self, rejected: dict[str, int], rows: int, file: Path) -> None:
         most_share, most = limit_of(self._settings.max_rejected)
         count = sum(rejected.values())
-        if count <= most and count <= most_share * rows:
+        if not count or (count <= most and count <= most_share * rows):
             return
         first = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()[:_REASONS_TOLD]]
         told = "; ".join(f"{row['source']}: {row['reason']}, {row['detail']}"[:300] for row in first)

@@ -369,14 +369,14 @@ def test_what_was_there_before_is_replaced_and_other_files_stay(model: Any, tmp_
         predicted(model("text_classification"), source, out)
 
 
+@pytest.mark.parametrize("max_rejected", ["10%", "0", "unlimited"])
 def test_no_rows_are_no_predictions_and_no_error(
-    model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    max_rejected: str, model: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "rows.jsonl").write_text("")
     for output_format in ("jsonl", "parquet"):
-        done = predicted(
-            model("text_classification"), tmp_path / "rows.jsonl", tmp_path / "out", output_format=output_format
-        )
+        given = {"output_format": output_format, "max_rejected": max_rejected}
+        done = predicted(model("text_classification"), tmp_path / "rows.jsonl", tmp_path / "out", **given)
         assert (done.rows_read, [file.rows for file in done.files]) == (0, [0])
         assert "rows.jsonl has no rows, so nothing is predicted" in capsys.readouterr().out
     assert pq.read_table(tmp_path / "out" / done.files[0].path).schema.names == ["key", "instance", "prediction"]
