@@ -146,7 +146,7 @@ def _instances(payload: Any) -> Iterator[Live | Problem]:
     for text in payload if isinstance(payload, list) else [payload]:
         try:
             content = json.loads(text) if isinstance(text, str) else text
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             yield Problem(NOT_JSON, str(error))
             continue
         several = content.get("instances") if isinstance(content, dict) else None

@@ -195,7 +195,7 @@ class RowSource:
             values = row.get(self._inputs.field)
             try:
                 values = json.loads(values) if isinstance(values, str) else values
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 return Problem(NO_NUMBERS, f"the column {self._inputs.field!r} is not JSON: {error}"), None
             if not isinstance(values, dict):
                 return Problem(NO_NUMBERS, f"the column {self._inputs.field!r} is no object of numbers by column"), None

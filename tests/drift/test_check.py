@@ -217,14 +217,14 @@ def test_logged_requests_are_read_as_the_server_and_as_vertex_write_them(numbers
         {"request_payload": [json.dumps({"instances": instances[150:250]})], "logging_time": now},
         {"request_payload": [json.dumps(instances[0])] * 5, "logging_time": now},
         {"request_payload": [json.dumps(each) for each in instances[250:]], "logging_time": old},
-        {"request_payload": ["{", json.dumps({"values": {}})], "logging_time": now},
+        {"request_payload": ["{", "[" * 10_000, json.dumps({"values": {}})], "logging_time": now},
     ]
     (tmp_path / "log").mkdir()
     (tmp_path / "log/requests-1.jsonl").write_text("".join(json.dumps(each) + "\n" for each in lines))
     (tmp_path / "log/.requests-2.jsonl").write_text("{")
     found = check(numbers, tmp_path / "log")
     assert (found.is_log, found.rows_used, found.rows_repeated) == (True, 300, 5)
-    assert found.unusable == {"request is no JSON": 1, "request cannot be predicted": 1}
+    assert found.unusable == {"request is no JSON": 2, "request cannot be predicted": 1}
     assert "normal" in named(found)
     assert check(numbers, tmp_path / "log", days=2.0).rows_used == 250
     plain = check(numbers, source)

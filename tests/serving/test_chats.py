@@ -147,6 +147,7 @@ def test_of_a_table_with_a_text_beside_messages_the_messages_are_asked(
         ({"messages": [{"role": "assistant", "content": "hums"}]}, "nothing but answers"),
         ({"messages": ASKED, "prompt": "x"}, "It has a field 'prompt'"),
         ({"messages": ASKED, "tools": "{"}, "malformed tools"),
+        ({"messages": ASKED, "tools": "[" * 10_000}, "malformed tools"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "surrogate"),
         ({"messages": [{"role": "user", "content": "a " * 60_000}]}, "send at most 100,000"),
         ({"prompt": []}, "prompt is empty"),

@@ -271,10 +271,10 @@ def test_numbers_that_are_missing_are_rejected_and_texts_of_csv_are_read(model: 
 
 def test_values_that_are_no_object_are_rejected(model: Any, tmp_path: Path) -> None:
     right = {"values": {"size": 1.5, "age": 30}}
-    wrong = [{"values": each} for each in ([1.5, 30], "[1.5, 30]", None, 3, {})]
+    wrong = [{"values": each} for each in ([1.5, 30], "[1.5, 30]", None, 3, {}, "[" * 10_000)]
     source = write_lines(tmp_path / "rows.jsonl", [*wrong, right])
-    done = predicted(model("regression"), source, tmp_path / "out", max_rejected="5")
-    assert (done.rows_predicted, done.rejected) == (1, {"no numbers": 5})
+    done = predicted(model("regression"), source, tmp_path / "out", max_rejected="6")
+    assert (done.rows_predicted, done.rejected) == (1, {"no numbers": 6})
     assert "no object of numbers by column" in rejected(tmp_path / "out")[0]["detail"]
 
 

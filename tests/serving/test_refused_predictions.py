@@ -224,6 +224,7 @@ def test_a_row_without_a_finite_prediction_is_named_and_the_server_stays_well(tm
             assert answer.status_code == 400
             assert answer.json()["error"].startswith("instances[1]: the prediction of price is no finite number")
             assert client.post("/predict", json={"instances": [far]}).status_code == 400
+            assert client.post("/predict", json={"instances": [{"values": "[" * 10_000}]}).status_code == 400
         assert client.get("/health").status_code == 200
         (found,) = client.post("/predict", json={"instances": [near]}).json()["predictions"]
         assert isinstance(found["values"]["price"], float)

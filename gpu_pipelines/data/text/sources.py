@@ -285,7 +285,7 @@ def tools_of(tools: Any) -> list[Any] | Problem | None:
     """The functions that an assistant may call, of a cell with a list or with JSON; None for none, or what is wrong."""
     try:
         schemas = json.loads(tools) if isinstance(tools, str) and tools.strip() else tools or None
-    except ValueError:
+    except (ValueError, RecursionError):
         schemas = tools
     if schemas is None or (isinstance(schemas, list) and all(isinstance(each, dict) for each in schemas)):
         return without_nothing(schemas)

@@ -74,7 +74,7 @@ class Regressor(Predictor):
         if isinstance(values, str):  # as the Open Inference Protocol sends it
             try:
                 values = json.loads(values)
-            except ValueError as error:
+            except (ValueError, RecursionError) as error:
                 raise WrongRequest(f"values is a text that is not JSON: {error}. {form}") from None
         if not isinstance(values, Mapping):
             raise WrongRequest(f"An instance has no values, an object of numbers by column. {form}")
