@@ -114,10 +114,11 @@ def alias(
     if not version.isdecimal():
         there = some_of((str(each.number) for each in opened.versions(name)), most=10)
         raise UserError(f"version is {version[:200]!r}; give the number of one.", f"{name} has {there}.")
-    opened.set_alias(name, alias, int(version))
-    print(f"{alias} of {name} is now version {version}")
-    if alias == "champion" and opened.version(name, version).info.get("passed") is False:
-        print(f"warning: version {version} did not pass its gates", file=sys.stderr)
+    number = int(version)
+    opened.set_alias(name, alias, number)
+    print(f"{alias} of {name} is now version {number}")
+    if alias == "champion" and opened.version(name, str(number)).info.get("passed") is False:
+        print(f"warning: version {number} did not pass its gates", file=sys.stderr)
 
 
 @app.command()

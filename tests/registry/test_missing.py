@@ -74,6 +74,11 @@ def test_an_alias_is_given_to_no_version_that_is_not_there(registry: DirectoryRe
         registry.set_alias("digits", "production", 3)
 
 
+def test_a_number_with_zeros_before_it_is_that_version(registry: DirectoryRegistry) -> None:
+    done = command("models", "alias", "digits", "champion", "02", "--registry", str(registry.root))
+    assert (done.status, done.out) == (0, "champion of digits is now version 2\n")
+
+
 def test_a_registry_that_does_not_exist_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)  # where nothing was run yet
     for given, message in ((str(tmp_path / "nosuch"), "does not exist"), (__file__, "is not a directory")):
