@@ -126,14 +126,14 @@ def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[],
             given.predict(rows[: max(0, PREDICTED_ROWS - given.rows)])
     found: list[Finding] = []
     # Where hardly a row can be used, that alone is looked at: it is what a change of the form of requests does.
-    if len(live.kept) >= settings.min_rows:
+    if live.every >= settings.min_rows:
         is_enough = gathered.rows >= settings.min_rows
         before = {INPUTS: profile.inputs, PREDICTIONS: profile.outputs}
         now = {INPUTS: gathered.values(), PREDICTIONS: given.values()} if is_enough else {}
         unusable = _unusable(profile, live, inputs.columns if inputs.kind == NUMBERS else ())
         found = compared(before, now, unusable, settings.level, settings.least_effect)
     return DriftCheck(
-        *_verdict(settings, model, gathered.rows, len(live.kept), found),
+        *_verdict(settings, model, gathered.rows, live.every, found),
         task.name,
         model.said,
         settings.source,
@@ -179,21 +179,21 @@ def _unusable(
         for reason, rows in profile.rejected.items()
         if "label" not in reason and not reason.startswith(WITHOUT_NUMBER)
     )
-    found = {_UNUSABLE: ((rejected, profile.rows_read), (sum(live.unusable.values()), len(live.kept)))}
+    found = {_UNUSABLE: ((rejected, profile.rows_read), live.lost)}
     if live.is_log:
         return found
-    every = live.rows + live.repeated
     return found | {
-        f"{name} is missing": ((rows, profile.rows_read), (live.missing[name], every)) for name, rows in lacking.items()
+        f"{name} is missing": ((rows, profile.rows_read), (live.missing[name], live.every))
+        for name, rows in lacking.items()
     }
 
 
-def _verdict(settings: DriftSettings, model: Model, rows: int, looked_at: int, found: list[Finding]) -> tuple[str, str]:
+def _verdict(settings: DriftSettings, model: Model, rows: int, every: int, found: list[Finding]) -> tuple[str, str]:
     drifted = [each for each in found if each.drifted]
     if rows < settings.min_rows and not drifted:
         told = f"{settings.source} has {rows:,} rows that can be used; min_rows is {settings.min_rows:,}"
         return TOO_FEW, f"{TOO_FEW}: {told}"
-    tested = rows if rows >= settings.min_rows else looked_at
+    tested = rows if rows >= settings.min_rows else every
     beside = f"the training data of {model.title} ({len(found)} tests on {tested:,} rows)"
     if not drifted:
         return NO_DRIFT, f"{NO_DRIFT}: {settings.source} is as {beside}"

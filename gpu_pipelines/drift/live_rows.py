@@ -6,7 +6,7 @@ import hashlib
 import heapq
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta, timezone
 from functools import partial
@@ -43,21 +43,40 @@ class LiveRows:
 
     Attributes:
         kept: the sample, in an order that is as good as any, with what could not be read.
+        times: how often the content of each of the sample is there.
         rows: how many there are in all, each content once.
         repeated: how many were left out because the same content was there before.
+        unread: of how many of all rows nothing could be read.
         unusable: how many of the sample cannot be predicted, by reason.
+        refused: as how many rows those of them are there that could be read.
         missing: by column of numbers, in how many of all rows it is the first without one.
         is_log: whether they are logged requests.
         are_asked: whether the model is asked for each as it is: as logged, or in a column of what it is asked.
     """
 
     kept: list[Live | Problem] = field(default_factory=list)
+    times: list[int] = field(default_factory=list)
     rows: int = 0
     repeated: int = 0
+    unread: int = 0
     unusable: Counter[str] = field(default_factory=Counter)
+    refused: int = 0
     missing: Counter[str] = field(default_factory=Counter)
     is_log: bool = False
     are_asked: bool = True
+
+    @property
+    def every(self) -> int:
+        """How many rows there are in all, repeated ones too."""
+        return self.rows + self.repeated
+
+    @property
+    def lost(self) -> tuple[int, int]:
+        """How many rows cannot be used, and of how many: each counts, however often it is there, as in training."""
+        readable = sum(times for each, times in zip(self.kept, self.times, strict=True) if isinstance(each, Live))
+        share = (self.unread + (self.every - self.unread) * self.refused / max(readable, 1)) / max(self.every, 1)
+        rows = self.every if len(self.kept) == self.rows else len(self.kept)
+        return round(share * rows), rows
 
 
 def live_rows(settings: DriftSettings, task: str, inputs: Inputs, scratch: Path) -> LiveRows:
@@ -86,7 +105,7 @@ def live_rows(settings: DriftSettings, task: str, inputs: Inputs, scratch: Path)
         source = RowSource(settings.rows(task), inputs, "", scratch / "rows")
         found.are_asked = source.columns[:1] == (inputs.field,)
         live = _of_source(source, inputs, found)
-    found.kept = _sample(live, settings.max_rows, found)
+    _take_sample(live, settings.max_rows, found)
     return found
 
 
@@ -98,22 +117,27 @@ def usable_rows(live: LiveRows, predictor: Predictor) -> Iterator[list[Any]]:
         predictor: the model.
     """
     parameters = predictor.checked({})
+    rows_of = predictor.rows_of if live.are_asked else predictor.rows_of_documents
     for start in range(0, len(live.kept), _AT_ONCE):
-        some = [each for each in live.kept[start : start + _AT_ONCE] if isinstance(each, Live)]
-        made: list[Any] = [each for each in live.kept[start : start + _AT_ONCE] if isinstance(each, Problem)]
-        made += [
-            row_or_why_not(partial(_row_of_instance, predictor, each.value, parameters))
-            for each in some
-            if each.is_instance
-        ]
-        values = [read_value(each.value) for each in some if not each.is_instance]
-        usable = [each for each in values if not isinstance(each, Problem)]
-        rows_of = predictor.rows_of if live.are_asked else predictor.rows_of_documents
-        made += [*rows_of(usable, parameters), *(each for each in values if isinstance(each, Problem))]
-        for row in made:
-            if isinstance(row, (Problem, WrongRequest)):
-                live.unusable[row.reason if isinstance(row, Problem) else NO_REQUEST] += 1
-        yield [row for row in made if not isinstance(row, (Problem, WrongRequest))]
+        usable = []
+        for each, times in zip(live.kept[start : start + _AT_ONCE], live.times[start : start + _AT_ONCE], strict=True):
+            for row in _made(each, predictor, rows_of, parameters):
+                if isinstance(row, (Problem, WrongRequest)):
+                    live.unusable[row.reason if isinstance(row, Problem) else NO_REQUEST] += 1
+                    live.refused += times * isinstance(each, Live)
+                else:
+                    usable.append(row)
+        yield usable
+
+
+def _made(each: Live | Problem, predictor: Predictor, rows_of: Callable[..., list[Any]], parameters: Any) -> list[Any]:
+    """What the model takes of one of the sample, or what is wrong; nothing of a document that a profile has not."""
+    if isinstance(each, Problem):
+        return [each]
+    if each.is_instance:
+        return [row_or_why_not(partial(_row_of_instance, predictor, each.value, parameters))]
+    value = read_value(each.value)
+    return [value] if isinstance(value, Problem) else rows_of([value], parameters)
 
 
 def _row_of_instance(predictor: Predictor, instance: Any, parameters: Any) -> Any:
@@ -177,23 +201,25 @@ def _first_lacked(values: Mapping[str, Any], columns: Sequence[str]) -> str | No
     return next((name for name in columns if isinstance(number_in(values, name), Problem)), None)
 
 
-def _sample(live: Iterator[Live | Problem], most: int, found: LiveRows) -> list[Live | Problem]:
+def _take_sample(live: Iterator[Live | Problem], most: int, found: LiveRows) -> None:
     """The rows with the smallest hashes of their contents, each content once; of what cannot be read, of its place."""
     heap: list[tuple[int, int, Live | Problem]] = []
-    seen: set[int] = set()
+    seen = Counter[int]()
     for number, row in enumerate(live):
+        found.unread += isinstance(row, Problem)
         place = _hash([row.reason, number] if isinstance(row, Problem) else row.value)
-        if place in seen:
+        seen[place] += 1
+        if seen[place] > 1:
             found.repeated += 1
             continue
-        seen.add(place)
         found.rows += 1
         # heapq has the smallest first.
         if len(heap) < most:
             heapq.heappush(heap, (-place, number, row))
         elif -place > heap[0][0]:
             heapq.heapreplace(heap, (-place, number, row))
-    return [row for _, _, row in sorted(heap, key=lambda each: -each[0])]
+    heap.sort(key=lambda each: -each[0])
+    found.kept, found.times = [row for _, _, row in heap], [seen[-place] for place, _, _ in heap]
 
 
 def _hash(value: Any) -> int:

@@ -289,6 +289,23 @@ def test_rows_of_which_hardly_any_can_be_used_are_drift(left: int, numbers: Cham
     assert "rows that cannot be used" in (tmp_path / "page.html").read_text()
 
 
+def test_of_rows_that_cannot_be_used_each_counts_as_in_training_however_often_the_others_are_there(
+    numbers: Champion, tmp_path: Path
+) -> None:
+    source = rows(numbers, tmp_path / "rows", 150)
+    head, *lines = source.read_text().splitlines()
+    lost = ["," + line.partition(",")[2] for line in lines[:50]]
+    model = shutil.copytree(numbers.model, tmp_path / "model")
+    profile = Profile.load(model / PROFILE)
+    replace(profile, rejected={without_number("normal"): profile.rows_read // 20}).save(model / PROFILE)
+    # One in twenty, as in training; among the different ones a third.
+    for many, drifted in ((lines[50:] * 10 + lost, set()), (lost[:1] * 300, {"normal is missing"})):
+        source.write_text("\n".join([head, *many]) + "\n")
+        found = check_for_drift(DriftSettings(source=str(source)), model_in(model, str(model)))
+        assert named(found) == drifted | ({"rows that cannot be used"} if drifted else set())
+    assert "tests on 300 rows)" in found.reason
+
+
 def test_rows_that_lacked_another_column_in_training_do_not_count_and_those_that_lacked_this_one_do(
     numbers: Champion, tmp_path: Path
 ) -> None:
