@@ -186,6 +186,8 @@ class Serving:
 
     async def _infer(self, request: Request) -> Response:
         self._require_name(request)
+        if open_inference.BINARY in request.headers:
+            raise RefusedError(400, open_inference.NOT_BINARY)
         model, most = self._model(), self._settings.max_instances
         outputs = [name for name, *_ in model.outputs]
         found = await self._predicted(request, lambda body: open_inference.parsed(body, model.fields, outputs, most))

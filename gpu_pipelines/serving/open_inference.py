@@ -24,6 +24,9 @@ _TENSOR = '{{"name": "{field}", "datatype": "BYTES", "shape": [1], "data": ["…
 #: KServe's own client names the model here as well; the route says which one it is.
 _OF_THE_REQUEST = ("id", "parameters", "inputs", "outputs", "model_name")
 _OF_A_TENSOR = ("name", "shape", "datatype", "parameters", "data")
+#: The header of a request whose tensors are behind its JSON, and what is said of it.
+BINARY = "inference-header-content-length"
+NOT_BINARY = "The tensors are in binary form, which is not taken. Send them as JSON: binary_data=False in most clients."
 SERVER = {"name": "gpu-pipelines", "version": __version__, "extensions": []}
 
 

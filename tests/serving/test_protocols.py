@@ -103,6 +103,15 @@ def test_the_open_inference_protocol(server: Server, examples: Examples) -> None
     assert wanted["outputs"] == [found["label"]]
 
 
+def test_tensors_in_binary_form_are_called_so(server: Server) -> None:
+    tensor = {"name": "b64", "datatype": "BYTES", "shape": [1], "parameters": {"binary_data_size": 12}}
+    head = json.dumps({"inputs": [tensor]}).encode()
+    headers = {"Inference-Header-Content-Length": str(len(head)), **AUTHORIZED}
+    body = head + b"\x08\0\0\0aGVsbG8="
+    answer = requests.post(f"{server.url}/v2/models/animals/infer", data=body, headers=headers, timeout=60)
+    assert (answer.status_code, "in binary form" in answer.json()["error"]) == (400, True)
+
+
 GOOD_TENSOR = {"name": "b64", "datatype": "BYTES", "shape": [1], "data": ["aGVsbG8="]}
 WRONG_TENSORS: list[tuple[Any, str]] = [
     ({}, "inputs is not a list of one tensor"),
