@@ -9,11 +9,13 @@ Where a later prediction fails, all of these stay, and its rejected rows are in 
 
 from __future__ import annotations
 
+import fcntl
+import os
 import shutil
 import tempfile
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -197,7 +199,7 @@ def require_output(place: str) -> None:
     Raises:
         UserError: the place cannot be written to, or holds a document of another program.
     """
-    with _Output.opened(place) as output:
+    with _Output.opened(place) as output, output.alone():
         output.names_before()
 
 
@@ -215,7 +217,8 @@ def output_folder(place: str) -> Iterator[Path]:
         UserError: the place cannot be written to, or holds a document of another program.
     """
     with _Output.opened(place) as output:
-        before = output.names_before()
+        with output.alone():
+            before = output.names_before()
         try:
             yield output.new
         except UserError:
@@ -226,10 +229,12 @@ def output_folder(place: str) -> Iterator[Path]:
                 print(f"all rejected rows: {place.rstrip('/')}/{name}", flush=True)
             raise
         now = {path.name for path in output.new.iterdir()}
-        output.delete([DOCUMENT])  # without it an earlier prediction counts no more
-        output.take(sorted(now - {DOCUMENT}))
-        output.take([DOCUMENT])
-        output.delete(sorted((before | {REJECTED_BY_A_FAILED}) - now))
+        with output.alone():
+            before |= output.names_before()
+            output.delete([DOCUMENT])  # without it an earlier prediction counts no more
+            output.take(sorted(now - {DOCUMENT}))
+            output.take([DOCUMENT])
+            output.delete(sorted((before | {REJECTED_BY_A_FAILED}) - now))
 
 
 @dataclass(frozen=True)
@@ -264,6 +269,17 @@ class _Output:
                 reason = error.strerror or error
                 raise UserError(f"{folder} cannot be written to: {reason}.", "Give another output.") from None
             yield cls(scratch, folder=folder)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While this lasts, no other prediction on this machine puts its files into the same directory."""
+        with ExitStack() as stack:
+            if self.folder is not None:
+                directory = os.open(self.folder, os.O_RDONLY)
+                stack.callback(os.close, directory)
+                with suppress(OSError):  # a file system may have no locks of directories
+                    fcntl.flock(directory, fcntl.LOCK_EX)
+            yield
 
     def names_before(self) -> set[str]:
         """The files of an earlier prediction that its document names."""

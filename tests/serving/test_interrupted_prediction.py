@@ -6,18 +6,26 @@ import random
 import signal
 import socket
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 from exported_models import export
 from predicting import exported, predicted, start, write_lines, written
 from processes import Started
 
-from gpu_pipelines.artifacts.documents import sha256_of_tree
+from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.errors import INTERRUPTED, UserError
-from gpu_pipelines.prediction.outputs import output_folder, require_output
+from gpu_pipelines.prediction.outputs import (
+    OutputFile,
+    Predictions,
+    output_folder,
+    require_output,
+    write_predictions,
+)
 from gpu_pipelines.prediction.settings import PredictSettings
 
 ROWS, PIECE = 3000, 40
@@ -158,6 +166,25 @@ def test_what_a_killed_one_left_in_the_output_is_removed_and_of_one_that_goes_on
         assert list(tmp_path.iterdir()) == [goes_on]
         (goes_on / "predictions.json").write_text("{}")
     assert [path.name for path in tmp_path.iterdir()] == ["predictions.json"]
+
+
+def test_of_two_that_end_at_the_same_moment_one_is_there_and_it_is_whole(tmp_path: Path) -> None:
+    at_once = Barrier(2, timeout=30)
+
+    def write(which: str) -> None:
+        file = "predictions-00000-of-00001.jsonl"
+        for _ in range(100):
+            with output_folder(str(tmp_path)) as folder:
+                (folder / file).write_text(which)
+                hashed = [OutputFile(file, 1, sha256_of_file(folder / file))]
+                write_predictions(folder, Predictions("task", {}, which, "", 1, 1, {}, {}, {}, hashed))
+                at_once.wait()
+            at_once.wait()
+            assert Predictions.load(tmp_path).source == (tmp_path / file).read_text()
+            at_once.wait()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, ("one", "other"), timeout=60))
 
 
 @pytest.mark.slow
