@@ -30,6 +30,7 @@ class ComputeApi:
         instances: the instances that were made, in order, as the API's own type.
         exhausted: zones that have no machine left.
         refusal: a message to answer every creation with, status 403; empty for none.
+        outages: how many of the next looks at an instance are answered with status 503.
         status: what Compute Engine says of an instance, by its name; `RUNNING` where nothing stands.
         serial: what an instance has said on its serial port, by its name.
         started: the names of instances that were started again.
@@ -41,6 +42,7 @@ class ComputeApi:
         self.instances: list[compute_v1.Instance] = []
         self.exhausted: set[str] = set()
         self.refusal = ""
+        self.outages = 0
         self.status: dict[str, str] = {}
         self.serial: dict[str, str] = {}
         self.started: list[str] = []
@@ -70,6 +72,9 @@ class ComputeApi:
             return 200, self._operation(match["project"], match["zone"], match["name"])
         if match := re.fullmatch(rf"{_ZONE}/instances/(?P<name>[^/]+)(/(?P<what>serialPort|start))?", path):
             project, zone, name, what = (match[part] for part in ("project", "zone", "name", "what"))
+            if method == "GET" and self.outages:
+                self.outages -= 1
+                return 503, _error(503, "The service is currently unavailable.")
             if not any((each.name, each.zone) == (name, zone) for each in self.instances):
                 return 404, _error(
                     404, f"The resource 'projects/{project}/zones/{zone}/instances/{name}' was not found"

@@ -159,6 +159,19 @@ def test_a_spot_vm_that_was_preempted_is_started_again_until_its_run_has_succeed
     assert lines[-2:] == ["registered digits version 1", f"folder: {ROOT}/runs/{run}"]
 
 
+def test_a_run_is_followed_through_an_outage_of_the_service_unless_it_lasts(compute_api: ComputeApi) -> None:
+    run = submitted("--strategy", "spot")["run"]
+    become(run, status="succeeded", shown=["registered digits version 1"])
+    compute_api.outages = 4
+    done = followed(run)
+    assert done.status == 0, done.err
+    assert "registered digits version 1" in done.out
+    compute_api.outages = 5
+    done = followed(run)
+    assert done.status == 2
+    assert f"The state of {run} cannot be read: The service is currently unavailable." in done.err
+
+
 def test_a_run_that_failed_or_was_cancelled_says_so_and_its_vm_is_not_started_again(compute_api: ComputeApi) -> None:
     run = submitted("--strategy", "spot")["run"]
     error = ProcessFailedError("prepare-data failed: there are no rows", "Its log: here")

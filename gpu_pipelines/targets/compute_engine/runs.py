@@ -52,6 +52,8 @@ if TYPE_CHECKING:
 
 #: What the figures of a VM do not have in them.
 NOT_COUNTED = tuple(each for each in LEFT_OUT if "Vertex AI" not in each)
+#: Looks in a row that may fail: nobody else starts a Spot VM again.
+_MISSES = 5
 #: States of a VM that does not run.
 _OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
 #: How the log of the start-up script says that it has failed; without that, the VM was taken from it.
@@ -76,25 +78,32 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
         every: seconds between two looks.
 
     Raises:
-        UserError: there is no such run, or it cannot be looked at.
+        UserError: there is no such run, or it could not be looked at several times in a row.
     """
     state = run.read(STATE)
-    instance, at = Instance(state["vm"]), 0
+    instance, at, misses = Instance(state["vm"]), 0, 0
     said: list[str] = []
     tries = tries_of(run, run.read(REQUEST))
     while True:
         if tries is not None and state["status"] not in ENDED and not (tries.current and tries.current.job):
             # Whoever has sent it, or followed it, died before it was known to have a VM.
             instance = _gone_on(run, tries, None, watch) or instance
-        # In this order: what the VM has written before its end is seen then.
-        vm = instance.look()
-        is_off = vm.get("status") in _OFF
-        if vm and not is_off:
-            lines, at = instance.serial_lines(at)
-            said += lines
-            for line in lines:
-                watch.say(line)
-        state = run.read(STATE)
+        try:
+            # In this order: what the VM has written before its end is seen then.
+            vm = instance.look()
+            is_off = vm.get("status") in _OFF
+            if vm and not is_off:
+                lines, at = instance.serial_lines(at)
+                said += lines
+                for line in lines:
+                    watch.say(line)
+            state, misses = run.read(STATE), 0
+        except UnavailableError:
+            misses += 1
+            if misses >= _MISSES:
+                raise
+            time.sleep(every)
+            continue
         if state["status"] not in ENDED and (problem := _why_it_ended(run, state, vm, said)):
             run.end("failed", error=as_data(problem))
             state = run.read(STATE)
