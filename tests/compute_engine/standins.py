@@ -68,7 +68,9 @@ class Vm:
     programs: dict[str, str] = field(default_factory=dict)
     settings: StartupSettings = field(
         default_factory=lambda: StartupSettings(
-            "train-l4-2", "us-central1-a", 2, Container("us-docker.pkg.dev/p/r/t:1"), driver_seconds=0
+            *("train-l4-2", "us-central1-a", 2, Container("us-docker.pkg.dev/p/r/t:1")),
+            driver_seconds=0,
+            pull_pauses=(),
         )
     )
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from standins import BUCKET, Vm
+from standins import BUCKET, PROGRAMS, Vm
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compute_engine.startup import StartupSettings, startup_script
@@ -84,6 +84,15 @@ def test_a_driver_that_never_comes_ends_the_vm_with_what_it_says(vm: Vm) -> None
     assert ran.status == 1
     assert "no devices were found" in ran.out
     assert ran.called("shutdown")
+
+
+def test_an_image_is_asked_for_again_where_docker_or_the_registry_is_not_ready(vm: Vm) -> None:
+    pull = 'mkdir "$STANDINS/asked" 2>/dev/null && { echo "Cannot connect to the Docker daemon" >&2; exit 1; }'
+    vm.programs = {"docker": PROGRAMS["docker"].replace('exit "${PULL_STATUS:-0}"', f"{pull}; exit 0")}
+    ran = vm.told(pull_pauses=(0.1, 60)).run()
+    assert ran.status == 0, ran.out
+    assert len(ran.called("docker", "pull")) == 2
+    assert "trained" in ran.out
 
 
 def test_an_image_that_cannot_be_pulled_ends_the_vm_and_says_which_role_is_missing(vm: Vm) -> None:

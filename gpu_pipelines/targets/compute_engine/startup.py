@@ -38,6 +38,7 @@ class StartupSettings:
         work_directory: directory in the container that stays on the disk of the VM from start to start; None for none.
         at_end: one of `AT_END`.
         driver_seconds: how long to wait for the driver of the GPUs.
+        pull_pauses: seconds to wait after each pull of the image that failed, before the next.
         sync_seconds: time between two copies.
         state_directory: where the script keeps its log, what is copied, and that the training has ended.
     """
@@ -52,6 +53,7 @@ class StartupSettings:
     work_directory: str | None = None
     at_end: str = "stop"
     driver_seconds: int = 600
+    pull_pauses: Sequence[float] = (5, 10, 20, 40)
     sync_seconds: float = 60
     state_directory: str = "/var/lib/gpu-pipelines"
 
@@ -99,6 +101,7 @@ def _assignments(settings: StartupSettings) -> list[str]:
     words = [*command[1:], *settings.container.arguments]
     return [
         *(f"readonly {name}={shlex.quote(value)}" for name, value in scalars.items()),
+        f"readonly pull_pauses=({' '.join(map(str, settings.pull_pauses))})",
         f"readonly docker_options=({shlex.join(_docker_options(settings, output))})",
         f"readonly words=({shlex.join(words)})",
     ]

@@ -62,10 +62,18 @@ check_gpus() {
 }
 
 pull_image() {
+  local pause
   if [[ -n $registry ]]; then
     gcloud auth configure-docker "$registry" --quiet || fail "docker cannot be given access to $registry"
   fi
   say "pulling $image"
+  # At a start of the VM docker, its network or the token of the service account may not be ready.
+  for pause in "${pull_pauses[@]}"; do
+    docker pull --quiet "$image" && return
+    [[ -z $told_to_stop ]] || exit "$interrupted"
+    say "it is tried again in $pause s"
+    sleep "$pause"
+  done
   docker pull --quiet "$image" ||
     fail "$image cannot be pulled; the VM's service account needs roles/artifactregistry.reader there"
 }
