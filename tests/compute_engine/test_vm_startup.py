@@ -86,6 +86,16 @@ def test_a_driver_that_never_comes_ends_the_vm_with_what_it_says(vm: Vm) -> None
     assert ran.called("shutdown")
 
 
+def test_a_disk_that_takes_no_log_ends_the_vm(vm: Vm) -> None:
+    (vm.folder / "state").touch()
+    ran = vm.run()
+    assert ran.status == 1
+    assert "gpu-pipelines: error: a log cannot be written in" in ran.out
+    assert "gpu-pipelines: the start-up script ends with exit status 1" in ran.out
+    assert not ran.called("docker")
+    assert ran.called("shutdown")
+
+
 def test_an_image_is_asked_for_again_where_docker_or_the_registry_is_not_ready(vm: Vm) -> None:
     pull = 'mkdir "$STANDINS/asked" 2>/dev/null && { echo "Cannot connect to the Docker daemon" >&2; exit 1; }'
     vm.programs = {"docker": PROGRAMS["docker"].replace('exit "${PULL_STATUS:-0}"', f"{pull}; exit 0")}

@@ -35,8 +35,12 @@ quietly() {
 
 # The log is a file, so that it is whole when it is copied; what is added to it is shown as well.
 open_log() {
-  mkdir -p "$state_directory" || exit 1
-  log=$(mktemp "$state_directory/$vm_name-$(date -u +%Y%m%d-%H%M%S)-XXX.log") || exit 1
+  if ! { mkdir -p "$state_directory" && log=$(mktemp "$state_directory/$vm_name-$(date -u +%Y%m%d-%H%M%S)-XXX.log"); }; then
+    say "error: a log cannot be written in $state_directory"
+    say "the start-up script ends with exit status 1"
+    end_vm
+    exit 1
+  fi
   exec 3>&1 >>"$log" 2>&1
   # Nothing else keeps the output open, for whose end the caller waits.
   sed --unbuffered "/ gpu-pipelines: $end_of_log\$/q" < <(exec tail -n +1 -s 0.2 -f --pid=$$ "$log" 3>&-) >&3 3>&- &
