@@ -86,6 +86,14 @@ def test_a_driver_that_never_comes_ends_the_vm_with_what_it_says(vm: Vm) -> None
     assert ran.called("shutdown")
 
 
+def test_a_driver_that_hangs_ends_the_vm(vm: Vm) -> None:
+    vm.programs = {"nvidia-smi": "exec sleep 60"}
+    ran = vm.run()
+    assert ran.status == 1
+    assert "nvidia-smi does not answer" in ran.out
+    assert ran.called("shutdown")
+
+
 def test_a_disk_that_takes_no_log_ends_the_vm(vm: Vm) -> None:
     (vm.folder / "state").touch()
     ran = vm.run()

@@ -56,7 +56,8 @@ close_log() {
 # The driver may still be being installed at the first start of a Deep Learning VM.
 check_gpus() {
   local names found deadline=$((SECONDS + driver_seconds))
-  until names=$(nvidia-smi --query-gpu=name --format=csv,noheader 2>&1); do
+  # With a broken GPU it may never come back.
+  until names=$(timeout "$((deadline - SECONDS + 5))" nvidia-smi --query-gpu=name --format=csv,noheader 2>&1); do
     ((SECONDS < deadline)) || fail "nvidia-smi does not answer within $driver_seconds s: $names"
     sleep 5
   done
