@@ -234,3 +234,24 @@ def test_a_run_that_failed_goes_on_on_its_vm(compute_api: ComputeApi) -> None:
     compute_api.instances.clear()
     gone = command(*resume)
     assert (gone.status, f"-p checkpoint_uri={ROOT}/runs/{run}/checkpoints" in gone.err) == (2, True)
+
+
+def test_a_resumed_run_that_is_preempted_before_it_has_a_log_has_not_failed_again(compute_api: ComputeApi) -> None:
+    run = submitted("--strategy", "spot")["run"]
+    become(run, status="failed", error=as_data(ProcessFailedError("upload-model failed: the registry is away")))
+    said = b"09:00:01 gpu-pipelines: the start-up script ends with exit status 1\n"
+    RemoteFolder(f"{ROOT}/runs/{run}").write(f"vm-logs/{run}-20261122-090000-abc.log", said)
+    compute_api.stop(run)
+    assert command("run", "--resume", run, "--target", "compute_engine", *PLACE).status == 0
+    compute_api.stop(run)
+
+    def happens() -> None:
+        soon(lambda: len(compute_api.started) == 2)
+        become(run, status="succeeded", shown=[])
+
+    vm_life = threading.Thread(target=happens)
+    vm_life.start()
+    done = followed(run)
+    vm_life.join()
+    assert done.status == 0, done.err
+    assert "was preempted; starting it again" in done.out

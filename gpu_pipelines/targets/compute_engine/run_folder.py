@@ -72,8 +72,11 @@ class VmRun:
             ended = datetime.now(timezone.utc).isoformat(timespec="seconds")
             self.write(STATE, {**state, "status": status, "ended": ended, **more})
 
-    def last_log(self) -> str:
-        """The newest log of the VM that it has copied here; empty if there is none."""
-        folder = RemoteFolder(f"{self.uri}/{LOGS}")
-        names = folder.names()
-        return folder.read(names[-1]).decode(errors="replace") if names else ""
+    def logs(self) -> list[str]:
+        """The names of the logs that the VM has copied here, one of each of its starts, the first first."""
+        return RemoteFolder(f"{self.uri}/{LOGS}").names()
+
+    def last_log(self, earlier: int = 0) -> str:
+        """The newest log of the VM that it has copied here; empty if there is none besides the first `earlier` ones."""
+        names = self.logs()[earlier:]
+        return RemoteFolder(f"{self.uri}/{LOGS}").read(names[-1]).decode(errors="replace") if names else ""

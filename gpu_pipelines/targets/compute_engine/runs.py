@@ -164,7 +164,7 @@ def _why_it_ended(run: VmRun, state: Mapping[str, Any], vm: Mapping[str, Any], s
     log = "\n".join(said)
     if is_off and not _SCRIPT_FAILED.search(log):
         # What a VM has said last is not on its serial port any more.
-        log = run.last_log()
+        log = run.last_log(int(state.get("earlier_logs", 0)))
     if _SCRIPT_FAILED.search(log):
         found = _SCRIPT_ERROR.findall(log)
         told = found[-1] if found else "the container has left no word of it"
@@ -295,7 +295,8 @@ def restart(run: VmRun) -> None:
         UserError: it is not started.
     """
     state = run.read(STATE)
-    run.write(STATE, {**state, "status": "starting", "error": None})
+    # They tell of the failure, which is not that of the start that follows.
+    run.write(STATE, {**state, "status": "starting", "error": None, "earlier_logs": len(run.logs())})
     if refused := Instance(state["vm"]).start():
         run.write(STATE, state)
         raise UnavailableError(f"The VM {run.name} was not started: {refused}", "Try again later.")
