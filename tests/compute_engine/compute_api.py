@@ -29,6 +29,7 @@ class ComputeApi:
         address: where it listens.
         instances: the instances that were made, in order, as the API's own type.
         exhausted: zones that have no machine left.
+        without: zones that have no machine of any type with GPUs.
         refusal: a message to answer every creation with, status 403; empty for none.
         outages: how many of the next looks at an instance are answered with status 503.
         status: what Compute Engine says of an instance, by its name; `RUNNING` where nothing stands.
@@ -41,6 +42,7 @@ class ComputeApi:
         self.address = ""
         self.instances: list[compute_v1.Instance] = []
         self.exhausted: set[str] = set()
+        self.without: set[str] = set()
         self.refusal = ""
         self.outages = 0
         self.status: dict[str, str] = {}
@@ -102,6 +104,10 @@ class ComputeApi:
             json_format.ParseDict(body, compute_v1.Instance.pb(instance))
         except json_format.ParseError as error:
             return 400, _error(400, str(error))
+        if zone in self.without:
+            machine = instance.machine_type
+            told = f"Machine type with name '{machine.rpartition('/')[2]}' does not exist in zone '{zone}'."
+            return 400, _error(400, f"Invalid value for field 'resource.machineType': '{machine}'. {told}")
         if zone not in self.exhausted:
             instance.zone = zone
             self.status.pop(instance.name, None)

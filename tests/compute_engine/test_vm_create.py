@@ -133,6 +133,16 @@ def test_what_compute_engine_refuses_is_told_and_no_other_zone_is_tried(compute_
 
 
 @pytest.mark.slow
+def test_a_zone_without_the_type_of_machine_is_passed_over(compute_api: ComputeApi) -> None:
+    compute_api.without = {"us-central1-a"}
+    done = command("vm", "create", "--accelerator", "l4:1", "--region", "us-central1", *HERE)
+    assert done.status == 0, done.err
+    (instance,) = compute_api.instances
+    assert instance.zone.startswith("us-central1-")
+    assert done.err.count("creating train-l4-1") == 2
+
+
+@pytest.mark.slow
 def test_flex_start_is_asked_for_or_a_gcloud_from_before_it_is_found_out(compute_api: ComputeApi) -> None:
     done = command(
         "vm", "create", "--accelerator", "l4:1", "--strategy", "flex-start", "--zone", "us-central1-a", *HERE

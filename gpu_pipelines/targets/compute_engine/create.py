@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
@@ -15,8 +16,12 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compute_engine.formats import create_command
 from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
-#: How Compute Engine says that a zone has no such machine left.
-STOCKOUT = ("ZONE_RESOURCE_POOL_EXHAUSTED", "does not have enough resources", "STOCKOUT")
+#: How Compute Engine says that a zone has no such machine left, or has none of this type at all: of zones it is known
+#: which GPUs they have, and as of a day.
+STOCKOUT = re.compile(
+    r"ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|STOCKOUT|is currently unavailable in the"
+    r"|Machine type with name '[^']+' does not exist in zone|acceleratorTypes/[^ ]+ was not found"
+)
 #: How a gcloud from before Flex-start VMs says that it does not know them.
 _UNKNOWN_FLAGS = ("unrecognized arguments: --request-valid-for-duration", "Invalid choice: 'FLEX_START'")
 
@@ -61,7 +66,7 @@ def create_vm(vm: VirtualMachine, tell: Callable[[str], None]) -> CreatedVm:
                 "This gcloud does not know Flex-start VMs.",
                 "Update it (gcloud components update), or use --strategy spot.",
             )
-        if not any(sign in done.stderr for sign in STOCKOUT):
+        if not STOCKOUT.search(done.stderr):
             raise CreationError(f"gcloud did not create {vm.name} in {zone}:\n{done.stderr.strip()}")
         if number == len(zones):
             raise CreationError(

@@ -236,7 +236,7 @@ def _require_done(refused: str) -> None:
 
 def _explained(said: str) -> UserError:
     """What Compute Engine means: no machines, no quota, or something else."""
-    if any(sign in said for sign in STOCKOUT):
+    if STOCKOUT.search(said):
         return NoMachinesError(said)
     return QuotaExceededError(said) if _QUOTA.search(said) else UserError(said)
 
