@@ -242,6 +242,7 @@ def test_the_job_of_a_choice_has_its_machines_its_variables_and_its_time() -> No
         ("Resources are insufficient in region: us-central1. Try a different region. (STOCKOUT)", "no capacity"),
         ("The zone 'z' does not have enough resources available (ZONE_RESOURCE_POOL_EXHAUSTED).", "no capacity"),
         ("The following quota metrics exceed quota limits: aiplatform.googleapis.com/x", "no quota"),
+        ('400 List of found errors: 1. Message: Machine type "a3-highgpu-1g" is not supported.', "no capacity"),
         ("The replica workerpool0-0 exited with a non-zero status of 1.", None),
         ("The replica workerpool0-0 ran out of memory and exited with a non-zero status of 137.", None),
     ],

@@ -39,9 +39,11 @@ from gpu_pipelines.targets.vertex.job_request import PreparedJob
 from gpu_pipelines.targets.vertex.jobs import cancel_job, job_with_label, submit_job
 
 #: How the service says that it has no machines, and that the project may not have more. The words are those of its
-#: errors, the second and third those of Compute Engine, which it passes on.
+#: errors, the second and third those of Compute Engine, which it passes on. The last is that of a region without the
+#: machine: of regions it is known what Compute Engine has there, and not which of it Vertex AI offers.
 _NO_CAPACITY = re.compile(
     r"Resources are insufficient|STOCKOUT|RESOURCE_POOL_EXHAUSTED|does not have enough resources|no resources available"
+    r'|Machine type "?[\w-]+"? is not supported'
 )
 _NO_QUOTA = re.compile(r"quota metrics exceed quota limits|QUOTA_EXCEEDED|[Qq]uota .{0,200}exceeded")
 _STATES = {
