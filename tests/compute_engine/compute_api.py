@@ -31,6 +31,7 @@ class ComputeApi:
         exhausted: zones that have no machine left.
         without: zones that have no machine of any type with GPUs.
         refusal: a message to answer every creation with, status 403; empty for none.
+        refused_starts: how many of the next starts of an instance are answered with status 403.
         outages: how many of the next looks at an instance are answered with status 503.
         status: what Compute Engine says of an instance, by its name; `RUNNING` where nothing stands.
         serial: what an instance has said on its serial port, by its name.
@@ -44,6 +45,7 @@ class ComputeApi:
         self.exhausted: set[str] = set()
         self.without: set[str] = set()
         self.refusal = ""
+        self.refused_starts = 0
         self.outages = 0
         self.status: dict[str, str] = {}
         self.serial: dict[str, str] = {}
@@ -81,6 +83,9 @@ class ComputeApi:
                 return 404, _error(
                     404, f"The resource 'projects/{project}/zones/{zone}/instances/{name}' was not found"
                 )
+            if what == "start" and self.refused_starts:
+                self.refused_starts -= 1
+                return 403, _error(403, "Rate Limit Exceeded")
             return 200, self._of_instance(method, what or "", project, zone, name, int(query.get("start") or 0))
         if match := re.fullmatch(_ZONE, path):
             return 200, {"kind": "compute#zone", "name": match["zone"], "status": "UP"}

@@ -128,3 +128,26 @@ def test_a_follower_creates_the_vm_that_a_process_that_died_has_only_written_dow
     assert [(each.name, each.zone) for each in compute_api.instances] == [(before.name, before.zone)]
     assert [each["state"] for each in tries(run)] == ["succeeded"]
     require_the_cost_of_all(run, tries=1)
+
+
+@pytest.mark.slow
+def test_a_start_that_is_refused_is_tried_again_and_no_second_vm_is_created(compute_api: ComputeApi) -> None:
+    compute_api.exhausted = {"us-central1-a"}
+    run = json.loads(command(*ON_VMS, "--json").out)["run"]
+    [before] = compute_api.instances
+    compute_api.exhausted, compute_api.refused_starts = set(), 1
+    compute_api.stop(run)
+
+    def happens() -> None:
+        soon(lambda: compute_api.started or len(compute_api.instances) > 1)
+        content = {**document(run), "status": "succeeded", "shown": []}
+        RemoteFolder(f"{ROOT}/runs/{run}").write("run.json", json.dumps(content).encode())
+
+    life = threading.Thread(target=happens)
+    life.start()
+    followed = command("follow", run, "--target", "compute_engine", *PLACE, "--interval", "0.1")
+    life.join()
+    assert followed.status == 0, followed.err
+    assert "it was not started, and is tried again" in followed.err
+    assert [(each.name, each.zone) for each in compute_api.instances] == [(run, before.zone)]
+    assert compute_api.started == [run]

@@ -86,8 +86,9 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
     tries = tries_of(run, run.read(REQUEST))
     while True:
         if tries is not None and state["status"] not in ENDED and not (tries.current and tries.current.job):
-            # Whoever has sent it, or followed it, died before it was known to have a VM.
-            instance = _gone_on(run, tries, None, watch) or instance
+            # Whoever has sent it, or followed it, died before it was known to have a VM, or the start was refused.
+            instance = Instance(state["vm"])
+            instance = _gone_on(run, tries, instance, watch) or instance
         try:
             # In this order: what the VM has written before its end is seen then.
             vm = instance.look()
@@ -125,10 +126,10 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
         time.sleep(every)
 
 
-def _gone_on(run: VmRun, tries: Tries, before: Instance | None, watch: Watch) -> Instance | None:
+def _gone_on(run: VmRun, tries: Tries, before: Instance, watch: Watch) -> Instance | None:
     """The VM that a run goes on, on; None where it has ended, or is to be tried again."""
     try:
-        vm = go_on(run, tries, before, watch.tell)
+        vm = go_on(run, tries, before if before.look() else None, watch.tell)
     except NoMachinesError as error:
         run.end("failed", error=as_data(error))
         return None
