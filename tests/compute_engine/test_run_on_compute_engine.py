@@ -255,3 +255,12 @@ def test_a_resumed_run_that_is_preempted_before_it_has_a_log_has_not_failed_agai
     vm_life.join()
     assert done.status == 0, done.err
     assert "was preempted; starting it again" in done.out
+
+
+def test_the_zone_that_is_asked_is_written_down_before_it_has_answered(compute_api: ComputeApi) -> None:
+    before = set(RemoteFolder(f"{ROOT}/runs").names())
+    compute_api.exhausted, compute_api.without = {"us-east4-a"}, {"us-east4-c"}
+    arguments = ["us-east4" if each == "us-central1" else each for each in ON_A_VM]
+    assert command(*arguments).status == 2
+    [left] = [name for name in RemoteFolder(f"{ROOT}/runs").names() if name not in before and name.endswith("run.json")]
+    assert state(left.partition("/")[0])["vm"]["zone"] == "us-east4-c"

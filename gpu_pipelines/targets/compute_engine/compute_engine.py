@@ -296,13 +296,11 @@ class ComputeEngine(LocalTarget, Target):
         try:
             if tries := tries_of(run, content):
                 return self._done(run, go_on(run, tries, None, tried.append), tried)
-            made = create_vm(vm, tried.append)
+            made = create_vm(vm, tried.append, lambda here: run.write(STATE, {**run.read(STATE), "vm": _place(here)}))
         except (CreationError, UserError) as error:
             refused = error if isinstance(error, UserError) else UnavailableError(str(error))
             run.end("failed", error=as_data(refused))
             raise refused from None
-        if made.vm.zone != vm.zone:
-            run.write(STATE, {**run.read(STATE), "vm": _place(made.vm)})
         return self._done(run, made.vm, tried)
 
     @staticmethod

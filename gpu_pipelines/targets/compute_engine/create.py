@@ -43,12 +43,15 @@ class CreatedVm:
     status: str
 
 
-def create_vm(vm: VirtualMachine, tell: Callable[[str], None]) -> CreatedVm:
+def create_vm(
+    vm: VirtualMachine, tell: Callable[[str], None], note: Callable[[VirtualMachine], None] = lambda _: None
+) -> CreatedVm:
     """Makes the VM and waits until it starts.
 
     Args:
         vm: what to make; if its zone has no machine left, its other zones are tried in order.
         tell: gets a line for every zone that is tried.
+        note: gets the VM before it is asked for in a zone, for whoever looks for it if this process dies meanwhile.
 
     Raises:
         UserError: there is no gcloud, or it is too old.
@@ -58,6 +61,7 @@ def create_vm(vm: VirtualMachine, tell: Callable[[str], None]) -> CreatedVm:
     for number, zone in enumerate(zones, 1):
         here = vm.in_zone(zone)
         tell(f"creating {vm.name} in {zone}")
+        note(here)
         done = _run(here)
         if done.returncode == 0:
             return CreatedVm(here, _status(done.stdout))

@@ -143,12 +143,10 @@ class Vms:
             vm = replace(vm, max_run_seconds=limit, termination_action=vm.termination_action or "STOP")
         environment = {**vm.startup.environment, TRIES: self.tries.for_report()}
         vm = replace(vm, startup=replace(vm.startup, environment=environment))
-        self._write(vm, choice)
         try:
-            created = create_vm(vm, self.tell).vm
+            created = create_vm(vm, self.tell, lambda here: self._write(here, choice)).vm
         except CreationError as error:
             raise _explained(str(error)) from error
-        self._write(created, choice)
         return f"{created.zone}/{created.name}"
 
     def find(self, choice: Choice, made: Try) -> str | None:
