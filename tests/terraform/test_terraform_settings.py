@@ -192,3 +192,12 @@ def test_who_creates_vms_may_do_that_and_act_as_the_account_they_run_as(resource
     assert "setproduct(var.vm_creators, local.roles_of_vm_creators)" in granted
     (names,) = plain(hcl2.loads((MODULE / "users.tf").read_text(encoding="utf-8")))["locals"]
     assert names["roles_of_vm_creators"] == ["roles/compute.instanceAdmin.v1", "roles/logging.viewer"]
+
+
+def test_people_may_use_the_quota_of_the_project_as_gcloud_builds_asks(resources: dict[str, dict[str, Any]]) -> None:
+    granted = str(resources["google_project_iam_member.users"]["for_each"])
+    (names,) = plain(hcl2.loads((MODULE / "users.tf").read_text(encoding="utf-8")))["locals"]
+    for who in ("users", "image_builders"):
+        roles = f"roles_of_{who}"
+        assert f"setproduct(var.{who}, local.{roles})" in granted
+        assert "roles/serviceusage.serviceUsageConsumer" in names[roles]
