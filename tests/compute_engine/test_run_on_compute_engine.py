@@ -125,6 +125,18 @@ def test_a_secret_of_a_cluster_is_refused_before_a_vm_is_there(compute_api: Comp
     assert compute_api.instances == []
 
 
+def test_a_pipeline_whose_name_begins_with_a_digit_has_a_vm_all_the_same(
+    compute_api: ComputeApi, tmp_path: Path
+) -> None:
+    own = OF_A_CLUSTER.replace("of-a-cluster", "2 steps").partition("    kubernetes.use_secret")[0]
+    (tmp_path / "own.py").write_text(own)
+    arguments = [part for part in ON_A_VM if part not in ("-p", "source=sample:digits", "epochs=2")]
+    arguments[arguments.index(PIPELINE)] = str(tmp_path / "own.py")
+    done = command(*arguments, "--dry-run")
+    assert done.status == 0, done.err
+    assert "gcloud compute instances create run-2-steps-" in done.out
+
+
 def test_a_spot_vm_that_was_preempted_is_started_again_until_its_run_has_succeeded(compute_api: ComputeApi) -> None:
     compute_api.exhausted = {"us-central1-a"}
     run = submitted("--strategy", "spot")["run"]

@@ -66,7 +66,10 @@ SETTINGS = ("project", "region", "pipeline_root", "image", "serving_image", "ser
 def new_run_name(pipeline: str) -> str:
     """A name that no other run has, which the VM has as well."""
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
-    return f"{pipeline.replace('_', '-')[:40]}-{stamp}-{secrets.token_hex(2)}"
+    # The name of a VM begins with a letter.
+    stem = pipeline.replace("_", "-")
+    stem = stem if stem[0].isalpha() else f"run-{stem}"
+    return f"{stem[:40]}-{stamp}-{secrets.token_hex(2)}"
 
 
 def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
