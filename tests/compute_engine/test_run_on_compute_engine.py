@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any
@@ -276,3 +278,24 @@ def test_the_zone_that_is_asked_is_written_down_before_it_has_answered(compute_a
     assert command(*arguments).status == 2
     [left] = [name for name in RemoteFolder(f"{ROOT}/runs").names() if name not in before and name.endswith("run.json")]
     assert state(left.partition("/")[0])["vm"]["zone"] == "us-east4-c"
+
+
+def test_a_bucket_that_the_vm_may_not_use_is_told_without_a_traceback(compute_api: ComputeApi, tmp_path: Path) -> None:
+    program = [sys.executable, "-m", "gpu_pipelines.targets.compute_engine.runs", f"{ROOT}/runs/not-there", tmp_path]
+    done = subprocess.run(program, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: There is no run not-there on Compute Engine")
+    run = submitted()["run"]
+    compute_api.serial[run] = "".join(
+        f"{FROM}{line}\n"
+        for line in (
+            f"error: {ROOT}/runs/{run}/request.json cannot be read: Forbidden: trainer has no storage.objects.get.",
+            "  Check the bucket's name and the account's permissions.",
+            "09:00:01 gpu-pipelines: the training failed with exit status 1",
+            "09:00:01 gpu-pipelines: the start-up script ends with exit status 1",
+        )
+    )
+    told = followed(run)
+    assert told.status == 1
+    assert "failed: gs://bucket/root" in told.err
+    assert "Forbidden: trainer has no storage.objects.get.\n" in told.err

@@ -58,7 +58,8 @@ _MISSES = 5
 _OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
 #: How the log of the start-up script says that it has failed; without that, the VM was taken from it.
 _SCRIPT_FAILED = re.compile(r"gpu-pipelines: the start-up script ends with exit status")
-_SCRIPT_ERROR = re.compile(r"gpu-pipelines: error: (.*)")
+#: What the script, or the program in the container where it cannot write it down, says went wrong.
+_SCRIPT_ERROR = re.compile(rf"^(?:[\d:]+ gpu-pipelines: )?{ERROR_PREFIX}(.*)", re.MULTILINE)
 #: Settings that the steps look for in the file of the project.
 SETTINGS = ("project", "region", "pipeline_root", "image", "serving_image", "service_account", "encryption_key")
 
@@ -171,7 +172,7 @@ def _why_it_ended(run: VmRun, state: Mapping[str, Any], vm: Mapping[str, Any], s
         log = run.last_log(int(state.get("earlier_logs", 0)))
     if _SCRIPT_FAILED.search(log):
         found = _SCRIPT_ERROR.findall(log)
-        told = found[-1] if found else "the container has left no word of it"
+        told = found[-1].rstrip(".") if found else "the container has left no word of it"
         return ProcessFailedError(
             f"The start-up script of {run.name} failed: {told}.", f"Its log is in {run.uri}/{LOGS}."
         )
@@ -413,4 +414,8 @@ def _as_text(lines: Sequence[str | Table]) -> list[str]:
 
 
 if __name__ == "__main__":
-    sys.exit(run_on_vm(VmRun(sys.argv[1].rstrip("/")), Path(sys.argv[2])))
+    try:
+        sys.exit(run_on_vm(VmRun(sys.argv[1].rstrip("/")), Path(sys.argv[2])))
+    except UserError as error:
+        # Of the bucket, in which it would be written down.
+        sys.exit(f"{ERROR_PREFIX}{error}")
