@@ -109,7 +109,7 @@ class DamagedError(UserError, kind="damaged"):
     """A file is cut off, empty, or not what it should be."""
 
 
-class NewerFormatError(UserError):
+class NewerFormatError(UserError, kind="newer_format"):
     """A document was written by a newer version of this program, and is whole for all that is known."""
 
 
