@@ -89,9 +89,15 @@ class InTerminal:
             stdout=terminal,
             stderr=terminal,
             start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+            preexec_fn=self._take_terminal,
         )
         os.close(terminal)
+
+    @staticmethod
+    def _take_terminal() -> None:
+        # Below nohup its end would be ignored.
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     def await_file(self, pattern: str, text: str, folder: Path, seconds: float = 90) -> None:
         """Waits until a file says something, while the terminal shows what is printed."""
