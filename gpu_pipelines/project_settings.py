@@ -26,6 +26,8 @@ _GCLOUD_PROPERTIES = {"project": (("core", "project"),), "region": (("ai", "regi
 #: Name of an object of Kubernetes (RFC 1123).
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _BUCKET = (r"gs://[a-z0-9][a-z0-9._-]{1,}[a-z0-9](/\S*)?", "a place in Cloud Storage, gs://BUCKET/FOLDER")
+#: What is not repeated where it is wrong: it may be a password.
+_NOT_REPEATED = ("tracking", "registry", "mail_server", "mail_password")
 _FORMS = {
     "project": (r"[a-z][a-z0-9:.-]{4,}[a-z0-9]", "the id of a project, such as my-project-123"),
     "region": (r"[a-z]+-[a-z]+[0-9]+", "a region, such as us-central1"),
@@ -287,12 +289,7 @@ def _problems(name: str, value: Any, origin: str) -> list[str]:
         return _problems_of_secret_env(value, origin)
     if has_form(name, value):
         return []
-    if name in (
-        "tracking",
-        "registry",
-        "mail_server",
-        "mail_password",
-    ):  # what was given is not repeated: it may be a password
+    if name in _NOT_REPEATED:
         return [f"{name} (from {origin}) takes {_FORMS[name][1]}."]
     return [f"{name} (from {origin}) is {str(value)[:100]!r}; it takes {_FORMS[name][1]}."]
 

@@ -47,6 +47,15 @@ def soon(condition: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
+def followed_while(run: str, happens: Callable[[], None]) -> Any:
+    """What following a run printed, while something else happens to it."""
+    life = threading.Thread(target=happens)
+    life.start()
+    followed = command("follow", run, "--target", "compute_engine", *PLACE, "--interval", "0.1")
+    life.join()
+    return followed
+
+
 def require_the_cost_of_all(run: str, *, tries: int) -> None:
     """The run costs what its tries with machines did, each on its own machine and in its own region."""
     told = json.loads(command("runs", "show", run, "--target", "compute_engine", *PLACE, "--json").out)
@@ -80,10 +89,7 @@ def test_the_next_vm_is_tried_and_a_preempted_one_is_deleted_before_it(compute_a
         content = {**document(run), "status": "succeeded", "shown": ["registered digits version 1"]}
         RemoteFolder(f"{ROOT}/runs/{run}").write("run.json", json.dumps(content).encode())
 
-    life = threading.Thread(target=happens)
-    life.start()
-    followed = command("follow", run, "--target", "compute_engine", *PLACE, "--interval", "0.1")
-    life.join()
+    followed = followed_while(run, happens)
     assert followed.status == 0, followed.err
     made = tries(run)
     assert [each["state"] for each in made] == ["no capacity", "preempted", "no capacity", "succeeded"]
@@ -143,10 +149,7 @@ def test_a_start_that_is_refused_is_tried_again_and_no_second_vm_is_created(comp
         content = {**document(run), "status": "succeeded", "shown": []}
         RemoteFolder(f"{ROOT}/runs/{run}").write("run.json", json.dumps(content).encode())
 
-    life = threading.Thread(target=happens)
-    life.start()
-    followed = command("follow", run, "--target", "compute_engine", *PLACE, "--interval", "0.1")
-    life.join()
+    followed = followed_while(run, happens)
     assert followed.status == 0, followed.err
     assert "it was not started, and is tried again" in followed.err
     assert [(each.name, each.zone) for each in compute_api.instances] == [(run, before.zone)]

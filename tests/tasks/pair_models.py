@@ -69,13 +69,17 @@ def _gpt2(texts: Sequence[str]) -> Tokenizer:
     return _bytes(texts, ["<|endoftext|>"])
 
 
-def _unigram(texts: Sequence[str]) -> Tokenizer:
+def _pieces(texts: Sequence[str], special: list[str], unknown: str) -> Tokenizer:
     made = Tokenizer(models.Unigram())
     made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    special = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
     made.train_from_iterator(
-        texts, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="[UNK]", show_progress=False)
+        texts, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token=unknown, show_progress=False)
     )
+    return made
+
+
+def _unigram(texts: Sequence[str]) -> Tokenizer:
+    made = _pieces(texts, ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"], "[UNK]")
     made.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
@@ -85,12 +89,8 @@ def _unigram(texts: Sequence[str]) -> Tokenizer:
 
 
 def _xlnet(texts: Sequence[str]) -> Tokenizer:
-    made = Tokenizer(models.Unigram())
-    made.pre_tokenizer, made.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
     special = ["<unk>", "<s>", "</s>", "<cls>", "<sep>", "<pad>", "<mask>", "<eod>", "<eop>"]
-    made.train_from_iterator(
-        texts, trainers.UnigramTrainer(vocab_size=120, special_tokens=special, unk_token="<unk>", show_progress=False)
-    )
+    made = _pieces(texts, special, "<unk>")
     made.post_processor = processors.TemplateProcessing(
         single="$A <sep> <cls>:2",
         pair="$A <sep> $B:1 <sep>:1 <cls>:2",
