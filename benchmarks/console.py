@@ -30,8 +30,8 @@ from urllib.request import HTTPCookieProcessor, OpenerDirector, ProxyHandler, bu
 import psutil
 
 from gpu_pipelines.emulator.json_server import free_port
-from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.steps import StepRecord
 
 BIN = Path(sys.executable).parent
 CONSOLE = [str(BIN / "gpu-pipelines"), "console", "--no-open", "--port", "0", "--emulator", "none"]

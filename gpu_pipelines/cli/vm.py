@@ -56,7 +56,7 @@ def config(
 def create(options: Any, arguments: Arguments = None, as_json: AsJson = False) -> None:
     """Create the VM with gcloud. The cost is shown first."""
     from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
-    from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
+    from gpu_pipelines.targets.plan_lines import told_cost, told_plan
 
     vm, plan = options.machine(arguments or [])
     _tell(told_plan(plan))

@@ -16,8 +16,8 @@ from gpu_pipelines.console.shown import LOCAL, Curve, LogPart, Measured, Page, R
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.reports.training_progress import TrainingProgress, training_progress
-from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RUN, RunRecord
+from gpu_pipelines.targets.steps import StepRecord
 
 #: Of a long log so much is sent at once, bytes.
 _MOST_OF_A_LOG = 256 * 1024

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import secrets
 import subprocess
 import sys
@@ -17,13 +16,13 @@ from typing import Any
 from gpu_pipelines.console.emulator_runs import EmulatorRuns
 from gpu_pipelines.console.pipelines import Pipeline
 from gpu_pipelines.errors import NotFoundError, UserError
+from gpu_pipelines.targets.run_names import new_run_name
 from gpu_pipelines.targets.run_record import RUN
 
 #: Below the console's folder: what runs were started with, and what they print.
 _STARTS = "starts"
 _LAST_LINES = 40
 #: What the id of a job may begin with.
-_JOB = re.compile(r"[a-z][-a-z0-9]{0,100}")
 #: The image of the steps has to be named, and an emulator passes it over.
 _ANY_IMAGE = "passed-over:1"
 
@@ -149,9 +148,7 @@ def start_there(
         spec, sent = _compiled_for(pipeline.listed.name, sent, accelerator)
     else:
         spec = pipeline.spec
-    stamp = f"{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-    title = str(spec.get("pipelineInfo", {}).get("name", ""))
-    return runs.submit(spec, sent, f"{title if _JOB.fullmatch(title) else 'pipeline'}-{stamp}")
+    return runs.submit(spec, sent, new_run_name(str(spec.get("pipelineInfo", {}).get("name", "pipeline"))))
 
 
 def _compiled_for(name: str, given: Mapping[str, Any], accelerator: str) -> tuple[Mapping[str, Any], dict[str, Any]]:

@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.reports.durations import format_seconds
-from gpu_pipelines.targets.local.log import StepRecord
+from gpu_pipelines.targets.steps import StepRecord
 
 if TYPE_CHECKING:
     from rich.console import Console

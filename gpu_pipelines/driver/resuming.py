@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -25,25 +24,19 @@ from gpu_pipelines.targets.earlier import EarlierRun
 from gpu_pipelines.targets.messages import Compiled, Request, Submission, Values
 from gpu_pipelines.targets.options import declared, given
 from gpu_pipelines.targets.recorded_runs import LATEST
-from gpu_pipelines.targets.target import target_named
+from gpu_pipelines.targets.target import is_able, target_named, targets
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
     from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.target import Target
 
-_VERTEX_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
-#: As `run --target vertex` prints it; a run on this machine has no four digits at its end.
-_JOB_ID = re.compile(r".+-\d{8}-\d{6}-[0-9a-f]{4}")
-#: As Kubeflow calls a run; a target of another package may do so as well, and these three do not.
-_UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_NAMED_OTHERWISE = ("local", "vertex", "compute_engine")
 _MOST_BEFORE, _NAMED = 20, 8
 
 
 def goes_on(target: Target, pipeline: str, resume: str) -> bool:
     """Whether a run goes on from a certain one; the newest one of a pipeline is this machine's to find."""
-    return bool(resume) and not (target.name == "local" and resume == LATEST and pipeline)
+    return bool(resume) and not (target.is_here and resume == LATEST and pipeline)
 
 
 def resumed_submission(
@@ -67,7 +60,7 @@ def resumed_submission(
     Raises:
         UserError: it cannot go on from that run.
     """
-    if resume == LATEST and target.name != "local":
+    if resume == LATEST and not target.is_here:
         raise InvalidRequestError(
             f"On {target.title} the run that --resume goes on from has to be named.", "Give what run printed."
         )
@@ -95,7 +88,7 @@ def resumed_submission(
     if target.is_here:
         # What it prints to run next is to be this run, not one with defaults.
         request = replace(request, given=_given_in_all(compiled, values))
-    if target.name == earlier.target == "local" and not earlier.resumes:
+    if target.is_here and target.name == earlier.target and not earlier.resumes:
         request = replace(request, resume=earlier.name)
         compiled = target.fitted(compiled, request, values)
         _require_of_steps_left(compiled, earlier, before, values, given_here, _done(earlier))
@@ -124,29 +117,12 @@ def _done(earlier: EarlierRun) -> tuple[str, ...]:
 
 
 def _origin(target: Target, run: str) -> Any:
-    """The target that a run is on, by what its name looks like."""
-    from gpu_pipelines.targets.recorded_runs import run_named
-    from gpu_pipelines.targets.trial_record import RUNS
-
-    settings = target.settings
-    runs = getattr(target.options, "runs", RUNS)
-    if _VERTEX_JOB.fullmatch(run):
-        parts = run.split("/")
-        if target.name == "vertex" and (settings.project, settings.region) == (parts[1], parts[3]):
-            return target
-        made = target_named("vertex")
-        return made(made.Options(), replace(settings, project=parts[1], region=parts[3]))
-    if _UUID.fullmatch(run) and target.name in _NAMED_OTHERWISE:
-        return target_named("kubeflow")(None, settings)
-    if target.name in ("local", "kubeflow") and _JOB_ID.fullmatch(run) and not (Path(runs) / run).exists():
-        return target_named("vertex")(None, settings)
-    if target.name == "local":
-        run_named(runs, run)
-        return target
-    if (Path(runs) / run / "run.json").is_file():
-        made = target_named("local")
-        return made(made.Options(), settings)
-    return target
+    """The target that a run is on, by what its name looks like: this one, where it may be of several."""
+    known = [made for made in targets().values() if is_able(made, "is_run") and not isinstance(target, made)]
+    others = [made(made.Options(), target.settings) for made in known]
+    # A VM's runs are called as those of Vertex AI, which alone tells what their steps have made.
+    others.sort(key=lambda other: not hasattr(other, "earlier"))
+    return next((each for each in (target, *others) if each.is_run(run)), target)
 
 
 def _with_those_before(origin: Any, earlier: EarlierRun) -> EarlierRun:
@@ -171,7 +147,7 @@ def _pipeline_of(
     target: Target, pipeline: str, earlier: EarlierRun, given_here: Mapping[str, Any], cache: bool | None
 ) -> tuple[Compiled, Request]:
     """The pipeline that goes on: the one that is named, or that of the earlier run."""
-    if target.name == earlier.target == "local" and not target.options.accelerator:
+    if target.is_here and target.name == earlier.target and not target.options.accelerator:
         # It is a part of what results are found again by.
         target.options = replace(target.options, accelerator=earlier.accelerator)
     in_file = [name for name, each in declared(type(target.options)).items() if each.in_file]
@@ -247,7 +223,7 @@ def _going_on(
     text = compiled.text if compiled.text else "" if compiled.spec else text_of(compiled.built)
     documents = documents_of(text) if text else [compiled.spec]
     is_changed = bool(given_here) or target.name != earlier.target
-    again, here = CHECKING_STEPS if is_changed else (), target.name == "local"
+    again, here = CHECKING_STEPS if is_changed else (), target.is_here
     found = gone_on(documents, earlier, again, here=here, can_read=target.can_read)
     _require_same(documents[0], earlier, found.taken_over, across=target.name != earlier.target)
     _require_of_steps_left(compiled, earlier, before, values, given_here, found.taken_over, documents[0])

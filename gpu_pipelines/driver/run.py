@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.errors import RunFailedError, UserError
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.local.log import StepRecord
     from gpu_pipelines.targets.messages import Outcome
     from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.steps import StepRecord
     from gpu_pipelines.targets.target import Target
 
 #: What KFP's executor leaves of each step.

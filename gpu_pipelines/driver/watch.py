@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import TYPE_CHECKING, TextIO
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.local.log import Observer, StepRecord
+    from gpu_pipelines.targets.steps import Observer, StepRecord
 
 
 class StreamWatch:

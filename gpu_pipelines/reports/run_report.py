@@ -16,8 +16,8 @@ from gpu_pipelines.reports.dag import draw_dag
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, sections_of, write_page
 from gpu_pipelines.reports.training_progress import training_progress
-from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import TRAINING_STEPS, RunRecord
+from gpu_pipelines.targets.steps import StepRecord
 
 # Verdict first, then how it came about.
 REPORTS = ("evaluation_report", "training_report", "data_report")

@@ -13,7 +13,8 @@ from gpu_pipelines.targets.compiled import note_of_file, with_image
 from gpu_pipelines.targets.messages import Compiled, Published, is_own, is_python
 from gpu_pipelines.targets.options import CloudOptions
 from gpu_pipelines.targets.own.pipeline import OwnPipeline, own_pipeline, require_no_task
-from gpu_pipelines.targets.own.plans import plans_by, told_warnings
+from gpu_pipelines.targets.own.plans import plans_by
+from gpu_pipelines.targets.plan_lines import told_warnings
 from gpu_pipelines.targets.target import Target, require_no_flags
 
 if TYPE_CHECKING:

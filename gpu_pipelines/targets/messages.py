@@ -14,7 +14,7 @@ from gpu_pipelines.project_settings import how_to_give
 from gpu_pipelines.targets.options import no_accelerator
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.local.log import Observer
+    from gpu_pipelines.targets.steps import Observer
     from gpu_pipelines.terminal import Table
 
 #: How the names of compiled files end.

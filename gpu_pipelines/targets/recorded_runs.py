@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest, said_by
-from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.run_record import RUN, RunRecord
+from gpu_pipelines.targets.steps import StepRecord
 
 #: Names the newest run.
 LATEST = "latest"

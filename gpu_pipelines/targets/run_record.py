@@ -17,7 +17,7 @@ from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.numbers import figure_or_count
-from gpu_pipelines.targets.local.log import StepRecord
+from gpu_pipelines.targets.steps import StepRecord
 
 RUN = "run.json"
 REPORT = "report.html"

@@ -153,6 +153,16 @@ class Target(ABC):
         """Parameters whose defaults the project's settings say, by name; a pipeline need not have them."""
         return {}
 
+    def is_run(self, run: str) -> bool:
+        """Whether a name may be that of a run there: by its form, or by what this machine has; no service is asked.
+
+        A target without this method takes whatever is given with it, and is not found by the names of its runs.
+
+        Args:
+            run: as `run` prints it, or as the service calls it.
+        """
+        return True
+
     @abstractmethod
     def place(self, component: Any, plan: Any) -> Any:
         """The component to use in a pipeline instead of `component`; see `gpu_pipelines.dag.placement`.

@@ -21,9 +21,10 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compute_engine.formats import create_command, terraform
 from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine
+from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
 from gpu_pipelines.targets.published import file_of, published
-from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job, no_reduction_server
+from gpu_pipelines.targets.vertex.job_spec import JobOptions, custom_job, no_reduction_server
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 PIPELINE = "train_evaluate_upload"

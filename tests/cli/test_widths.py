@@ -16,7 +16,7 @@ from test_command_line import command
 
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.driver.progress import LiveProgress, progress_on
-from gpu_pipelines.targets.local.log import StepRecord
+from gpu_pipelines.targets.steps import StepRecord
 from gpu_pipelines.terminal import Column, Table, wrapped
 
 WIDTHS = (80, 120, 200)

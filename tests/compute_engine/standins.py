@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from gpu_pipelines.targets.compute_engine.startup import StartupSettings, startup_script
-from gpu_pipelines.targets.vertex.job_spec import Container
+from gpu_pipelines.targets.container import Container
 
 BUCKET = "gs://bucket"
 # In one piece, because several are called at once.

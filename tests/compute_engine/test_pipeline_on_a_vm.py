@@ -17,7 +17,7 @@ from standins import Ran, Vm
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.targets.compute_engine.startup import StartupSettings
-from gpu_pipelines.targets.vertex.job_spec import Container
+from gpu_pipelines.targets.container import Container
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -22,7 +22,7 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compute_engine.formats import create_command, literal, shell_text, terraform
 from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine, zones_to_try
 from gpu_pipelines.targets.compute_engine.startup import StartupSettings, startup_script
-from gpu_pipelines.targets.vertex.job_spec import Container
+from gpu_pipelines.targets.container import Container
 
 IMAGE = "us-docker.pkg.dev/p/r/t:1"
 HERE = ("--project", "my-project", "--image", IMAGE)

@@ -10,7 +10,7 @@ import pytest
 from standins import BUCKET, Vm
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
-from gpu_pipelines.targets.vertex.job_spec import Container
+from gpu_pipelines.targets.container import Container
 
 pytestmark = [pytest.mark.slow, pytest.mark.images]
 

@@ -11,7 +11,7 @@ from standins import BUCKET, PROGRAMS, Vm
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.compute_engine.startup import StartupSettings, startup_script
-from gpu_pipelines.targets.vertex.job_spec import Container
+from gpu_pipelines.targets.container import Container
 
 IMAGE = "us-docker.pkg.dev/p/r/t:1"
 #: What a shell would take apart, or run.

@@ -19,13 +19,14 @@ from gpu_pipelines.accelerators.fallback import PriceLimits, fallback
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import NoMachinesError, ProcessFailedError, UnavailableError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.fallback import tries as tries_of_module
 from gpu_pipelines.targets.fallback.tries import Choice, Try
 from gpu_pipelines.targets.fallback.trying import INTERVAL, PATIENCE, try_in_order
 from gpu_pipelines.targets.vertex import jobs as jobs_module
 from gpu_pipelines.targets.vertex.fallback import choice_of
 from gpu_pipelines.targets.vertex.fallback_launcher import VertexJobs, tries_of
-from gpu_pipelines.targets.vertex.job_spec import Container, JobOptions, custom_job
+from gpu_pipelines.targets.vertex.job_spec import JobOptions, custom_job
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.bill import BillLine

@@ -24,7 +24,7 @@ from processes import kill_tree
 
 from gpu_pipelines.console.local_runs import LocalRuns
 from gpu_pipelines.targets.local.local import LocalOptions
-from gpu_pipelines.targets.local.log import LocalLog, StepRecord
+from gpu_pipelines.targets.local.log import LocalLog
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.messages import Request
 from gpu_pipelines.targets.recorded_runs import (
@@ -35,6 +35,7 @@ from gpu_pipelines.targets.recorded_runs import (
     run_named,
 )
 from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.steps import StepRecord
 
 SMALL = Path(__file__).with_name("small.py")
 REFRESH = '<meta http-equiv="refresh"'

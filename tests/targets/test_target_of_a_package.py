@@ -74,6 +74,9 @@ class Shelf(Target):
         lines = ["it is done"] if state == "succeeded" else [f"error: {run} is {state}"]
         return Outcome(state, lines, {"state": state})
 
+    def is_run(self, run):
+        return run.startswith("run-") or len(run) == 36
+
     def retried(self, run):
         return Submission({"state": "waiting", "again": run}, lambda: [f"{run} would be put back on the shelf"])
 """
@@ -152,6 +155,13 @@ def test_a_pipeline_runs_there_as_it_was_built_without_a_file(site: Path, tmp_pa
 def test_a_run_goes_on_there_whatever_it_is_called(site: Path, tmp_path: Path, run: str) -> None:
     done = command(site, tmp_path, "run", "--resume", run, "--target", "shelf", "--dry-run")
     assert (done.status, done.out) == (0, f"{run} would be put back on the shelf\n"), done.err
+
+
+def test_a_run_of_it_is_known_by_its_name_elsewhere(site: Path, tmp_path: Path) -> None:
+    done = command(site, tmp_path, "run", "--resume", "run-1")
+    assert (done.status, done.out) == (2, "")
+    assert "run-1 is on the shelf, which does not tell what the steps of a run have made." in done.err
+    assert "Go on with it there (--target shelf)" in done.err
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ import pytest
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.vertex.job_spec import (
-    Container,
     JobOptions,
     custom_job,
     no_reduction_server,

@@ -37,21 +37,22 @@ from gpu_pipelines.targets.options import (
 )
 from gpu_pipelines.targets.own.pipeline import own_pipeline
 from gpu_pipelines.targets.run_account import RunAccount, with_cost
+from gpu_pipelines.targets.run_names import NAMED_HERE, new_run_name
 from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.targets.compute_engine.run_folder import VmRun
     from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
+    from gpu_pipelines.targets.container import Container
     from gpu_pipelines.targets.messages import Watch
-    from gpu_pipelines.targets.vertex.job_spec import Container
 
     Machine = tuple[VirtualMachine, AcceleratorPlan]
 
 #: What a pipeline calls, its registry and BigQuery say, is left to the roles of the service account.
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-
-
+#: Characters of a pipeline's name in that of a run, which the VM has as well: it may have 63 in all.
+_LONGEST_STEM = 40
 #: On the VM of a run, whose name it says.
 RUN_LABEL = "gpu_pipelines_run"
 
@@ -156,7 +157,7 @@ class VmFlags(MachineOptions):
         Raises:
             UserError: lists what is wrong or missing.
         """
-        from gpu_pipelines.targets.vertex.job_spec import Container
+        from gpu_pipelines.targets.container import Container
 
         if not self.accelerator:
             raise UserError(
@@ -217,8 +218,8 @@ class ComputeEngine(LocalTarget, Target):
         from gpu_pipelines.accelerators.cost import dollars_per_hour
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.dag.parameters import other_defaults
-        from gpu_pipelines.targets.vertex.fallback_places import told_of_data
-        from gpu_pipelines.targets.vertex.job_config import told_cost, told_plan
+        from gpu_pipelines.targets.fallback.places import told_of_data
+        from gpu_pipelines.targets.plan_lines import told_cost, told_plan
 
         if not (request.is_name or request.is_own):
             raise UserError(f"{request.pipeline} is not a pipeline.", "Give a name, or a file.")
@@ -250,9 +251,9 @@ class ComputeEngine(LocalTarget, Target):
         from gpu_pipelines.targets.compute_engine.fallback import choices_of
         from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text
         from gpu_pipelines.targets.compute_engine.run_folder import REQUEST, VmRun
-        from gpu_pipelines.targets.compute_engine.runs import SETTINGS, new_run_name
+        from gpu_pipelines.targets.compute_engine.runs import SETTINGS
 
-        run = VmRun.of(new_run_name(compiled.name), self.settings)
+        run = VmRun.of(new_run_name(compiled.name, _LONGEST_STEM), self.settings)
         machines, asked = self._machines(run.uri)
         vm, plan = machines[0]
         several = {} if asked.is_plain else choices_of(machines, asked.limits.total)
@@ -310,6 +311,10 @@ class ComputeEngine(LocalTarget, Target):
         lines = [*tried, f"submitted {run.name}", f"folder: {run.uri}", f"ssh: {shlex.join(ways_to_it(vm)['ssh'])}"]
         return Done(run.name, {"run": run.name, "folder": run.uri, "vm": _place(vm)}, lines)
 
+    def is_run(self, run: str) -> bool:
+        """Whether a name is as such runs are named here."""
+        return bool(NAMED_HERE.fullmatch(run))
+
     def retried(self, run: str) -> Submission:
         """A run that failed and whose VM was stopped: it goes on where it was, with what its disk has."""
         from gpu_pipelines.targets.compute_engine.runs import VmRun, require_restartable
@@ -344,7 +349,7 @@ class ComputeEngine(LocalTarget, Target):
     def _machines(self, uri: str) -> tuple[list[Machine], Fallback]:
         """The VMs that are tried for a run, in order, by the run's folder; and what was asked for."""
         from gpu_pipelines.targets.compute_engine.run_folder import WORK
-        from gpu_pipelines.targets.vertex.job_spec import Container
+        from gpu_pipelines.targets.container import Container
 
         module = "gpu_pipelines.targets.compute_engine.runs"
         container = Container(self.settings.image or "", ("python3", "-m", module), (uri, WORK))

@@ -25,6 +25,7 @@ from gpu_pipelines.targets.compute_engine.instance import Instance
 from gpu_pipelines.targets.compute_engine.run_folder import STATE, VmRun
 from gpu_pipelines.targets.compute_engine.spec import BootImage, VirtualMachine
 from gpu_pipelines.targets.compute_engine.startup import StartupSettings
+from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.fallback.tries import (
     FAILED,
     FOLDER,
@@ -37,7 +38,6 @@ from gpu_pipelines.targets.fallback.tries import (
     tries_at,
 )
 from gpu_pipelines.targets.fallback.trying import send, take_over
-from gpu_pipelines.targets.vertex.job_spec import Container
 
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan

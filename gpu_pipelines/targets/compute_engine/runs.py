@@ -10,7 +10,6 @@ import io
 import json
 import os
 import re
-import secrets
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -45,9 +44,9 @@ from gpu_pipelines.tracking.tracker import TrackedRun
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.fallback.tries import Tries
-    from gpu_pipelines.targets.local.log import StepRecord
     from gpu_pipelines.targets.messages import Watch
     from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.steps import StepRecord
     from gpu_pipelines.terminal import Table
 
 #: What the figures of a VM do not have in them.
@@ -62,15 +61,6 @@ _SCRIPT_FAILED = re.compile(r"gpu-pipelines: the start-up script ends with exit 
 _SCRIPT_ERROR = re.compile(rf"^(?:[\d:]+ gpu-pipelines: )?{ERROR_PREFIX}(.*)", re.MULTILINE)
 #: Settings that the steps look for in the file of the project.
 SETTINGS = ("project", "region", "pipeline_root", "image", "serving_image", "service_account", "encryption_key")
-
-
-def new_run_name(pipeline: str) -> str:
-    """A name that no other run has, which the VM has as well."""
-    stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
-    # The name of a VM begins with a letter.
-    stem = pipeline.replace("_", "-")
-    stem = stem if stem[0].isalpha() else f"run-{stem}"
-    return f"{stem[:40]}-{stamp}-{secrets.token_hex(2)}"
 
 
 def follow(run: VmRun, watch: Watch, every: float) -> Outcome:

@@ -18,7 +18,7 @@ from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.project_settings import ProjectSettings, has_form, how_to_give
 from gpu_pipelines.step_environment import problems_of_variables
 from gpu_pipelines.targets.compute_engine.startup import AT_END, StartupSettings, startup_script
-from gpu_pipelines.targets.vertex.job_spec import Container
+from gpu_pipelines.targets.container import Container
 
 PROVISIONING = {"standard": "STANDARD", "reservation": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
 #: A Flex-start VM runs for a week at most, and its request waits for two hours at most:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import resources
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.vertex.job_spec import Container
+from gpu_pipelines.targets.container import Container
 
 #: What becomes of the VM when the training has ended or failed.
 AT_END = ("stop", "delete", "keep")

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.fallback.tries import FOLDER, documents_in
-
-#: How the names of runs in the cloud end, which are made here; and the id of a run of Kubeflow Pipelines.
-_OF_THE_CLOUD = re.compile(r"[a-z][-a-z0-9]*-\d{8}-\d{6}-[0-9a-f]{4}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+from gpu_pipelines.targets.run_names import NAMED_HERE, OF_KUBEFLOW
 
 
 def tries_of_run(run: str, settings: ProjectSettings | None = None) -> dict[str, dict[str, Any]]:
@@ -22,7 +19,7 @@ def tries_of_run(run: str, settings: ProjectSettings | None = None) -> dict[str,
         run: its name; that of a run on this machine is of another form, and is not looked for.
         settings: where to look; those of the project by default.
     """
-    if not _OF_THE_CLOUD.fullmatch(run):
+    if not (NAMED_HERE.fullmatch(run) or OF_KUBEFLOW.fullmatch(run)):
         return {}
     settings = settings or load_project_settings()
     found: dict[str, dict[str, Any]] = {}

@@ -22,8 +22,9 @@ from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, 
 from gpu_pipelines.targets.options import STARTED, TALKING, CloudOptions, compiled_in, fixed, setting
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.placed import executors_on_kubernetes
-from gpu_pipelines.targets.own.plans import told_machines, told_price, told_warnings
+from gpu_pipelines.targets.plan_lines import told_machines, told_price, told_warnings
 from gpu_pipelines.targets.run_account import RunAccount, with_cost
+from gpu_pipelines.targets.run_names import OF_KUBEFLOW
 from gpu_pipelines.targets.target import Target
 
 if TYPE_CHECKING:
@@ -213,6 +214,10 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         self.settings.require("kubeflow_host")
         terminate(run, self.settings)
         return f"asked to cancel {run}\nconsole: {run_page(run, self.settings)}"
+
+    def is_run(self, run: str) -> bool:
+        """Whether a name is an id as Kubeflow Pipelines gives them."""
+        return bool(OF_KUBEFLOW.fullmatch(run))
 
     def retried(self, run: str) -> Submission:
         """A run whose failed steps the service begins again: under its name, with what the others have made."""

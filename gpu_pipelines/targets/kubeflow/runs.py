@@ -23,9 +23,9 @@ from gpu_pipelines.targets.kubeflow.connection import (
 )
 from gpu_pipelines.targets.kubeflow.machine_times import NO_PRICES, NOT_COUNTED, times_of_run
 from gpu_pipelines.targets.kubeflow.run_failure import base_name, kept_pipeline, reason_of, waits_of
-from gpu_pipelines.targets.local.log import Observer, StepRecord
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.run_account import RunAccount, StepAccount
+from gpu_pipelines.targets.steps import Observer, StepRecord
 
 #: The experiment that runs are filed under if no other is given.
 DEFAULT_EXPERIMENT = "gpu-pipelines"

@@ -11,9 +11,9 @@ from typing import Any
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.targets.earlier import EarlierRun, Made
 from gpu_pipelines.targets.local.left import EXECUTOR_OUTPUT
-from gpu_pipelines.targets.local.log import StepRecord
 from gpu_pipelines.targets.recorded_runs import CACHE, checkpoints_of, entries_taken
 from gpu_pipelines.targets.run_record import RunRecord
+from gpu_pipelines.targets.steps import StepRecord
 
 #: What stands behind the name of a step in a turn of a loop.
 _TURN = re.compile(r" #\d+$")

@@ -23,6 +23,7 @@ from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request
 from gpu_pipelines.targets.options import CONTAINER, HERE, AcceleratorOptions, option, setting
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline, own_pipeline, require_no_task
 from gpu_pipelines.targets.own.plans import plans_here
+from gpu_pipelines.targets.run_record import RUN
 from gpu_pipelines.targets.target import Target
 from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.terminal import Column, Table
@@ -192,6 +193,10 @@ class Local(LocalTarget, Target):
             return {**said, "parameters": dict(values.arguments)}
 
         return Submission((checked, reuse, request), shown, document)
+
+    def is_run(self, run: str) -> bool:
+        """Whether there is a run of that name."""
+        return (self.options.runs / run / RUN).is_file()
 
     def earlier(self, run: str) -> EarlierRun:
         """A run as another one goes on from it."""

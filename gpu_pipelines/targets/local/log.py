@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import builtins
 import io
-import json
 import re
 import threading
 import time
@@ -15,106 +14,22 @@ from collections.abc import Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol, TextIO
+from typing import Any, TextIO
 
 from gpu_pipelines.component_interface.parameter import shown_value
-from gpu_pipelines.errors import ERROR_PREFIX, UserError, left_error
+from gpu_pipelines.errors import UserError, left_error
 from gpu_pipelines.evaluation.trainings import differing
+from gpu_pipelines.targets.steps import TURN, ExecutorLines, Observer, StepRecord
 
 _PRINT = builtins.print
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _BEGINS = re.compile(r"Executing task '(?P<task>[^']+)'")
 _ENDS = re.compile(r"Task '(?P<task>[^']+)' finished with status (?P<status>SUCCESS|FAILURE)")
 _REUSED = re.compile(r"Task (?P<task>\S+) cache hit \(key=(?P<key>[0-9a-f]*)")
-_EXECUTOR = "[KFP Executor "
 #: What pipelines give each turn of a step alone, and no user.
 _NO_DIFFERENCE = "checkpoint_uri"
 #: Characters of a parameter in what a turn is called.
 _LONGEST_VALUE = 40
-#: Between the name of a task and the number of its turn.
-_TURN = " #"
-
-
-class Observer(Protocol):
-    """Is told how a run goes, while it runs."""
-
-    def step_began(self, step: str) -> None: ...
-
-    def step_said(self, step: str, line: str) -> None: ...
-
-    def step_ended(self, step: StepRecord) -> None: ...
-
-
-@dataclass
-class StepRecord:
-    """How one step went.
-
-    Attributes:
-        name: name of the task in the pipeline, with dashes.
-        status: running, succeeded, reused, failed, interrupted, or died with the run.
-        seconds: its duration so far.
-        log: its log file, relative to the run; None if it was reused.
-        message: the error that it ended with; empty if it left none.
-        taken: beginning of the key under which its results were kept, if it was reused.
-        made_by: id of the run that has made these; empty if that is not known.
-        turn: what it was told that other turns of it were not, such as `seed=2`; empty where it has no others.
-        place: folder of what it leaves.
-        kind: of the error that it failed with, as `gpu_pipelines.errors` calls it; empty where it did not say.
-    """
-
-    name: str
-    status: str = "running"
-    seconds: float = 0.0
-    log: str | None = None
-    message: str = ""
-    taken: str = ""
-    made_by: str = ""
-    turn: str = ""
-    place: str = ""
-    kind: str = ""
-    started: float = field(default_factory=time.monotonic, repr=False, compare=False)
-
-    @property
-    def task(self) -> str:
-        """Name of the task, without the number of its turn."""
-        return self.name.partition(_TURN)[0]
-
-    @property
-    def label(self) -> str:
-        """Its name for people: of the turns of a loop, each with what it was told alone."""
-        return f"{self.task} ({self.turn})" if self.turn else self.name
-
-    def said(self, line: str) -> None:
-        """Takes the message from the log of a service that keeps no more of a step than its lines."""
-        if line.startswith(ERROR_PREFIX):
-            self.message = line.removeprefix(ERROR_PREFIX)
-        elif self.message:
-            self.message += "\n" + line
-
-
-class ExecutorLines:
-    """Tells the lines of KFP's executor from those of a step: its messages, and the JSON of the inputs it prints.
-
-    Attributes:
-        given: these inputs; empty as long as they are not known.
-    """
-
-    def __init__(self) -> None:
-        self._input: list[str] | None = None
-        self.given: dict[str, Any] = {}
-
-    def include(self, line: str) -> bool:
-        """Whether the next line of a step's output is the executor's."""
-        if self._input is not None:
-            self._input.append(line)
-            if line == "}":
-                with suppress(ValueError):
-                    self.given = json.loads("\n".join(self._input))
-                self._input = None
-            return True
-        if line.endswith("Got executor_input:"):
-            self._input = []
-        return line.startswith(_EXECUTOR)
 
 
 @dataclass
@@ -220,13 +135,13 @@ class LocalLog(io.TextIOBase):
     def _new_name(self, task: str) -> str:
         """The name of a task; with a number where it has run before, in another turn of a loop or another attempt."""
         before = sum(1 for step in self.steps if step.task == task)
-        return f"{task}{_TURN}{before + 1}" if before else task
+        return f"{task}{TURN}{before + 1}" if before else task
 
     def _begin(self, thread: int, task: str) -> None:
         if task in self._unshown:
             return
         name = self._new_name(task)
-        step = StepRecord(name, log=f"logs/{name.replace(_TURN, '.')}.log")
+        step = StepRecord(name, log=f"logs/{name.replace(TURN, '.')}.log")
         self.steps.append(step)
         self._error.unlink(missing_ok=True)
         self._open[thread] = _Open(step, (self._directory / str(step.log)).open("w", encoding="utf-8", buffering=1))

@@ -26,10 +26,10 @@ from gpu_pipelines.targets.trial_record import RUNS
 from gpu_pipelines.tracking.trackers import problems_of_tracking
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.local.log import StepRecord
     from gpu_pipelines.targets.messages import Request
     from gpu_pipelines.targets.options import Options
     from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.steps import StepRecord
 
 _REGISTRY = Path("registry")
 #: As the messages of targets write it.

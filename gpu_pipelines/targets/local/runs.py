@@ -20,16 +20,16 @@ from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES
 from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UnavailableError, first_line, is_of_a_full_disk
 from gpu_pipelines.reports.durations import format_seconds
-from gpu_pipelines.targets.local.log import StepRecord
+from gpu_pipelines.targets.steps import StepRecord
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.evaluation import Evaluation
     from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.local.left import Left
-    from gpu_pipelines.targets.local.log import Observer
     from gpu_pipelines.targets.messages import Values
     from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.steps import Observer
 
 LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4

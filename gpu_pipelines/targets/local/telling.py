@@ -14,8 +14,8 @@ from gpu_pipelines.notifications.sending import tell
 
 if TYPE_CHECKING:
     from gpu_pipelines.notifications.recipients import Recipients
-    from gpu_pipelines.targets.local.log import StepRecord
     from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.steps import StepRecord
 
 
 def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.accelerators import AcceleratorPlan, plan
-from gpu_pipelines.accelerators.cost import estimate_cost
 from gpu_pipelines.accelerators.plan import PlanError
 from gpu_pipelines.accelerators.request import require_gpu
 from gpu_pipelines.component_interface.accelerate import Wish
@@ -135,46 +134,6 @@ def _unplaced(step: Step) -> str:
         f'{step.name} has no accelerator. In the pipeline write accelerate({call}, "l4:1"), say (from '
         f"gpu_pipelines.components import accelerate), or give --accelerator {step.name}=l4:1."
     )
-
-
-def told_warnings(plans: Iterable[AcceleratorPlan]) -> list[str]:
-    """What to beware of with machines, line by line."""
-    return [f"warning: {text}" for text in dict.fromkeys(c.message for plan in plans for c in plan.warnings)]
-
-
-def told_machines(plans: Mapping[str, AcceleratorPlan]) -> list[str]:
-    """The machines of the steps, line by line."""
-    return [
-        f"{step}: {plan.nodes} × {plan.machine_type} with {plan.count} × {plan.accelerator_type}"
-        for step, plan in plans.items()
-    ]
-
-
-def told_price(plan: AcceleratorPlan, region: str | None, is_one_job: bool = True) -> str:
-    """What the machines of a step cost an hour, and for the longest time that it may have them; the end of a line.
-
-    Args:
-        plan: the machines.
-        region: where they are, if the plan leaves that open.
-        is_one_job: the step has them once, and not for each turn of a loop or each trial of a search.
-    """
-    region = plan.region or region
-    cost = estimate_cost(plan)
-    price = cost.per_hour(cost.here) if cost and cost.here else None
-    if cost is None or cost.here is None or price is None:
-        return f"; no price is known for {region}{told_limit(plan)}"
-    kind = "spot" if plan.strategy == "spot" else "on demand"
-    unverified = ", unverified" if cost.here.unverified else ""
-    total = f": ${price * plan.hours:,.2f}{'' if is_one_job else ' each'}" if plan.hours else ""
-    return (
-        f", about ${price:,.2f} an hour "
-        f"({kind}, {region}; list prices of {cost.as_of or 'unknown date'}{unverified}){told_limit(plan)}{total}"
-    )
-
-
-def told_limit(plan: AcceleratorPlan) -> str:
-    """For how long a step may have its machines; empty where nothing limits that."""
-    return f", {plan.hours:g} h at most" if plan.hours else ""
 
 
 def plans_by(

@@ -10,15 +10,9 @@ from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.rules import listed
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.data_nodes import STANDARD, problems_of_data_nodes
-from gpu_pipelines.targets.vertex.job_spec import (
-    STEP_HOURS,
-    Container,
-    JobOptions,
-    job_around,
-    seconds_of,
-    worker_pools,
-)
+from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, JobOptions, job_around, seconds_of, worker_pools
 
 #: The machine of each replica where none is named: CPUs and memory as those of the plain task.
 DATA_MACHINE = "n2-standard-16"

@@ -19,8 +19,8 @@ from gpu_pipelines.google_cloud.connection import (
 )
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.fallback.tries import Choice
-from gpu_pipelines.targets.local.log import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.messages import Outcome
+from gpu_pipelines.targets.steps import ExecutorLines, Observer, StepRecord
 from gpu_pipelines.targets.vertex.console import custom_job_page, run_page
 from gpu_pipelines.targets.vertex.fallback import choices_in
 from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine

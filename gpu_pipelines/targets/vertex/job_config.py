@@ -10,9 +10,10 @@ from typing import Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.catalog import Catalog, load_catalog
-from gpu_pipelines.accelerators.cost import CostEstimate, RegionPrice, estimate_cost, price_in
+from gpu_pipelines.accelerators.cost import RegionPrice, price_in
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.submit_commands import Submission, leaves_a_pool_out
+from gpu_pipelines.targets.plan_lines import told_cost, told_plan
 from gpu_pipelines.targets.vertex.job_request import PreparedJob
 from gpu_pipelines.yaml_output import comment, yaml_text
 
@@ -62,36 +63,6 @@ def told_machines(prepared: PreparedJob) -> list[str]:
     lines = [line for plan in prepared.plans for line in (told_plan(plan), told_cost(plan))]
     together = cost_of_all_pools(prepared)
     return [*lines, *([together] if together else [])]
-
-
-def told_plan(plan: AcceleratorPlan) -> str:
-    """A plan on one line."""
-    machines = f"{plan.nodes} × {plan.machine_type}" if plan.nodes > 1 else str(plan.machine_type)
-    return f"{plan.spec} on {machines}: {plan.total_gpus} GPUs, {plan.strategy}"
-
-
-def told_cost(plan: AcceleratorPlan) -> str:
-    """What a plan costs, on one line, with the date of the price list."""
-    cost = estimate_cost(plan)
-    if cost is None or not (prices := [cost.here] if cost.here else list(cost.regions)):
-        return "no price is known"
-    price = prices[0]
-    per_hour, total = cost.per_hour(price), cost.total(price)
-    if per_hour is None:
-        return f"no {plan.strategy} price is known for {price.region}"
-    told = f"about {per_hour:,.2f} USD per hour in {price.region}"
-    if plan.region is None:
-        told += ", the cheapest region"
-    if plan.region and not cost.here:
-        told = f"no price is known for {plan.region}; {told}"
-    if total is not None:
-        told += f", {total:,.2f} USD for {cost.hours:g} h"
-    return f"{told} ({_told_list(cost)}; without fees, disks and traffic)"
-
-
-def _told_list(cost: CostEstimate) -> str:
-    kind = "spot" if cost.strategy == "spot" else "on-demand"
-    return f"{kind} list price of {cost.as_of or 'unknown date'}"
 
 
 def _told_regions(plan: AcceleratorPlan) -> str:

@@ -19,9 +19,9 @@ from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings, flag_of
+from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.vertex.job_request import PreparedJob, checked_name, default_name, image_of
 from gpu_pipelines.targets.vertex.job_spec import (
-    Container,
     custom_job,
     environment_variables,
     fill_spec,

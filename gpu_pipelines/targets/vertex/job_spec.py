@@ -15,6 +15,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import problems_of_variables
+from gpu_pipelines.targets.container import Container
 
 #: Vertex AI ends a job after this many hours unless it is told otherwise (`Scheduling.timeout`: seven days).
 DEFAULT_HOURS = 168.0
@@ -56,21 +57,6 @@ class JobOptions:
     environment: Mapping[str, str] = field(default_factory=dict)
     lustre_mounts: Sequence[Mapping[str, str]] = ()
     dns_peerings: Sequence[Mapping[str, str]] = ()
-
-
-@dataclass(frozen=True)
-class Container:
-    """What each replica runs.
-
-    Attributes:
-        image: address of the image.
-        command: what to run in place of the image's entrypoint; empty for that.
-        arguments: its arguments.
-    """
-
-    image: str
-    command: Sequence[str] = ()
-    arguments: Sequence[str] = ()
 
 
 def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOptions) -> None:

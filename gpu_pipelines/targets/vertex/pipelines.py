@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import copy
 import re
-import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime, timezone
 from typing import Any
 
 from gpu_pipelines.dag.placement import LOOKING_STEPS
@@ -22,6 +20,8 @@ from gpu_pipelines.google_cloud.connection import (
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import parsed_documents, required_pipeline
 
+#: The name of a job in full.
+FULL_NAME = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
 #: What the service takes as the id of a job (`CreatePipelineJobRequest.pipeline_job_id`).
 _JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,126}")
 
@@ -117,13 +117,6 @@ def _with_caching(spec: Mapping[str, Any], cache: bool) -> dict[str, Any]:
     return changed
 
 
-def new_job_id(pipeline: str) -> str:
-    """An id that no other job has: the pipeline's name, the time (UTC) and four random digits."""
-    stem = re.sub(r"[^a-z0-9]+", "-", pipeline.lower()).strip("-")[:80] or "run"
-    stem = stem if stem[0].isalpha() else f"run-{stem}"
-    return f"{stem}-{datetime.now(timezone.utc):%Y%m%d-%H%M%S}-{secrets.token_hex(2)}"
-
-
 def submit(request: PipelineRequest, settings: ProjectSettings) -> str:
     """Submits a run. A request whose answer is lost is sent again; its id makes sure that there is one job.
 
@@ -172,7 +165,7 @@ def full_name(job: str, settings: ProjectSettings) -> str:
     Raises:
         UserError: it is neither.
     """
-    if re.fullmatch(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+", job):
+    if FULL_NAME.fullmatch(job):
         return job
     if not _JOB_ID.fullmatch(job):
         raise UserError(

@@ -32,12 +32,13 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, preemption_variables
 from gpu_pipelines.targets.compiled import by_libyaml, compiled, documents_of
+from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.fallback.tries import Choice
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.study_tasks import StudyOutputs
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
 from gpu_pipelines.targets.vertex.fallback import LAUNCHER, become_fallback, choice_of
-from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, Container, JobOptions, custom_job, require_job
+from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, JobOptions, custom_job, require_job
 from gpu_pipelines.targets.vertex.tuning_job import TRIAL_COMMAND, TuningTasks, pools_of, tuning_job
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 

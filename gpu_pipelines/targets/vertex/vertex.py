@@ -20,8 +20,9 @@ from gpu_pipelines.targets.compiled import with_image
 from gpu_pipelines.targets.data_nodes import STANDARD
 from gpu_pipelines.targets.messages import Compiled, Done, Outcome, Submission, is_own, shown_request
 from gpu_pipelines.targets.own.pipeline import CHECKPOINT_URI, OwnPipeline
-from gpu_pipelines.targets.own.plans import told_warnings
+from gpu_pipelines.targets.plan_lines import told_warnings
 from gpu_pipelines.targets.run_account import RunAccount, with_cost
+from gpu_pipelines.targets.run_names import NAMED_HERE, new_run_name
 from gpu_pipelines.targets.scheduling import UPLOADED_REMEDY
 from gpu_pipelines.targets.target import Target, require_no_flags
 from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
@@ -134,12 +135,12 @@ class Vertex(VertexTarget, CloudTarget):
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The `PipelineJob` with an id that no other has."""
-        from gpu_pipelines.targets.vertex.pipelines import PipelineRequest, new_job_id, pipeline_job
+        from gpu_pipelines.targets.vertex.pipelines import PipelineRequest, pipeline_job
 
         self._look_at_resources(compiled.spec)
         template = compiled.origin.template
         job = pipeline_job(compiled.spec, values.taken, self.settings, cache=request.cache, template=template)
-        sent = PipelineRequest(new_job_id(compiled.name), job)
+        sent = PipelineRequest(new_run_name(compiled.name), job)
         return Submission(sent, lambda: [self._as_sent(f"pipelineJobs?pipelineJobId={sent.job_id}", sent.job)])
 
     def _look_at_resources(self, spec: Mapping[str, Any]) -> None:
@@ -212,6 +213,12 @@ class Vertex(VertexTarget, CloudTarget):
             pipelines.cancel(name, settings)
             page = console.run_page(name)
         return f"asked to cancel {name.rpartition('/')[2]}\nconsole: {page}"
+
+    def is_run(self, run: str) -> bool:
+        """Whether a name is that of a job, in full or as such runs are named here."""
+        from gpu_pipelines.targets.vertex.pipelines import FULL_NAME
+
+        return bool(FULL_NAME.fullmatch(run) or NAMED_HERE.fullmatch(run))
 
     def earlier(self, run: str) -> EarlierRun:
         """A run as another one goes on from it."""
@@ -322,7 +329,7 @@ class Vertex(VertexTarget, CloudTarget):
         """What the project has quota for; what to know of the places is noted."""
         if len(asked.plans) < 2:
             return asked
-        from gpu_pipelines.targets.vertex.fallback_places import told_of_data, with_quota
+        from gpu_pipelines.targets.fallback.places import told_of_data, with_quota
 
         asked, told = with_quota(asked, self.settings)
         self._told = [*told, *told_of_data(asked.plans, self.settings)]

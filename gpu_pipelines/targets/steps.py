@@ -1,0 +1,97 @@
+"""How the steps of a run go: their records, who is told of them, and which of their lines are KFP's own."""
+
+from __future__ import annotations
+
+import json
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from gpu_pipelines.errors import ERROR_PREFIX
+
+#: Between the name of a task and the number of its turn.
+TURN = " #"
+_EXECUTOR = "[KFP Executor "
+
+
+class Observer(Protocol):
+    """Is told how a run goes, while it runs."""
+
+    def step_began(self, step: str) -> None: ...
+
+    def step_said(self, step: str, line: str) -> None: ...
+
+    def step_ended(self, step: StepRecord) -> None: ...
+
+
+@dataclass
+class StepRecord:
+    """How one step went.
+
+    Attributes:
+        name: name of the task in the pipeline, with dashes.
+        status: running, succeeded, reused, failed, interrupted, or died with the run.
+        seconds: its duration so far.
+        log: its log file, relative to the run; None if it was reused.
+        message: the error that it ended with; empty if it left none.
+        taken: beginning of the key under which its results were kept, if it was reused.
+        made_by: id of the run that has made these; empty if that is not known.
+        turn: what it was told that other turns of it were not, such as `seed=2`; empty where it has no others.
+        place: folder of what it leaves.
+        kind: of the error that it failed with, as `gpu_pipelines.errors` calls it; empty where it did not say.
+    """
+
+    name: str
+    status: str = "running"
+    seconds: float = 0.0
+    log: str | None = None
+    message: str = ""
+    taken: str = ""
+    made_by: str = ""
+    turn: str = ""
+    place: str = ""
+    kind: str = ""
+    started: float = field(default_factory=time.monotonic, repr=False, compare=False)
+
+    @property
+    def task(self) -> str:
+        """Name of the task, without the number of its turn."""
+        return self.name.partition(TURN)[0]
+
+    @property
+    def label(self) -> str:
+        """Its name for people: of the turns of a loop, each with what it was told alone."""
+        return f"{self.task} ({self.turn})" if self.turn else self.name
+
+    def said(self, line: str) -> None:
+        """Takes the message from the log of a service that keeps no more of a step than its lines."""
+        if line.startswith(ERROR_PREFIX):
+            self.message = line.removeprefix(ERROR_PREFIX)
+        elif self.message:
+            self.message += "\n" + line
+
+
+class ExecutorLines:
+    """Tells the lines of KFP's executor from those of a step: its messages, and the JSON of the inputs it prints.
+
+    Attributes:
+        given: these inputs; empty as long as they are not known.
+    """
+
+    def __init__(self) -> None:
+        self._input: list[str] | None = None
+        self.given: dict[str, Any] = {}
+
+    def include(self, line: str) -> bool:
+        """Whether the next line of a step's output is the executor's."""
+        if self._input is not None:
+            self._input.append(line)
+            if line == "}":
+                with suppress(ValueError):
+                    self.given = json.loads("\n".join(self._input))
+                self._input = None
+            return True
+        if line.endswith("Got executor_input:"):
+            self._input = []
+        return line.startswith(_EXECUTOR)
