@@ -5,6 +5,7 @@ resource "google_project_service" "needed" {
       "aiplatform.googleapis.com",
       "artifactregistry.googleapis.com",
       "cloudbuild.googleapis.com",
+      "cloudquotas.googleapis.com",
       "cloudresourcemanager.googleapis.com",
       "compute.googleapis.com",
       "iam.googleapis.com",

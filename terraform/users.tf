@@ -1,10 +1,12 @@
 # What people need: users, to run, upload, schedule and follow; vm_creators, for `gpu-pipelines vm create`; image_builders,
 # beside builder.tf. Files and repositories are granted on the resource.
 locals {
+  # cloudquotas.viewer is for `accelerators quota` and lists of machines, which leave out those without quota.
   # serviceUsageConsumer is for credentials of a person, which name a project whose quota they use, and for
   # `gpu-pipelines doctor`, which looks whether the APIs are on.
   roles_of_users = [
     "roles/aiplatform.user",
+    "roles/cloudquotas.viewer",
     "roles/logging.viewer",
     "roles/serviceusage.serviceUsageConsumer",
   ]

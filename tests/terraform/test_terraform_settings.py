@@ -201,3 +201,9 @@ def test_people_may_use_the_quota_of_the_project_as_gcloud_builds_asks(resources
         roles = f"roles_of_{who}"
         assert f"setproduct(var.{who}, local.{roles})" in granted
         assert "roles/serviceusage.serviceUsageConsumer" in names[roles]
+
+
+def test_users_may_read_the_quotas_that_lists_of_machines_go_by() -> None:
+    (names,) = plain(hcl2.loads((MODULE / "users.tf").read_text(encoding="utf-8")))["locals"]
+    assert "roles/cloudquotas.viewer" in names["roles_of_users"]
+    assert "cloudquotas.googleapis.com" in str(hcl2.loads((MODULE / "main.tf").read_text(encoding="utf-8")))
