@@ -60,13 +60,16 @@ class Advice:
 def advise(
     workload: Workload, wishes: Wishes | None = None, *, catalog: Catalog | None = None, today: date | None = None
 ) -> Advice:
-    """Ranks the accelerators for a job.
+    """Ranks the accelerators for a job by memory, time and cost, as `gpu-pipelines accelerators advise`.
 
     Args:
-        workload: the job.
-        wishes: limits and choices.
+        workload: the job: how large its model is and how much it trains on, or what a trial has measured.
+        wishes: limits and choices, such as a deadline in hours or a budget in USD; None for none.
         catalog: the facts; None takes those of the package.
         today: the day that ended GPUs are judged by; None takes today.
+
+    Returns:
+        The plans that will do, the best first, and of each other GPU why none will.
 
     Raises:
         UserError: if a wish is out of range, or a specification is wrong.

@@ -38,18 +38,20 @@ Strategy = Annotated[str | None, typer.Option("--strategy", help="standard, spot
 def list_gpus(region: Region = None, as_json: AsJson = False) -> None:
     """List every GPU by name, with its properties and its price."""
     with _errors_exit_2(as_json):
+        from gpu_pipelines.accelerators.listing import list_accelerators
         from gpu_pipelines.cli import accelerator_views as views
 
-        _print(views.gpu_list(region), as_json, views.draw_gpu_list)
+        _print({"region": region, "gpus": list_accelerators(region)}, as_json, views.draw_gpu_list)
 
 
 @app.command()
 def show(name: Annotated[str, typer.Argument(help="Name of a GPU, e.g. h100.")], as_json: AsJson = False) -> None:
     """Show one GPU: hardware, software, machines, regions, prices, quota, and which facts are not verified."""
     with _errors_exit_2(as_json):
+        from gpu_pipelines.accelerators.listing import describe_accelerator
         from gpu_pipelines.cli import accelerator_views as views
 
-        _print(views.gpu_details(name), as_json, views.draw_gpu_details)
+        _print(describe_accelerator(name), as_json, views.draw_gpu_details)
 
 
 @app.command()
@@ -191,13 +193,12 @@ def quota(
 ) -> None:
     """Check whether a project has the Vertex AI quota for a plan; exits with 1 if not. Needs credentials."""
     with _errors_exit_2(as_json):
-        from gpu_pipelines.accelerators.live.clients import Clients
-        from gpu_pipelines.accelerators.live.quota import read_quota
+        from gpu_pipelines.accelerators.live.quota import check_quota
         from gpu_pipelines.accelerators.plan import plan as make_plan
         from gpu_pipelines.cli import accelerator_views as views
 
         chosen = make_plan(spec, nodes=nodes, region=region, strategy=strategy)
-        report = read_quota(chosen, Clients(project))
+        report = check_quota(chosen, project)
         _print(report.to_json(), as_json, views.draw_quota)
     if not report.enough:
         raise typer.Exit(1)
@@ -213,12 +214,10 @@ def refresh(
 ) -> None:
     """Rebuild prices and availability from the Cloud Billing and Compute Engine APIs. Needs credentials."""
     with _errors_exit_2(as_json):
-        from gpu_pipelines.accelerators.catalog import load_catalog
-        from gpu_pipelines.accelerators.live.clients import Clients
-        from gpu_pipelines.accelerators.live.refresh import refresh as rebuild
+        from gpu_pipelines.accelerators.live.refresh import refresh_catalog
         from gpu_pipelines.cli import accelerator_views as views
 
-        _print(rebuild(load_catalog(), Clients(project), output).to_json(), as_json, views.draw_refreshed)
+        _print(refresh_catalog(output, project=project).to_json(), as_json, views.draw_refreshed)
 
 
 @contextmanager

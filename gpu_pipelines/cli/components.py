@@ -22,10 +22,9 @@ _WIDEST = 110
 @app.command("list")
 def list_components(as_json: AsJson = False) -> None:
     """List the components and what each does."""
-    from gpu_pipelines.component_interface.catalog import COMPONENTS
-    from gpu_pipelines.component_interface.description import description_of
+    from gpu_pipelines.component_interface.description import list_components as described
 
-    found = {name: description_of(name).text for name in COMPONENTS}
+    found = {each.name: each.text for each in described()}
     if as_json:
         print(json.dumps([{"name": name, "description": text} for name, text in found.items()], indent=2))
         return
@@ -41,21 +40,16 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Show a component: its inputs, outputs, image, and a pipeline that uses it."""
-    from gpu_pipelines.component_interface.catalog import COMPONENTS
-    from gpu_pipelines.component_interface.description import description_of
+    from gpu_pipelines.component_interface.description import describe_component
     from gpu_pipelines.component_interface.examples import example
-    from gpu_pipelines.errors import UserError, nearest
 
-    known = name.replace("-", "_")
-    if known not in COMPONENTS:
-        raise UserError(f"There is no component {name[:60]!r}.", nearest(known, list(COMPONENTS)))
-    component = description_of(known)
+    component = describe_component(name)
     if as_json:
-        print(json.dumps(_document(component, _image(), example(known)), indent=2, ensure_ascii=False))
+        print(json.dumps(_document(component, _image(), example(component.name)), indent=2, ensure_ascii=False))
         return
     _print(component)
     print(f"image:\n  {_image()}\n\nexample:\n")
-    print(example(known), end="")
+    print(example(component.name), end="")
 
 
 def _image() -> str:

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_pipelines.component_interface.catalog import load_component
+from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
+from gpu_pipelines.errors import UserError, nearest
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,29 @@ class Description:
     def parameters(self) -> list[Port]:
         """The inputs that are parameters."""
         return [port for port in self.inputs if not port.is_artifact]
+
+
+def list_components() -> list[Description]:
+    """The components that pipelines are made of, as `gpu-pipelines components list`."""
+    return [description_of(name) for name in COMPONENTS]
+
+
+def describe_component(name: str) -> Description:
+    """What a component takes and gives, as `gpu-pipelines components show`.
+
+    Args:
+        name: of the component, such as train_model; also with dashes.
+
+    Returns:
+        What it does, its inputs and its outputs.
+
+    Raises:
+        UserError: there is no such component.
+    """
+    known = name.replace("-", "_")
+    if known not in COMPONENTS:
+        raise UserError(f"There is no component {name[:60]!r}.", nearest(known, list(COMPONENTS)))
+    return description_of(known)
 
 
 def description_of(name: str) -> Description:

@@ -15,8 +15,8 @@ from gpu_pipelines.accelerators.catalog import Catalog, CatalogError
 from gpu_pipelines.accelerators.cost import estimate_cost
 from gpu_pipelines.accelerators.device_names import catalog_names
 from gpu_pipelines.accelerators.document import render
+from gpu_pipelines.accelerators.listing import describe_accelerator
 from gpu_pipelines.accelerators.workload import Workload
-from gpu_pipelines.cli.accelerator_views import gpu_details
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compute_engine.formats import create_command, terraform
@@ -66,7 +66,7 @@ def test_it_is_planned_and_priced() -> None:
 def test_it_is_advised_shown_and_documented(catalog: Catalog) -> None:
     advice = advise(Workload(parameters=7e9, tokens=1e9), Wishes(region="us-central1"))
     assert advice.options[0].plan.spec == "x900:1", "it is the fastest, and the cheapest"
-    shown = gpu_details("X900")
+    shown = describe_accelerator("X900")
     assert [machine["machine_type"] for machine in shown["machines"]] == ["zz9-plural-1g", "zz9-alpha-8g"]
     assert shown["zones"] == {"us-central1": ["us-central1-a"]}
     assert catalog_names("NVIDIA X900 400GB HBM5") == ["x900"]

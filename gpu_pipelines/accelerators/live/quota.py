@@ -63,6 +63,22 @@ class QuotaReport:
         }
 
 
+def check_quota(plan: AcceleratorPlan, project: str | None = None) -> QuotaReport:
+    """Looks whether a project has the Vertex AI quota for a plan, as `gpu-pipelines accelerators quota`.
+
+    Args:
+        plan: a plan with GPUs, as `gpu_pipelines.plan` makes it.
+        project: id of the Google Cloud project; None takes that of the environment or of the credentials.
+
+    Returns:
+        What is needed, and what each region has; `enough` says whether one of them has as much.
+
+    Raises:
+        UserError: the plan is of this machine, there are no credentials, or the API cannot be read.
+    """
+    return read_quota(plan, Clients(project))
+
+
 def read_quota(plan: AcceleratorPlan, clients: Clients) -> QuotaReport:
     """Reads the quota that a plan draws on.
 

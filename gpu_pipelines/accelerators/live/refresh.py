@@ -7,10 +7,11 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import date
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.accelerators.catalog.loader import PACKAGED, Catalog, columns
+from gpu_pipelines.accelerators.catalog.loader import PACKAGED, Catalog, columns, load_catalog
 from gpu_pipelines.accelerators.catalog.records import Availability, Price, Source
 from gpu_pipelines.accelerators.live import availability, prices
 from gpu_pipelines.accelerators.live.clients import Clients
@@ -38,6 +39,26 @@ class Refreshed:
     def to_json(self) -> dict[str, Any]:
         """The result as a JSON object."""
         return {**vars(self), "directory": str(self.directory), "unknown_regions": list(self.unknown_regions)}
+
+
+def refresh_catalog(output: str | PathLike[str] | None = None, *, project: str | None = None) -> Refreshed:
+    """Reads prices and availability from Google's APIs anew, as `gpu-pipelines accelerators catalog refresh`.
+
+    A program that has read the catalog already goes on with that; the next one reads the new files.
+
+    Args:
+        output: directory of the files; None writes over those of the catalog itself. The variable
+            `GPU_PIPELINES_CATALOG` names another directory to read from.
+        project: id of the Google Cloud project to read with; None takes that of the environment or of the credentials.
+
+    Returns:
+        Where the files are, and how much of them was read.
+
+    Raises:
+        UserError: there are no credentials, an API cannot be read or answers nothing of use, or the directory cannot be
+            written.
+    """
+    return refresh(load_catalog(), Clients(project), None if output is None else Path(output))
 
 
 def refresh(catalog: Catalog, clients: Clients, output: Path | None, today: date | None = None) -> Refreshed:
