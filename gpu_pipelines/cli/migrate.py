@@ -52,18 +52,15 @@ def migrate(
     FILE is the config.yaml of the job. The flags are those of gcloud ai-platform jobs submit training, and win over the
     file; a whole command line can be given as it was. The changes are listed on stderr.
     """
-    from gpu_pipelines.migration import MigrationOptions, migrate
+    from gpu_pipelines.migration.command import migrated as brought
     from gpu_pipelines.migration.gcloud_flags import parse_command
-    from gpu_pipelines.migration.job_file import read_job_file
     from gpu_pipelines.migration.result import space_file
-    from gpu_pipelines.project_settings import load_project_settings
     from gpu_pipelines.targets.compiled import require_another, write_file
 
     command = parse_command(context.args, context.meta.get(_USER_ARGS))
     if output is not None and command.file is not None:
         require_another(output, command.file, "old job")
-    job = read_job_file(command.file) if command.file else {}
-    migrated = migrate(job, command, load_project_settings(), MigrationOptions(keep=keep, image=image))
+    migrated = brought(command, image=image, keep=keep)
     file = str(output or _FILE)
     if output is not None:
         write_file(output, migrated.config_text(_origin(command.file), file))

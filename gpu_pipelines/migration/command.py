@@ -1,0 +1,46 @@
+"""An old job by its file and its command line, brought to Vertex AI with the settings of the project."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from os import PathLike, fspath
+
+from gpu_pipelines.migration.gcloud_flags import GcloudCommand, parse_command
+from gpu_pipelines.migration.job_file import read_job_file
+from gpu_pipelines.migration.migrate import MigrationOptions, migrate
+from gpu_pipelines.migration.result import Migration
+from gpu_pipelines.project_settings import load_project_settings
+
+
+def migrate_job(
+    file: str | PathLike[str] | None = None,
+    flags: Sequence[str] = (),
+    *,
+    arguments: Sequence[str] | None = None,
+    image: str | None = None,
+    keep: bool = False,
+) -> Migration:
+    """Brings a job of AI Platform Training to Vertex AI, as `gpu-pipelines migrate`. Nothing is sent or written.
+
+    Args:
+        file: the config.yaml of the job; None where the flags say all.
+        flags: those of `gcloud ai-platform jobs submit training`, such as `["--region=us-central1"]`; they win over the
+            file.
+        arguments: the application's own, which gcloud takes after `--`; None leaves those of the file.
+        image: image that runs a job of Python packages; None for Google's own, where there is one.
+        keep: refuse GPUs that are gone (K80, P100) instead of replacing them.
+
+    Returns:
+        The config of the new job with what was changed, and the commands that submit it.
+
+    Raises:
+        UserError: lists what the old service would have refused, and what cannot be had on Vertex AI.
+    """
+    words = [*flags, *([] if file is None else [f"--config={fspath(file)}"])]
+    return migrated(parse_command(words, arguments), image=image, keep=keep)
+
+
+def migrated(command: GcloudCommand, *, image: str | None, keep: bool) -> Migration:
+    """The job of a command line that was read; see `migrate_job`."""
+    job = read_job_file(command.file) if command.file else {}
+    return migrate(job, command, load_project_settings(), MigrationOptions(keep=keep, image=image))
