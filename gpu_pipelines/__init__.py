@@ -16,7 +16,9 @@ if TYPE_CHECKING:
     from gpu_pipelines.driver.evaluating import evaluate
     from gpu_pipelines.driver.exporting import export
     from gpu_pipelines.driver.prediction import predict
-    from gpu_pipelines.driver.programs import compile, open_run, run, schedule, upload
+    from gpu_pipelines.driver.programs import compile, run, upload
+    from gpu_pipelines.driver.runs import open_run
+    from gpu_pipelines.driver.schedules import schedule
     from gpu_pipelines.registry import open_registry
     from gpu_pipelines.tuning.tune import tune
 
@@ -43,11 +45,11 @@ _PLACES = {
     "evaluate": "gpu_pipelines.driver.evaluating",
     "export": "gpu_pipelines.driver.exporting",
     "open_registry": "gpu_pipelines.registry",
-    "open_run": "gpu_pipelines.driver.programs",
+    "open_run": "gpu_pipelines.driver.runs",
     "plan": "gpu_pipelines.accelerators.plan",
     "predict": "gpu_pipelines.driver.prediction",
     "run": "gpu_pipelines.driver.programs",
-    "schedule": "gpu_pipelines.driver.programs",
+    "schedule": "gpu_pipelines.driver.schedules",
     "tune": "gpu_pipelines.tuning.tune",
     "upload": "gpu_pipelines.driver.programs",
     "watch": "gpu_pipelines.driver.drift",

@@ -10,7 +10,6 @@ import typer
 
 from gpu_pipelines.cli.application import print_json
 from gpu_pipelines.cli.target_options import AsJson
-from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
@@ -34,27 +33,13 @@ def parameters(
 
     They are given as -p NAME=VALUE, or as a YAML mapping with --params FILE.
     """
-    from gpu_pipelines.driver.arguments import with_defaults_of_task
-    from gpu_pipelines.driver.known_parameters import by_step, known_parameters
+    from gpu_pipelines.driver.known_parameters import parameters_by_step
 
-    known = known_parameters(pipeline)
-    if task is not None:
-        _require_task(task, known, pipeline)
-        known = with_defaults_of_task(known, task)
-    steps = by_step(known)
+    steps = parameters_by_step(pipeline, task)
     if as_json:
         print_json({"pipeline": pipeline, "parameters": _documents(steps)})
         return
     _print(steps)
-
-
-def _require_task(task: str, known: Mapping[str, Parameter], pipeline: str) -> None:
-    from gpu_pipelines.tasks.tasks import task_problems
-
-    if "task" not in known:
-        raise UserError(f"{pipeline} has no parameter task.", "Leave out --task.")
-    if problems := task_problems(task):
-        raise UserError.of_all(problems)
 
 
 def _documents(steps: Mapping[str, Mapping[str, Parameter]]) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ import typer
 
 from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.target_options import HERE, AsJson, of_targets
-from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError
+from gpu_pipelines.errors import InvalidRequestError, NotFoundError
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
@@ -31,12 +31,10 @@ _RUNS = Path("runs")
 @app.command("list")
 def list_runs(runs: Runs = _RUNS, as_json: AsJson = False) -> None:
     """List the runs, the newest first."""
+    from gpu_pipelines.driver.runs import readable_runs
     from gpu_pipelines.reports.durations import format_seconds
-    from gpu_pipelines.targets.recorded_runs import problems_of_records, recorded_runs
 
-    records = recorded_runs(runs)
-    for problem in problems_of_records(runs):
-        print(f"warning: a run is not listed: {problem}", file=sys.stderr)
+    records = readable_runs(runs)
     if as_json:
         print_json([record.document for record in records])
         return
@@ -96,14 +94,11 @@ def show_there(target: Any, run: str, report: Path | None, as_json: bool) -> Non
         UserError: the target tells nothing of runs, there is no such run, or the page cannot be written.
     """
     from gpu_pipelines.cli.run import show as show_lines
+    from gpu_pipelines.driver.runs import account_of
     from gpu_pipelines.reports.account_page import write_account_page
     from gpu_pipelines.targets.fallback.shown import tries_of_run
-    from gpu_pipelines.targets.run_account import tell_tracker
 
-    if not hasattr(target, "account"):
-        raise UserError(f"The target {target.name} tells nothing of a run.", "Look at it where it runs.")
-    account = target.account(run)
-    tell_tracker(account, lambda text: print(f"warning: {text}", file=sys.stderr))
+    account = account_of(target, run)
     if report:
         write_account_page(account, report)
     tried = tries_of_run(run, target.settings)
@@ -209,6 +204,7 @@ def compare(
 ) -> None:
     """Compare two runs: parameters that differ, metrics side by side, and how long the steps took."""
     from gpu_pipelines.component_interface.parameter import shown_value
+    from gpu_pipelines.driver.runs import differences
     from gpu_pipelines.numbers import figure_or_count
     from gpu_pipelines.targets.recorded_runs import run_named
 
@@ -230,33 +226,6 @@ def compare(
     for name, took in document["steps"].items():
         seconds.add_row(name, *(_took(took.get(each)) for each in "ab"))
     _print_section("durations of the steps", seconds, bool(document["steps"]))
-
-
-def differences(first: RunRecord, second: RunRecord) -> dict[str, Any]:
-    """What differs between two runs, as JSON has it: values by name and by `a` and `b`, as far as each has one.
-
-    A step's duration is in seconds; of one that did not end well or took its results it is how it went.
-    """
-
-    def beside(of: Any) -> dict[str, dict[str, Any]]:
-        found = {"a": of(first), "b": of(second)}
-        names = list(dict.fromkeys([*found["a"], *found["b"]]))
-        return {name: {each: found[each][name] for each in found if name in found[each]} for name in names}
-
-    def durations(record: RunRecord) -> dict[str, float | str]:
-        return {step.name: step.seconds if step.status == "succeeded" else step.status for step in record.steps}
-
-    parameters = beside(lambda record: {**record.parameters, "--accelerator": record.accelerator})
-    return {
-        "runs": {"a": first.run_id, "b": second.run_id},
-        "parameters": {name: values for name, values in parameters.items() if not _are_equal(values)},
-        "metrics": beside(lambda record: record.metrics),
-        "steps": beside(durations),
-    }
-
-
-def _are_equal(values: dict[str, Any]) -> bool:
-    return len(values) == 2 and values["a"] == values["b"]
 
 
 @app.command("open")
@@ -299,9 +268,8 @@ def remove(
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
 ) -> None:
     """Remove runs with their artifacts and checkpoints; models in a registry stay."""
-    from gpu_pipelines.errors import InvalidRequestError
-    from gpu_pipelines.reports.runs_page import write_runs_page
-    from gpu_pipelines.targets.recorded_runs import recorded_runs, remove_runs, run_named
+    from gpu_pipelines.driver.runs import removed
+    from gpu_pipelines.targets.recorded_runs import run_named
 
     records = list({each.run_id: each for each in (run_named(runs, name) for name in run)}.values())
     named = ", ".join(record.run_id for record in records)
@@ -310,8 +278,7 @@ def remove(
             raise InvalidRequestError(f"There is no terminal to ask whether to remove {named}.", "Give --yes.")
         if not typer.confirm(f"Remove {named} with all artifacts and checkpoints?"):
             raise typer.Exit(1)
-    remove_runs(runs, records)
-    write_runs_page(runs, recorded_runs(runs))
+    removed(runs, records)
     print(f"removed {named}")
 
 

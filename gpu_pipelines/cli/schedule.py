@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +10,6 @@ import typer
 from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.run import show
 from gpu_pipelines.cli.target_options import THERE, AsJson, Cache, DryRun, Param, Params, of_targets
-from gpu_pipelines.errors import UserError
 
 app = Application(help="Schedule runs of a pipeline on Vertex AI or Kubeflow.")
 
@@ -118,53 +116,11 @@ def update(
     Another version brings its own defaults: of the parameters, those stay that differ from the defaults of the version
     before.
     """
-    from dataclasses import replace
+    from gpu_pipelines.driver.scheduling import changed_schedule
 
-    from gpu_pipelines.driver.arguments import checked_values, defaults_of_project, values_given
-    from gpu_pipelines.driver.data_check import warn_of_data
-    from gpu_pipelines.driver.scheduling import timing_of
-    from gpu_pipelines.targets.cron import parse_cron
-    from gpu_pipelines.targets.scheduling import Wanted
-
-    if not hasattr(target.schedules, "contents"):
-        raise UserError(
-            f"The target {target.name} has no schedule update.", "Delete the schedule, and create another one."
-        )
-    found = target.schedules.find(schedule)
-    present = target.schedules.cron_of(found)
-    when = present
-    if cron or time_zone:
-        when = parse_cron(cron or present.fields, time_zone or (None if cron and "TZ=" in cron else present.zone))
-    timing = timing_of(when, start, end, max_concurrent)
-    if when == present:
-        timing = replace(timing, when=None)
-    compiled = values = None
-    told: list[str] = []
-    if pipeline or param or params:
-        compiled, before = target.schedules.contents(found)
-        kept = values_given(compiled, before)
-        if pipeline:
-            compiled, before = target.schedules.another(pipeline), {**defaults_of_project(target), **kept}
-        values = checked_values(compiled, target, param or [], params, before)
-        if pipeline:
-            told = _told_kept(kept, values.arguments)
-        warn_of_data(compiled, values, target.settings, target.registry)
-    submission = target.schedules.submission(Wanted(name, timing, compiled, values, found=found))
+    wanted, limits = (pipeline, name, cron, time_zone), (start, end, max_concurrent)
+    told, submission = changed_schedule(target, schedule, wanted, limits, param or [], params)
     _send(target, submission, told, "changed", dry_run=dry_run, as_json=as_json)
-
-
-def _told_kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What another version keeps of the parameters that were given for the one before, and what it has no place for."""
-    from gpu_pipelines.component_interface.parameter import shown_value
-
-    # The service holds every number with a point.
-    shown = {name: f"{value:g}" if isinstance(value, float) else shown_value(value) for name, value in before.items()}
-    kept = [f"{name} = {shown[name]}" for name, value in before.items() if now.get(name) == value]
-    rest = "what else is not given has the new version's default"
-    told = [f"kept from the version before: {', '.join(kept) or 'nothing'}; {rest}"]
-    if lost := [name for name in before if name not in now]:
-        told.append(f"warning: the new version has no parameter {', '.join(lost)}, which the one before was given")
-    return told
 
 
 def _send(target: Any, submission: Any, told: Any, done: str, *, dry_run: bool, as_json: bool) -> None:

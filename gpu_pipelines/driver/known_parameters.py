@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from gpu_pipelines.component_interface.catalog import load_component
 from gpu_pipelines.component_interface.parameter import Parameter
 from gpu_pipelines.driver.arguments import (
     ADVANCED,
@@ -12,6 +13,7 @@ from gpu_pipelines.driver.arguments import (
     parameters_of_pipeline,
     parameters_of_spec,
     with_defaults_of_file,
+    with_defaults_of_task,
 )
 from gpu_pipelines.errors import UserError
 
@@ -75,10 +77,25 @@ def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> di
     return {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
 
 
-def by_step(known: Mapping[str, Parameter]) -> dict[str, dict[str, Parameter]]:
-    """The parameters below the first step that takes them, in the order of the pipeline."""
-    from gpu_pipelines.component_interface.catalog import load_component
+def parameters_by_step(pipeline: str, task: str | None = None) -> dict[str, dict[str, Parameter]]:
+    """The parameters of a pipeline by name, below the first step that takes them, in the order of the pipeline.
 
+    Args:
+        pipeline: as `known_parameters` takes it.
+        task: the one whose defaults the parameters have; None for those of the pipeline.
+
+    Raises:
+        UserError: there is no such pipeline or task, or the pipeline has no parameter task.
+    """
+    known = known_parameters(pipeline)
+    if task is not None:
+        from gpu_pipelines.tasks.tasks import task_problems
+
+        if "task" not in known:
+            raise UserError(f"{pipeline} has no parameter task.", "Leave out --task.")
+        if problems := task_problems(task):
+            raise UserError.of_all(problems)
+        known = with_defaults_of_task(known, task)
     inputs = {name: set(load_component(name).component_spec.inputs or ()) for name in STEPS}
     steps: dict[str, dict[str, Parameter]] = {}
     for name, parameter in known.items():

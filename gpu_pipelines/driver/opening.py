@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
+import types
 import typing
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import InvalidRequestError, UserError, nearest
 from gpu_pipelines.targets.options import Option, declared, flag_of
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
+
+Options = TypeVar("Options")
 
 
 def open_target(name: str, given: Mapping[str, Any], command: str = "", can: str = "") -> Target:
@@ -52,6 +57,108 @@ def _refuse_others(name: str, given: Mapping[str, Any], own: Sequence[str], comm
             f"{'It belongs' if len(flags) == 1 else 'They belong'} to {' and '.join(sorted(owners))}. Leave "
             f"{'it' if len(flags) == 1 else 'them'} out, or give another --target.",
         )
+
+
+def target_and_others(
+    target: str, command: str, given: Mapping[str, Any], can: str = ""
+) -> tuple[Target, dict[str, Any]]:
+    """A target with those values that a Python program has given for its options, and the values that are for none.
+
+    Args:
+        target: its name.
+        command: name of the command.
+        given: the values, by the names of flags with underscores.
+        can: the method or attribute that the target must have; empty for any.
+
+    Raises:
+        UserError: there is no such target, it cannot do that, or a value is of a wrong type.
+    """
+    from gpu_pipelines.targets.target import target_named
+
+    own = {name: hint for name, _, hint, _ in fields_of_command(target_named(target, can).Options, command)}
+    others = {name: value for name, value in given.items() if name not in own}
+    # Not a parameter of a pipeline: it is the function's own.
+    if others.pop("accelerator", None):
+        raise InvalidRequestError(f"The target {target} has no accelerator.", "Leave it out.")
+    return open_target(target, as_declared(given, own), command), others
+
+
+def target_with(target: str, command: str, options: Mapping[str, Any], can: str = "", otherwise: str = "") -> Target:
+    """As `target_and_others`, where every value has to be of an option.
+
+    Args:
+        target: its name.
+        command: name of the command.
+        options: the values, by the names of flags with underscores.
+        can: the method or attribute that the target must have; empty for any.
+        otherwise: what to do about a value that is of no target's option.
+
+    Raises:
+        UserError: there is no such target, it cannot do that, or it has no such option.
+    """
+    opened, others = target_and_others(target, command, options, can)
+    if others:
+        remedies = dict.fromkeys(option_of_targets(name, command) for name in others)
+        raise InvalidRequestError(
+            f"{command} has no {', '.join(others)}.", " ".join(filter(None, remedies)) or otherwise
+        )
+    return opened
+
+
+def options_given(options: type[Options], command: str, given: Mapping[str, Any]) -> Options:
+    """The options of a command that has no target, from what a Python program has given.
+
+    Args:
+        options: the dataclass that declares them.
+        command: name of the command.
+        given: their values, by the names of their flags with underscores; one that is None is not given.
+
+    Raises:
+        UserError: lists the names that are no options, or the values of wrong types.
+    """
+    own = {name: hint for name, _, hint, _ in fields_of_command(options, command)}
+    if unknown := [f"There is no option {name[:80]!r}. {nearest(name, own)}" for name in given if name not in own]:
+        raise UserError.of_all(unknown)
+    return options(**as_declared(given, own))
+
+
+def command_of(words: Sequence[str]) -> str | None:
+    """What a container runs, from what a Python program has given, as the option `command` has it; None for nothing."""
+    return (words if isinstance(words, str) else shlex.join(words)) or None
+
+
+def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
+    """Values that were given, as the types of the options; those that are None, or of no option, are left out.
+
+    Args:
+        given: the values, by the names of options. A mapping may stand for a list of `KEY=VALUE`.
+        hints: the types of the options.
+
+    Raises:
+        UserError: lists the values of wrong types.
+    """
+    from gpu_pipelines.component_interface.parameter import CALLED, KFP_TYPES, plain, typed
+
+    values, problems = {}, []
+    for name, value in given.items():
+        if name not in hints or value is None:
+            continue
+        hint = hints[name]
+        is_union = typing.get_origin(hint) in (typing.Union, types.UnionType)
+        kind, *others = (each for each in (typing.get_args(hint) if is_union else (hint,)) if each is not type(None))
+        kind = list if kind == list[str] else kind
+        if kind is list and isinstance(value, Mapping):
+            value = [f"{key}={text}" for key, text in value.items()]
+        wanted = None if others else KFP_TYPES.get(str if kind is Path else kind)
+        try:
+            found = typed(wanted, plain(value)) if wanted else value
+        except ValueError:
+            problems.append(f"{name} takes {CALLED[str(wanted)]}; got {str(value)[:80]!r}.")
+            continue
+        values[name] = Path(found) if kind is Path else found
+    if problems:
+        raise UserError.of_all(problems)
+    return values
 
 
 def option_of_targets(name: str, command: str = "run") -> str:

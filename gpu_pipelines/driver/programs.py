@@ -1,9 +1,7 @@
-"""Pipelines in a Python program: what the commands `run`, `compile`, `upload`, `schedule create` and `runs show` do."""
+"""Pipelines in a Python program: what the commands `run`, `parameters`, `compile` and `upload` do."""
 
 from __future__ import annotations
 
-import json
-import numbers
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -11,12 +9,13 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.driver.opening import fields_of_command, open_target, option_of_targets
+from gpu_pipelines.driver.opening import target_and_others, target_with
+from gpu_pipelines.driver.parameters_given import assignments_of, parameters_given
 from gpu_pipelines.driver.run import Run, ended, watch_of
 from gpu_pipelines.errors import InvalidRequestError
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.target import Target
+    from gpu_pipelines.component_interface.parameter import Parameter
 
 #: KFP's compiler and its local runner have one state for a whole program: in other threads pipelines wait.
 _ONE_AT_A_TIME = threading.RLock()
@@ -61,11 +60,11 @@ def run(
     from gpu_pipelines.driver.request import is_here, submission_of
     from gpu_pipelines.targets.recorded_runs import LATEST
 
-    opened, others = _opened(target, "run", {**parameters, "accelerator": accelerator})
-    values = _values(others, arguments)
+    opened, others = target_and_others(target, "run", {**parameters, "accelerator": accelerator})
+    values = parameters_given(others, arguments)
     with _ONE_AT_A_TIME, _named(pipeline) as name:
         earlier = LATEST if resume is True else resume or ""
-        submission = submission_of(opened, name, _assignments(values), None, cache, earlier)
+        submission = submission_of(opened, name, assignments_of(values), None, cache, earlier)
         here: Any = opened
         if is_here(opened):
             return ended(Run("", target, "running"), here.execute(submission, watch_of(progress)))
@@ -93,13 +92,7 @@ def compile(
     """
     from gpu_pipelines.targets.compiled import write_compiled
 
-    opened, others = _opened(target, "compile", options)
-    if others:
-        remedies = dict.fromkeys(option_of_targets(name, "compile") for name in others)
-        raise InvalidRequestError(
-            f"compile has no {', '.join(others)}.",
-            " ".join(filter(None, remedies)) or "Parameters of the pipeline are given to its runs.",
-        )
+    opened = target_with(target, "compile", options, otherwise="Parameters of the pipeline are given to its runs.")
     with _ONE_AT_A_TIME, _named(pipeline) as name:
         text = opened.compile(name, task).text
     if path is None:
@@ -134,97 +127,31 @@ def upload(
     from gpu_pipelines.driver.defaults import defaults_in_file
     from gpu_pipelines.targets.messages import Request
 
-    opened, others = _opened(target, "upload", parameters, "publish")
+    opened, others = target_and_others(target, "upload", parameters, "publish")
     store: Any = opened
-    assignments = _assignments(_values(others, arguments))
+    assignments = assignments_of(parameters_given(others, arguments))
     with _ONE_AT_A_TIME, _named(pipeline) as name, defaults_in_file(name, assignments):
         return dict(store.publish(store.load(Request(name, to_publish=True)), list(tags)).document)
 
 
-def schedule(
-    pipeline: str | PathLike[str],
-    name: str,
-    cron: str,
-    target: str = "vertex",
-    *,
-    time_zone: str | None = None,
-    start: str | None = None,
-    end: str | None = None,
-    max_concurrent: int = 1,
-    cache: bool | None = None,
-    arguments: Mapping[str, Any] | None = None,
-    **parameters: Any,
-) -> dict[str, Any]:
-    """Schedules runs of an uploaded pipeline.
+def list_parameters(pipeline: Any, task: str | None = None) -> dict[str, dict[str, Parameter]]:
+    """What a pipeline can be told, as `gpu-pipelines parameters`.
 
     Args:
-        pipeline: an uploaded version, `NAME`, `NAME/TAG` or `NAME/VERSION` or its address; or a file, which is sent.
-        name: of the schedule; it has to be unique.
-        cron: five fields; `0 3 * * *` is daily at 3.
-        target: vertex, kubeflow, or that of another package that has schedules.
-        time_zone: such as Europe/Paris; None for UTC.
-        start: no run before this time, such as `2027-01-31T03:00`; None for now.
-        end: no run after this time; None for none.
-        max_concurrent: runs at the same time, at most.
-        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
-        arguments: parameters whose names are those of options or of arguments of this function.
-        parameters: options of the target, and parameters of the pipeline.
+        pipeline: as `run` takes it.
+        task: the task whose defaults the parameters have; None for those of the pipeline.
 
     Returns:
-        The schedule, as `gpu-pipelines schedule create --json` prints it.
+        By the step that takes them first, in the order of the pipeline, and by name: the parameters with `type`,
+        `optional`, `default` and `text`. What no step of this project takes is below `pipeline`.
 
     Raises:
-        UserError: there is no such version, something is wrong with a value, or nothing would ever run.
+        UserError: there is no such pipeline or task, or the pipeline has no parameter task.
     """
-    from gpu_pipelines.driver.scheduling import new_schedule
-    from gpu_pipelines.targets.cron import parse_cron
+    from gpu_pipelines.driver.known_parameters import parameters_by_step
 
-    opened, others = _opened(target, "schedule create", parameters, "schedules")
-    limits, assignments = (start, end, max_concurrent), _assignments(_values(others, arguments))
-    when = parse_cron(cron, time_zone)
-    _, submission = new_schedule(opened, fspath(pipeline), name, when, limits, assignments, cache=cache)
-    there: Any = opened.schedules
-    return dict(there.document(there.send(submission)))
-
-
-def open_run(name: str = "latest", runs: str | PathLike[str] = "runs") -> Run:
-    """A run on this machine, as it is now.
-
-    Args:
-        name: its id, a beginning that is only its, or `latest`.
-        runs: directory of the runs.
-
-    Raises:
-        UserError: there is no such run, or there are several.
-    """
-    from gpu_pipelines.targets.recorded_runs import run_named
-
-    return Run.of_record(run_named(Path(runs), name))
-
-
-def _values(others: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Parameters of a pipeline, given by themselves and in a mapping."""
-    if twice := [name for name in others if name in (arguments or {})]:
-        raise InvalidRequestError(f"{', '.join(twice)} is given twice.", "Give it in arguments, or by itself.")
-    return {**others, **(arguments or {})}
-
-
-def _assignments(values: Mapping[str, Any]) -> list[str]:
-    """Parameters as the command line takes them; one that is None is not given."""
-    return [f"{name}={_text(name, value)}" for name, value in values.items() if value is not None]
-
-
-def _opened(target: str, command: str, given: Mapping[str, Any], can: str = "") -> tuple[Target, dict[str, Any]]:
-    """A target with those values that are its options, and the values that are not."""
-    from gpu_pipelines.targets.target import target_named
-
-    own = {name: hint for name, _, hint, _ in fields_of_command(target_named(target, can).Options, command)}
-    options = {name: Path(value) if own[name] is Path else value for name, value in given.items() if name in own}
-    others = {name: value for name, value in given.items() if name not in own}
-    # Not a parameter of a pipeline: it is this function's own.
-    if others.pop("accelerator", None):
-        raise InvalidRequestError(f"The target {target} has no accelerator.", "Leave it out.")
-    return open_target(target, options, command), others
+    with _ONE_AT_A_TIME, _named(pipeline) as name:
+        return parameters_by_step(name, task)
 
 
 @contextmanager
@@ -242,15 +169,3 @@ def _named(pipeline: Any) -> Iterator[str]:
 
     with place_of(pipeline) as place:
         yield place
-
-
-def _text(name: str, value: Any) -> str:
-    """A value as the command line takes it, whose checks are those of a program too."""
-    if isinstance(value, str | PathLike):
-        return fspath(value)
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        value = int(value) if isinstance(value, numbers.Integral) else float(value)
-    try:
-        return json.dumps(list(value) if isinstance(value, tuple) else value)
-    except (TypeError, ValueError):
-        raise InvalidRequestError(f"{name} is {value!r:.80}.", "Give a text, a number, a list or a mapping.") from None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ class Run:
         model: `model_name`, `version` and `aliases` of the registered version; empty if there is none.
         report: the page about it; None if there is none.
         steps: those that began, in order: `name`, `status`, `seconds`, `log`, `message`.
+        started: when it began, ISO 8601 in UTC; empty where that is not known.
         seconds: its duration.
         directory: where it has left everything; None for one that is elsewhere.
         document: what else the target says of it.
@@ -54,6 +55,7 @@ class Run:
     model: Mapping[str, Any] = field(default_factory=dict)
     report: Path | None = None
     steps: tuple[StepRecord, ...] = ()
+    started: str = ""
     seconds: float = 0.0
     directory: Path | None = None
     document: Mapping[str, Any] = field(default_factory=dict)
@@ -66,7 +68,7 @@ class Run:
         Args:
             record: what was written of the run.
         """
-        names = ("pipeline", "status", "parameters", "outputs", "artifacts", "metrics", "seconds", "directory")
+        own = ("pipeline", "status", "parameters", "outputs", "artifacts", "metrics", "started", "seconds", "directory")
         return cls(
             id=record.run_id,
             target="local",
@@ -74,7 +76,7 @@ class Run:
             report=record.report if record.report.is_file() else None,
             steps=tuple(record.steps),
             document=record.document,
-            **{name: getattr(record, name) for name in names},
+            **{name: getattr(record, name) for name in own},
         )
 
     def follow(self, every: float = 10.0, *, progress: bool = True) -> Run:
@@ -188,6 +190,13 @@ def watch_of(progress: bool) -> Any:
     from gpu_pipelines.driver.watch import SilentWatch, StreamWatch
 
     return StreamWatch(sys.stderr) if progress else SilentWatch()
+
+
+def teller(progress: bool) -> Callable[[str], None]:
+    """What tells on stderr what is to be known of something, or nothing of it."""
+    import sys
+
+    return (lambda text: print(text, file=sys.stderr, flush=True)) if progress else lambda text: None
 
 
 def ended(run: Run, outcome: Outcome) -> Run:

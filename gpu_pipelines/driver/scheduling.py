@@ -1,8 +1,9 @@
-"""What a new schedule is to be, from what a command line or a Python program has given."""
+"""What a schedule is to be, or to become, from what a command line or a Python program has given."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +50,74 @@ def new_schedule(
     values = checked_values(compiled, target, assignments, file)
     warn_of_data(compiled, values, target.settings, target.registry)
     return compiled, target.schedules.submission(Wanted(name, timing, compiled, values, cache))
+
+
+def changed_schedule(
+    target: Any,
+    schedule: str,
+    wanted: tuple[str | None, str | None, str | None, str | None],
+    limits: tuple[str | None, str | None, int | None],
+    assignments: Sequence[str],
+    file: Path | None = None,
+) -> tuple[list[str], Submission]:
+    """What is to be told of a change of a schedule, and the change as it will be sent. What is None stays.
+
+    Args:
+        target: one that has schedules.
+        schedule: its name or id.
+        wanted: another version, another name, a cron expression, and a time zone.
+        limits: as of `new_schedule`.
+        assignments: values of parameters, `key=value`.
+        file: more of them; the former win.
+
+    Raises:
+        UserError: the target changes none, there is no such schedule or version, a value is wrong, or nothing would
+            ever run.
+    """
+    from gpu_pipelines.driver.arguments import checked_values, defaults_of_project, values_given
+    from gpu_pipelines.driver.data_check import warn_of_data
+    from gpu_pipelines.targets.cron import parse_cron
+    from gpu_pipelines.targets.scheduling import Wanted
+
+    if not hasattr(target.schedules, "contents"):
+        raise UserError(
+            f"The target {target.name} has no schedule update.", "Delete the schedule, and create another one."
+        )
+    pipeline, name, cron, time_zone = wanted
+    found = target.schedules.find(schedule)
+    present = target.schedules.cron_of(found)
+    when = present
+    if cron or time_zone:
+        when = parse_cron(cron or present.fields, time_zone or (None if cron and "TZ=" in cron else present.zone))
+    timing = timing_of(when, *limits)
+    if when == present:
+        timing = replace(timing, when=None)
+    compiled = values = None
+    told: list[str] = []
+    if pipeline or assignments or file:
+        compiled, before = target.schedules.contents(found)
+        kept = values_given(compiled, before)
+        if pipeline:
+            compiled, before = target.schedules.another(pipeline), {**defaults_of_project(target), **kept}
+        values = checked_values(compiled, target, assignments, file, before)
+        if pipeline:
+            told = _told_kept(kept, values.arguments)
+        warn_of_data(compiled, values, target.settings, target.registry)
+    return told, target.schedules.submission(Wanted(name, timing, compiled, values, found=found))
+
+
+def _told_kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """What another version keeps of the parameters that were given for the one before, and what it has no place for."""
+    from gpu_pipelines.component_interface.parameter import shown_value
+
+    # The service holds every number with a point.
+    shown = {name: f"{value:g}" if isinstance(value, float) else shown_value(value) for name, value in before.items()}
+    kept = [f"{name} = {shown[name]}" for name, value in before.items() if now.get(name) == value]
+    rest = "what else is not given has the new version's default"
+    told = [f"kept from the version before: {', '.join(kept) or 'nothing'}; {rest}"]
+    if lost := [name for name in before if name not in now]:
+        told.append(f"warning: the new version has no parameter {', '.join(lost)}, which the one before was given")
+    return told
 
 
 def timing_of(when: Cron, start: str | None, end: str | None, max_concurrent: int | None) -> Timing:

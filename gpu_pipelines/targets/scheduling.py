@@ -93,6 +93,10 @@ class Schedules(ABC):
         """A schedule for people, line by line; `done` says what was done to it."""
 
     @abstractmethod
+    def named(self, found: Any) -> tuple[str, str]:
+        """The id of a schedule, which `find` takes and no other has, and its name."""
+
+    @abstractmethod
     def document(self, found: Any) -> Mapping[str, Any]:
         """A schedule for programs."""
 

@@ -80,7 +80,7 @@ def test_a_program_uploads_and_schedules_as_the_commands_do(
     told = json.loads(command(vertex_api, tmp_path, "upload", "sum.yaml", "--tag", "stable", "--json").out)
     assert uploaded == told
     made = gpu_pipelines.schedule("sum/stable", "nightly", "0 3 * * *", time_zone="Europe/Paris", max_runs=5, a=2)
-    assert made == json.loads(command(vertex_api, tmp_path, "schedule", "describe", "nightly", "--json").out)
+    assert made.document == json.loads(command(vertex_api, tmp_path, "schedule", "describe", "nightly", "--json").out)
     [held] = schedules(vertex_api)
     assert (held.cron, held.max_run_count) == ("TZ=Europe/Paris 0 3 * * *", 5)
     assert held.create_pipeline_job_request.pipeline_job.runtime_config.parameter_values["a"] == 2

@@ -206,6 +206,10 @@ class KubeflowSchedules(Schedules):
             namespace = self._settings.kubeflow_namespace
             return list(all_of(client.list_recurring_runs, "recurring_runs", namespace=namespace))
 
+    def named(self, found: Any) -> tuple[str, str]:
+        """Id and name."""
+        return str(found.recurring_run_id), str(found.display_name)
+
     def document(self, found: Any) -> Mapping[str, Any]:
         """A recurring run as the REST API has it."""
         import kfp_server_api

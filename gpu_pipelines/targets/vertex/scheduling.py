@@ -117,6 +117,10 @@ class VertexSchedules(Schedules):
         """All of the project in the region."""
         return schedules.all_schedules(self._settings)
 
+    def named(self, found: Mapping[str, Any]) -> tuple[str, str]:
+        """Id and name."""
+        return schedules.id_of(found), str(found["displayName"])
+
     def document(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
         """A schedule as the REST API has it."""
         return found

@@ -1,0 +1,43 @@
+"""Parameters of a pipeline as a Python program gives them, in the form that the command line takes."""
+
+from __future__ import annotations
+
+import json
+import numbers
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Any
+
+from gpu_pipelines.errors import InvalidRequestError
+
+
+def parameters_given(others: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Parameters of a pipeline, given by themselves and in a mapping.
+
+    Args:
+        others: those that were given by themselves.
+        arguments: those whose names are those of options or of arguments of the function.
+
+    Raises:
+        UserError: one is given twice.
+    """
+    if twice := [name for name in others if name in (arguments or {})]:
+        raise InvalidRequestError(f"{', '.join(twice)} is given twice.", "Give it in arguments, or by itself.")
+    return {**others, **(arguments or {})}
+
+
+def assignments_of(values: Mapping[str, Any]) -> list[str]:
+    """Parameters as the command line takes them; one that is None is not given."""
+    return [f"{name}={_text(name, value)}" for name, value in values.items() if value is not None]
+
+
+def _text(name: str, value: Any) -> str:
+    """A value as the command line takes it, whose checks are those of a program too."""
+    if isinstance(value, str | PathLike):
+        return fspath(value)
+    if isinstance(value, numbers.Real) and not isinstance(value, bool):
+        value = int(value) if isinstance(value, numbers.Integral) else float(value)
+    try:
+        return json.dumps(list(value) if isinstance(value, tuple) else value)
+    except (TypeError, ValueError):
+        raise InvalidRequestError(f"{name} is {value!r:.80}.", "Give a text, a number, a list or a mapping.") from None

@@ -1,0 +1,169 @@
+"""The runs on this machine and elsewhere as a program gets them: listed, opened, compared and removed."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.driver.opening import target_with
+from gpu_pipelines.driver.run import Run
+from gpu_pipelines.errors import NotFoundError, UserError, nearest
+from gpu_pipelines.targets.trial_record import RUNS
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.run_account import RunAccount
+    from gpu_pipelines.targets.run_record import RunRecord
+    from gpu_pipelines.targets.target import Target
+
+_HERE = "local"
+
+
+def list_runs(runs: str | PathLike[str] = RUNS) -> list[Run]:
+    """The runs on this machine, the newest first, as `gpu-pipelines runs list`.
+
+    One whose record cannot be read is left out, which stderr says.
+
+    Args:
+        runs: directory of the runs.
+    """
+    return [Run.of_record(record) for record in readable_runs(Path(runs))]
+
+
+def readable_runs(runs: Path) -> list[RunRecord]:
+    """The records of `list_runs`."""
+    from gpu_pipelines.targets.recorded_runs import problems_of_records, recorded_runs
+
+    records = recorded_runs(runs)
+    for problem in problems_of_records(runs):
+        print(f"warning: a run is not listed: {problem}", file=sys.stderr)
+    return records
+
+
+def open_run(name: str = "latest", runs: str | PathLike[str] = RUNS, target: str = _HERE, **options: Any) -> Run:
+    """A run as it is now, as `gpu-pipelines runs show`; on this machine or elsewhere.
+
+    Args:
+        name: on this machine its id, a beginning that is only its, or `latest`; elsewhere the name that `run` or
+            `submit_job` gave it.
+        runs: directory of the runs on this machine.
+        target: where it is: local, vertex, kubeflow, compute_engine, or that of another package.
+        options: those of the target, such as `project` and `region`.
+
+    Returns:
+        The run. Of one elsewhere, `document` has its steps and what it has cost; `follow` waits for its end, and
+        `cancel` ends it.
+
+    Raises:
+        UserError: there is no such run, there are several, or the service cannot be reached.
+    """
+    from gpu_pipelines.targets.recorded_runs import run_named
+
+    opened = target_with(target, "runs show", options)
+    if target == _HERE:
+        return Run.of_record(run_named(Path(runs), name))
+    account = account_of(opened, name)
+    took = (account.ended - account.began).total_seconds() if account.began and account.ended else 0.0
+    began = account.began.isoformat() if account.began else ""
+    return Run(name, target, account.state, started=began, seconds=took, document=account.to_json(), _opened=opened)
+
+
+def account_of(target: Target, run: str) -> RunAccount:
+    """How a run elsewhere stands, and what it has cost, which its tracker is told as well.
+
+    Args:
+        target: where it is.
+        run: its name, as the target has it.
+
+    Raises:
+        UserError: the target tells nothing of runs, there is no such run, or the service cannot be reached.
+    """
+    from gpu_pipelines.targets.run_account import tell_tracker
+
+    teller: Any = target
+    if not hasattr(teller, "account"):
+        raise UserError(f"The target {target.name} tells nothing of a run.", "Look at it where it runs.")
+    account: RunAccount = teller.account(run)
+    tell_tracker(account, lambda text: print(f"warning: {text}", file=sys.stderr))
+    return account
+
+
+def compare_runs(first: str, second: str, runs: str | PathLike[str] = RUNS) -> dict[str, Any]:
+    """What differs between two runs on this machine, as `gpu-pipelines runs compare`.
+
+    Args:
+        first: a run, as `open_run` takes its name; `a` in what is returned.
+        second: another one, `b`.
+        runs: directory of the runs.
+
+    Returns:
+        By name and by `a` and `b`, as far as each has one: the `parameters` that differ, all `metrics`, and of the
+        `steps` the durations in seconds; of a step that did not end well or took its results, how it went.
+
+    Raises:
+        UserError: there is no such run, or there are several.
+    """
+    from gpu_pipelines.targets.recorded_runs import run_named
+
+    return differences(run_named(Path(runs), first), run_named(Path(runs), second))
+
+
+def differences(first: RunRecord, second: RunRecord) -> dict[str, Any]:
+    """What `compare_runs` returns."""
+
+    def beside(of: Any) -> dict[str, dict[str, Any]]:
+        found = {"a": of(first), "b": of(second)}
+        names = list(dict.fromkeys([*found["a"], *found["b"]]))
+        return {name: {each: found[each][name] for each in found if name in found[each]} for name in names}
+
+    def durations(record: RunRecord) -> dict[str, float | str]:
+        return {step.name: step.seconds if step.status == "succeeded" else step.status for step in record.steps}
+
+    parameters = beside(lambda record: {**record.parameters, "--accelerator": record.accelerator})
+    return {
+        "runs": {"a": first.run_id, "b": second.run_id},
+        "parameters": {name: values for name, values in parameters.items() if not _are_equal(values)},
+        "metrics": beside(lambda record: record.metrics),
+        "steps": beside(durations),
+    }
+
+
+def _are_equal(values: dict[str, Any]) -> bool:
+    return len(values) == 2 and values["a"] == values["b"]
+
+
+def remove_runs(ids: Sequence[str], runs: str | PathLike[str] = RUNS) -> list[str]:
+    """Removes runs on this machine with their artifacts and checkpoints, as `gpu-pipelines runs rm --yes`.
+
+    Models in a registry stay.
+
+    Args:
+        ids: of the runs, whole: once a run is gone, its id may be the beginning of another one's.
+        runs: directory of the runs.
+
+    Returns:
+        The ids of the runs that were removed.
+
+    Raises:
+        UserError: there is no such run, one still runs, or another run uses its results; nothing is removed then.
+    """
+    from gpu_pipelines.targets.recorded_runs import recorded_runs
+
+    wanted = dict.fromkeys([ids] if isinstance(ids, str) else ids)
+    known = {record.run_id: record for record in recorded_runs(Path(runs))}
+    if missing := [name for name in wanted if name not in known]:
+        raise NotFoundError(f"There is no run {missing[0][:80]!r} in {runs}.", nearest(missing[0], known))
+    removed(Path(runs), [known[name] for name in wanted])
+    return list(wanted)
+
+
+def removed(runs: Path, records: Sequence[RunRecord]) -> None:
+    """Removes runs, and their lines in the page about all; errors as those of `remove_runs`."""
+    from gpu_pipelines.reports.runs_page import write_runs_page
+    from gpu_pipelines.targets.recorded_runs import recorded_runs
+    from gpu_pipelines.targets.recorded_runs import remove_runs as remove
+
+    remove(runs, records)
+    write_runs_page(runs, recorded_runs(runs))
