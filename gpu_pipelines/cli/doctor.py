@@ -27,15 +27,10 @@ def doctor(
     as_json: AsJson = False,
 ) -> None:
     """Check what training on Vertex AI (Gemini Enterprise Agent Platform) needs; exits with 1 if it is not there."""
-    from gpu_pipelines.accelerators.request import PlanRequest
-    from gpu_pipelines.targets.vertex.doctor import examine
+    from gpu_pipelines.driver.doctor import checks_of
     from gpu_pipelines.targets.vertex.doctor_checks import MISSING
 
-    settings = options.project_settings()
-    request = None
-    if accelerator is not None:
-        request = PlanRequest(accelerator, options.nodes, settings.region, options.strategy)
-    checks = examine(settings, request, options.evaluation_accelerator, offline=offline)
+    checks = checks_of(options, accelerator, offline=offline)
     found = list(checks) if as_json else _shown(checks)
     missing = [check for check in found if check.state == MISSING]
     if as_json:

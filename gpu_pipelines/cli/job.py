@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,9 +15,7 @@ from gpu_pipelines.cli.run import follow_run, ways_back
 from gpu_pipelines.cli.target_options import INTERVAL, Arguments, AsJson, Interval, with_fields
 
 if TYPE_CHECKING:
-    from gpu_pipelines.project_settings import ProjectSettings
     from gpu_pipelines.targets.vertex.job_request import PreparedJob
-    from gpu_pipelines.targets.vertex.options import JobFlags
 
 _FLAGS = "gpu_pipelines.targets.vertex.options:JobFlags"
 
@@ -35,16 +32,17 @@ def config(
     ] = None,
 ) -> None:
     """Print the file for gcloud ai custom-jobs create --config, with the whole command as a comment."""
+    from gpu_pipelines.driver.jobs import prepared_job, tell_cautions
     from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
     from gpu_pipelines.targets.compiled import require_another, write_file
     from gpu_pipelines.targets.vertex.job_config import config_text, submit_command
 
     if output is not None and options.config is not None:
         require_another(output, options.config, "job of --config")
-    prepared, _ = _prepared(options, arguments)
+    prepared, _ = prepared_job(options, arguments or ())
     file = str(output or "config.yaml")
     text = config_text(prepared, file)
-    _warn(prepared)
+    tell_cautions(prepared, _tell)
     if leaves_a_pool_out(prepared.spec["worker_pool_specs"]):
         print(f"warning: {NOT_BY_GCLOUD}", file=sys.stderr)
     if output is None:
@@ -66,35 +64,23 @@ def submit(
     as_json: AsJson = False,
 ) -> None:
     """Submit a training job to Vertex AI. The cost is shown first."""
-    prepared, settings = _prepared(options, arguments)
-    _show_cost(prepared)
-    _warn(prepared)
-    # The service names projects by their numbers, and logs are kept by their ids.
-    settings = replace(settings, project=prepared.project, region=prepared.region)
-    settings.require("project", "region")
+    from gpu_pipelines.driver.jobs import job_to_send, sent_job
+    from gpu_pipelines.targets.vertex.vertex import Vertex
+
+    prepared, settings = job_to_send(options, arguments or (), _tell)
     if dry_run:
         print_json(_as_sent(prepared))
         return
-    from gpu_pipelines.targets.vertex.console import custom_job_page
-    from gpu_pipelines.targets.vertex.jobs import submit_job
-    from gpu_pipelines.targets.vertex.persistent_resource import told_resource
-    from gpu_pipelines.targets.vertex.vertex import Vertex
-
-    if resource := prepared.spec.get("persistent_resource_id"):
-        there = replace(settings, network=prepared.spec.get("network"))
-        jobs = {prepared.name: prepared.spec["worker_pool_specs"]}
-        print(told_resource(resource, jobs, there), file=sys.stderr)
-    submitted = submit_job(prepared, settings)
+    job = sent_job(prepared, settings, _tell)
     target = Vertex(settings=settings)
-    page = custom_job_page(submitted)
     if not as_json:
-        print(f"submitted {prepared.name}: {submitted}")
-        print(f"console: {page}")
-        print("\n".join(ways_back(target, submitted)), flush=True)
+        print(f"submitted {prepared.name}: {job.id}")
+        print(f"console: {job.document['console']}")
+        print("\n".join(ways_back(target, job.id)), flush=True)
     elif not follow:
-        print_json({"name": submitted, "display_name": prepared.name, "console": page})
+        print_json(job.document)
     if follow:
-        follow_run(target, submitted.rpartition("/")[2], interval, as_json, submitted)
+        follow_run(target, job.id.rpartition("/")[2], interval, as_json, job.id)
 
 
 # They are commands of their own, for runs as well.
@@ -109,23 +95,6 @@ def _as_sent(prepared: PreparedJob) -> dict[str, Any]:
     return {"method": "POST", "path": f"/v1/{parent}/customJobs", "body": job_document(prepared)}
 
 
-def _show_cost(prepared: PreparedJob) -> None:
+def _tell(text: str) -> None:
     """What is for the reader, not for what reads stdout."""
-    from gpu_pipelines.targets.vertex.job_config import told_machines
-
-    for line in told_machines(prepared):
-        print(line, file=sys.stderr)
-
-
-def _prepared(flags: JobFlags, arguments: list[str] | None) -> tuple[PreparedJob, ProjectSettings]:
-    """The checked job, and the project's settings."""
-    from gpu_pipelines.targets.vertex.job_file import prepare_job
-
-    settings = flags.project_settings()
-    return prepare_job(replace(flags, arguments=arguments or ()), settings, flags.config), settings
-
-
-def _warn(prepared: PreparedJob) -> None:
-    cautions = [caution.message for plan in prepared.plans for caution in plan.warnings]
-    for message in dict.fromkeys([*prepared.remarks, *cautions]):
-        print(f"warning: {message}", file=sys.stderr)
+    print(text, file=sys.stderr)

@@ -142,24 +142,14 @@ def deploy(
     untested: Annotated[bool, typer.Option("--untested", help="Deploy without testing the predictions.")] = False,
 ) -> None:
     """Deploy a version to a Vertex AI endpoint. It gets requests only after its predictions match its evaluation."""
-    from gpu_pipelines.distributed.signals import ENDING, handled, interrupt
-    from gpu_pipelines.errors import UserError
-    from gpu_pipelines.registry import VERTEX, open_registry
-    from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer
+    from gpu_pipelines.driver.deploying import deployed
+    from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest
 
     request = DeploymentRequest(
         endpoint, traffic, accelerator, machine_type, min_replicas, max_replicas, keep, force, examples, untested
     )
-    if not registry.startswith(VERTEX):
-        raise UserError(f"{registry} is not a registry of Vertex AI.", "Give --registry vertex://PROJECT/REGION.")
-    opened = open_registry(registry)
-    name, _, reference = model.partition("@")
-    deployer = EndpointDeployer(opened.settings, _say)  # type: ignore[attr-defined]
-    version = opened.version(name, reference or "champion")
-    # A job of CI that is cancelled gets a SIGTERM: no machine may stay on the endpoint of the test.
-    with handled(interrupt, ENDING):
-        deployed = deployer.deploy(version, request)
-    _say(f"{model} gets {deployed.percent} percent of the requests to {deployed.endpoint}")
+    done = deployed(model, request, registry, _say)
+    _say(f"{model} gets {done.percent} percent of the requests to {done.endpoint}")
 
 
 @app.command()

@@ -11,15 +11,11 @@ import typer
 
 from gpu_pipelines.cli.application import RUN_FAILED, Application, print_json
 from gpu_pipelines.cli.target_options import Arguments, AsJson, with_fields
-from gpu_pipelines.errors import ERROR_PREFIX, UserError, nearest
+from gpu_pipelines.errors import ERROR_PREFIX
 from gpu_pipelines.terminal import width_of, wrapped
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
-
-FORMATS = ("gcloud", "terraform", "script")
-#: Files of each format.
-STARTUP_FILE, COMMAND_FILE, TERRAFORM_FILE = "startup.sh", "create.sh", "main.tf.json"
 
 app = Application(name="vm", help="Create a VM on Compute Engine that trains and then stops.")
 _FLAGS = "gpu_pipelines.targets.compute_engine.compute_engine:VmFlags"
@@ -38,11 +34,12 @@ def config(
     ] = None,
 ) -> None:
     """Print the command that creates the VM, or Terraform JSON, or its start-up script."""
-    if output_format not in FORMATS:
-        raise UserError(f"--format {output_format[:40]!r} is not known. {nearest(output_format, FORMATS)}")
+    from gpu_pipelines.driver.machines import STARTUP_FILE, files_of, require_format, tell_cautions
+
+    require_format(output_format)
     vm, _ = options.machine(arguments or [])
-    files = _files(vm, output_format, output)
-    _warn(vm)
+    files = files_of(vm, output_format, output)
+    tell_cautions(vm, _tell)
     if output is not None:
         _write(files, output)
         return
@@ -55,31 +52,15 @@ def config(
 @with_fields(_FLAGS, "vm")
 def create(options: Any, arguments: Arguments = None, as_json: AsJson = False) -> None:
     """Create the VM with gcloud. The cost is shown first."""
-    from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
-    from gpu_pipelines.targets.plan_lines import told_cost, told_plan
+    from gpu_pipelines.driver.machines import created
+    from gpu_pipelines.targets.compute_engine.create import CreationError
 
-    vm, plan = options.machine(arguments or [])
-    _tell(told_plan(plan))
-    _tell(told_cost(plan))
-    _warn(vm)
     try:
-        created = create_vm(vm, _tell)
+        made = created(options, arguments or [], _tell)
     except CreationError as error:
         print(f"{ERROR_PREFIX}{error}", file=sys.stderr)
         raise typer.Exit(RUN_FAILED) from None
-    _show_created(created.vm, created.status, as_json)
-
-
-def _files(vm: VirtualMachine, output_format: str, folder: Path | None) -> dict[str, str]:
-    """The files of a format, by name; the first is the one to print."""
-    from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text, terraform_text
-
-    if output_format == "terraform":
-        return {TERRAFORM_FILE: terraform_text(vm)}
-    if output_format == "script":
-        return {STARTUP_FILE: vm.script}
-    script = str(folder / STARTUP_FILE) if folder else STARTUP_FILE
-    return {COMMAND_FILE: f"{shell_text(create_command(vm, script))}\n", STARTUP_FILE: vm.script}
+    _show_created(made.vm, made.status, as_json)
 
 
 def _write(files: dict[str, str], folder: Path) -> None:
@@ -101,11 +82,6 @@ def _show_created(vm: VirtualMachine, status: str, as_json: bool) -> None:
     print(f"created {vm.name} in {vm.zone}: {status}")
     for what, way in ways.items():
         print(f"{what}: {way}")
-
-
-def _warn(vm: VirtualMachine) -> None:
-    for message in vm.warnings:
-        _tell(f"warning: {message}")
 
 
 def _tell(text: str) -> None:

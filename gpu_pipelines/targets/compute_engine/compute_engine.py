@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators.fallback import Fallback, named
-from gpu_pipelines.errors import UnavailableError, UserError, as_data
+from gpu_pipelines.errors import UserError, as_data
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
@@ -278,7 +278,7 @@ class ComputeEngine(LocalTarget, Target):
 
     def submit(self, submission: Submission) -> Done:
         """Writes what is to be run into the bucket, and creates the VM."""
-        from gpu_pipelines.targets.compute_engine.create import CreationError, create_vm
+        from gpu_pipelines.targets.compute_engine.create import create_vm
         from gpu_pipelines.targets.compute_engine.fallback import go_on, tries_of
         from gpu_pipelines.targets.compute_engine.run_folder import REQUEST, STATE, VmRun
         from gpu_pipelines.targets.compute_engine.runs import restart
@@ -298,10 +298,9 @@ class ComputeEngine(LocalTarget, Target):
             if tries := tries_of(run, content):
                 return self._done(run, go_on(run, tries, None, tried.append), tried)
             made = create_vm(vm, tried.append, lambda here: run.write(STATE, {**run.read(STATE), "vm": _place(here)}))
-        except (CreationError, UserError) as error:
-            refused = error if isinstance(error, UserError) else UnavailableError(str(error))
-            run.end("failed", error=as_data(refused))
-            raise refused from None
+        except UserError as error:
+            run.end("failed", error=as_data(error))
+            raise
         return self._done(run, made.vm, tried)
 
     @staticmethod

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UnavailableError, UserError
 from gpu_pipelines.targets.compute_engine.formats import create_command
 from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
@@ -26,7 +26,7 @@ STOCKOUT = re.compile(
 _UNKNOWN_FLAGS = ("unrecognized arguments: --request-valid-for-duration", "Invalid choice: 'FLEX_START'")
 
 
-class CreationError(Exception):
+class CreationError(UnavailableError):
     """Compute Engine did not make the VM; the request itself was none that is refused here."""
 
 

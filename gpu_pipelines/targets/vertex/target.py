@@ -108,7 +108,7 @@ class VertexTarget:
         self._options = options or JobOptions()
         self._data = data or DataNodes()
         self.parameters: Mapping[str, Parameter] = {} if self._settings.image else {IMAGE_PARAMETER: _IMAGE}
-        self.note = note_of_image(self._settings)
+        self.note: str = note_of_image(self._settings)
         self.for_check: Mapping[str, Any] = {"place": "vertex", "data_nodes": self._data.nodes}
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:

@@ -1,0 +1,142 @@
+"""VMs on Compute Engine that train, in a Python program and for the commands `vm`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpu_pipelines.driver.opening import command_of, options_given
+from gpu_pipelines.driver.run import teller
+from gpu_pipelines.errors import InvalidRequestError, nearest
+
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.compute_engine.compute_engine import VmFlags
+    from gpu_pipelines.targets.compute_engine.create import CreatedVm
+    from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
+
+FORMATS = ("gcloud", "terraform", "script")
+#: Files of each format.
+STARTUP_FILE, COMMAND_FILE, TERRAFORM_FILE = "startup.sh", "create.sh", "main.tf.json"
+
+
+def vm_config(
+    accelerator: str,
+    format: str = "gcloud",
+    *,
+    command: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    progress: bool = True,
+    **options: Any,
+) -> dict[str, str]:
+    """The files that create a VM which trains and then stops, as `gpu-pipelines vm config -o`.
+
+    Args:
+        accelerator: GPUs of the VM, NAME:COUNT, such as l4:4.
+        format: `gcloud` for the command and the start-up script that it reads, `terraform` for JSON, or `script` for
+            the start-up script alone.
+        command: what to run in place of the image's entrypoint; empty for that.
+        arguments: the application's own.
+        progress: say on stderr what to beware of.
+        options: those of the command, by the names of their flags with underscores: `image`, `zone`,
+            `output_dir` and so on. What is not given is that of the project.
+
+    Returns:
+        The text of each file, by its name.
+
+    Raises:
+        UserError: lists what is wrong or missing.
+        PlanError: the accelerator cannot be had like that.
+    """
+    require_format(format)
+    vm, _ = _flags(accelerator, command, options).machine(arguments)
+    tell_cautions(vm, teller(progress))
+    return files_of(vm, format)
+
+
+def create_vm(
+    accelerator: str,
+    *,
+    command: Sequence[str] = (),
+    arguments: Sequence[str] = (),
+    progress: bool = True,
+    **options: Any,
+) -> CreatedVm:
+    """Creates a VM with gcloud that trains and then stops, as `gpu-pipelines vm create`.
+
+    Args:
+        accelerator: GPUs of the VM, NAME:COUNT, such as l4:4.
+        command: what to run in place of the image's entrypoint; empty for that.
+        arguments: the application's own.
+        progress: say on stderr what it costs, what to beware of, and which zones are tried.
+        options: as of `vm_config`.
+
+    Returns:
+        The VM with the zone that it is in, and its status.
+
+    Raises:
+        UserError: lists what is wrong or missing; or there is no gcloud, or it is too old.
+        PlanError: the accelerator cannot be had like that.
+        CreationError: Compute Engine refuses, or no zone has a machine left.
+    """
+    return created(_flags(accelerator, command, options), arguments, teller(progress))
+
+
+def _flags(accelerator: str, command: Sequence[str], options: dict[str, Any]) -> VmFlags:
+    from gpu_pipelines.targets.compute_engine.compute_engine import VmFlags
+
+    given = {**options, "accelerator": accelerator, "command": command_of(command)}
+    return options_given(VmFlags, "vm", given)
+
+
+def require_format(format: str) -> None:
+    """Raises UserError unless there is such a format."""
+    if format not in FORMATS:
+        raise InvalidRequestError(f"--format {format[:40]!r} is not known. {nearest(format, FORMATS)}")
+
+
+def files_of(vm: VirtualMachine, format: str, folder: Path | None = None) -> dict[str, str]:
+    """The files of a format, by name; the first is the one to print.
+
+    Args:
+        vm: the VM.
+        format: one of `FORMATS`.
+        folder: where they will be; None for the working directory of the command.
+    """
+    from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text, terraform_text
+
+    if format == "terraform":
+        return {TERRAFORM_FILE: terraform_text(vm)}
+    if format == "script":
+        return {STARTUP_FILE: vm.script}
+    script = str(folder / STARTUP_FILE) if folder else STARTUP_FILE
+    return {COMMAND_FILE: f"{shell_text(create_command(vm, script))}\n", STARTUP_FILE: vm.script}
+
+
+def created(flags: VmFlags, arguments: Sequence[str], tell: Callable[[str], None]) -> CreatedVm:
+    """Creates a VM; errors as those of `create_vm`.
+
+    Args:
+        flags: what is asked for.
+        arguments: the application's own.
+        tell: is told what it costs, what to beware of, and which zones are tried.
+    """
+    from gpu_pipelines.targets.compute_engine.create import create_vm as create
+    from gpu_pipelines.targets.plan_lines import told_cost, told_plan
+
+    vm, plan = flags.machine(arguments)
+    tell(told_plan(plan))
+    tell(told_cost(plan))
+    tell_cautions(vm, tell)
+    return create(vm, tell)
+
+
+def tell_cautions(vm: VirtualMachine, tell: Callable[[str], None]) -> None:
+    """Tells what to beware of.
+
+    Args:
+        vm: the VM.
+        tell: is told.
+    """
+    for message in vm.warnings:
+        tell(f"warning: {message}")
