@@ -188,7 +188,11 @@ class Registry(ABC):
 
     @abstractmethod
     def where(self, name: str) -> str:
-        """Where a person finds a model."""
+        """Where a person finds a model.
+
+        Args:
+            name: of the model.
+        """
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -196,15 +200,31 @@ class Registry(ABC):
 
     @abstractmethod
     def versions(self, name: str) -> list[RegisteredVersion]:
-        """All versions of a model, oldest first; none if there is no such model."""
+        """All versions of a model, oldest first; none if there is no such model.
+
+        Args:
+            name: of the model.
+        """
 
     @abstractmethod
     def version(self, name: str, reference: str) -> RegisteredVersion:
-        """The version that a number or an alias names. Raises `UserError` if there is none."""
+        """The version that a number or an alias names.
+
+        Args:
+            name: of the model.
+            reference: the number or the alias.
+
+        Raises:
+            UserError: there is none.
+        """
 
     @abstractmethod
     def aliases(self, name: str) -> dict[str, int]:
-        """Version by alias."""
+        """Version by alias.
+
+        Args:
+            name: of the model.
+        """
 
     def _repr_html_(self) -> str:
         """For a notebook: the models with their versions and aliases."""
@@ -221,7 +241,11 @@ class Registry(ABC):
         return table(("model", "versions", CHAMPION, CHALLENGER, "where"), rows, repr(self))
 
     def champion(self, name: str) -> RegisteredVersion | None:
-        """The version that the alias `champion` names, or None."""
+        """The version that the alias `champion` names, or None.
+
+        Args:
+            name: of the model.
+        """
         number = self.aliases(name).get(CHAMPION)
         return None if number is None else self.version(name, str(number))
 

@@ -19,6 +19,7 @@ from conftest import GPU_PIPELINES
 from google.cloud import billing_v1, cloudquotas_v1, compute_v1
 from google_api_server import GoogleApis, serving
 
+from gpu_pipelines import check_quota, refresh_catalog
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.catalog import Catalog
 from gpu_pipelines.accelerators.cost import estimate_cost
@@ -76,6 +77,13 @@ def test_quota_that_is_enough(quotas: GoogleApis) -> None:
     assert "enough" in out
     assert quotas.requests[0].parent == "projects/my-project/locations/global/services/aiplatform.googleapis.com"
     assert len(quotas.requests) == 2
+
+
+def test_a_program_checks_quota_as_the_command_does(quotas: GoogleApis) -> None:
+    for region, enough in (("us-central1", True), ("europe-west4", False)):
+        _, printed, _ = run("quota", "h100:8", "--nodes", "2", "--region", region, "--project", "p", "--json")
+        found = check_quota(plan("h100:8", nodes=2, region=region), "p")
+        assert (found.enough, found.to_json()) == (enough, json.loads(printed))
 
 
 def test_quota_that_is_too_little_exits_1_and_says_what_to_ask_for(quotas: GoogleApis) -> None:
@@ -261,6 +269,10 @@ def test_refresh_rebuilds_prices_and_places_in_the_same_form(
     assert (status, err) == (0, "")
     result = json.loads(out)
     assert result["unknown_regions"] == ["moon-north1"]
+    assert refresh_catalog(tmp_path / "again", project="p").to_json() == {
+        **result,
+        "directory": f"{tmp_path / 'again'}",
+    }
     made = Catalog(tmp_path)
     # 208 vCPUs, 1872 GB, 6000 GB of SSD at 0.073 for a month of 730 hours, 8 GPUs.
     h100 = made.prices["a3-highgpu-8g", "machine", "us-central1"]

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from command_line import command
 
+import gpu_pipelines
 from gpu_pipelines.accelerators import AcceleratorPlan, load_catalog, plan
 from gpu_pipelines.accelerators.placement import usable_regions, zones_of
 from gpu_pipelines.errors import UserError
@@ -49,6 +50,19 @@ def refusal(*arguments: str, here: tuple[str, ...] = HERE) -> str:
     assert done.status == 2
     assert done.out == ""
     return done.err
+
+
+def test_a_program_gets_the_files_that_the_command_writes(tmp_path: Path) -> None:
+    given: dict[str, Any] = {"project": "my-project", "image": IMAGE, "zone": "us-central1-a", "progress": False}
+    for name in ("gcloud", "terraform", "script"):
+        done = command("vm", "config", *L4, *HERE, "--format", name, "-o", name, "--", "--fast", cwd=tmp_path)
+        assert done.status == 0, done.err
+        files = gpu_pipelines.vm_config("l4:4", name, arguments=["--fast"], **given)
+        assert files.keys() == {path.name for path in (tmp_path / name).iterdir()}
+        for file, text in files.items():
+            assert text == (tmp_path / name / file).read_text().replace(f"{name}/startup.sh", "startup.sh")
+    with pytest.raises(UserError, match="--format 'yaml' is not known"):
+        gpu_pipelines.vm_config("l4:4", "yaml", **given)
 
 
 def every_plan() -> Iterator[AcceleratorPlan]:

@@ -13,6 +13,9 @@ from compute_api import ComputeApi
 from google.cloud import compute_v1
 from google.protobuf import json_format
 
+import gpu_pipelines
+from gpu_pipelines.errors import UnavailableError, UserError
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -130,6 +133,25 @@ def test_what_compute_engine_refuses_is_told_and_no_other_zone_is_tried(compute_
     assert done.err.count("creating train-l4-1") == 1
     assert done.out == ""
     assert "Traceback" not in done.err
+
+
+def test_a_program_creates_a_vm_or_is_told_by_an_error_why_not(
+    compute_api: ComputeApi, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {"project": "my-project", "image": "us-docker.pkg.dev/p/r/t:1", "zone": "us-central1-a"}
+    made = gpu_pipelines.create_vm("l4:1", command=["python", "a b.py"], label={"team": "vision"}, **given)
+    (instance,) = compute_api.instances
+    assert (made.vm.name, made.vm.zone, made.status) == (instance.name, instance.zone, "RUNNING")
+    assert instance.labels["team"] == "vision"
+    assert "'a b.py'" in metadata(instance)["startup-script"]
+    told = capsys.readouterr()
+    assert (told.out, "creating train-l4-1 in us-central1-a" in told.err) == ("", True)
+    with pytest.raises(UserError, match="There is no option 'gpus'"):
+        gpu_pipelines.create_vm("l4:1", gpus=1, **given)
+    compute_api.exhausted = {"us-central1-a"}
+    with pytest.raises(UnavailableError, match="No machine of type g2-standard-8 is left"):
+        gpu_pipelines.create_vm("l4:1", progress=False, name="another", **given)
+    assert capsys.readouterr() == ("", "")
 
 
 @pytest.mark.slow

@@ -10,6 +10,9 @@ import yaml
 from conftest import gpu_pipelines
 from old_jobs import IMAGE, LEGACY_TYPES, USER_ARGS
 
+from gpu_pipelines import migrate_job
+from gpu_pipelines.errors import UserError
+
 
 @pytest.fixture
 def folder(tmp_path: Path, no_project_settings: None) -> Path:
@@ -41,6 +44,17 @@ def test_stdout_is_the_config_and_stderr_the_notes(folder: Path) -> None:
     assert len(yaml.safe_load(done.out)["workerPoolSpecs"]) == 3
     assert done.err.startswith("changed:  region: None is given; us-central1 is that of gpu-pipelines.yaml.")
     assert "submit it, with one of:\n  gpu-pipelines job submit --config=vertex.yaml" in done.err
+
+
+def test_a_program_migrates_as_the_command_does(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ("--image", IMAGE, "--json", "config.yaml", "--worker-count", "3")
+    told = json.loads(gpu_pipelines("migrate", *words, "--", *USER_ARGS, cwd=folder).out)
+    monkeypatch.chdir(folder)
+    for file, flags in ((folder / "config.yaml", []), (None, ["--config=config.yaml"])):
+        migrated = migrate_job(file, [*flags, "--worker-count=3"], arguments=USER_ARGS, image=IMAGE)
+        assert migrated.to_json("vertex.yaml") == told
+    with pytest.raises(UserError, match="k80"):
+        migrate_job("config.yaml", keep=True)
 
 
 def test_a_wrong_request_ends_with_2_and_no_traceback(folder: Path) -> None:

@@ -23,22 +23,6 @@ from gpu_pipelines.errors import InvalidRequestError, NotFoundError, RunFailedEr
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
 SMALL = Path(__file__).with_name("small.py")
-SHOWN = [
-    "Evaluation",
-    "__version__",
-    "compile",
-    "evaluate",
-    "export",
-    "open_registry",
-    "open_run",
-    "plan",
-    "predict",
-    "run",
-    "schedule",
-    "tune",
-    "upload",
-    "watch",
-]
 
 
 @pytest.fixture
@@ -51,7 +35,7 @@ def test_the_examples_of_the_document_run(digits_run: Path, tmp_path: Path) -> N
     shutil.copytree(digits_run / "runs", tmp_path / "runs")
     shutil.copytree(digits_run / "registry", tmp_path / "registry")
     examples = re.findall(r"^```python\n(.*?)^```", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL)
-    assert len(examples) == 4
+    assert len(examples) == 5
     (tmp_path / "examples.py").write_text("\n".join(examples), encoding="utf-8")
     done = subprocess.run([sys.executable, "examples.py"], cwd=tmp_path, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
@@ -62,7 +46,7 @@ def test_the_examples_of_the_document_run(digits_run: Path, tmp_path: Path) -> N
 
 def test_the_package_shows_what_programs_use_and_imports_nothing_for_it(tmp_path: Path) -> None:
     code = "import sys; before = set(sys.modules); import gpu_pipelines as g; print(set(sys.modules) - before, dir(g))"
-    assert printed_by(code, tmp_path).strip() == f"{{'gpu_pipelines'}} {SHOWN}"
+    assert printed_by(code, tmp_path).strip() == f"{{'gpu_pipelines'}} {sorted(gpu_pipelines.__all__)}"
     heavy = "print([n for n in ('kfp', 'torch', 'google.api_core', 'numpy') if n in sys.modules])"
     code = f"import sys, gpu_pipelines as g; [getattr(g, n) for n in dir(g)]; g.plan('l4:1'); {heavy}"
     assert printed_by(code, tmp_path).strip() == "[]"
@@ -75,7 +59,8 @@ def test_type_checkers_are_told_of_the_same_names() -> None:
     imported = {
         alias.name: node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom) for alias in node.names
     }
-    assert {name: place for name, place in imported.items() if name in SHOWN} == gpu_pipelines._PLACES
+    assert {name: place for name, place in imported.items() if name != "import_module"} == gpu_pipelines._PLACES
+    assert sorted([*gpu_pipelines._PLACES, "__version__"]) == gpu_pipelines.__all__
 
 
 @pytest.mark.parametrize("form", [small, "small.py", "small.py:small", "small.yaml"])
@@ -119,6 +104,36 @@ def test_a_run_shows_its_steps_and_gives_what_they_have_made(digits_run: Path) -
     assert "dataset" in wrong.value.remedy
     with pytest.raises(UserError, match="have an output report"):
         run.artifact("report")
+
+
+def test_runs_are_listed_compared_and_removed(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    first, second = (gpu_pipelines.run(SMALL, value=value, progress=False) for value in (3, 4))
+    assert [run.id for run in gpu_pipelines.list_runs()] == [second.id, first.id]
+    assert gpu_pipelines.list_runs()[1] == first
+    assert first.started <= second.started
+    (here / "runs" / "broken").mkdir()
+    (here / "runs" / "broken" / "run.json").write_text("{")
+    assert len(gpu_pipelines.list_runs("runs")) == 2
+    assert "warning: a run is not listed" in capfd.readouterr().err
+    found = gpu_pipelines.compare_runs(first.id, "latest")
+    assert found["runs"] == {"a": first.id, "b": second.id}
+    assert found["parameters"] == {"value": {"a": 3, "b": 4}}
+    assert gpu_pipelines.remove_runs([first.id, first.id]) == [first.id]
+    assert [run.id for run in gpu_pipelines.list_runs()] == [second.id]
+    with pytest.raises(NotFoundError, match="There is no run"):
+        gpu_pipelines.remove_runs([first.id])
+
+
+def test_a_function_says_its_parameters() -> None:
+    (step,) = gpu_pipelines.list_parameters(small).values()
+    assert {name: (each.type, each.default) for name, each in step.items()} == {
+        "value": ("Integer", 3),
+        "seconds": ("Float", 0.0),
+        "note": ("String", "none"),
+    }
+    assert gpu_pipelines.list_parameters(SMALL) == {"pipeline": step}
+    with pytest.raises(UserError, match="has no parameter task"):
+        gpu_pipelines.list_parameters(SMALL, "regression")
 
 
 def test_a_failed_run_raises_and_has_its_run(here: Path) -> None:

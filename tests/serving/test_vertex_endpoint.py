@@ -16,6 +16,7 @@ from command_line import command
 from conftest import set_variables
 from exported_models import export
 
+import gpu_pipelines
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.distributed.signals import noted
@@ -126,6 +127,22 @@ def test_what_a_killed_test_has_left_is_removed_by_the_next(
     deployer.deploy(version, DeploymentRequest("animals"))
     deployer.deploy(version, DeploymentRequest("animals", 100, force=True))
     assert endpoint_of(vertex_api).display_name == "animals"
+
+
+def test_a_program_deploys_as_the_command_does(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    add(registry, model, tmp_path, 1)
+    assert gpu_pipelines.deploy("animals@1", "animals", progress=False).percent == 100
+    assert capsys.readouterr() == ("", "")
+    add(registry, model, tmp_path, 2)
+    done = gpu_pipelines.deploy("animals@2", "animals", traffic=20)
+    assert done == (endpoint_of(vertex_api).name, 20)
+    assert state_of(vertex_api) == (["1", "2"], {"1": 80, "2": 20})
+    told = capsys.readouterr()
+    assert (told.out, "the endpoint predicts 3 examples" in told.err) == ("", True)
+    with pytest.raises(UserError, match="registry is not a registry of Vertex AI"):
+        gpu_pipelines.deploy("animals", "animals", registry="./registry")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import yaml
@@ -15,6 +15,8 @@ from command_line import command
 from conftest import GPU_PIPELINES, set_variables
 from vertex_commands import put_persistent_resource
 
+import gpu_pipelines
+from gpu_pipelines.errors import RunFailedError, UserError
 from gpu_pipelines.project_settings import VARIABLES
 from gpu_pipelines.targets.vertex import jobs as vertex_jobs
 from gpu_pipelines.targets.vertex.jobs import REQUEST_LABEL
@@ -67,6 +69,40 @@ def test_what_is_sent_is_what_the_config_says(api: VertexApi, tmp_path: Path) ->
     assert job.display_name == told["display_name"] == "trainer-h100-8x3"
     assert job.labels["a"] == "b"
     assert job.encryption_spec.kms_key_name.endswith("/cryptoKeys/k")
+
+
+def test_a_program_makes_submits_follows_and_finds_jobs_as_the_commands_do(
+    api: VertexApi, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: dict[str, Any] = {"image": "us-docker.pkg.dev/p/r/trainer:1", "command": ["python", "-c"]}
+    given |= {"arguments": ["print('a b')"], "label": {"team": "vision"}, "hours": 4}
+    config = gpu_pipelines.job_config("l4:2", nodes=2, **given)
+    flags = ("--nodes", "2", "--image", given["image"], "--label", "team=vision", "--hours", "4")
+    printed = command("job", "config", "--accelerator", "l4:2", *flags, "--command", "python -c", "--", "print('a b')")
+    assert config == yaml.safe_load(printed.out)
+    with pytest.raises(UserError, match="There is no option 'imag'"):
+        gpu_pipelines.job_config("l4:2", imag="i")
+    with pytest.raises(UserError, match="nodes takes a whole number; got 'two'"):
+        gpu_pipelines.submit_job("l4:2", nodes="two", **given)
+    assert api.state.requests_of("CreateCustomJob") == []
+    assert capsys.readouterr() == ("", "")
+
+    api.state.replicas.run_jobs()
+    job = gpu_pipelines.submit_job("l4:2", **given)
+    assert job.status == "submitted"
+    assert job.id in api.state.custom_jobs.jobs
+    assert job.document["console"].startswith("https://console.cloud.google.com/")
+    assert job.follow(0.1, progress=False).status == "succeeded"
+    told = capsys.readouterr()
+    assert told.out == ""
+    assert "USD per hour" in told.err
+    found = gpu_pipelines.open_run(job.id, target="vertex")
+    assert (found.status, found.target) == ("succeeded", "vertex")
+    assert found.document["cost"]
+    with pytest.raises(RunFailedError):
+        gpu_pipelines.submit_job("l4:2", **{**given, "arguments": ["raise SystemExit(3)"]}).follow(0.1)
+    with pytest.raises(UserError, match="runs show has no projec"):
+        gpu_pipelines.open_run(job.id, target="vertex", projec="p")
 
 
 def test_a_job_reaches_a_network_attachment_and_a_persistent_resource(api: VertexApi) -> None:

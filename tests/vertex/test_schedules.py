@@ -100,6 +100,37 @@ def test_a_program_uploads_and_schedules_as_the_commands_do(
     assert len(schedules(vertex_api)) == 1
 
 
+def test_a_program_looks_at_schedules_and_changes_them_as_the_commands_do(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    create(vertex_api, tmp_path, *DAILY, "-p", "a=2")
+    monkeypatch.chdir(tmp_path)
+    set_variables(monkeypatch, vertex_api.environment())
+    project = {"project": "example-project", "region": "us-central1"}
+    (found,) = gpu_pipelines.list_schedules(**project)
+    assert gpu_pipelines.open_schedule("nightly", **project) == found
+    assert (found.name, found.target) == ("nightly", "vertex")
+    assert gpu_pipelines.open_schedule(found.id).document["state"] == "ACTIVE"
+    assert found.pause().document["state"] == "PAUSED"
+    assert found.resume(catch_up=True).document["state"] == "ACTIVE"
+    changed = found.update(cron="0 4 * * *", a=5, max_runs=7)
+    assert changed.id == found.id
+    assert (changed.document["cron"], changed.document["maxRunCount"]) == ("TZ=Europe/Paris 0 4 * * *", "7")
+    assert changed.document["createPipelineJobRequest"]["pipelineJob"]["runtimeConfig"]["parameterValues"]["a"] == 5
+    for wrong, said in (({"a": "many"}, "a takes a whole number"), ({"end": "2001-01-01"}, "ever run")):
+        with pytest.raises(UserError, match=said):
+            found.update(**wrong)
+    with pytest.raises(UserError, match="schedule resume has no catchup"):
+        found.resume(catchup=True)
+    with pytest.raises(UserError, match="region takes text; got '3'"):
+        gpu_pipelines.list_schedules(region=3)
+    found.delete()
+    assert gpu_pipelines.list_schedules(**project) == []
+    with pytest.raises(UserError, match="is not found"):
+        found.pause()
+    assert capsys.readouterr() == ("", "")
+
+
 def test_a_dry_run_prints_what_would_be_sent(vertex_api: VertexApi, tmp_path: Path) -> None:
     sent = json.loads(create(vertex_api, tmp_path, *DAILY, "--dry-run").out)
     assert sent["url"] == f"{vertex_api.url}/v1/projects/example-project/locations/us-central1/schedules"
