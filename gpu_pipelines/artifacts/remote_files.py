@@ -330,17 +330,20 @@ class RemoteFolder:
             self._files.pipe_file(f"{self._path}/{name}", content)
 
     def require_same(self, directory: Path, names: Sequence[str]) -> None:
-        """Checks that files are there as they are in a local directory, by size and, where the storage has it, MD5.
+        """Checks that files are there as they are in a local directory; see `different`.
 
         Raises:
             UserError: names those that are not.
         """
-        there = self._details()
-        different = [name for name in names if not _is_same(directory / name, there.get(name, {}))]
-        if different:
+        if different := self.different(directory, names):
             raise UserError(
                 f"{self.uri} does not hold what was written to it: {some_of(different, most=3)}.", "Try again."
             )
+
+    def different(self, directory: Path, names: Sequence[str]) -> list[str]:
+        """Those files that are not as they are in a local directory, by size and, where the storage has it, MD5."""
+        there = self._details()
+        return [name for name in names if not _is_same(directory / name, there.get(name, {}))]
 
     def delete(self, names: Sequence[str]) -> None:
         """Deletes files, in parallel; those that are not there are passed over."""

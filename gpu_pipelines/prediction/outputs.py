@@ -11,8 +11,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import random
+import re
 import shutil
 import tempfile
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
@@ -34,9 +37,13 @@ DOCUMENT, REJECTED = "predictions.json", "rejected.jsonl"
 #: Of a prediction that failed, beside an earlier one.
 REJECTED_BY_A_FAILED = "rejected-by-a-failed-prediction.jsonl"
 _PART = "part"
+#: Files of earlier predictions that a new one does not replace.
+_EARLIER = re.compile(rf"predictions-\d{{5,}}-of-\d{{5,}}\.\w+|{re.escape(REJECTED_BY_A_FAILED)}")
 #: What the name of a folder begins with in which predictions are joined; a process that is killed leaves it.
 _SCRATCH = ".predictions"
 _WHAT = "document of predictions"
+#: How often predictions are put into a bucket where another one puts its own there at the same moment.
+_MOST_TIMES = 10
 
 
 @dataclass(frozen=True)
@@ -200,7 +207,7 @@ def require_output(place: str) -> None:
         UserError: the place cannot be written to, or holds a document of another program.
     """
     with _Output.opened(place) as output, output.alone():
-        output.names_before()
+        output.has_earlier()
 
 
 @contextmanager
@@ -218,23 +225,17 @@ def output_folder(place: str) -> Iterator[Path]:
     """
     with _Output.opened(place) as output:
         with output.alone():
-            before = output.names_before()
+            has_earlier = output.has_earlier()
         try:
             yield output.new
         except UserError:
             if (output.new / REJECTED).exists():
-                name = REJECTED_BY_A_FAILED if before else REJECTED
+                name = REJECTED_BY_A_FAILED if has_earlier else REJECTED
                 (output.new / REJECTED).rename(output.new / name)
                 output.take([name])
                 print(f"all rejected rows: {place.rstrip('/')}/{name}", flush=True)
             raise
-        now = {path.name for path in output.new.iterdir()}
-        with output.alone():
-            before |= output.names_before()
-            output.delete([DOCUMENT])  # without it an earlier prediction counts no more
-            output.take(sorted(now - {DOCUMENT}))
-            output.take([DOCUMENT])
-            output.delete(sorted((before | {REJECTED_BY_A_FAILED}) - now))
+        output.put()
 
 
 @dataclass(frozen=True)
@@ -281,16 +282,53 @@ class _Output:
                     fcntl.flock(directory, fcntl.LOCK_EX)
             yield
 
-    def names_before(self) -> set[str]:
-        """The files of an earlier prediction that its document names."""
+    def has_earlier(self) -> bool:
+        """Whether there are earlier predictions. Raises UserError where their document is another program's."""
         if self.remote is None:
             assert self.folder is not None
-            return _named(self.folder) if (self.folder / DOCUMENT).exists() else set()
-        if DOCUMENT not in self.remote.names():
-            return set()
+            if not (self.folder / DOCUMENT).exists():
+                return False
+            Predictions.load(self.folder)
+            return True
+        try:
+            content = self.remote.read(DOCUMENT)
+        except FileNotFoundError:
+            return False
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-predictions-") as scratch:
-            self.remote.download([DOCUMENT], Path(scratch))
-            return _named(Path(scratch))
+            (Path(scratch) / DOCUMENT).write_bytes(content)
+            Predictions.load(Path(scratch))
+        return True
+
+    def put(self) -> None:
+        """Puts all new files into their place, the document last, and deletes those of earlier predictions.
+
+        A bucket has no lock. There each of two that end at the same moment looks whether all its files are as it wrote
+        them, and puts them there again where they are not: what the one finds that looks last is what stays.
+
+        Raises:
+            UserError: they never were.
+        """
+        now = {path.name for path in self.new.iterdir()}
+        for _ in range(_MOST_TIMES):
+            began = time.monotonic()
+            with self.alone():
+                self.has_earlier()
+                self.delete([DOCUMENT])  # without it an earlier prediction counts no more
+                self.take(sorted(now - {DOCUMENT}))
+                self.take([DOCUMENT])
+                # Also of one that was ended before it wrote its document.
+                self.delete(sorted({name for name in self._names() if _EARLIER.fullmatch(name)} - now))
+            if self.remote is None or not self.remote.different(self.new, sorted(now)):
+                return
+            # So that they do not begin together once more.
+            time.sleep(random.uniform(0, 2 * (time.monotonic() - began)))  # noqa: S311 (of no secret)
+        raise UserError("Other predictions write into the output again and again.", "Give each an output of its own.")
+
+    def _names(self) -> list[str]:
+        if self.remote is not None:
+            return self.remote.names()
+        assert self.folder is not None
+        return [path.name for path in self.folder.iterdir()]
 
     def take(self, names: Sequence[str]) -> None:
         """Puts new files into their place."""
@@ -309,8 +347,3 @@ class _Output:
         assert self.folder is not None
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
-
-
-def _named(folder: Path) -> set[str]:
-    """The files that a document names, but for places elsewhere."""
-    return {Path(file.path).name for file in Predictions.load(folder).files}

@@ -189,6 +189,35 @@ def test_of_two_that_end_at_the_same_moment_one_is_there_and_it_is_whole(tmp_pat
         list(threads.map(write, ("one", "other"), timeout=60))
 
 
+def test_of_two_that_end_in_a_bucket_at_the_same_moment_one_is_there_and_it_is_whole(
+    tmp_path: Path, bucket: str
+) -> None:
+    at_once = Barrier(2, timeout=60)
+    place = f"{bucket}/same-moment"
+
+    def write(which: str, count: int) -> None:
+        files = [f"predictions-{number:05d}-of-{count:05d}.jsonl" for number in range(count)] + ["rejected.jsonl"]
+        for turn in range(5):
+            with output_folder(place) as folder:
+                hashed = []
+                for file in files:
+                    (folder / file).write_text(f"{which} {turn}")
+                    hashed.append(OutputFile(file, 1, sha256_of_file(folder / file)))
+                write_predictions(folder, Predictions("task", {}, which, "", 1, 1, {}, {}, {}, hashed))
+                at_once.wait()
+            if at_once.wait() == 0:
+                there = tmp_path / f"{which}-{turn}"
+                names = RemoteFolder(place).names()
+                RemoteFolder(place).download(names, there)
+                made = Predictions.load(there)
+                assert sorted(names) == sorted([*(each.path for each in made.files), "predictions.json"])
+                assert {(there / each.path).read_text() for each in made.files} == {f"{made.source} {turn}"}
+            at_once.wait()
+
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(write, ("one", "two"), (2, 3), timeout=120))
+
+
 @pytest.mark.slow
 def test_twenty_kills_at_random_moments_lose_no_row_and_double_none(
     whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path
