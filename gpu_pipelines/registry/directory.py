@@ -59,7 +59,7 @@ class DirectoryRegistry(Registry):
 
     def names(self) -> list[str]:
         """Names of all models that have a version."""
-        return sorted(p.parent.name for p in self.root.glob("*/versions") if any(p.iterdir()))
+        return sorted(p.parent.name for p in self.root.glob("*/versions") if self._numbers(p.parent.name))
 
     def versions(self, name: str) -> list[RegisteredVersion]:
         """All versions of a model, oldest first; none if there is no such model."""

@@ -236,6 +236,19 @@ def test_a_damaged_model_hides_no_other(tmp_path: Path, model: Path) -> None:
     assert shown.index("birds") < shown.index("cats") < shown.index("digits")
 
 
+def test_a_file_where_the_versions_of_a_model_would_be_is_no_model(tmp_path: Path, model: Path) -> None:
+    root = tmp_path / "registry"
+    add(DirectoryRegistry(root), model)
+    for name in ("notes", "leftover"):
+        (root / name).mkdir()
+    (root / "notes" / "versions").write_text("a file")
+    (root / "leftover" / "versions").mkdir()
+    (root / "leftover" / "versions" / ".DS_Store").write_bytes(b"")
+    assert DirectoryRegistry(root).names() == ["digits"]
+    missing = command("models", "show", "notes", "--registry", str(root), cwd=tmp_path)
+    assert (missing.status, "Traceback" in missing.err) == (2, False), missing.err
+
+
 def test_a_version_of_which_little_was_recorded_is_shown(tmp_path: Path, model: Path) -> None:
     registry = DirectoryRegistry(tmp_path / "registry")
     registry.add("digits", model, {}, Promotion(True, None))
