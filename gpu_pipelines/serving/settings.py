@@ -10,11 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import problems_of_place
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import number_of
 
 #: Before the name of a limit, in capitals, in the environment of a container.
 PREFIX = "GPU_PIPELINES_SERVING_"
+#: What Kubernetes sets in all pods beside a service whose name begins as the prefix does.
+_OF_KUBERNETES = re.compile(
+    r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)"
+)
 _MAY_BE_ZERO = ("max_wait_ms", "drain_seconds", "max_new_tokens")
 #: What a name of a model in a route may be made of.
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
@@ -106,12 +110,13 @@ class ServerSettings:
         Tokens are the value of `…_TOKEN`, or the lines of the file that `…_TOKEN_FILE` names.
 
         Raises:
-            UserError: a value is no number, or not one that is possible, or the file of tokens cannot be read.
+            UserError: a name is of no setting, a value is no number, or not one that is possible, or the file of tokens
+                cannot be read.
         """
         given: dict[str, Any] = {
             name: environment.get(PREFIX + name.upper(), "") for name in ("model_name", "log_requests")
         }
-        problems = []
+        problems = _unknown(environment)
         for name, default in _NUMBERS.items():
             variable = PREFIX + name.upper()
             if not (text := environment.get(variable, "")):
@@ -132,6 +137,17 @@ class ServerSettings:
 
 
 _NUMBERS = {each.name: each.default for each in fields(ServerSettings) if isinstance(each.default, (int, float))}
+_VARIABLES = [*(each.name.upper() for each in fields(ServerSettings) if each.name != "tokens"), "TOKEN", "TOKEN_FILE"]
+
+
+def _unknown(environment: Mapping[str, str]) -> list[str]:
+    """What is to be said of variables that are named as settings are, and are none."""
+    named = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
+    return [
+        f"{PREFIX}{name} is no setting of the server. {nearest(name, _VARIABLES)}"
+        for name, value in named.items()
+        if name not in _VARIABLES and not _OF_KUBERNETES.fullmatch(f"{name}={value}")
+    ]
 
 
 def tokens_of(file: Path) -> tuple[str, ...]:

@@ -237,3 +237,21 @@ def test_wrong_settings_are_named_all_at_once() -> None:
     with pytest.raises(UserError, match="AIP_HTTP_PORT is 'http'"):
         Contract.of_environment({"AIP_HTTP_PORT": "http"})
     assert Contract.of_environment({"AIP_HTTP_PORT": "80", "AIP_HEALTH_ROUTE": "/h"}) == Contract(80, "/h")
+
+
+def test_a_misspelt_setting_is_refused_with_the_name_that_was_meant() -> None:
+    prefix = "GPU_PIPELINES_SERVING_"
+    # Kubernetes sets some itself in all pods beside a service whose name begins with gpu-pipelines-serving.
+    ours = {
+        "SERVICE_HOST": "10.0.0.1",
+        "SERVICE_PORT_HTTP": "80",
+        "PORT": "tcp://10.0.0.1:80",
+        "PORT_80_TCP_PROTO": "tcp",
+    }
+    given = {"MAX_BATCH": "8", "TOKEN_FILE": "", **ours, **{f"CANARY_{name}": value for name, value in ours.items()}}
+    assert ServerSettings.of_environment({f"{prefix}{name}": value for name, value in given.items()}).max_batch == 8
+    # Without the second the server would answer everybody.
+    with pytest.raises(UserError, match=f"{prefix}MAX_BACH (.|\n)*'MAX_BATCH'(.|\n)*{prefix}TOKENFILE .*'TOKEN_FILE'"):
+        ServerSettings.of_environment({f"{prefix}MAX_BACH": "64", f"{prefix}TOKENFILE": "/secret"})
+    with pytest.raises(UserError, match=f"{prefix}PORT is no setting"):
+        ServerSettings.of_environment({f"{prefix}PORT": "8000"})
