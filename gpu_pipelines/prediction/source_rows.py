@@ -157,7 +157,7 @@ class RowSource:
         key = where
         if self._key_column:
             key = _key(row.get(self._key_column))
-            if key is None:
+            if key is None or (isinstance(key, str) and not key.strip()):  # an empty cell of CSV
                 return InputRow(where, where, Problem(NO_KEY, f"the column {self._key_column!r} is empty"))
         if self._inputs.kind == IMAGES:
             value, instance = self._image(file, row)
@@ -288,16 +288,18 @@ def characters(value: Any) -> int:
 
 
 def _key(value: Any) -> Any:
-    """A key as JSON has it: numbers and truth values as they are, everything else as text; None for none.
+    """A key as JSON has it: numbers, truth values, lists and objects as they are, else as text; None for none.
 
     Bytes as base64, as BigQuery writes them as JSON.
     """
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
-    if isinstance(value, str) and not value.strip():  # an empty cell of CSV
-        return None
     if isinstance(value, Decimal):
         value = whole(value)
+    if isinstance(value, list):
+        return [_key(each) for each in value]
+    if isinstance(value, dict):
+        return {str(name): _key(each) for name, each in value.items()}
     if value is None or value != value or isinstance(value, (bool, int)):
         return None if value is None or value != value else value
     if isinstance(value, float):

@@ -299,6 +299,20 @@ def test_decimal_numbers_of_sql_are_numbers_in_keys_and_instances(model: Any, tm
     assert written(tmp_path / "out")[2]["instance"] == {"values": {"size": 2.5, "age": 2.5}}
 
 
+def test_keys_that_are_lists_or_objects_are_json(model: Any, tmp_path: Path) -> None:
+    keys = [["shop", 1], {"user": "é", "day": None, "shop": ""}, {"ids": [float("inf")]}]
+    rows = [{"size": 1.5, "age": 30, "id": key} for key in keys]
+    write_lines(tmp_path / "rows.jsonl", rows)
+    predicted(model("regression"), tmp_path / "rows.jsonl", tmp_path / "out", key_column="id")
+    expected = [*keys[:2], {"ids": ["inf"]}]
+    assert [row["key"] for row in written(tmp_path / "out")] == expected
+    predicted(
+        model("regression"), tmp_path / "rows.jsonl", tmp_path / "parquet", key_column="id", output_format="parquet"
+    )
+    (file,) = (tmp_path / "parquet").glob("*.parquet")
+    assert [json.loads(key) for key in pq.read_table(file).column("key").to_pylist()] == expected
+
+
 def test_keys_of_bytes_are_base64_as_bigquery_has_it(model: Any, tmp_path: Path) -> None:
     numbers = pa.array([1.0, 2.0])
     keys = pa.array([b"ab", b"\xff\x00"], pa.binary(2))
