@@ -1,7 +1,8 @@
 """The Open Inference Protocol ("v2"), as KServe and Triton speak it, over JSON.
 
 Source: https://github.com/kserve/open-inference-protocol, specification/protocol/inference_rest.md. Tensors are in the
-body as JSON; the extension that puts them behind it in binary form is refused.
+body as JSON; the extension that puts them behind it in binary form is refused, and a client that asks for outputs in
+that form gets JSON, which it reads as well.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _OF_A_TENSOR = ("name", "shape", "datatype", "parameters", "data")
 #: The header of a request whose tensors are behind its JSON, and what is said of it.
 BINARY = "inference-header-content-length"
 NOT_BINARY = "The tensors are in binary form, which is not taken. Send them as JSON: binary_data=False in most clients."
+#: A parameter by which a client of Triton's asks for outputs in binary form where it names none.
+_BINARY_OUTPUT = "binary_data_output"
 SERVER = {"name": "gpu-pipelines", "version": __version__, "extensions": []}
 
 
@@ -70,7 +73,8 @@ def parsed(
         raise WrongRequest(f"inputs has {counts}; send as many of each. {form}")
     require_count("inputs[0].data", len(columns[0]), max_instances)
     instances = [dict(zip(fields, row, strict=True)) for row in zip(*columns, strict=True)]
-    return instances, parameters_of(document.get("parameters"), form), asked
+    parameters = parameters_of(document.get("parameters"), form)
+    return instances, {name: value for name, value in parameters.items() if name != _BINARY_OUTPUT}, asked
 
 
 def _wanted(given: Any, outputs: Sequence[str]) -> Collection[str]:

@@ -101,6 +101,9 @@ def test_the_open_inference_protocol(server: Server, examples: Examples) -> None
     }
     wanted = ask(server, "POST", "/v2/models/animals/infer", content).json()
     assert wanted["outputs"] == [found["label"]]
+    # As Triton's client sends it where it is told of no outputs; it reads JSON as well.
+    content = {"inputs": [tensor], "parameters": {"binary_data_output": True}}
+    assert ask(server, "POST", "/v2/models/animals/infer", content).json()["outputs"] == answer["outputs"]
 
 
 def test_tensors_in_binary_form_are_called_so(server: Server) -> None:
