@@ -6,7 +6,6 @@ an interruption it is passed over, so that no row is twice in the output, and no
 
 from __future__ import annotations
 
-import hashlib
 import json
 import tempfile
 from collections import deque
@@ -29,7 +28,7 @@ from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.row_streams import Meter
 from gpu_pipelines.data.sources.sources import source_of
 from gpu_pipelines.data.units.progress import Progress
-from gpu_pipelines.data.units.unfinished_work import UnfinishedWork, kept_work
+from gpu_pipelines.data.units.unfinished_work import UnfinishedWork, kept_work, place_name
 from gpu_pipelines.distributed.pieces import WorkOptions
 from gpu_pipelines.distributed.signals import noted
 from gpu_pipelines.errors import Interrupted, RunFailedError, UserError
@@ -129,8 +128,7 @@ def _key(settings: PredictSettings, model: Model, fingerprint: str) -> str:
     """What the pieces depend on; files that differ in how many rows they have are made of the same."""
     left_out = {*NOT_SHAPING, "rows_per_file"}
     said = {name: value for name, value in asdict(settings).items() if name not in left_out}
-    content = json.dumps([said, model.digest, model.name, model.version, fingerprint, digest_of_program()])
-    return hashlib.sha256(content.encode()).hexdigest()[:32]
+    return place_name([said, model.digest, model.name, model.version], [fingerprint, digest_of_program()])
 
 
 class _Prediction:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -122,6 +123,33 @@ def test_work_is_continued_for_the_same_rows_and_settings_alone(tmp_path: Path) 
     time.sleep(0.01)
     source.write_text(json.dumps({"text": "c", "label": "b"}))
     assert place() != first
+
+
+def test_what_a_killed_run_has_left_is_removed_once_its_source_has_changed(tmp_path: Path) -> None:
+    source, base = tmp_path / "a.jsonl", tmp_path / "work"
+    settings = PrepareSettings(source=str(source), task="text_classification")
+
+    def left(place: PrepareSettings, text: str) -> Path:
+        """What is there of a run that does not finish its work."""
+        source.write_text(json.dumps({"text": text, "label": "b"}))
+        with unfinished_work(place, str(base)) as work:
+            work.begin("unit")
+            work.commit("unit", {})
+        return Path(work.uri)
+
+    longer = left(replace(settings, sequence_length=64), "a")
+    first = left(settings, "a")
+    second = left(settings, "other")
+    assert sorted(base.iterdir()) == sorted(
+        lock for kept in (longer, second) for lock in (kept, kept.with_suffix(".lock"))
+    )
+    with unfinished_work(settings, str(base)):
+        goes_on = left(settings, "and another")
+        assert second.exists(), "its process goes on"
+        assert goes_on != second != first
+    second.with_suffix(".lock").write_text("elsewhere")
+    left(settings, "a fourth")
+    assert second.exists(), "nobody knows what another machine does"
 
 
 def test_two_runs_of_one_machine_do_not_share_their_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -9,6 +9,7 @@ import fcntl
 import hashlib
 import json
 import shutil
+import socket
 from bisect import bisect_left, insort
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
@@ -201,7 +202,7 @@ def kept_work(place: str, doing: str) -> Iterator[UnfinishedWork]:
     """The unfinished work in a place; whoever finishes it calls `remove`.
 
     Args:
-        place: a directory, or `gs://…`; empty for one that is gone afterwards.
+        place: a directory, or `gs://…`, whose name is of `place_name`; empty for one that is gone afterwards.
         doing: what another run does that has the place, for the log.
 
     Raises:
@@ -213,17 +214,48 @@ def kept_work(place: str, doing: str) -> Iterator[UnfinishedWork]:
         if place and not is_remote(place) and not _is_ours(Path(place), held):
             print(f"another run {doing} at this moment; this one shares nothing with it", flush=True)
             place = ""
+        if place and not is_remote(place):
+            _remove_outdated(Path(place))
         yield UnfinishedWork(place or alone, scratch / "parts")
+
+
+def place_name(asked: Any, state: Any) -> str:
+    """The name of a place of unfinished work, of hashes.
+
+    Args:
+        asked: what is asked for, to be written as JSON.
+        state: what else the parts depend on, such as the files of the source as they are now. With another one the
+            parts in the place are of no use to whoever asks for the same.
+    """
+    return "-".join(hashlib.sha256(json.dumps(each).encode()).hexdigest()[:16] for each in (asked, state))
 
 
 def _is_ours(place: Path, held: ExitStack) -> bool:
     place.parent.mkdir(parents=True, exist_ok=True)
-    lock = held.enter_context(place.with_suffix(_LOCK).open("w"))
+    lock = held.enter_context(place.with_suffix(_LOCK).open("a"))
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:
         return False
+    lock.truncate(0)
+    lock.write(socket.gethostname())
+    lock.flush()
     return True
+
+
+def _remove_outdated(place: Path) -> None:
+    """Removes what killed processes of this machine have left of the same work on a source that has changed since.
+
+    Of another machine's, with which this one may share the disk, a lock need not be known here.
+    """
+    for lock in place.parent.glob(f"{place.name.partition('-')[0]}-*{_LOCK}"):
+        if lock == place.with_suffix(_LOCK):
+            continue
+        with suppress(OSError), lock.open() as held:  # its process goes on, or has just ended
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if held.read() == socket.gethostname():
+                shutil.rmtree(lock.with_suffix(""), ignore_errors=True)
+                lock.unlink()
 
 
 def _key(settings: PrepareSettings) -> str:
@@ -235,4 +267,4 @@ def _key(settings: PrepareSettings) -> str:
         state = "".join(source_fingerprint(source, settings.billing_project) for source in sources)
     except (OSError, RuntimeError, ValueError):
         state = ""  # what is wrong with it is said when it is read
-    return hashlib.sha256(json.dumps([said, state, digest_of_program()]).encode()).hexdigest()[:32]
+    return place_name(said, [state, digest_of_program()])
