@@ -186,6 +186,12 @@ def test_settings_of_the_project_are_taken_and_flags_win(tmp_path: Path) -> None
         ((*L4, "--max-wait", "1"), "Only flex-start waits"),
         ((*L4, "--strategy", "flex-start", "--max-wait", "3"), "2 at most"),
         ((*L4, "--boot-disk-gb", "10"), "cannot have 10 GB"),
+        ((*L4, "--hours", "2881"), "cannot be limited to 2881 hours; 30 seconds to 2,880 hours can be asked for"),
+        ((*L4, "--hours", "0.008"), "cannot be limited to 0.008 hours"),
+        (
+            (*L4, "--encryption-key", "projects/p/locations/europe-west4/keyRings/r/cryptoKeys/k"),
+            "The key is in europe-west4, and the disk that it is to encrypt would be in us-central1",
+        ),
         (
             (*L4, "--subnet", "projects/p/regions/europe-west4/subnetworks/s"),
             "subnetworks/s is in europe-west4, and the VM would be in us-central1",
@@ -282,8 +288,9 @@ def test_a_vm_is_told_nothing_of_vertex_ais_quotas_and_regions() -> None:
     assert "for training" not in done.err
 
 
-def test_the_boot_disk_takes_a_key_of_ones_own(tmp_path: Path) -> None:
-    key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
+@pytest.mark.parametrize("place", ["us-central1", "us", "global"])
+def test_the_boot_disk_takes_a_key_of_ones_own(place: str, tmp_path: Path) -> None:
+    key = f"projects/p/locations/{place}/keyRings/r/cryptoKeys/k"
     assert f"--boot-disk-kms-key={key}" in flags("--encryption-key", key, *L4)
     assert not any("kms" in word for word in flags(*L4))
     document = json.loads(printed("--encryption-key", key, "--format", "terraform", *L4, *HERE))

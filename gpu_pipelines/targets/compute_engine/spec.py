@@ -24,6 +24,8 @@ PROVISIONING = {"standard": "STANDARD", "reservation": "STANDARD", "spot": "SPOT
 #: A Flex-start VM runs for a week at most, and its request waits for two hours at most:
 #: https://cloud.google.com/compute/docs/instances/about-flex-start-vms.
 FLEX_START_RUN_HOURS, FLEX_START_WAIT_HOURS = 168.0, 2.0
+#: How long any VM may be limited to: https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
+_LEAST_RUN_SECONDS, _MOST_RUN_HOURS = 30, 120 * 24
 #: What Compute Engine takes for a boot disk of these types, GB; less than 100 does not hold image and training.
 DISK_GB = (100, 65536)
 
@@ -178,7 +180,7 @@ def virtual_machine(
     Raises:
         UserError: lists what is wrong with them.
     """
-    if problems := _problems(plan, options):
+    if problems := [*_problems(plan, options), *_problem_of_key(plan, settings.encryption_key)]:
         raise UserError.of_all(problems)
     settings.require("project")
     image = boot_image(plan, options.image_family, options.image_project)
@@ -242,6 +244,11 @@ def _problems(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
         problems.append(f"A boot disk cannot have {options.boot_disk_gb} GB; {low} to {high} GB can be had.")
     if options.at_end not in AT_END:
         problems.append(f"--at-end {options.at_end[:40]!r} is not known. {nearest(options.at_end, AT_END)}")
+    if plan.hours is not None and not _LEAST_RUN_SECONDS <= plan.hours * 3600 <= _MOST_RUN_HOURS * 3600:
+        problems.append(
+            f"A VM cannot be limited to {plan.hours:g} hours; {_LEAST_RUN_SECONDS} seconds to {_MOST_RUN_HOURS:,} "
+            "hours can be asked for."
+        )
     wait = options.max_wait_hours
     if wait is not None and plan.strategy != "flex-start":
         problems.append(f"Only flex-start waits for machines; the strategy is {plan.strategy}. Leave --max-wait out.")
@@ -280,6 +287,14 @@ def _problem_of_subnet(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
     region = subnet and subnet["region"]
     if region and plan.region and region != plan.region:
         return [f"--subnet {options.subnet} is in {region}, and the VM would be in {plan.region}."]
+    return []
+
+
+def _problem_of_key(plan: AcceleratorPlan, key: str | None) -> list[str]:
+    place = key.split("/")[3] if key else ""
+    # A key of several regions, such as us, is called without a hyphen, and serves disks in them.
+    if "-" in place and plan.region and place != plan.region:
+        return [f"The key is in {place}, and the disk that it is to encrypt would be in {plan.region}: {key}."]
     return []
 
 
