@@ -430,6 +430,13 @@ def test_several_pools_have_a_price_in_sum(tmp_path: Path) -> None:
     assert "all pools together: no price is known" in command("job", "config", "--config", odd).out
 
 
+def test_an_image_of_pytorch_that_google_no_longer_keeps_is_said_to_be_one() -> None:
+    image = "us-docker.pkg.dev/vertex-ai/training/pytorch-gpu.2-{}.py310:latest"
+    given = ("job", "config", "--accelerator", "l4:1", "--image")
+    told = [command(*given, image.format(minor)).err for minor in (4, 9)]
+    assert ["is past the end of its availability" in each for each in told] == [True, False], told
+
+
 def test_container_registry_is_said_to_be_shut_down(tmp_path: Path) -> None:
     for image, said in (("gcr.io/p/i:1", True), ("eu.gcr.io/p/i:1", True), (IMAGE, False)):
         done = command("job", "config", "--accelerator", "l4:2", "--image", image)
