@@ -73,13 +73,15 @@ class MlflowRegistry(Registry):
         return f"MlflowRegistry {self.uri}"
 
     def require_writable(self) -> None:
-        """Makes the experiment of the files, and looks at where the server wants them.
+        """Makes the experiment of the files, and looks at who may write to it and where the server wants them.
 
         Raises:
-            UserError: it cannot be made, or files would be left on the machine of the step.
+            UserError: it cannot be made or written, or files would be left on the machine of the step.
         """
         with self._errors("Opening the registry"):
             experiment = self._client.get_experiment(self._experiment)
+            # What changes nothing, but takes the right that the upload takes.
+            self._client.set_experiment_tag(self._experiment, _MANAGED_BY, _OURS)
         if would_lose_files(self.uri, experiment.artifact_location):
             raise UserError(
                 f"The server of {self.uri} neither takes files nor keeps them in a bucket: they would stay in "

@@ -183,6 +183,27 @@ def test_a_version_that_the_server_refuses_leaves_no_files(
     assert add(mlflow, name, model) == 1
 
 
+def test_an_account_that_may_read_alone_is_refused_before_anything_is_uploaded(
+    mlflow: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a server with authentication answers one that has no more than its default right, to read."""
+    from mlflow.exceptions import MlflowException
+    from mlflow.protos.databricks_pb2 import PERMISSION_DENIED
+    from mlflow.tracking import MlflowClient
+
+    registry = open_registry(mlflow)
+    registry.require_writable()
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise MlflowException("Permission denied", error_code=PERMISSION_DENIED)
+
+    for name in ("create_run", "set_experiment_tag", "create_registered_model", "create_model_version"):
+        monkeypatch.setattr(MlflowClient, name, refuse)
+    assert registry.names() is not None
+    with pytest.raises(UserError, match=r"Opening the registry in .* failed: .*Permission denied"):
+        registry.require_writable()
+
+
 # What others see
 
 
