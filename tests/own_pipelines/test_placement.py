@@ -250,6 +250,8 @@ def test_what_an_author_says_for_kubernetes_is_for_the_nodes_of_a_train_job(tmp_
         ('kubernetes.use_secret_as_volume(trained, "c", "/c")', "a secret as a volume"),
         ('kubernetes.add_node_affinity(trained, [{"key": "a", "operator": "Exists"}])', "an affinity to nodes"),
         ('kubernetes.use_secret_as_env(trained, secret, {"k": "V"})', "whose name is a parameter"),
+        ('kubernetes.add_pod_annotation(trained, "sidecar.istio.io/inject", "false")', "labels or annotations of pods"),
+        ("kubernetes.set_security_context(trained, run_as_user=1000)", "a security context"),
         ('kubernetes.add_toleration(trained, key="a", operator="Exists", effect="NoExecute")', "not of NoSchedule"),
     ],
 )

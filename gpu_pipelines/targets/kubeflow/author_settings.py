@@ -26,6 +26,8 @@ _FOR_PODS_ALONE = {
     "pvcMount": "a claim of its own",
     "secretAsVolume": "a secret as a volume",
 }
+#: The same of what is said once of a pod.
+_OF_THE_POD = {"podMetadata": "labels or annotations of pods", "securityContext": "a security context"}
 #: What the pod asks for that waits for the nodes, as KFP writes it.
 _OF_LAUNCHER = {
     "cpuRequest": float(LAUNCHER_SIZE.cpus),
@@ -68,6 +70,7 @@ def _with_settings(job: dict[str, Any], config: dict[str, Any], resources: Mappi
     left = [
         said for name, said in _FOR_PODS_ALONE.items() if any(not _is_there(job, each) for each in config.get(name, []))
     ]
+    left += [said for name, said in _OF_THE_POD.items() if config.get(name)]
     secrets = _secrets(config.get("secretAsEnv", []))
     labels = config.pop("nodeSelector", {})
     tolerations = [_toleration(each) for each in config.pop("tolerations", [])]
