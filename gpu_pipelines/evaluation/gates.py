@@ -20,6 +20,8 @@ _METRIC = r"[A-Za-z_][\w.-]*"
 _TOKEN = re.compile(rf"{_METRIC}|[<>=!]+|[^\s<>=!]+", re.ASCII)
 BETTER = "better_than_champion"
 _LATENCIES = ("latency_p50_ms", "latency_p95_ms")
+#: Percent. Five of the 1,000 resamples lie beyond each end of its interval; at 99.9% there would be none.
+_HIGHEST_CONFIDENCE = 99
 #: A mean of 0.95 may be 0.9499999999999998, by the order in which its numbers were added up.
 _ROUNDING = 1e-12
 
@@ -57,7 +59,7 @@ class ChampionGate:
     Attributes:
         metric: what is compared; empty for the metric that the best checkpoint is chosen by.
         margin: how much better, at least; 0 for any better.
-        confidence: between 0.5 and 1: the interval of the difference that must lie beyond the margin; None where the
+        confidence: 0.5 to 0.99: the interval of the difference that must lie beyond the margin; None where the
             difference itself must.
     """
 
@@ -188,8 +190,12 @@ class _Parser:
     def _at(self) -> float:
         word, at = self._take("a confidence, such as 95%")
         percent = number_or_none(word[:-1]) if word.endswith("%") else None
-        if percent is None or not 50 <= percent < 100:
-            raise self._wrong(at, f"{word[:20]!r} is not a confidence of 50% to less than 100%, such as 95%.")
+        if percent is None or not 50 <= percent <= _HIGHEST_CONFIDENCE:
+            raise self._wrong(
+                at,
+                f"{word[:20]!r} is not a confidence of 50% to {_HIGHEST_CONFIDENCE}%, such as 95%. 1,000 resamples "
+                "tell no more.",
+            )
         return round(percent / 100, 12)
 
     def _number(self, wanted: str) -> tuple[float, int]:
