@@ -146,8 +146,8 @@ class TrainingSettings:
     )
     micro_batch_size: int = parameter(
         0,
-        "Rows that one process takes through the model at once; its part of the global batch is accumulated from such "
-        "pieces. 0 takes it in one.",
+        "Rows of a micro-batch, which one process takes through the model at once; the gradients of its share of the "
+        "global batch are accumulated over such. 0 takes the share in one.",
     )
     precision: str = parameter(
         "auto",
