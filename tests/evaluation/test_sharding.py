@@ -140,6 +140,19 @@ def test_cpu_processes_are_started_when_there_is_enough_to_do(
     assert found[0].shape == (30, 3)
 
 
+def test_one_process_hashes_the_frozen_weights(numbers: Dataset) -> None:
+    training = {"model": "linear", "recipe": "evaluations:Regression", "freeze": "bias"}
+    source = ModelSource("untrained", Path(), "the model")
+    shared = ShardedRunner(
+        RunnerSettings(numbers.directory, training, "of other weights", 4), ["cpu", "cpu"], at_once=True
+    )
+    (pool,) = shared._pools
+    assert pool.submit(sharding._in_process, sharding._predict, source, "val", 0, 4).result().shape == (4, 3)
+    with pytest.raises(UserError, match="have changed since the training"):
+        shared.runner.predict(source, "val", 0, 4)
+    shared.close()
+
+
 def test_all_gpus_of_the_machine_are_used(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("GPU_PIPELINES_ACCELERATOR", "GPU_PIPELINES_REHEARSE"):
         monkeypatch.delenv(name, raising=False)
