@@ -29,8 +29,15 @@ def pipeline_for(name: str, given: Mapping[str, Any]) -> str:
     Args:
         name: what was asked for.
         given: the values of parameters that were given.
+
+    Raises:
+        UserError: a script is given, and it is a pipeline of this project that runs none.
     """
-    return _BY_SCRIPT.get(name, name) if given.get("script") else name
+    if not given.get("script") or name not in PIPELINES or name in _BY_SCRIPT.values():
+        return name
+    if name not in _BY_SCRIPT:
+        raise UserError(f"The pipeline {name} runs no script.", f"Give script to {' or '.join(_BY_SCRIPT)}.")
+    return _BY_SCRIPT[name]
 
 
 def load_request(name: str) -> ModuleType:

@@ -183,6 +183,14 @@ def test_a_run_in_the_cloud_takes_a_script_that_its_steps_can_read(tmp_path: Pat
         assert command("run", PIPELINE, "-p", in_image, *there).status == 0
 
 
+def test_a_pipeline_that_runs_no_script_names_the_one_that_does() -> None:
+    for pipeline in ("scheduled_retraining", "tune_train_evaluate_upload"):
+        done = command("run", pipeline, "-p", "script=train.py")
+        assert done.status == 2
+        assert f"The pipeline {pipeline} runs no script." in done.err
+        assert "Give script to train_evaluate_upload." in done.err
+
+
 @pytest.mark.parametrize(
     ("given", "said"),
     [
