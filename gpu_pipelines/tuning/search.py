@@ -169,7 +169,11 @@ def _require_same_study(folder: StudyFolder, request: StudyRequest, fingerprint:
         return
     there = read_document(path, "study")
     if other := [name for name, value in said.items() if there.get(name) != value]:
-        told = "; ".join(f"{name} is {said[name]!r:.80}, there it was {there.get(name)!r:.80}" for name in other)
+        # `tune` calls it seed and the component study_seed, beside which a training has a seed of its own.
+        told = "; ".join(
+            f"{name.replace('_of_', ' of the ')} is {said[name]!r:.80}, there it was {there.get(name)!r:.80}"
+            for name in other
+        )
         raise UserError(
             f"{folder.place} has another study: {told}.", "Give an empty folder, or the request of that study."
         )

@@ -58,6 +58,14 @@ def test_a_study_of_real_trainings(numbers: Path, tmp_path: Path) -> None:
         gpu_pipelines.tune(dataset, folder, SPACE, trials=2, **{**FIXED, "model": "linear"})
 
 
+def test_a_study_with_another_seed_is_told_of_its_seed(numbers: Path, tmp_path: Path) -> None:
+    fixed = {**FIXED, "max_steps": 2}
+    space = {"learning_rate": {"type": "float", "low": 0.001, "high": 0.1}}
+    gpu_pipelines.tune(numbers, tmp_path / "study", space, trials=1, **fixed)
+    with pytest.raises(UserError, match=r"another study: seed of the study is 7, there it was 0\."):
+        gpu_pipelines.tune(numbers, tmp_path / "study", space, trials=1, seed=7, **fixed)
+
+
 def test_all_that_is_wrong_is_told_before_anything_is_trained(numbers: Path, tmp_path: Path) -> None:
     dataset, folder = numbers, tmp_path / "study"
     with pytest.raises(UserError) as raised:
