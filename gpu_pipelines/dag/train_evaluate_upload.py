@@ -101,7 +101,9 @@ def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[
 def problems_of_model(training: TrainingSettings, prepare: PrepareSettings) -> list[str]:
     """What is wrong with a model here, for the rows that would be prepared for it."""
     tokenizer = tokenizer_for(prepare.tokenizer, prepare.task, training.model)
-    return training.problems_here(prepare.task, prepare.sequence_length, "" if tokenizer == TRAIN else tokenizer)
+    return training.problems_here(
+        prepare.task, prepare.sequence_length, "" if tokenizer == TRAIN else tokenizer, packing=prepare.packing
+    )
 
 
 def problems_of_access_around(

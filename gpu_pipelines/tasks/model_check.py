@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -41,7 +42,9 @@ _TIMM = "pretrained_cfg"
 _OTHER_KIND = "Unrecognized configuration class"
 
 
-def problems_of_configuration(task: Task, model: str, sequence_length: int, tokenizer: str = "") -> list[str]:
+def problems_of_configuration(
+    task: Task, model: str, sequence_length: int, tokenizer: str = "", *, packing: bool = False
+) -> list[str]:
     """What is wrong with a model for a task, as far as its files' names and its config.json say.
 
     It builds the model without its weights, and looks whether they are there, so that what is refused here is what the
@@ -52,6 +55,7 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int, toke
         model: a directory in Hugging Face layout, local or remote, or a hub id; nothing is known of other names.
         sequence_length: tokens of a row, as the parameter has it.
         tokenizer: what texts are prepared with, a directory or a hub id; what has no tokenizer.json is not looked at.
+        packing: whether rows of a task that packs documents will hold several.
     """
     if not task.auto_class or not may_be_pretrained(model):
         return []
@@ -77,6 +81,8 @@ def problems_of_configuration(task: Task, model: str, sequence_length: int, toke
         ]
     if "sequence_length" not in task.parameters:
         return []
+    if packing and "packing" in task.parameters and not takes_positions(built):
+        return [" ".join(crosses_documents(model))]
     needed = _tokens_in(tokenizer) if is_pretrained(model) else 0
     if needed and (known := len(built.get_input_embeddings().weight)) < needed:
         return [
@@ -154,6 +160,24 @@ def longest_row(model: Any) -> float:
     table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)
     padding = getattr(table, "padding_idx", None)
     return positions if padding is None else positions - padding - 1
+
+
+def takes_positions(model: Any) -> bool:
+    """Whether a model can be told where the documents of a row begin, which is by the positions of their tokens.
+
+    Args:
+        model: with or without weights.
+    """
+    return "position_ids" in inspect.signature(model.forward).parameters
+
+
+def crosses_documents(model: str) -> tuple[str, str]:
+    """What is wrong with a model that does not keep the documents of a packed row apart, and what to do."""
+    return (
+        f"The attention of the model {model} would cross the documents of a row.",
+        "Give -p packing=false, which has one document in a row, or another architecture, such as those of GPT-2, "
+        "Llama, Qwen or Mixtral.",
+    )
 
 
 def _without_weights(task: Task, model: str) -> Any:

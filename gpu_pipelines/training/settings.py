@@ -318,7 +318,12 @@ class TrainingSettings:
         return found
 
     def problems_here(
-        self, task: str = "image_classification", sequence_length: int | None = None, tokenizer: str = ""
+        self,
+        task: str = "image_classification",
+        sequence_length: int | None = None,
+        tokenizer: str = "",
+        *,
+        packing: bool = False,
     ) -> list[str]:
         """What is wrong where this runs: a model that is not there or of another kind, a recipe that is none.
 
@@ -326,6 +331,7 @@ class TrainingSettings:
             task: of the dataset.
             sequence_length: as the preparation is given it; None where the dataset is there, and tells it.
             tokenizer: what texts will be prepared with; empty where that is not known.
+            packing: as the preparation is given it.
         """
         if self.recipe:
             from gpu_pipelines.tasks.building import load_recipe
@@ -337,7 +343,7 @@ class TrainingSettings:
             return found
         from gpu_pipelines.tasks.model_check import problems_of_configuration
 
-        return problems_of_configuration(task_named(task), self.model, sequence_length, tokenizer)
+        return problems_of_configuration(task_named(task), self.model, sequence_length, tokenizer, packing=packing)
 
     def problems_on(self, processes: int) -> list[str]:
         """What is wrong with the values on that many processes of all nodes together; 0 if that is not known."""

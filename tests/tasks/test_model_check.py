@@ -66,6 +66,16 @@ def test_rows_may_be_as_long_as_a_model_takes(tmp_path: Path, kind: str, longest
     assert bool(wrong("text_classification", place)) == (longest < 128)  # which rows have where nothing is said
 
 
+def test_a_model_that_cannot_tell_documents_apart_gets_one_to_a_row(tmp_path: Path) -> None:
+    place = written(tmp_path / "bloom", transformers.BloomConfig(hidden_size=16, n_layer=1, n_head=2, vocab_size=99))
+    tried = (("causal_lm", True, True), ("causal_lm", False, False), ("preference", True, False))
+    for task, packing, is_wrong in tried:
+        said = " ".join(problems_of_configuration(task_named(task), place, 0, packing=packing))
+        assert ("would cross the documents of a row. Give -p packing=false" in said) == is_wrong, said
+    done = command("run", PIPELINE, "-p", "task=causal_lm", "-p", f"model={place}", "--dry-run", cwd=tmp_path)
+    assert (done.status, "-p packing=false" in done.err) == (2, True), done.err
+
+
 def test_rows_may_be_of_any_length_for_a_model_that_says_so(tmp_path: Path) -> None:
     xlnet = transformers.XLNetConfig(vocab_size=99, d_model=16, d_inner=32, n_layer=1, n_head=2)
     assert wrong("text_classification", written(tmp_path / "xlnet", xlnet)) == ""

@@ -300,12 +300,33 @@ def test_weights_that_know_other_tokens_are_refused_and_new_and_renamed_tokens_a
         built(other("mixed", mixed), str(directory))
 
 
-def test_a_model_that_looks_across_documents_is_refused(tokenizer: TextTokenizer, tmp_path: Path) -> None:
-    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+def test_a_model_that_looks_across_documents_is_refused_where_a_row_has_several(
+    tokenizer: TextTokenizer, tmp_path: Path
+) -> None:
+    recipe = CausalLanguageModel(tokenizer, LENGTH)
+    columns = rows(tokenizer, documents=1)
+    tokens = torch.from_numpy(columns["input_ids"]).long()
     for shape in (
         {"model_type": "bloom", "hidden_size": 32, "n_layer": 1, "n_head": 2},
-        {"model_type": "bert", **small},  # it looks at the tokens to come as well, however little its weights say
+        {"model_type": "falcon", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
     ):
         (tmp_path / "config.json").write_text(json.dumps(shape))
-        with pytest.raises(UserError, match="would cross the documents of a row"):
-            CausalLanguageModel(tokenizer, LENGTH).build_model(str(tmp_path))
+        recipe.has_one_shape = True
+        with pytest.raises(UserError, match="would cross the documents of a row") as refused:
+            recipe.build_model(str(tmp_path))
+        assert "-p packing=false" in refused.value.remedy
+        recipe.has_one_shape = False
+        model: Any = recipe.build_model(str(tmp_path)).eval()
+        loss = recipe.loss(model, recipe.batch(columns, CPU))
+        assert loss.item() == pytest.approx(model(input_ids=tokens, labels=tokens).loss.item(), rel=1e-5)
+        recipe.export(model, tmp_path / "exported")
+        # Bloom has no largest number of positions; its rows were so long.
+        of_tokens = {"bloom": LENGTH, "falcon": 2048}[str(shape["model_type"])]
+        assert CausalLanguageModel.for_exported(tmp_path / "exported").sequence_length == of_tokens
+
+
+def test_a_model_that_sees_what_is_to_come_is_refused(tokenizer: TextTokenizer, tmp_path: Path) -> None:
+    small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **small}))  # however little its weights say
+    with pytest.raises(UserError, match="sees tokens that are still to come"):
+        CausalLanguageModel(tokenizer, LENGTH).build_model(str(tmp_path))

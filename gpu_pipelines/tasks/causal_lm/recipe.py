@@ -7,7 +7,6 @@ that is not scored.
 
 from __future__ import annotations
 
-import inspect
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from gpu_pipelines.tasks.batch_encoding import BatchEncoder
 from gpu_pipelines.tasks.causal_lm.chats import ends_of_answers
 from gpu_pipelines.tasks.causal_lm.chunked_loss import in_chunks
 from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
+from gpu_pipelines.tasks.model_check import crosses_documents, takes_positions
 from gpu_pipelines.tasks.packed_attention import OFFSETS, by_length, offsets_of
 from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_architectures import language_model
@@ -71,7 +71,11 @@ class CausalLanguageModel(TextRecipe):
         from transformers import AutoConfig
 
         config = AutoConfig.from_pretrained(directory, local_files_only=True)
-        return cls(TextTokenizer.read(directory), config.max_position_embeddings)
+        longest = getattr(config, "max_position_embeddings", None)
+        if longest is None:  # Bloom and Mamba have no table of positions; their tokenizer says how long rows were
+            said = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
+            longest = said.get("model_max_length", 2**31)
+        return cls(TextTokenizer.read(directory), longest)
 
     def untrained(self, name: str) -> nn.Module:
         return language_model(name, self.config(), self.sequence_length)
@@ -90,7 +94,9 @@ class CausalLanguageModel(TextRecipe):
     def build_model(self, name: str) -> nn.Module:
         model = super().build_model(name)
         if name not in self.models:
-            _require_documents_apart(name, model)
+            _require_causal(name, model)
+            if self.has_one_shape:  # in rows that are not packed, nothing stands before a document
+                _require_documents_apart(name, model)
         _config_of(model).use_cache = False
         return model
 
@@ -193,20 +199,46 @@ def _config_of(model: nn.Module) -> Any:
     return getattr(model, "module", model).config
 
 
-def _require_documents_apart(name: str, model: nn.Module) -> None:
-    """Tries two neighbours of a document: a model that knows no positions, or only one mask, would look at them."""
-    packed = "position_ids" in inspect.signature(model.forward).parameters
-    if packed and not next(model.parameters()).is_meta:  # else the process that has the weights looks
-        tokens = torch.tensor([[0, 1, 2, 3, 4, 5], [6, 6, 7, 3, 4, 5]]) % model.get_input_embeddings().num_embeddings  # type: ignore[operator]
-        positions = torch.arange(3).repeat(2, 2)
-        training = model.training
-        with torch.no_grad():
-            logits = model.eval()(input_ids=tokens, position_ids=positions, use_cache=False).logits[:, 3:]
-        model.train(training)
-        near = SAME_IN_BF16 if logits.dtype == torch.bfloat16 else SAME_LOGITS
-        packed = bool((logits[0] - logits[1]).abs().max() <= near * logits.abs().max())
-    if not packed:
+def _require_causal(name: str, model: nn.Module) -> None:
+    """Tries two last tokens: what stands before them may not depend on them.
+
+    Raises:
+        UserError: it does, as in encoders.
+    """
+    if not _are_same(model, [[0, 1, 2, 3], [0, 1, 2, 4]], slice(0, 3)):
         raise UserError(
-            f"The attention of the model {name!r} would cross the documents of a row.",
-            "Choose an architecture with position_ids, such as those of GPT-2, Llama, Qwen or Mixtral.",
+            f"The attention of the model {name!r} sees tokens that are still to come.",
+            "Choose a decoder, such as those of GPT-2, Llama, Qwen or Mixtral.",
         )
+
+
+def _require_documents_apart(name: str, model: nn.Module) -> None:
+    """Tries two neighbours of a document: a model that knows no positions, or only one mask, would look at them.
+
+    Raises:
+        UserError: it does.
+    """
+    rows = [[0, 1, 2, 3, 4, 5], [6, 6, 7, 3, 4, 5]]
+    if not takes_positions(model) or not _are_same(model, rows, slice(3, 6), [0, 1, 2, 0, 1, 2]):
+        raise UserError(*crosses_documents(name))
+
+
+def _are_same(model: nn.Module, rows: list[list[int]], places: slice, positions: list[int] | None = None) -> bool:
+    """Whether a model has the same logits for two rows.
+
+    Args:
+        model: of transformers. Of one without weights it is not known; the process that has them looks.
+        rows: of tokens.
+        places: where the logits are compared.
+        positions: of the tokens of a row; left out, their numbers.
+    """
+    if next(model.parameters()).is_meta:
+        return True
+    tokens = torch.tensor(rows) % model.get_input_embeddings().num_embeddings  # type: ignore[operator]
+    given = {} if positions is None else {"position_ids": torch.tensor([positions] * len(rows))}
+    training = model.training
+    with torch.no_grad():
+        logits = model.eval()(input_ids=tokens, use_cache=False, **given).logits[:, places]
+    model.train(training)
+    near = SAME_IN_BF16 if logits.dtype == torch.bfloat16 else SAME_LOGITS
+    return bool((logits[0] - logits[1]).abs().max() <= near * logits.abs().max())
