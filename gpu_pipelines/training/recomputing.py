@@ -10,6 +10,8 @@ from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoi
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
+from gpu_pipelines.errors import UnfitParametersError, UserError
+
 _MATRIX_MULTIPLICATIONS = {
     torch.ops.aten.mm.default,
     torch.ops.aten.addmm.default,
@@ -48,6 +50,22 @@ def recompute_activations(model: nn.Module, blocks: list[nn.Module], *, selectiv
             if id(child) in wrapped and parent is not wrapped[id(child)]:
                 parent.register_module(name, wrapped[id(child)])
     return [wrapped[id(block)] for block in blocks]
+
+
+def not_kept(error: Exception) -> UserError | None:
+    """What to do about a layer that changes in place what selective recomputation keeps of it; None of other errors.
+
+    DeBERTa scales its queries so. Repeated from what was changed, the layer would give other gradients.
+
+    Args:
+        error: of a training.
+    """
+    if "cached during selective activation checkpoint has been mutated" not in str(error):
+        return None
+    return UnfitParametersError(
+        "recompute is selective, and a layer of the model changes in place what would be kept of it.",
+        "Give recompute=layers.",
+    )
 
 
 class _CountedOnce:

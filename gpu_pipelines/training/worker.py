@@ -74,6 +74,7 @@ def _train(job: dict[str, Any]) -> bool:
     from gpu_pipelines.training.compiling import not_compiled
     from gpu_pipelines.training.lateness import Progress
     from gpu_pipelines.training.local_devices import Devices
+    from gpu_pipelines.training.recomputing import not_kept
 
     devices = Devices(**job["devices"])
     device = torch.device("cpu")
@@ -93,7 +94,8 @@ def _train(job: dict[str, Any]) -> bool:
     except UserError:
         raise
     except Exception as error:
-        known = _out_of_memory(error, device, TrainingSettings.from_json(job["settings"])) or not_compiled(error)
+        settings = TrainingSettings.from_json(job["settings"])
+        known = _out_of_memory(error, device, settings) or not_compiled(error) or not_kept(error)
         if known is not None:
             raise known from None
         leave_for_the_launcher(_explained(error, store, processes))

@@ -14,9 +14,10 @@ from started_training import weights_digest
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 from trainings import train_here
+from transformers import DebertaConfig, DebertaForSequenceClassification
 
 from gpu_pipelines.training import recomputing
-from gpu_pipelines.training.recomputing import _Kept, recompute_activations
+from gpu_pipelines.training.recomputing import _Kept, not_kept, recompute_activations
 from gpu_pipelines.training.settings import TrainingSettings
 
 LAST = "step-00000004"
@@ -75,6 +76,20 @@ def test_a_batch_counts_once_among_running_statistics(selective: bool) -> None:
         assert torch.equal(one, other), name
     for one, other in zip(plain.parameters(), recomputed.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)
+
+
+def test_a_layer_that_changes_what_is_kept_is_told_of() -> None:
+    shape: dict[str, Any] = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = DebertaConfig(**shape, relative_attention=True, pos_att_type=["c2p", "p2c"], vocab_size=99)
+    model = DebertaForSequenceClassification(config).train()
+    recompute_activations(model, list(model.deberta.encoder.layer), selective=True)
+    loss = model(input_ids=torch.ones(1, 4, dtype=torch.long)).logits.sum()
+    with pytest.raises(RuntimeError) as caught:
+        loss.backward()
+    told = not_kept(caught.value)
+    assert told is not None
+    assert told.remedy == "Give recompute=layers."
+    assert not_kept(RuntimeError("another")) is None
 
 
 def test_attention_that_drops_out_is_not_kept() -> None:
