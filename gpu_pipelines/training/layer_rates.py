@@ -23,12 +23,12 @@ def layer_scales(model: nn.Module, blocks: list[nn.Module], decay: float) -> dic
         The factor of each weight, by its name.
 
     Raises:
-        UserError: the model has no layers.
+        UserError: the model has no layers, or shares one, as ALBERT does.
     """
     if not blocks:
         raise UserError(
-            f"layer_decay is {decay:g}, and {type(model).__name__} has no repeated layers.",
-            "Leave it at 0, or define `blocks` in the recipe.",
+            f"layer_decay is {decay:g}, and {type(model).__name__} has no repeated layers with weights of their own.",
+            "Leave it at 0. A recipe of your own can name the layers of its model (`blocks`).",
         )
     number_of = {id(weight): number for number, block in enumerate(blocks, 1) for weight in block.parameters()}
     head, reached, scales = len(blocks) + 1, 0, {}

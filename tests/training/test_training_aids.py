@@ -234,7 +234,7 @@ def test_the_rate_of_a_layer_is_a_share_of_that_of_the_one_above(photos: Path, o
     ]
     found = {names[id(weight)]: group[SCALE] for group in groups for weight in group["params"]}
     assert found == scales
-    with pytest.raises(UserError, match="Linear has no repeated layers"):
+    with pytest.raises(UserError, match="Linear has no repeated layers with weights of their own"):
         layer_scales(nn.Linear(2, 2), [], 0.5)
 
 
