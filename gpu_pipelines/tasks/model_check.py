@@ -83,8 +83,11 @@ def problems_of_configuration(
         return []
     if packing and "packing" in task.parameters and not takes_positions(built):
         return [" ".join(crosses_documents(model))]
-    needed = _tokens_in(tokenizer) if is_pretrained(model) else 0
-    if needed and (known := len(built.get_input_embeddings().weight)) < needed:
+    try:
+        known = known_tokens(model, built)
+    except UserError as error:
+        return [error.in_one_line]
+    if is_pretrained(model) and (needed := _tokens_in(tokenizer)) > known:
         return [
             f"The model {model} knows {known:,} tokens, and the tokenizer {tokenizer} has {needed:,}. Give the model's "
             "own, -p tokenizer=…; where tokens were added to it, give the model room for them with "
@@ -160,6 +163,26 @@ def longest_row(model: Any) -> float:
     table = next((part for name, part in model.named_modules() if name.endswith("position_embeddings")), None)
     padding = getattr(table, "padding_idx", None)
     return positions if padding is None else positions - padding - 1
+
+
+def known_tokens(name: str, model: Any) -> int:
+    """How many tokens a model has embeddings for.
+
+    Args:
+        name: what the user called it.
+        model: of transformers, with or without weights.
+
+    Raises:
+        UserError: it has none for tokens.
+    """
+    try:
+        return len(model.get_input_embeddings().weight)  # the table of an I-BERT is no nn.Embedding
+    except (NotImplementedError, AttributeError):  # of a Perceiver they are no table, but its latents
+        raise UserError(
+            f"The model {name} has no embeddings of tokens: it reads characters or bytes, as CANINE does, and rows "
+            "hold tokens.",
+            "Give a model that has a tokenizer.json.",
+        ) from None
 
 
 def takes_positions(model: Any) -> bool:

@@ -13,7 +13,7 @@ from torch import nn
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks import pretrained
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
-from gpu_pipelines.tasks.model_check import longest_row
+from gpu_pipelines.tasks.model_check import known_tokens, longest_row
 from gpu_pipelines.tasks.model_places import has_tokenizer, is_configuration_alone, place_and_revision
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of, tokens_of
@@ -259,9 +259,10 @@ def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: i
     """Refuses a model that lacks tokens or positions; it would fail in the middle of the data, or on a GPU not at all.
 
     Raises:
-        UserError: the vocabulary or the longest text of the model is smaller than that of the data.
+        UserError: the vocabulary or the longest text of the model is smaller than that of the data, or it takes no
+            tokens.
     """
-    known = len(model.get_input_embeddings().weight)  # the table of an I-BERT is no nn.Embedding
+    known = known_tokens(name, model)
     if known < tokenizer.vocabulary_size:
         raise UserError(
             f"The model {name!r} knows {known:,} tokens; the tokenizer of the dataset has "

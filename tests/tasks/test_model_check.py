@@ -76,6 +76,13 @@ def test_a_model_that_cannot_tell_documents_apart_gets_one_to_a_row(tmp_path: Pa
     assert (done.status, "-p packing=false" in done.err) == (2, True), done.err
 
 
+def test_a_model_that_reads_characters_is_refused(tmp_path: Path) -> None:
+    canine = written(tmp_path / "canine", transformers.CanineConfig(**SMALL, num_hash_buckets=16))
+    perceiver = written(tmp_path / "perceiver", transformers.PerceiverConfig(num_latents=4, d_latents=16, d_model=16))
+    for task, model in (("text_classification", perceiver), ("token_classification", canine)):
+        assert "reads characters or bytes, as CANINE does" in wrong(task, model, 32)
+
+
 def test_rows_may_be_of_any_length_for_a_model_that_says_so(tmp_path: Path) -> None:
     xlnet = transformers.XLNetConfig(vocab_size=99, d_model=16, d_inner=32, n_layer=1, n_head=2)
     assert wrong("text_classification", written(tmp_path / "xlnet", xlnet)) == ""
