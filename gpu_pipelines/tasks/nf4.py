@@ -31,7 +31,8 @@ class Nf4Linear(nn.Module):
     """A linear layer whose frozen weight is in four bits.
 
     Args:
-        linear: its width is a multiple of `BLOCK`; on the meta device, there is nothing in the weights.
+        linear: its width is a multiple of `BLOCK`; on the meta device, there is nothing in the weights. It may be
+            a `Conv1D` of transformers.
 
     Attributes:
         packed: two weights in each byte, uint8 of shape (outputs, inputs / 2).
@@ -41,10 +42,11 @@ class Nf4Linear(nn.Module):
 
     weight = None
 
-    def __init__(self, linear: nn.Linear) -> None:
+    def __init__(self, linear: Any) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        packed, scales = _quantized(linear.weight.detach())
+        matrix = _matrix_of(linear)
+        self.out_features, self.in_features = matrix.shape
+        packed, scales = _quantized(matrix)
         self.packed = nn.Parameter(packed, requires_grad=False)
         self.scales = nn.Parameter(scales, requires_grad=False)
         self.bias = linear.bias
@@ -98,21 +100,34 @@ def round_weights(model: nn.Module) -> None:
     """
     _require_library()
     for _, linear in _layers(model):
-        packed, scales = _quantized(linear.weight.detach())
-        linear.weight.data = _whole(packed, scales, torch.float32)
+        matrix = _whole(*_quantized(_matrix_of(linear)), torch.float32)
+        linear.weight.data = matrix.t().contiguous() if _lies_other_way(linear) else matrix
 
 
-def _layers(model: nn.Module) -> list[tuple[str, nn.Linear]]:
+def _matrix_of(linear: Any) -> torch.Tensor:
+    """The weight of a linear layer, of shape (outputs, inputs)."""
+    weight: torch.Tensor = linear.weight.detach()
+    return weight.t() if _lies_other_way(linear) else weight
+
+
+def _lies_other_way(module: nn.Module) -> bool:
+    """Whether a module is a linear layer of GPT-2 and its kin, whose weight has the shape (inputs, outputs)."""
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, Conv1D)
+
+
+def _layers(model: nn.Module) -> list[tuple[str, Any]]:
     """The linear layers that are quantized, by name."""
     find: Any = getattr(model, "get_output_embeddings", None)
     head = find() if find else None
     found: list[tuple[str, Any]] = [
         (name, module)
         for name, module in model.named_modules()
-        if is_plain_linear(module)
+        if (is_plain_linear(module) or _lies_other_way(module))
         and module is not head
         and not module.weight.requires_grad
-        and module.in_features % BLOCK == 0
+        and _matrix_of(module).shape[1] % BLOCK == 0
     ]
     if not found:
         raise UserError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from bitsandbytes.nn import Linear4bit
 from torch import nn
+from transformers import BitsAndBytesConfig, GPT2Config, GPT2LMHeadModel
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.nf4 import BLOCK, Nf4Linear, quantize, round_weights
@@ -69,6 +72,24 @@ def test_a_quantized_model_gives_what_the_rounded_one_gives_and_so_are_its_gradi
         torch.testing.assert_close(
             one, other, rtol=1e-2 if kind == torch.bfloat16 else 1e-5, atol=1e-2 if kind == torch.bfloat16 else 1e-6
         )
+
+
+def test_the_layers_of_gpt2_are_quantized_as_transformers_does(tmp_path: Path) -> None:
+    """It lays the matrix of a Conv1D the other way before bitsandbytes quantizes it."""
+    torch.manual_seed(0)
+    shape = {"n_embd": 64, "n_layer": 1, "n_head": 2, "vocab_size": 99, "bos_token_id": 0, "eos_token_id": 0}
+    GPT2LMHeadModel(GPT2Config(**shape)).save_pretrained(tmp_path)
+    theirs = GPT2LMHeadModel.from_pretrained(
+        tmp_path,
+        quantization_config=BitsAndBytesConfig(load_in_4bit=True, bnb_4bit_quant_type="nf4"),
+        dtype=torch.float32,
+    )
+    tokens = torch.arange(8)[None]
+    for change in (quantize, round_weights):
+        ours = GPT2LMHeadModel.from_pretrained(tmp_path).requires_grad_(False).eval()
+        change(ours)
+        torch.testing.assert_close(ours(tokens).logits, theirs(tokens).logits.float(), rtol=1e-4, atol=1e-5)
+    assert isinstance(theirs.transformer.h[0].mlp.c_fc, Linear4bit)
 
 
 def test_four_and_a_half_bits_are_held_for_each_frozen_weight_and_all_weights_are_counted() -> None:
