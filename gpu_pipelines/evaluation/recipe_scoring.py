@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -46,6 +46,8 @@ TEXTS_PER_BATCH = 8
 EXAMPLES_KEPT = 4
 #: Rows that are looked at for some that can be sent; see `Scoring.examples`.
 ROWS_TRIED = 64
+#: Share of a prediction that it may differ by in a batch of another size, which rounds otherwise.
+_SAME = 0.01
 #: In the message of a directory without checkpoints.
 _MOST_NAMED = 8
 
@@ -404,6 +406,29 @@ def write_average(model: nn.Module, checkpoints: Sequence[Path], path: Path) -> 
     save_state({"model": means}, path)
 
 
+def padding_counts(loaded: Loaded, rows: Mapping[str, np.ndarray], device: torch.device) -> bool:
+    """Whether a model predicts another thing for the shortest of some texts beside the longest of them.
+
+    FNet has no mask for padding; Nyströmformer and ConvBERT take means over it, or convolve it.
+
+    Args:
+        loaded: the model, on `device`, in evaluation mode.
+        rows: of the dataset; none of others than texts are looked at.
+        device: where to run it.
+    """
+    lengths = next((rows[name] for name in ("length", "tokens_length") if name in rows), None)
+    if lengths is None:
+        return False
+    both, found = [int(lengths.argmin()), int(lengths.argmax())], []
+    with torch.inference_mode():
+        for some in (both[:1], both):
+            batch = loaded.recipe.batch({name: values[some] for name, values in rows.items()}, device)
+            found.append(loaded.recipe.predict(loaded.model, batch)[0].float().nan_to_num())
+    alone, beside = found
+    # Of tags there are as many as tokens of the longest row.
+    return bool((alone - beside[: len(alone)]).abs().max() > _SAME * alone.abs().max())
+
+
 def examples_of(loaded: Loaded, dataset: Dataset, scoring: Scoring, device: torch.device) -> Examples | None:
     """A few rows of `test` as a server gets them, with the predictions of a model.
 
@@ -420,9 +445,17 @@ def examples_of(loaded: Loaded, dataset: Dataset, scoring: Scoring, device: torc
     """
     test = dataset.split("test")
     tried = np.unique(np.linspace(0, len(test) - 1, min(len(test), ROWS_TRIED)).astype(int))
-    sent = scoring.examples(test.take(tried))
+    rows = test.take(tried)
+    sent = scoring.examples(rows)
     if sent is None:
         return None
+    if padding_counts(loaded, rows, device):
+        print(
+            f"warning: what {type(loaded.model).__name__} predicts for a text depends on how long the others of its "
+            "batch are, as it does not leave out padding. Alone, as in a server, a text may be predicted otherwise "
+            "than in these figures.",
+            flush=True,
+        )
     instances, columns = sent
     chosen = np.unique(np.linspace(0, len(instances) - 1, min(len(instances), EXAMPLES_KEPT)).astype(int))
     with torch.inference_mode():

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import transformers
 from evaluations import classes_dataset, settings_in, write_tokenizer
 from safetensors.torch import load_file, save_file
 
@@ -54,6 +55,20 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def evaluate(dataset: Dataset, models: Path, folder: Path, name: str = "best") -> Evaluation:
     return evaluate_checkpoints(settings_in(folder), dataset.directory, models, folder / name)
+
+
+@pytest.mark.parametrize("kind", ["FNet", "Bert"])
+def test_a_model_that_does_not_leave_out_padding_is_warned_of(
+    texts: Dataset, tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    torch.manual_seed(0)
+    shape = {**SMALL, "vocab_size": 40, "max_position_embeddings": 32, "id2label": dict(enumerate(LABELS))}
+    model = getattr(transformers, f"{kind}ForSequenceClassification")(getattr(transformers, f"{kind}Config")(**shape))
+    model.classifier.weight.data *= 20  # as sure of itself as a trained one
+    model.save_pretrained(tmp_path / "models/checkpoint-1")
+    evaluate(texts, tmp_path / "models", tmp_path)
+    warned = f"what {kind}ForSequenceClassification predicts for a text depends on how long the others of its batch are"
+    assert (warned in capsys.readouterr().out) == (kind == "FNet")
 
 
 def copied(trained: Path, folder: Path) -> Path:
