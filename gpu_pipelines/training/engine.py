@@ -156,6 +156,9 @@ class Trainer:
         if settings.fp8:
             multiply_in_fp8(blocks, self._device.type)
         if settings.activation_checkpointing:
+            if not blocks and self._is_rank_0:
+                kind = type(model).__name__
+                print(f"warning: activation_checkpointing saves nothing, as {kind} has no repeated layers", flush=True)
             blocks = recompute_activations(model, blocks, selective=settings.recompute == "selective")
         if self._is_rank_0:
             counted = f"{trained / 1e6:,.1f} M parameters to train"

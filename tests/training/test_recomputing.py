@@ -13,7 +13,7 @@ from conftest import SmallDatasets
 from started_training import weights_digest
 from torch import nn
 from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
-from trainings import train_here
+from trainings import numbers_dataset, train_here
 from transformers import DebertaConfig, DebertaForSequenceClassification
 
 from gpu_pipelines.training import recomputing
@@ -61,6 +61,14 @@ def test_a_training_goes_on_with_another_way_to_the_same_bits(datasets: SmallDat
     (changed / LAST / "checkpoint.json").unlink()
     train_here(replace(settings, activation_checkpointing=True), datasets["lm"], str(changed))
     assert weights_digest(changed / LAST) == weights_digest(plain / LAST)
+
+
+def test_a_model_without_layers_that_could_be_recomputed_is_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    settings = replace(SETTINGS, model="linear", max_steps=1, activation_checkpointing=True)
+    train_here(settings, numbers_dataset(tmp_path), str(tmp_path / "checkpoints"))
+    assert "warning: activation_checkpointing saves nothing, as " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("selective", [False, True])
