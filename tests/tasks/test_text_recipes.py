@@ -16,6 +16,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.adapters import merge_adapters
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.preference.recipe import Preference
 from gpu_pipelines.tasks.recipe import Recipe
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
@@ -319,6 +320,7 @@ def test_a_model_that_looks_across_documents_is_refused_where_a_row_has_several(
         model: Any = recipe.build_model(str(tmp_path)).eval()
         loss = recipe.loss(model, recipe.batch(columns, CPU))
         assert loss.item() == pytest.approx(model(input_ids=tokens, labels=tokens).loss.item(), rel=1e-5)
+        assert Preference(tokenizer, LENGTH).build_model(str(tmp_path)) is not None, "a row has one document"
         recipe.export(model, tmp_path / "exported")
         # Bloom has no largest number of positions; its rows were so long.
         of_tokens = {"bloom": LENGTH, "falcon": 2048}[str(shape["model_type"])]
