@@ -46,7 +46,7 @@ TEXTS_PER_BATCH = 8
 EXAMPLES_KEPT = 4
 #: Rows that are looked at for some that can be sent; see `Scoring.examples`.
 ROWS_TRIED = 64
-#: Share of a prediction that it may differ by in a batch of another size, which rounds otherwise.
+#: Share of a prediction that it may differ by in a batch of another size, which rounds otherwise, in fp32.
 _SAME = 0.01
 #: In the message of a directory without checkpoints.
 _MOST_NAMED = 8
@@ -413,11 +413,11 @@ def padding_counts(loaded: Loaded, rows: Mapping[str, np.ndarray], device: torch
 
     Args:
         loaded: the model, on `device`, in evaluation mode.
-        rows: of the dataset; none of others than texts are looked at.
+        rows: of the dataset; none of others than texts are looked at, nor a model in 16 bits, which rounds as much.
         device: where to run it.
     """
-    lengths = next((rows[name] for name in ("length", "tokens_length") if name in rows), None)
-    if lengths is None:
+    lengths = rows.get("length") if "input_ids" in rows else rows.get("tokens_length")
+    if lengths is None or any(weight.dtype.itemsize == 2 for weight in loaded.model.parameters()):
         return False
     both, found = [int(lengths.argmin()), int(lengths.argmax())], []
     with torch.inference_mode():
