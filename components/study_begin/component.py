@@ -103,8 +103,8 @@ def begin_study(
         gradient_clip: Largest norm of the gradient; 0 does not clip.
         global_batch_size: Rows per optimizer step over all processes of all nodes; a multiple of their number. It is
             halved until there are as many rows to train on.
-        micro_batch_size: Rows that one process takes through the model at once; its part of the global batch is
-            accumulated from such pieces. 0 takes it in one.
+        micro_batch_size: Rows of a micro-batch, which one process takes through the model at once; the gradients of its
+            share of the global batch are accumulated over such. 0 takes the share in one.
         precision: bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.
         fp8: Multiply the matrices of the repeated layers in fp8 (torchao), on H100 and later GPUs; all else is in
             precision.
