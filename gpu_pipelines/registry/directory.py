@@ -38,14 +38,15 @@ class DirectoryRegistry(Registry):
         return f"DirectoryRegistry {self.root}: {some_of(self.names(), _MOST_SHOWN)}"
 
     def require_writable(self) -> None:
-        """Tries to write below the root.
+        """Tries to write into the root, or where it would be made; nothing stays, as of a request that is only checked.
 
         Raises:
             UserError: it cannot be made or written.
         """
+        root = self.root.absolute()
         try:
-            self.root.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=self.root, prefix=_INCOMING):
+            there = next(place for place in (root, *root.parents) if place.exists())
+            with tempfile.NamedTemporaryFile(dir=there, prefix=_INCOMING):
                 pass
         except OSError as error:
             raise UserError(

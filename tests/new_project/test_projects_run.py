@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import yaml
-from command_line import command
-from conftest import newest_run
+from conftest import gpu_pipelines, newest_run
 
 from gpu_pipelines.new_project.request import names_of_tasks
 
@@ -22,7 +21,8 @@ if TYPE_CHECKING:
 
 
 def written(name: str, *arguments: str, cwd: Path) -> Path:
-    done = command("init", name, *arguments, cwd=cwd)
+    # In a process of its own: it imports the package of the project, whose name no other one could have here then.
+    done = gpu_pipelines("init", name, *arguments, cwd=cwd, apart=True)
     assert done.status == 0, done.err
     return cwd / name
 

@@ -169,6 +169,11 @@ def test_a_registry_that_cannot_be_written_is_said_before_anything_is_copied(tmp
         add(DirectoryRegistry(tmp_path / "file" / "registry"), model)
 
 
+def test_a_look_whether_it_can_be_written_leaves_nothing(tmp_path: Path) -> None:
+    DirectoryRegistry(tmp_path / "models" / "registry").require_writable()
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_model_that_vanishes_while_it_is_uploaded_leaves_no_version(tmp_path: Path, model: Path) -> None:
     registry = DirectoryRegistry(tmp_path / "registry")
     (model / "gone.bin").symlink_to(tmp_path / "nowhere")

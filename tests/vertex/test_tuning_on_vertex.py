@@ -176,9 +176,7 @@ def test_the_pipeline_searches_on_the_emulator_and_uploads_the_best_model(tmp_pa
     (tmp_path / "space.yaml").write_text(SPACE)
     search = ("--space", "space.yaml", "--trials", "2", "--parallel", "2", "-p", "longer=2", "-p", "max_steps=12")
     others = ("-p", "smoke_test=false", "-p", 'gates=["accuracy>=0"]', "--json")
-    done = gpu_pipelines(
-        "run", PIPELINE, "--target", "vertex", "--emulate", *machine, *search, *others, cwd=tmp_path, timeout=580
-    )
+    done = gpu_pipelines("run", PIPELINE, "--target", "vertex", "--emulate", *machine, *search, *others, cwd=tmp_path)
     assert done.status == 0, done.err
     document = json.loads(done.out)
     assert document["state"] == "succeeded"
