@@ -11,6 +11,7 @@ from gpu_pipelines.accelerators.catalog import Catalog, Gpu
 from gpu_pipelines.accelerators.cost import RegionPrice, estimate_cost, price_in
 from gpu_pipelines.accelerators.memory_estimate import USABLE, MemoryEstimate, estimate_memory, host_memory_gb
 from gpu_pipelines.accelerators.plan import AcceleratorPlan
+from gpu_pipelines.accelerators.rules import MAX_HOURS
 from gpu_pipelines.accelerators.time_estimate import (
     TimeEstimate,
     assumed_mfu,
@@ -246,6 +247,8 @@ def _missed(option: Option, wishes: Wishes) -> tuple[str, ...]:
     hours = option.hours(wishes.strategy == "spot")
     if wishes.deadline_hours is not None and hours > wishes.deadline_hours:
         reasons.append(f"takes {hours:,.1f} hours; the deadline is {wishes.deadline_hours:g}")
+    elif MAX_HOURS < hours < math.inf:
+        reasons.append(f"takes {hours:,.0f} hours; a job can be given {MAX_HOURS:,}")
     if option.plan.max_hours is not None and hours > option.plan.max_hours:
         reasons.append(f"takes {hours:,.1f} hours; {option.plan.strategy} runs {option.plan.max_hours:g}")
     if math.isinf(hours):

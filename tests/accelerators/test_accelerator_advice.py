@@ -116,6 +116,15 @@ def test_a_machine_without_the_main_memory_to_build_the_model_is_not_advised() -
     assert any(option.plan.spec == "h200:8" for option in found.options), "its machine has 2,952 GB"
 
 
+def test_a_plan_that_takes_more_hours_than_a_job_can_be_given_is_not_advised() -> None:
+    workload = Workload(parameters=7e9, tokens=15e12)
+    few, many = (advise(workload, Wishes(max_nodes=nodes), today=TODAY) for nodes in (1, 64))
+    assert few.options == ()
+    assert any("hours; a job can be given 8,784" in reason for each in few.rejected for reason in each.reasons)
+    assert any("more nodes" in remedy for remedy in few.remedies)
+    assert many.options[0].hours() < 8784
+
+
 def test_activations_are_those_of_the_recomputation_paper() -> None:
     # Korthikanti et al., equation 2 without the attention term, for the 22B model: s 2048, b 4, h 6144, 48 layers.
     shape = {"layers": 48, "hidden_size": 6144, "sequence_length": 2048, "batch": 4, "vocabulary": 0}
