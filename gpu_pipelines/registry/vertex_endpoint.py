@@ -356,16 +356,16 @@ def shared(before: Mapping[str, int], percent: int) -> dict[str, int]:
     """A traffic split in which a new model gets a share, and those before share the rest as they did.
 
     Args:
-        before: percent by deployed model; all together 100, or nothing.
+        before: percent by deployed model; the new one's own is not among them, so that they may be less than 100.
         percent: of the new model, which gets all where there is no other.
     """
     with_traffic = {number: share for number, share in before.items() if share}
     if not with_traffic or percent == 100:
         return {**dict.fromkeys(with_traffic, 0), _NEW: 100}
-    left = 100 - percent
-    split = {number: share * left // 100 for number, share in with_traffic.items()}
+    left, total = 100 - percent, sum(with_traffic.values())
+    split = {number: share * left // total for number, share in with_traffic.items()}
     # What rounding leaves over goes to those from whom it took the most.
-    by_rest = sorted(split, key=lambda number: -(with_traffic[number] * left % 100))
+    by_rest = sorted(split, key=lambda number: -(with_traffic[number] * left % total))
     for number in by_rest[: left - sum(split.values())]:
         split[number] += 1
     return {**split, _NEW: percent}

@@ -107,9 +107,11 @@ def test_a_version_takes_over_in_steps_and_a_wrong_one_goes_back(
     assert endpoint_of(vertex_api) == before, "the one of the rehearsal is gone, and nothing has moved"
 
     kept = [deployed.id for deployed in before.deployed_models]
+    assert deployer.deploy(second, DeploymentRequest("animals", 50)).percent == 50
+    assert state_of(vertex_api) == (["1", "2"], {"1": 50, "2": 50})
     deployed = deployer.deploy(second, DeploymentRequest("animals", 100))
     assert deployed.percent == 100
-    assert "its share of the requests goes from 20 to 100 percent" in said[-3]
+    assert "its share of the requests goes from 50 to 100 percent" in said[-3]
     assert state_of(vertex_api) == (["2"], {"2": 100}), "models without traffic are removed"
     assert endpoint_of(vertex_api).deployed_models[0].id == kept[1], "it was there already"
 
@@ -373,6 +375,8 @@ def test_wrong_requests_are_refused_before_anything_is_sent(registry: Any, verte
         ({"1": 50, "2": 50}, 1, {"1": 50, "2": 49, "0": 1}),
         ({"1": 34, "2": 33, "3": 33}, 50, {"1": 17, "2": 17, "3": 16, "0": 50}),
         ({"1": 100, "2": 0}, 100, {"1": 0, "0": 100}),
+        ({"1": 90}, 50, {"1": 50, "0": 50}),
+        ({"1": 60, "2": 30}, 40, {"1": 40, "2": 20, "0": 40}),
     ],
 )
 def test_shares_add_up(before: dict[str, int], percent: int, after: dict[str, int]) -> None:
