@@ -137,6 +137,8 @@ class EndpointDeployer:
             return self._with_share(endpoint, there, version, request, test)
         if test and any(endpoint.traffic_split.values()):
             self._rehearse(version, request, machine, test)
+            # That took minutes, in which somebody may have rolled back.
+            endpoint = self._read(endpoint.name)
         split = shared(endpoint.traffic_split, request.traffic_percent)
         number = self._add(endpoint, version, request, machine, split)
         with self._back_if_wrong(endpoint, number, undeploy=True):

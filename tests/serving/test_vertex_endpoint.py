@@ -131,6 +131,21 @@ def test_what_a_killed_test_has_left_is_removed_by_the_next(
     assert endpoint_of(vertex_api).display_name == "animals"
 
 
+def test_traffic_that_somebody_moves_during_the_rehearsal_stays_moved(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path
+) -> None:
+    good, poor, new = (add(registry, model, tmp_path, number) for number in (1, 2, 3))
+    EndpointDeployer(registry.settings).deploy(good, DeploymentRequest("animals"))
+    EndpointDeployer(registry.settings).deploy(poor, DeploymentRequest("animals", 40))
+
+    def rolled_back(told: str) -> None:
+        if "is tested on an endpoint of its own" in told:
+            EndpointDeployer(registry.settings).deploy(good, DeploymentRequest("animals"))
+
+    EndpointDeployer(registry.settings, rolled_back).deploy(new, DeploymentRequest("animals", 10))
+    assert state_of(vertex_api) == (["1", "3"], {"1": 90, "3": 10})
+
+
 def test_a_program_deploys_as_the_command_does(
     registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
