@@ -217,7 +217,9 @@ class RunRecord:
         if evaluation is None:
             return "it was not evaluated"
         if evaluation.passed and not evaluation.champion:
-            return "another version was registered meanwhile and is the champion; run again to compare with it"
+            # A retraining would find nothing new in the data of this version.
+            again = "train_evaluate_upload with the same parameters" if self.reason else "again"
+            return f"another version was registered meanwhile and is the champion; run {again} to compare with it"
         if evaluation.passed and not self._was_champion:
             return "the champion has changed since the evaluation, or is damaged; the log of upload-model says which"
         return f"{'the champion stays' if evaluation.champion else 'there is still no champion'}; the gates say why"
