@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from functools import partial
@@ -46,6 +48,8 @@ from gpu_pipelines.numbers import finite_json
 _MOUNT = Path("/gcs")
 _MAIL = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
 _CACHE = "cache"
+#: That the steps have to end when the emulator does.
+_SECONDS_TO_END = 5.0
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 
 
@@ -95,6 +99,13 @@ class PipelineBackend:
         """Ends what runs."""
         for name in list(self._processes):
             self._stop(name)
+        # GCPC's launcher looks at its job until that has ended, and would wait for a server that answers no more.
+        until = time.monotonic() + _SECONDS_TO_END
+        for process in [each for several in self._processes.values() for each in several if each.poll() is None]:
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(max(0.0, until - time.monotonic()))
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
         for left in self._api.folder.glob("root-*"):
             with suppress(OSError):
                 left.rmdir()
@@ -290,6 +301,7 @@ class PipelineBackend:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
+            start_new_session=True,
         )
         with self._processes_lock:
             self._processes.setdefault(name, []).append(process)

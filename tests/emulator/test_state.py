@@ -209,6 +209,21 @@ def test_a_job_that_ran_when_it_was_killed_has_failed_and_says_why(start: Starte
     assert {task["state"] for task in found["jobDetail"]["taskDetails"]} == {"FAILED"}
 
 
+def test_it_ends_though_a_step_does_not(start: Starter) -> None:
+    emulator = start()
+    spec = json.loads(json.dumps(SPEC))
+    (executor,) = spec["deploymentSpec"]["executors"].values()
+    executor["container"] |= {"command": ["sh", "-c", "trap '' TERM; echo begun; sleep 300; sleep 300"], "args": []}
+    job = {"displayName": "p", "pipelineSpec": spec, "runtimeConfig": {"gcsOutputDirectory": "gs://example-bucket/r"}}
+    emulator.ask("POST", f"{PARENT}/pipelineJobs?pipelineJobId=stays", job)
+    asked = {"resourceNames": ["projects/example-project"], "pageSize": 1000}
+    until = time.monotonic() + 20
+    while "begun" not in json.dumps(emulator.ask("POST", "v2/entries:list", asked)):
+        assert time.monotonic() < until
+        time.sleep(0.05)
+    assert emulator.end() == 0
+
+
 WRITER = """
 import sys
 from pathlib import Path
