@@ -45,7 +45,7 @@ BYTES_IN_NF4 = 0.5 + 4 / 64
 BYTES_OF_AVERAGE = 4
 #: The part of a GPU's memory that a job can plan with; the rest goes to fragmentation and peaks. An assumption.
 USABLE = 0.9
-_PARTS = ("weights", "gradients", "optimizer", "average", "activations", "gathered", "runtime")
+_PARTS = ("weights", "copies", "gradients", "optimizer", "average", "activations", "gathered", "runtime")
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,7 @@ class MemoryEstimate:
         activations: what the forward pass keeps for the backward pass.
         gathered: weights and gradients of the layers at work, whole, while the rest is sharded.
         average: the moving average of the weights.
+        copies: the trained weights in 16 bits, where each GPU holds them whole.
         runtime: CUDA context, workspaces, NCCL.
     """
 
@@ -71,6 +72,7 @@ class MemoryEstimate:
     activations: float
     gathered: float
     average: float = 0.0
+    copies: float = 0.0
     runtime: float = RUNTIME_GB
 
     @property
@@ -90,6 +92,9 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     them in fp32 and casts where it computes: as many as the 2 + 2 + 12 of training with an fp32 copy. A frozen one
     takes 2 bytes in 16 bits, and 0.56 in NF4. Sharding divides all three by the number of GPUs (Rajbhandari et al.
     2020, ZeRO, arXiv:1910.02054, 3.1 and 5).
+
+    Where nothing is sharded, autocast copies each trained weight to 16 bits once and keeps the copies to the end of the
+    forward pass, when the activations are the most. DDP holds the gradients then, too: they are parts of its buckets.
 
     A sharded model is whole where it computes. It takes the most at one of four moments, whose parts are given: when
     the logits are there, with all activations; when the backward pass begins, with those of all layers but one, which
@@ -114,7 +119,9 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
         "activations": activation_bytes(workload, width),
         "gathered": 0.0,
     }
-    if parallelism != "ddp":
+    if parallelism == "ddp":
+        parts["copies"] = trained * width if width < BYTES_PER_WEIGHT else 0.0
+    else:
         parts |= _moment_of_the_most(workload, width, parts["gradients"])
     return MemoryEstimate(parallelism=parallelism, **{name: size / 1e9 for name, size in parts.items()})
 

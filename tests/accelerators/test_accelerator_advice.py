@@ -341,6 +341,7 @@ def test_options_fit_and_are_ranked_by_cost() -> None:
             + parts.average
             + parts.activations
             + parts.gathered
+            + parts.copies
             + RUNTIME_GB
         )
         # FSDP only where DDP does not fit, with the smallest batch and the same recomputation.

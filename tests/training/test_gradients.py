@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import copy
+import sys
 import threading
 from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+from gpu_pipelines.accelerators.memory_estimate import estimate_memory
+from gpu_pipelines.accelerators.workload import Workload
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.gradients import Gradients
-from gpu_pipelines.training.parallelism import before_gradients_are_awaited
+from gpu_pipelines.training.parallelism import before_gradients_are_awaited, replicated
+from gpu_pipelines.training.precision import computing_in
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "training"))
+from language_model_memory import PeakMemory
 
 pytestmark = pytest.mark.usefixtures("group_of_one")
 
@@ -113,3 +121,27 @@ def test_what_is_done_before_gradients_are_awaited_is_done_when_all_are_computed
     loss.backward()
     late.cancel()
     assert len(buckets) == 1
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+def test_buckets_and_copies_in_16_bits_are_there_with_the_activations_as_advise_says(precision: str) -> None:
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    shape = {"hidden_size": 512, "intermediate_size": 1792, "num_hidden_layers": 4, "num_attention_heads": 8}
+    own = LlamaForCausalLM(LlamaConfig(**shape, vocab_size=256, use_cache=False))
+    tokens = torch.zeros(1, 128, dtype=torch.long)
+    optimizer = torch.optim.AdamW(own.parameters(), foreach=False)
+    with PeakMemory([*own.parameters(), *own.buffers()]) as memory:
+        parallel = replicated(own)
+        for _ in range(2):
+            memory.peak = 0
+            with computing_in(precision, "cpu"):
+                loss = parallel(input_ids=tokens, labels=tokens).loss
+            loss.backward()
+            del loss
+            optimizer.step()
+            optimizer.zero_grad()
+    job = {"layers": 4, "hidden_size": 512, "vocabulary": 256, "sequence_length": 128, "batch": 1}
+    parameters = sum(weight.numel() for weight in own.parameters())
+    said = estimate_memory(Workload(parameters=parameters, tokens=1e9, **job), precision, 2, "ddp")
+    assert said.total - said.runtime == pytest.approx(memory.peak / 1e9, rel=0.1), said.told()
