@@ -29,8 +29,13 @@ ACTIVATION_BYTES_PER_FLOP = 0.0125
 #: Logits take 12.3 for each token and word: in 16 bits, in fp32, and their gradients.
 #: tests/training/test_on_a_fake_cluster.py counts them.
 KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 16, 2), (54, 15.5, 2), 12.3
-#: The first of these for a language model with adapters, whose frozen matrices need no rows for gradients of their own:
-#: 42 by fake tensors on a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all). One layer that is recomputed keeps more.
+#: What a layer of a language model keeps beside that for each of its parameters more than a Llama's 13, in parts of the
+#: square of the width: those of a wider MLP, as Qwen2.5 has, whose layers have 18 to 20. The second number is for
+#: selective recomputation.
+PARAMETERS_OF_LLAMAS, KEPT_OF_WIDER = 13, (2.8, 0.7, 0.0)
+#: The first of KEPT_BY_LANGUAGE_MODELS for one with adapters, whose frozen matrices need no rows for gradients of their
+#: own: 42 by fake tensors on a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all). One layer that is recomputed keeps
+#: more.
 KEPT_BESIDE_ADAPTERS = 40
 #: The same of a layer with experts, whatever their number: bytes, and those for each of the layer's parameters that a
 #: token passes through, in parts of the square of the width. Recomputed it keeps the scores of the router, too.
@@ -199,12 +204,15 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
         return counted * batch * width / 4, 0.0, 0.0
     layers, hidden = workload.shape
     tokens = workload.sequence_length * batch
-    kept: tuple[float, ...] = KEPT_BY_LANGUAGE_MODELS if workload.vocabulary else KEPT_BY_ENCODERS
+    used = (workload.used_parameters - 2 * hidden * workload.vocabulary) / layers / hidden**2
+    kept: tuple[float, ...] = KEPT_BY_ENCODERS
     if workload.active_parameters:
-        used = (workload.active_parameters - 2 * hidden * workload.vocabulary) / layers / hidden**2
         kept = (KEPT_WITH_EXPERTS[0] + KEPT_WITH_EXPERTS[1] * used, *KEPT_OF_RECOMPUTED_EXPERTS)
-    elif workload.vocabulary and workload.lora_rank is not None and not workload.recompute:
-        kept = (KEPT_BESIDE_ADAPTERS, *kept[1:])
+    elif workload.vocabulary:
+        has_adapters = workload.lora_rank is not None and not workload.recompute
+        kept = (KEPT_BESIDE_ADAPTERS, *KEPT_BY_LANGUAGE_MODELS[1:]) if has_adapters else KEPT_BY_LANGUAGE_MODELS
+        wider = max(used - PARAMETERS_OF_LLAMAS, 0.0)
+        kept = tuple(each + more * wider for each, more in zip(kept, KEPT_OF_WIDER, strict=True))
     whole, *partly = kept
     unit, logits = tokens * hidden * width / 2, _logits(workload, tokens)
     if not workload.recompute:

@@ -77,6 +77,26 @@ def llama(layers: int, hidden: int, heads: int, tokens: int, recompute: bool, se
     return Shape(build, inputs, Workload(parameters=parameters, tokens=1e9, batch=1, **how, **job))
 
 
+def qwen(layers: int, **how: bool) -> Shape:
+    """Qwen2.5 7B, whose MLP is wider. Source: its config.json, https://huggingface.co/Qwen/Qwen2.5-7B."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    def build() -> tuple[nn.Module, list[nn.Module]]:
+        attention = {"num_attention_heads": 28, "num_key_value_heads": 4}
+        width = {"hidden_size": 3584, "intermediate_size": 18_944, "vocab_size": 152_064}
+        model = Qwen2ForCausalLM(Qwen2Config(num_hidden_layers=layers, use_cache=False, **width, **attention))
+        return model, list(model.model.layers)
+
+    def inputs() -> dict[str, torch.Tensor]:
+        ids = torch.zeros(1, 4096, dtype=torch.long)
+        return {"input_ids": ids, "labels": ids}
+
+    per_layer = 2 * 3584 * 3584 + 2 * 3584 * 512 + 3 * 3584 * 18_944
+    parameters = layers * per_layer + 2 * 152_064 * 3584
+    job = {"layers": layers, "hidden_size": 3584, "vocabulary": 152_064, "sequence_length": 4096}
+    return Shape(build, inputs, Workload(parameters=parameters, tokens=1e9, batch=1, **job, **how))
+
+
 def vit_large(recompute: bool = False) -> Shape:
     """ViT-L/16. Source: Dosovitskiy et al. 2020, https://arxiv.org/abs/2010.11929, table 1."""
     from transformers import ViTConfig, ViTForImageClassification
@@ -204,6 +224,8 @@ def test_experts_are_sharded_with_their_layer() -> None:
         pytest.param(
             lambda: mixtral(32, 4096, recompute=True, selective=True), "fsdp", id="mixtral-selective", marks=SLOW
         ),
+        pytest.param(lambda: qwen(28, recompute=False), "fsdp", id="qwen", marks=SLOW),
+        pytest.param(lambda: qwen(28, recompute=True, selective=True), "fsdp", id="qwen-selective", marks=SLOW),
         pytest.param(vit_large, "fsdp", id="vit-l", marks=SLOW),
         pytest.param(lambda: vit_large(recompute=True), "fsdp", id="vit-l-selective", marks=SLOW),
     ],
