@@ -212,6 +212,8 @@ def _assumptions(workload: Workload, wishes: Wishes) -> tuple[str, ...]:
         start,
         prices,
     ]
+    if workload.is_transformer and workload.activation_bytes_per_sample is None:
+        found.insert(1, _likeness(workload))
     if not workload.is_transformer and workload.activation_bytes_per_sample is None:
         found.insert(
             1,
@@ -225,3 +227,19 @@ def _assumptions(workload: Workload, wishes: Wishes) -> tuple[str, ...]:
             "ConvNeXt-T 0.10 (--mfu).",
         )
     return tuple(found)
+
+
+def _likeness(workload: Workload) -> str:
+    """Whose layers the activations are those of, and how much more others keep, by fake tensors."""
+    if workload.active_parameters:
+        like, others = "Mixtral, with two experts for each token", "Qwen3-30B-A3B, with eight, 1.8 times as much"
+    elif workload.vocabulary:
+        like = "a Llama"
+        others = "GPT-2 1.2 times as much, Gemma 3 1.6, and Gemma 2, which stores attention scores, 4.4 at 4,096 tokens"
+    else:
+        like = "a ViT or BERT"
+        others = "ModernBERT 1.2 times as much, and DeBERTa-v3, which stores attention scores, 3 to 4"
+    return (
+        f"Activations as of the layers of {like}. Others keep more where nothing is recomputed: {others}; "
+        "--activations-per-sample or a trial says."
+    )

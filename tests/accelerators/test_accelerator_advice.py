@@ -366,6 +366,18 @@ def test_options_fit_and_are_ranked_by_cost() -> None:
     assert gpus == set(GPUS) - {"p100", "k80"}
 
 
+def test_it_is_said_whose_layers_the_activations_are_of() -> None:
+    said = {"tokens": 1e9, "sequence_length": 512}
+    for job, other in (
+        (Workload(parameters=9e9, **said), "Gemma 2"),
+        (Workload(parameters=30e9, active_parameters=3e9, **said), "Qwen3-30B-A3B"),
+        (Workload(parameters=4e8, vocabulary=0, **said), "DeBERTa-v3"),
+    ):
+        assert [other in line for line in advise(job, today=TODAY).assumptions].count(True) == 1
+        counted = replace(job, activation_bytes_per_sample=1e8)
+        assert not any("Activations" in line for line in advise(counted, today=TODAY).assumptions)
+
+
 def test_activations_of_what_is_no_transformer_are_bounded_and_said_to_be() -> None:
     vit = Workload(parameters=86e6, samples=1e6, flops_per_sample=33.7e9, batch=4096)
     # ViT-B/16 keeps 118 MB in fp32 (benchmarks/activations.py); the rule of thumb must not be below that.
