@@ -119,7 +119,7 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     parts = {
         "weights": (_frozen_bytes(workload, precision) + trained * BYTES_PER_WEIGHT) / shards,
         "gradients": trained * BYTES_PER_GRADIENT / shards,
-        "optimizer": trained * OPTIMIZER_BYTES[workload.optimizer] / shards,
+        "optimizer": _optimizer_bytes(workload) / shards,
         "average": trained * BYTES_OF_AVERAGE / shards if workload.ema else 0.0,
         "activations": activation_bytes(workload, width),
         "gathered": 0.0,
@@ -129,6 +129,15 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     else:
         parts |= _moment_of_the_most(workload, width, parts["gradients"])
     return MemoryEstimate(parallelism=parallelism, **{name: size / 1e9 for name, size in parts.items()})
+
+
+def _optimizer_bytes(workload: Workload) -> float:
+    """Bytes of the optimizer's moments. Muon is for the matrices of hidden layers: it leaves the rest to AdamW."""
+    trained, left = workload.trained_parameters, 0.0
+    if workload.optimizer == "muon" and workload.lora_rank is None:
+        outer = 2.0 * workload.shape[1] * workload.vocabulary if workload.is_transformer else 0.0
+        left = trained if workload.active_parameters else min(outer, trained)
+    return (trained - left) * OPTIMIZER_BYTES[workload.optimizer] + left * OPTIMIZER_BYTES["adamw"]
 
 
 def _frozen_bytes(workload: Workload, precision: str) -> float:

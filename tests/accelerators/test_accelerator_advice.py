@@ -14,7 +14,7 @@ import pytest
 import torch
 from accelerator_facts import TODAY
 from command_line import command
-from transformers import LlamaConfig, LlamaForCausalLM
+from transformers import LlamaConfig, LlamaForCausalLM, MixtralConfig, MixtralForCausalLM
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.accelerators.advice import advise
@@ -76,6 +76,26 @@ def test_the_optimizers_that_are_offered_are_the_engines_and_hold_what_is_said(n
         held += sum(value.nbytes for state in optimizer.state.values() for value in state.values() if value.ndim)
     assert held / (40 * 256 * 64) == pytest.approx(OPTIMIZER_BYTES[name], abs=0.2)
     assert settings.problems("regression") == []
+
+
+@pytest.mark.parametrize("experts", [0, 4])
+def test_muon_leaves_table_head_and_experts_to_adamw(experts: int) -> None:
+    width = {"vocab_size": 256, "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
+    model: Any = (
+        MixtralForCausalLM(MixtralConfig(**width, **heads, num_local_experts=experts))
+        if experts
+        else LlamaForCausalLM(LlamaConfig(**width, **heads))
+    )
+    model(input_ids=torch.arange(64)[None]).logits.square().mean().backward()
+    held = 0
+    for optimizer in make_optimizers(model, TrainingSettings(model="a/b", optimizer="muon").resolved("causal_lm")):
+        optimizer.step()
+        held += sum(value.nbytes for state in optimizer.state.values() for value in state.values() if value.ndim)
+    parameters = float(sum(weight.numel() for weight in model.parameters()))
+    job = {"tokens": 1e9, "layers": 2, "hidden_size": 64, "vocabulary": 256, "optimizer": "muon"}
+    workload = Workload(parameters=parameters, active_parameters=parameters / 2 if experts else None, **job)
+    assert estimate_memory(workload, "bf16", 1, "ddp").optimizer * 1e9 == pytest.approx(held, rel=0.1)
 
 
 @pytest.mark.parametrize("rank", [0, 4])
