@@ -14,6 +14,9 @@ PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 #: moments in fp32 (Kingma & Ba 2014, arXiv:1412.6980), SGD and Muon a momentum, Adafactor a row and a column of each
 #: matrix, which is next to nothing.
 OPTIMIZER_BYTES = {"adamw": 8, "adamw_8bit": 2, "sgd": 4, "adafactor": 0, "muon": 4}
+#: Numbers that share a scale in adamw_8bit: those that bitsandbytes has kernels for. Of weights whose rows are no whole
+#: blocks, the moments stay in fp32.
+BLOCK = 256
 #: Optimizers that need whole matrices: PyTorch's Adafactor takes norms in a way that sharded tensors do not have.
 NOT_SHARDED = frozenset({"adafactor"})
 #: How frozen weights can be held in fewer than 16 bits: not at all, and as QLoRA does.

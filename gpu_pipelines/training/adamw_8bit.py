@@ -15,10 +15,9 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import zeros as sharded_zeros
 from torch.optim import Optimizer
 
+from gpu_pipelines.accelerators.workload import BLOCK
 from gpu_pipelines.errors import UserError
 
-#: Numbers that share a scale: those that bitsandbytes has kernels for.
-BLOCK = 256
 #: Of smaller weights, eight bits would save next to nothing.
 SMALLEST = 4096
 

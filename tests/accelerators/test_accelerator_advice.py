@@ -39,6 +39,7 @@ from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES, Workload, parse
 from gpu_pipelines.cli.accelerator_views import _marks
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.adapters import add_adapters
+from gpu_pipelines.training.adamw_8bit import is_held_in_8_bits
 from gpu_pipelines.training.frozen_weights import hold_frozen, state_bytes
 from gpu_pipelines.training.optimizer import make_optimizers
 from gpu_pipelines.training.precision import computing_in
@@ -76,6 +77,28 @@ def test_the_optimizers_that_are_offered_are_the_engines_and_hold_what_is_said(n
         held += sum(value.nbytes for state in optimizer.state.values() for value in state.values() if value.ndim)
     assert held / (40 * 256 * 64) == pytest.approx(OPTIMIZER_BYTES[name], abs=0.2)
     assert settings.problems("regression") == []
+
+
+def test_moments_in_8_bits_are_those_of_rows_of_whole_blocks() -> None:
+    # Qwen2.5 0.5B has rows of 896, which is no multiple of 256.
+    with torch.device("meta"):
+        model = LlamaForCausalLM(
+            LlamaConfig(
+                hidden_size=896,
+                intermediate_size=4864,
+                num_attention_heads=14,
+                num_key_value_heads=2,
+                num_hidden_layers=24,
+                vocab_size=151_936,
+                tie_word_embeddings=True,
+            )
+        )
+    counts = dict.fromkeys((True, False), 0)
+    for weight in model.parameters():
+        counts[is_held_in_8_bits(weight)] += weight.numel()
+    job = {"tokens": 1e9, "layers": 24, "hidden_size": 896, "vocabulary": 151_936, "optimizer": "adamw_8bit"}
+    said = estimate_memory(Workload(parameters=float(sum(counts.values())), **job), "bf16", 1, "ddp")
+    assert said.optimizer * 1e9 == pytest.approx(2 * counts[True] + 8 * counts[False], rel=0.05)
 
 
 @pytest.mark.parametrize("experts", [0, 4])
