@@ -345,8 +345,8 @@ def test_large_images_do_not_keep_small_ones_waiting(server: Server, examples: E
 
 @pytest.mark.slow
 def test_a_request_has_a_deadline(model: Path) -> None:
-    with started(model, DEADLINE_SECONDS="0.3", MAX_PIXELS_WAITING="100000000") as server:
-        late = server.predict([{"b64": large_png(4900)}] * 4)
+    with started(model, DEADLINE_SECONDS="0.3", MAX_PIXELS_WAITING="1000000000") as server:
+        late = server.predict([{"b64": large_png(4900)}] * 24)
         assert late.status_code == 504
         assert "not answered within 0.3 s" in late.json()["error"]
         assert server.predict([{"b64": large_png(16)}]).status_code == 200
