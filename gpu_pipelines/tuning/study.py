@@ -209,12 +209,12 @@ class Study:
 
     def _outcome(self, part: Part) -> Outcome:
         while part not in self._journal.outcomes:
-            self._look()
-            time.sleep(_SECONDS_BETWEEN_LOOKS)
+            if not self._look():
+                time.sleep(_SECONDS_BETWEEN_LOOKS)
         return self._journal.outcomes[part]
 
-    def _look(self) -> None:
-        """Notes what has ended, and ends all where it is time."""
+    def _look(self) -> bool:
+        """Notes what has ended, and ends all where it is time; returns whether anything has ended."""
         self._budget.look()
         if self._signalled:
             raise Interrupted(f"stopped by {self._signalled.name}; all trials are kept")
@@ -225,7 +225,8 @@ class Study:
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
             self._processes.kill()
             raise BudgetSpentError
-        for part, folder in self._processes.ended():
+        ended = self._processes.ended()
+        for part, folder in ended:
             name = folder.relative_to(self._folder.directory).as_posix()
             self._folder.look_at(name)
             seconds, error = self._processes.take(part)
@@ -234,6 +235,7 @@ class Study:
                 raise UserError(f"Trial {part.trial} ({values}) failed: {error.problem}", error.remedy) from error
             loss = None if error else _loss(self._folder.seen_of(name))
             self._end(part, Outcome(loss, round(seconds, 3), first_line(error) if error else ""))
+        return bool(ended)
 
     def _end(self, part: Part, outcome: Outcome) -> None:
         self._journal.end(part, outcome)
