@@ -42,6 +42,8 @@ LAUNCHER_POD = {
 NO_IMAGE = {"reason": "ErrImagePull", "message": "no match for platform in manifest"}
 NO_VOLUME = {"reason": "ContainerCreating", "event": "Multi-Attach error for volume pvc-1"}
 NO_POD = {"event": "pods is forbidden: exceeded quota: gpus"}
+#: Of what the pod of the step runs, at its jobs.
+SECONDS_BETWEEN_LOOKS = 0.1
 #: How KFP compiles a component to a command, without what it installs.
 STUB = """\
 program_path=$(mktemp -d)
@@ -167,7 +169,7 @@ def start(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str], silenc
         "KFP_POD_NAME": "launcher",
         "GPU_PIPELINES_TRAIN_JOB_SILENCE": str(silence),
         "GPU_PIPELINES_STORAGE": spec.storage,
-        "GPU_PIPELINES_TRAIN_JOB_INTERVAL": "0.3",
+        "GPU_PIPELINES_TRAIN_JOB_INTERVAL": str(SECONDS_BETWEEN_LOOKS),
     }
     launcher = [sys.executable, "-m", "gpu_pipelines.targets.kubeflow.train_job", "--train-job", spec.dumps(), "--"]
     return subprocess.Popen(
@@ -187,7 +189,7 @@ def says_once(process: subprocess.Popen[str], *said: str) -> None:
     late.start()
     assert process.stdout
     assert any(all(part in line for part in said) for line in process.stdout), "it says nothing"
-    time.sleep(1)
+    time.sleep(5 * SECONDS_BETWEEN_LOOKS)
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     late.cancel()

@@ -17,7 +17,7 @@ from driver import CompiledFile
 from kubernetes_api.experiments import Experiment, problems_of_experiment
 from kubernetes_api.server import KATIB, TRAINER, KubernetesApi
 from kubernetes_api.train_jobs import behind_a_shell
-from step_on_nodes import NO_IMAGE, WORKFLOW, says_once, spec_on, until
+from step_on_nodes import NO_IMAGE, SECONDS_BETWEEN_LOOKS, WORKFLOW, says_once, spec_on, until
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.members import Cluster
@@ -159,7 +159,7 @@ def launcher(api: KubernetesApi, spec: TrainJobSpec, study: Path, job: Path) -> 
         "KUBECONFIG": str(api.kubeconfig),
         "GPU_PIPELINES_RUN": "run-1",
         "KFP_POD_NAME": "launcher",
-        "GPU_PIPELINES_TRAIN_JOB_INTERVAL": "0.3",
+        "GPU_PIPELINES_TRAIN_JOB_INTERVAL": str(SECONDS_BETWEEN_LOOKS),
     }
     command = [sys.executable, "-m", "gpu_pipelines.targets.kubeflow.experiment", "--train-job", spec.dumps()]
     command += ["--study", str(study), "--job", str(job)]
