@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -19,6 +20,8 @@ from gpu_pipelines.targets.steps import StepRecord
 
 #: Names the newest run.
 LATEST = "latest"
+#: A whole id, which names no other run: after it is gone, it may be the beginning of that of the same second.
+_WHOLE = re.compile(r".+-\d{8}-\d{6}(-\d+)?")
 #: Where results of steps are kept over runs, below the directory of runs.
 CACHE = ".cache"
 _MOST_NAMED = 8
@@ -65,7 +68,8 @@ def run_named(runs: Path, name: str) -> RunRecord:
     known = recorded_runs(runs)
     if not known:
         raise NotFoundError(f"There are no runs in {runs}.", "Run a pipeline, or give the directory with --runs.")
-    found = known[:1] if name == LATEST else [each for each in known if name and each.run_id.startswith(name)]
+    begins = [each for each in known if name and each.run_id.startswith(name) and not _WHOLE.fullmatch(name)]
+    found = known[:1] if name == LATEST else begins
     if not found:
         remedy = nearest(name, [each.run_id for each in known], [LATEST], "gpu-pipelines runs list shows them all.")
         raise NotFoundError(f"There is no run {name[:80]!r} in {runs}.", remedy)

@@ -202,6 +202,15 @@ def test_a_beginning_names_a_run_if_it_is_only_one(three: Path) -> None:
     assert outside.status == 2
 
 
+def test_the_id_of_a_run_that_is_gone_names_no_other_of_the_same_second(tmp_path: Path) -> None:
+    for name in ("small-20261122-130718", "small-20261122-130718-2"):
+        (tmp_path / name).mkdir()
+        RunRecord(name, "small", "2026-11-22T13:07:18+00:00", {}, "", {}, tmp_path / name, status="failed").save()
+    remove = ("runs", "rm", "small-20261122-130718", "--yes", "--runs", str(tmp_path))
+    assert [command(*remove, cwd=tmp_path).status for _ in range(2)] == [0, 2]
+    assert run_named(tmp_path, "small-20261122").run_id == "small-20261122-130718-2"
+
+
 def test_two_runs_are_compared(three: Path) -> None:
     first, second, failed = ids(three)
     compared = command("runs", "compare", first, second, cwd=three).out
