@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.driver.opening import command_of, options_given
+from gpu_pipelines.driver.opening import arguments_of, command_of, options_given
 from gpu_pipelines.driver.run import Run, teller
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ def job_config(
     accelerator: str | None = None,
     *,
     command: Sequence[str] = (),
-    arguments: Sequence[str] = (),
+    arguments: Sequence[Any] = (),
     progress: bool = True,
     **options: Any,
 ) -> dict[str, Any]:
@@ -28,7 +28,7 @@ def job_config(
     Args:
         accelerator: GPUs of each machine, NAME:COUNT, such as h100:8; None for those of a file, `config`.
         command: what to run in place of the image's entrypoint; empty for that.
-        arguments: the application's own.
+        arguments: the application's own, texts and numbers; or one line, as a shell has it.
         progress: say on stderr what to beware of.
         options: those of the command, by the names of their flags with underscores: `image`, `nodes`,
             `region`, `strategy`, `hours`, `config="job.yaml"` and so on. What is not given is that of the project.
@@ -43,7 +43,7 @@ def job_config(
     """
     from gpu_pipelines.targets.vertex.job_config import config_document
 
-    prepared, _ = prepared_job(_flags(accelerator, command, options), arguments)
+    prepared, _ = prepared_job(_flags(accelerator, command, options), arguments_of(arguments))
     tell_cautions(prepared, teller(progress))
     return config_document(prepared)
 
@@ -52,7 +52,7 @@ def submit_job(
     accelerator: str | None = None,
     *,
     command: Sequence[str] = (),
-    arguments: Sequence[str] = (),
+    arguments: Sequence[Any] = (),
     progress: bool = True,
     **options: Any,
 ) -> Run:
@@ -61,7 +61,7 @@ def submit_job(
     Args:
         accelerator: GPUs of each machine, NAME:COUNT, such as h100:8; None for those of a file, `config`.
         command: what to run in place of the image's entrypoint; empty for that.
-        arguments: the application's own.
+        arguments: the application's own, texts and numbers; or one line, as a shell has it.
         progress: say on stderr what it costs and what to beware of.
         options: as of `job_config`.
 
@@ -73,7 +73,8 @@ def submit_job(
         UserError: something is wrong, or missing, or the service refuses the job.
         PlanError: the accelerator cannot be had like that.
     """
-    prepared, settings = job_to_send(_flags(accelerator, command, options), arguments, teller(progress))
+    flags = _flags(accelerator, command, options)
+    prepared, settings = job_to_send(flags, arguments_of(arguments), teller(progress))
     return sent_job(prepared, settings, teller(progress))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.driver.opening import command_of, options_given
+from gpu_pipelines.driver.opening import arguments_of, command_of, options_given
 from gpu_pipelines.driver.run import teller
 from gpu_pipelines.errors import InvalidRequestError, nearest
 
@@ -25,7 +25,7 @@ def vm_config(
     format: str = "gcloud",
     *,
     command: Sequence[str] = (),
-    arguments: Sequence[str] = (),
+    arguments: Sequence[Any] = (),
     progress: bool = True,
     **options: Any,
 ) -> dict[str, str]:
@@ -36,7 +36,7 @@ def vm_config(
         format: `gcloud` for the command and the start-up script that it reads, `terraform` for JSON, or `script` for
             the start-up script alone.
         command: what to run in place of the image's entrypoint; empty for that.
-        arguments: the application's own.
+        arguments: the application's own, texts and numbers; or one line, as a shell has it.
         progress: say on stderr what to beware of.
         options: those of the command, by the names of their flags with underscores: `image`, `zone`,
             `output_dir` and so on. What is not given is that of the project.
@@ -49,7 +49,7 @@ def vm_config(
         PlanError: the accelerator cannot be had like that.
     """
     require_format(format)
-    vm, _ = _flags(accelerator, command, options).machine(arguments)
+    vm, _ = _flags(accelerator, command, options).machine(arguments_of(arguments))
     tell_cautions(vm, teller(progress))
     return files_of(vm, format)
 
@@ -58,7 +58,7 @@ def create_vm(
     accelerator: str,
     *,
     command: Sequence[str] = (),
-    arguments: Sequence[str] = (),
+    arguments: Sequence[Any] = (),
     progress: bool = True,
     **options: Any,
 ) -> CreatedVm:
@@ -67,7 +67,7 @@ def create_vm(
     Args:
         accelerator: GPUs of the VM, NAME:COUNT, such as l4:4.
         command: what to run in place of the image's entrypoint; empty for that.
-        arguments: the application's own.
+        arguments: the application's own, texts and numbers; or one line, as a shell has it.
         progress: say on stderr what it costs, what to beware of, and which zones are tried.
         options: as of `vm_config`.
 
@@ -79,7 +79,7 @@ def create_vm(
         PlanError: the accelerator cannot be had like that.
         CreationError: Compute Engine refuses, or no zone has a machine left.
     """
-    return created(_flags(accelerator, command, options), arguments, teller(progress))
+    return created(_flags(accelerator, command, options), arguments_of(arguments), teller(progress))
 
 
 def _flags(accelerator: str, command: Sequence[str], options: dict[str, Any]) -> VmFlags:

@@ -124,7 +124,18 @@ def options_given(options: type[Options], command: str, given: Mapping[str, Any]
 
 def command_of(words: Sequence[str]) -> str | None:
     """What a container runs, from what a Python program has given, as the option `command` has it; None for nothing."""
-    return (words if isinstance(words, str) else shlex.join(words)) or None
+    return (words if isinstance(words, str) else shlex.join(map(str, words))) or None
+
+
+def arguments_of(words: Sequence[Any]) -> list[str]:
+    """The arguments of a container, from what a Python program has given: texts and numbers, or one line of a shell.
+
+    Raises:
+        UserError: a quotation mark of the line is left open.
+    """
+    from gpu_pipelines.targets.options import words_of
+
+    return words_of("arguments", words) if isinstance(words, str) else [str(each) for each in words]
 
 
 def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
@@ -148,7 +159,7 @@ def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str,
         kind, *others = (each for each in (typing.get_args(hint) if is_union else (hint,)) if each is not type(None))
         kind = list if kind == list[str] else kind
         if kind is list and isinstance(value, Mapping):
-            value = [f"{key}={text}" for key, text in value.items()]
+            value = [f"{key}={text}" for key, text in value.items() if text is not None]
         wanted = None if others else KFP_TYPES.get(str if kind is Path else kind)
         try:
             found = typed(wanted, plain(value)) if wanted else value

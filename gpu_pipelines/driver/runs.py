@@ -152,9 +152,12 @@ def remove_runs(ids: Sequence[str], runs: str | PathLike[str] = RUNS) -> list[st
     from gpu_pipelines.targets.recorded_runs import recorded_runs
 
     wanted = dict.fromkeys([ids] if isinstance(ids, str) else ids)
+    if not wanted:
+        return []
     known = {record.run_id: record for record in recorded_runs(Path(runs))}
     if missing := [name for name in wanted if name not in known]:
-        raise NotFoundError(f"There is no run {missing[0][:80]!r} in {runs}.", nearest(missing[0], known))
+        remedy = nearest(missing[0], known) if known else ""
+        raise NotFoundError(f"There is no run {missing[0][:80]!r} in {runs}.", remedy)
     removed(Path(runs), [known[name] for name in wanted])
     return list(wanted)
 

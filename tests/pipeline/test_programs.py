@@ -118,6 +118,8 @@ def test_runs_are_listed_compared_and_removed(here: Path, capfd: pytest.CaptureF
     found = gpu_pipelines.compare_runs(first.id, "latest")
     assert found["runs"] == {"a": first.id, "b": second.id}
     assert found["parameters"] == {"value": {"a": 3, "b": 4}}
+    assert gpu_pipelines.remove_runs([], "nowhere") == []
+    assert not Path("nowhere").exists()
     assert gpu_pipelines.remove_runs([first.id, first.id]) == [first.id]
     assert [run.id for run in gpu_pipelines.list_runs()] == [second.id]
     with pytest.raises(NotFoundError, match="There is no run"):

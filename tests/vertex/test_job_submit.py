@@ -80,6 +80,12 @@ def test_a_program_makes_submits_follows_and_finds_jobs_as_the_commands_do(
     flags = ("--nodes", "2", "--image", given["image"], "--label", "team=vision", "--hours", "4")
     printed = command("job", "config", "--accelerator", "l4:2", *flags, "--command", "python -c", "--", "print('a b')")
     assert config == yaml.safe_load(printed.out)
+    texts = gpu_pipelines.job_config("l4:2", image="i", arguments=["--n", 3], env={"A": 1, "B": None})
+    container = texts["workerPoolSpecs"][0]["containerSpec"]
+    assert container["args"] == ["--n", "3"]
+    assert container["env"] == [{"name": "A", "value": "1"}]
+    line = gpu_pipelines.job_config("l4:2", image="i", arguments="--n '3 4'")
+    assert line["workerPoolSpecs"][0]["containerSpec"]["args"] == ["--n", "3 4"]
     with pytest.raises(UserError, match="There is no option 'imag'"):
         gpu_pipelines.job_config("l4:2", imag="i")
     with pytest.raises(UserError, match="nodes takes a whole number; got 'two'"):
