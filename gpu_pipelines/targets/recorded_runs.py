@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import shutil
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -15,13 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest, said_by
-from gpu_pipelines.targets.run_record import RUN, RunRecord
+from gpu_pipelines.targets.run_record import RUN, WHOLE_ID, RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
 #: Names the newest run.
 LATEST = "latest"
-#: A whole id, which names no other run: after it is gone, it may be the beginning of that of the same second.
-_WHOLE = re.compile(r".+-\d{8}-\d{6}(-\d+)?")
 #: Where results of steps are kept over runs, below the directory of runs.
 CACHE = ".cache"
 _MOST_NAMED = 8
@@ -68,7 +65,7 @@ def run_named(runs: Path, name: str) -> RunRecord:
     known = recorded_runs(runs)
     if not known:
         raise NotFoundError(f"There are no runs in {runs}.", "Run a pipeline, or give the directory with --runs.")
-    begins = [each for each in known if name and each.run_id.startswith(name) and not _WHOLE.fullmatch(name)]
+    begins = [each for each in known if name and each.run_id.startswith(name) and not WHOLE_ID.fullmatch(name)]
     found = known[:1] if name == LATEST else begins
     if not found:
         remedy = nearest(name, [each.run_id for each in known], [LATEST], "gpu-pipelines runs list shows them all.")

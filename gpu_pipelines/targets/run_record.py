@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 import time
 from dataclasses import asdict, dataclass, field, fields
 from datetime import datetime, timezone
@@ -20,6 +21,9 @@ from gpu_pipelines.numbers import figure_or_count
 from gpu_pipelines.targets.steps import StepRecord
 
 RUN = "run.json"
+#: A whole id, as `new_run_directory` makes them. It names no other run, though it may be the beginning of the id of one
+#: that began in the same second.
+WHOLE_ID = re.compile(r".+-\d{8}-\d{6}(-\d+)?")
 REPORT = "report.html"
 #: How the name of the file ends that says how a pipeline's last run ended.
 OUTCOME = "-outcome.json"

@@ -12,8 +12,6 @@ import torch
 from torch.nn import functional
 
 SIGMOID, IPO, KTO, ORPO = "sigmoid", "ipo", "kto", "orpo"
-#: Losses of pairs that can take into account that some were judged wrongly.
-SMOOTHED = (SIGMOID, IPO)
 
 
 @dataclass(frozen=True)
