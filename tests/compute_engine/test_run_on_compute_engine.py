@@ -173,6 +173,7 @@ def test_a_spot_vm_that_was_preempted_is_started_again_until_its_run_has_succeed
     assert lines[-2:] == ["registered digits version 1", f"folder: {ROOT}/runs/{run}"]
 
 
+@pytest.mark.slow
 def test_a_run_is_followed_through_an_outage_of_the_service_unless_it_lasts(compute_api: ComputeApi) -> None:
     run = submitted("--strategy", "spot")["run"]
     become(run, status="succeeded", shown=["registered digits version 1"])
@@ -250,6 +251,7 @@ def test_a_run_that_failed_goes_on_on_its_vm(compute_api: ComputeApi) -> None:
     assert (gone.status, f"-p checkpoint_uri={ROOT}/runs/{run}/checkpoints" in gone.err) == (2, True)
 
 
+@pytest.mark.slow
 def test_a_resumed_run_that_is_preempted_before_it_has_a_log_has_not_failed_again(compute_api: ComputeApi) -> None:
     run = submitted("--strategy", "spot")["run"]
     become(run, status="failed", error=as_data(ProcessFailedError("upload-model failed: the registry is away")))
@@ -271,6 +273,7 @@ def test_a_resumed_run_that_is_preempted_before_it_has_a_log_has_not_failed_agai
     assert "was preempted; starting it again" in done.out
 
 
+@pytest.mark.slow
 def test_the_zone_that_is_asked_is_written_down_before_it_has_answered(compute_api: ComputeApi) -> None:
     before = set(RemoteFolder(f"{ROOT}/runs").names())
     compute_api.exhausted, compute_api.without = {"us-east4-a"}, {"us-east4-c"}
@@ -280,6 +283,7 @@ def test_the_zone_that_is_asked_is_written_down_before_it_has_answered(compute_a
     assert state(left.partition("/")[0])["vm"]["zone"] == "us-east4-c"
 
 
+@pytest.mark.slow
 def test_a_bucket_that_the_vm_may_not_use_is_told_without_a_traceback(compute_api: ComputeApi, tmp_path: Path) -> None:
     program = [sys.executable, "-m", "gpu_pipelines.targets.compute_engine.runs", f"{ROOT}/runs/not-there", tmp_path]
     done = subprocess.run(program, capture_output=True, text=True, check=False)

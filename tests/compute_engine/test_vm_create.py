@@ -79,6 +79,7 @@ def test_what_is_told_is_wrapped_between_words_and_commands_are_one_line(compute
     assert re.search(r"^delete: gcloud compute instances delete .* --project=my-project$", done.out, re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_spot_vm_without_an_external_address_and_with_a_time_limit(compute_api: ComputeApi) -> None:
     account = "trainer@my-project.iam.gserviceaccount.com"
     done = command(
@@ -107,6 +108,7 @@ def test_a_spot_vm_without_an_external_address_and_with_a_time_limit(compute_api
     assert "--tunnel-through-iap" in done.out
 
 
+@pytest.mark.slow
 def test_a_vm_from_a_shared_reservation_that_deletes_itself_may_call_compute_engine(compute_api: ComputeApi) -> None:
     done = command(
         "vm",
@@ -201,6 +203,7 @@ def test_without_gcloud_the_error_says_what_to_do(monkeypatch: pytest.MonkeyPatc
     assert "--format terraform" in done.err
 
 
+@pytest.mark.slow
 def test_the_boot_disk_is_encrypted_with_the_key(compute_api: ComputeApi) -> None:
     key = "projects/p/locations/us-central1/keyRings/r/cryptoKeys/k"
     done = command("vm", "create", "--accelerator", "l4:1", "--zone", "us-central1-a", "--encryption-key", key, *HERE)

@@ -89,6 +89,7 @@ def test_a_program_compares_as_the_command_does(numbers: Champion, tmp_path: Pat
         gpu_pipelines.watch(numbers.model, source, min_row=200)
 
 
+@pytest.mark.slow
 def test_weeks_without_drift_raise_no_alarm_and_a_small_shift_is_found(numbers: Champion) -> None:
     """The faster version of benchmarks/drift.py."""
     assert sum(numbers.check(week, 1000).has_drift for week in range(5)) == 0
@@ -144,6 +145,7 @@ def test_tasks_with_other_rows_have_a_profile_that_rows_of_now_are_like(task: st
     assert named(found["long"]) >= {"length in tokens", "vocabulary"}
 
 
+@pytest.mark.slow
 def test_documents_that_training_cuts_are_no_drift_and_prompts_that_are_too_long_are(tmp_path: Path) -> None:
     model = exported("causal_lm", tmp_path / "model")
     random = np.random.default_rng(0)

@@ -319,6 +319,7 @@ def test_a_disk_that_is_full_is_told_and_what_was_kept_stays(tmp_path: Path) -> 
     assert done.stdout.endswith("{'text': 'before'}\n")
 
 
+@pytest.mark.slow
 def test_a_start_on_a_full_disk_is_told(tmp_path: Path) -> None:
     def full() -> None:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -329,6 +330,7 @@ def test_a_start_on_a_full_disk_is_told(tmp_path: Path) -> None:
     assert "cannot write its state" in said_of(done.returncode, done.stdout, done.stderr)
 
 
+@pytest.mark.slow
 def test_env_is_what_gcloud_needs(start: Starter) -> None:
     emulator = start()
     fill(emulator)
@@ -362,6 +364,7 @@ def test_what_a_container_writes_below_gcs_is_an_object_and_the_other_way_round(
     assert emulator.ask("GET", place) == b"changed"
 
 
+@pytest.mark.slow
 def test_requests_fail_by_chance_and_the_same_with_the_same_seed(
     tmp_path: Path, vertex_certificates: Certificates
 ) -> None:

@@ -140,6 +140,7 @@ def test_cpu_processes_are_started_when_there_is_enough_to_do(
     assert found[0].shape == (30, 3)
 
 
+@pytest.mark.slow
 def test_one_process_hashes_the_frozen_weights(numbers: Dataset) -> None:
     training = {"model": "linear", "recipe": "evaluations:Regression", "freeze": "bias"}
     source = ModelSource("untrained", Path(), "the model")

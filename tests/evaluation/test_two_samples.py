@@ -51,6 +51,7 @@ def test_the_test_of_shares_is_the_chi_square_test(before: list[int], now: list[
     assert same_shares(np.array(before), np.array(now)) == pytest.approx(wanted, rel=1e-6)
 
 
+@pytest.mark.slow
 def test_rare_classes_move_by_chance_as_often_as_the_level_says() -> None:
     # A long tail: 300 classes of about a row each, most of which are in one of the samples alone.
     generator = np.random.default_rng(0)

@@ -56,6 +56,7 @@ def test_numbers_as_onnx_for_any_number_of_rows(tmp_path: Path) -> None:
         assert run_onnx(tmp_path / "out", inputs=np.zeros((rows, 2), np.float32)).shape == (rows, 2)
 
 
+@pytest.mark.slow
 def test_a_model_of_pairs_of_texts_as_onnx_takes_the_types_of_tokens(tmp_path: Path) -> None:
     rows = [{"text": f"one {n}", "text_pair": f"other {n % 7}", "label": "ab"[n % 2]} for n in range(80)]
     (tmp_path / "pairs.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))

@@ -103,6 +103,7 @@ def test_an_error_of_the_step_is_its_last_word_and_is_not_tried_again(
     assert not kuberay.jobs
 
 
+@pytest.mark.slow
 def test_a_head_that_is_lost_costs_a_start(
     kuberay: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:

@@ -108,6 +108,7 @@ def test_a_training_that_was_interrupted_goes_on(
     assert "starting again, 1 of at most 2 times" in finished.out
 
 
+@pytest.mark.slow
 def test_nodes_that_are_taken_away_each_time_end_the_step_as_resumable(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
@@ -159,6 +160,7 @@ def test_a_step_whose_pod_is_replaced_goes_on_with_its_train_job(
     assert kubernetes_api.created == [job], "there is one TrainJob only"
 
 
+@pytest.mark.slow
 def test_a_training_outlives_a_control_plane_that_does_not_answer(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
@@ -184,6 +186,7 @@ def test_a_control_plane_that_does_not_answer_at_once_ends_no_step(
     assert len(kubernetes_api.created) == 1
 
 
+@pytest.mark.slow
 def test_a_control_plane_that_does_not_answer_a_creation_ends_no_step_and_has_no_second_train_job(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
@@ -194,6 +197,7 @@ def test_a_control_plane_that_does_not_answer_a_creation_ends_no_step_and_has_no
     assert job.manifest["metadata"]["ownerReferences"] == [WORKFLOW], "it is deleted with the run"
 
 
+@pytest.mark.slow
 def test_the_log_of_the_first_node_is_followed_beyond_its_rotation(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
@@ -267,6 +271,7 @@ def test_an_image_that_is_not_there_ends_the_step_before_its_nodes_have_cost_a_w
     until(lambda: not kubernetes_api.jobs)
 
 
+@pytest.mark.slow
 def test_an_elastic_step_is_done_when_rank_0_is_whatever_the_others_do(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
@@ -358,6 +363,7 @@ def test_without_hours_a_train_job_ends_after_a_week(spec: TrainJobSpec) -> None
     assert made["spec"]["activeDeadlineSeconds"] == 7 * 24 * 3600
 
 
+@pytest.mark.slow
 def test_a_step_whose_name_begins_with_a_number_runs_as_a_train_job(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:

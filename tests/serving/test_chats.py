@@ -165,6 +165,7 @@ def test_without_a_chat_template_a_chat_is_refused(tmp_path: Path) -> None:
         tokens(predictor, {"messages": ASKED})
 
 
+@pytest.mark.slow
 def test_tables_of_chats_are_answered_as_the_server_does(model: Path, tmp_path: Path) -> None:
     chats = [ASKED, ANSWERED, AGAIN]
     rows = [*(json.dumps({"messages": chat}) for chat in chats), json.dumps({"messages": [{"role": "user"}]})]

@@ -319,6 +319,7 @@ def test_tables_are_predicted_and_watched(animals: Dataset, model: Path, tmp_pat
     assert not check_for_drift(DriftSettings(source=str(same)), named).drifted
 
 
+@pytest.mark.slow
 def test_images_of_several_classes(tmp_path: Path) -> None:
     """Three fields, each white or not."""
     from transformers import pipeline

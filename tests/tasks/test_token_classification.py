@@ -172,6 +172,7 @@ def test_tags_that_say_the_end_of_an_entity_become_iob2(
     assert found.manifest.fingerprint == travels.manifest.fingerprint
 
 
+@pytest.mark.slow
 def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
     travels: Dataset, trained: Path, tmp_path: Path
 ) -> None:

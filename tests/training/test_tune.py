@@ -58,6 +58,7 @@ def test_a_study_of_real_trainings(numbers: Path, tmp_path: Path) -> None:
         gpu_pipelines.tune(dataset, folder, SPACE, trials=2, **{**FIXED, "model": "linear"})
 
 
+@pytest.mark.slow
 def test_a_study_with_another_seed_is_told_of_its_seed(numbers: Path, tmp_path: Path) -> None:
     fixed = {**FIXED, "max_steps": 2}
     space = {"learning_rate": {"type": "float", "low": 0.001, "high": 0.1}}

@@ -53,6 +53,7 @@ def test_the_step_is_a_custom_job_on_the_gpus_of_the_plan_and_is_never_taken_fro
     assert takers_of(spec, "max_rejected") == {"predict-batch"}, "a run that goes on may change it"
 
 
+@pytest.mark.slow
 def test_a_wrong_request_of_the_console_is_refused_before_a_machine_is_started(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -69,6 +69,7 @@ def test_gcloud_creates_follows_and_cancels_a_custom_job(vertex_api: VertexApi, 
     assert vertex_api.state.custom_jobs.state(name) == "JOB_STATE_CANCELLED"
 
 
+@pytest.mark.slow
 def test_gcloud_finds_what_the_project_has(vertex_api: VertexApi) -> None:
     project, address = vertex_api.state.project, "trainer@example-project.iam.gserviceaccount.com"
     project.services.remove("compute.googleapis.com")
