@@ -21,12 +21,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from datasets import Dataset as Table
+from peft import LoraConfig
 from transformers import AutoTokenizer, TrainerCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.causal_lm.scoring import documents_of
+from gpu_pipelines.tasks.model_places import place_and_revision
 
 parser = argparse.ArgumentParser()
 parser.add_argument("--model", default="llama-micro", help="a directory, a hub id, or a name for one from scratch")
@@ -35,6 +37,7 @@ parser.add_argument("--learning-rate", type=float, default=1e-6)
 parser.add_argument("--generations", type=int, default=8, help="completions of each prompt")
 parser.add_argument("--completion-tokens", type=int, default=64, help="of what is written, at most")
 parser.add_argument("--beta", type=float, default=0.0, help="what it costs to go away from the first model")
+parser.add_argument("--lora-rank", type=int, default=0, help="of adapters, which are trained alone; 0 for all weights")
 parser.add_argument(
     "--reward", action="append", default=[], help="module:function, several times for a sum; likeness if left out"
 )
@@ -99,6 +102,19 @@ def main():
     model = CausalLanguageModel.for_dataset(data).build_model(options.model)
     if options.beta and not model.config._name_or_path:  # the trainer reads the first model from there once more
         parser.error(f"--beta needs a model that has learned; {options.model} is trained from scratch")
+    adapters = None
+    if options.lora_rank:
+        if not model.config._name_or_path:
+            parser.error(f"--lora-rank needs a model that has learned; {options.model} is trained from scratch")
+        # By this name the evaluation finds the model that the adapters of a checkpoint are for.
+        model.name_or_path, revision = place_and_revision(options.model)
+        adapters = LoraConfig(
+            r=options.lora_rank,
+            lora_alpha=2 * options.lora_rank,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+            revision=revision or None,
+        )
     processes = int(os.environ.get("WORLD_SIZE", "1"))
     trainer = Trainer(
         model=model,
@@ -120,6 +136,7 @@ def main():
         ),
         train_dataset=Table.from_list(prompts),
         processing_class=tokenizer,
+        peft_config=adapters,
         callbacks=[Curves()],
     )
     # A run that was interrupted goes on; the Trainer writes this file of a checkpoint last.

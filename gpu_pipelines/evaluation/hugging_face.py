@@ -15,12 +15,13 @@ from torch import nn
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.exported_model import INDEX, weight_files
 from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.tasks.adapters import ADAPTER
+from gpu_pipelines.tasks.model_places import ADAPTER_WEIGHTS, ADAPTERS, CONFIG, holds_adapters
 from gpu_pipelines.tasks.pretrained import labels_for
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_recipe import declare_inputs
 from gpu_pipelines.tasks.text_tokenizer import OTHER_TEMPLATES, TOKENIZER, TextTokenizer, copy_files
 
-CONFIG = "config.json"
 #: What is taken over of a model that is exported: weights, settings and tokenizer, and nothing that runs.
 KEPT = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model")
 #: What a training program leaves beside the weights.
@@ -30,8 +31,8 @@ _NUMBER = re.compile(r".*?(?P<number>[0-9]{1,15})[^0-9]*")
 
 
 def is_model(directory: Path) -> bool:
-    """Whether a directory is a model in Hugging Face layout."""
-    return (directory / CONFIG).is_file()
+    """Whether a directory is a model in Hugging Face layout, or adapters of peft for one."""
+    return (directory / CONFIG).is_file() or holds_adapters(directory)
 
 
 def models_in(directory: Path) -> list[tuple[Path, int]]:
@@ -66,11 +67,12 @@ def damaged_file(directory: Path) -> str:
     Returns:
         The name; empty where all are whole.
     """
+    settings, weights = (ADAPTERS, {ADAPTER_WEIGHTS}) if holds_adapters(directory) else (CONFIG, set())
     try:
-        json.loads((directory / CONFIG).read_bytes())
+        json.loads((directory / settings).read_bytes())
     except ValueError:
-        return CONFIG
-    found = {path.name for path in directory.glob("*.safetensors")}
+        return settings
+    found = weights | {path.name for path in directory.glob("*.safetensors")}
     for name in sorted(found | set(weight_files(directory) if not found or (directory / INDEX).is_file() else [])):
         try:
             with safe_open(directory / name, framework="pt"):  # reads how long the file has to be
@@ -97,6 +99,14 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
     model.to(torch.float32)
     labels = labels_for(directory, dataset.manifest.labels) if dataset.manifest.labels else []
     return *recipe.taking_over(directory, model), labels
+
+
+def copy_adapters(directory: Path, to: Path) -> None:
+    """Copies adapters of peft, where a folder has them, to stand beside the model that they were merged into."""
+    if holds_adapters(directory):
+        (to / ADAPTER).mkdir()
+        for name in (ADAPTERS, ADAPTER_WEIGHTS):
+            shutil.copy(directory / name, to / ADAPTER)
 
 
 def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:

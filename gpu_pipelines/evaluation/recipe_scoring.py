@@ -29,8 +29,8 @@ from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
-from gpu_pipelines.evaluation.hugging_face import copy_model, damaged_file, models_in
-from gpu_pipelines.evaluation.models import Loaded, Models, ModelSource, champion_errors
+from gpu_pipelines.evaluation.hugging_face import copy_adapters, copy_model, damaged_file, models_in
+from gpu_pipelines.evaluation.models import Loaded, ModelSource, champion_errors
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.scoring import Scoring
@@ -38,6 +38,7 @@ from gpu_pipelines.evaluation.sharding import ShardedRunner, evaluation_devices
 from gpu_pipelines.evaluation.vllm_process import writes_with_vllm, written_in_process
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, WEIGHTS, load_weights, save_state, trained_weights
+from gpu_pipelines.tasks.model_places import holds_adapters
 from gpu_pipelines.tasks.tasks import task_named
 
 MOST_ROWS_PER_BATCH = 256
@@ -171,15 +172,13 @@ class RecipeScorer:
     def export(self, candidate: Candidate, directory: Path) -> None:
         models = self._sharded.runner.models
         loaded = models.load(self._source(candidate))
-        if not self._trained:
-            copy_model(candidate.path, directory, self._dataset)
-        else:
-            if self._configuration["settings"].get("lora_rank"):
-                from gpu_pipelines.tasks.adapters import save_adapters
+        if self._configuration["settings"].get("lora_rank"):
+            from gpu_pipelines.tasks.adapters import save_adapters
 
-                base = self._configuration["settings"]["model"]
-                save_adapters(loaded.model, base, getattr(loaded.recipe, "auto_class", ""), directory)
-            self._export_trained(models, loaded, directory)
+            base = self._configuration["settings"]["model"]
+            save_adapters(loaded.model, base, getattr(loaded.recipe, "auto_class", ""), directory)
+        self._write(candidate.path, loaded, directory)
+        copy_adapters(candidate.path, directory)
         if examples := examples_of(loaded, self._dataset, self._scoring, models.device):
             examples.save(directory)
 
@@ -233,10 +232,9 @@ class RecipeScorer:
         prompts = [pairs[number].prompt for unit in texts.units(split) for number in unit]
         with tempfile.TemporaryDirectory(dir=self._scratch.name) as scratch, champion_errors(source):
             model = source.path
-            if source.kind == "checkpoint":
+            if source.kind == "checkpoint" or holds_adapters(source.path):
                 model = Path(scratch)
-                models = self._sharded.runner.models
-                self._export_trained(models, models.load(source), model)
+                self._write(source.path, self._sharded.runner.models.load(source), model)
             self.release()
             most = texts.request.max_new_tokens
             written = written_in_process(self._dataset.directory, model, source.title, prompts, most)
@@ -244,13 +242,16 @@ class RecipeScorer:
         found[:] = written
         return found
 
-    def _export_trained(self, models: Models, loaded: Loaded, directory: Path) -> None:
-        """Writes a model of the training; with adapters, it is no model of the training any more."""
+    def _write(self, path: Path, loaded: Loaded, directory: Path) -> None:
+        """Writes a model from `path` as it is exported; with adapters, it is none of the training any more."""
+        if not self._trained and not holds_adapters(path):
+            copy_model(path, directory, self._dataset)
+            return
         if self._configuration["settings"].get("lora_rank"):
             from gpu_pipelines.tasks.adapters import merge_adapters
 
             merge_adapters(loaded.model)
-        models.recipe.export(loaded.model, directory)
+        loaded.recipe.export(loaded.model, directory)
 
     def _refer(self, split: str, rows: int) -> None:
         """Sees to what the model that the training began with predicts, once for each split, where that is wanted."""
@@ -311,16 +312,11 @@ def _require_written(directory: Path) -> None:
     names = sorted(path.name for path in directory.iterdir() if not path.name.startswith(".") and path.name != METRICS)
     held = f"only {some_of(names, _MOST_NAMED)}" if names else "nothing"
     problem = f"{directory} has no checkpoint that can be scored: the training has left {held} there."
-    if any(directory.rglob("adapter_config.json")):
-        raise UserError(
-            problem,
-            "Adapters of peft are no whole model. Let the script save that one: "
-            "model.merge_and_unload().save_pretrained(…), and the tokenizer with it.",
-        )
     raise UserError(
         problem,
         "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "
-        "*.safetensors) in a folder such as checkpoint-100. For a format of its own give scoring_function.",
+        "*.safetensors), or its adapters in that of peft, in a folder such as checkpoint-100. For a format of its own "
+        "give scoring_function.",
     )
 
 

@@ -14,6 +14,8 @@ TOKENIZERS = ("tokenizer.json", "vocab.json", "vocab.txt", ".model")
 SAFE = (".safetensors", ".safetensors.index.json")
 PICKLED = (".bin", ".bin.index.json")
 WEIGHTS = (*SAFE, *PICKLED)
+#: The two files of adapters in the layout of peft.
+ADAPTERS, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 
 
 def is_path(model: str) -> bool:
@@ -56,6 +58,11 @@ def loaded_from(name: str | Path) -> dict[str, Any]:
     """The same as arguments of transformers' `from_pretrained`."""
     place, revision = place_and_revision(name)
     return {"pretrained_model_name_or_path": place} | ({"revision": revision} if revision else {})
+
+
+def holds_adapters(directory: Path) -> bool:
+    """Whether a folder has adapters of peft, and not the weights of a model."""
+    return (directory / ADAPTERS).is_file() and not any(directory.glob("model*.safetensors"))
 
 
 def is_configuration_alone(name: str) -> bool:

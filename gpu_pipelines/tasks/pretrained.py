@@ -12,12 +12,21 @@ from typing import Any
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from torch import nn
 
 from gpu_pipelines.artifacts.exported_model import weight_files
+from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, first_line, nearest, some_of
-from gpu_pipelines.tasks.model_places import hub_id, loaded_from, place_and_revision, place_told
+from gpu_pipelines.tasks.model_places import (
+    ADAPTER_WEIGHTS,
+    CONFIG,
+    holds_adapters,
+    hub_id,
+    loaded_from,
+    place_and_revision,
+    place_told,
+)
 
 #: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
 MAX_SHARD_SIZE = "50GB"
@@ -27,6 +36,9 @@ UNUSABLE = (
     *(OSError, ValueError, TypeError, KeyError, AttributeError, ImportError),
     *(SafetensorError, StrictDataclassError),
 )
+
+#: What peft calls adapters that were given no name.
+_ADAPTED = "default"
 
 #: Whether weights that are stored in bf16 are loaded in bf16, and not in fp32; see `weights_as_stored`.
 _AS_STORED: ContextVar[bool] = ContextVar("as_stored", default=False)
@@ -202,9 +214,13 @@ def save(
 def load_exported(auto_class: Any, directory: Path) -> nn.Module:
     """Loads a model that was exported; every weight must be in the files and in the model.
 
+    Of adapters that a script has left it loads the model that they are for, with them in its weights.
+
     Raises:
         UserError: one is not, or a file of weights is missing or damaged.
     """
+    if holds_adapters(directory):
+        return _with_adapters(auto_class, directory)
     if lost := [name for name in weight_files(directory) if not (directory / name).is_file()]:
         raise UserError(f"The model in {directory} has no {' and no '.join(lost)}.")
     try:
@@ -216,6 +232,52 @@ def load_exported(auto_class: Any, directory: Path) -> nn.Module:
     if unmatched := _unmatched(info):
         raise UserError(f"The model in {directory} does not fit its config.json: {some_of(unmatched, most=5)}.")
     return model
+
+
+def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
+    """The model that adapters of peft name, in fp32, with them merged into its weights.
+
+    Args:
+        auto_class: such as `AutoModelForCausalLM`.
+        directory: the adapters; a config.json beside them, such as one that names classes, is the model's.
+    """
+    from peft import PeftConfig, PeftModel
+    from transformers import AutoConfig
+
+    base, given = "", {}
+    try:
+        adapters = PeftConfig.from_pretrained(str(directory))
+        base = str(adapters.base_model_name_or_path)
+        if adapters.revision and place_and_revision(base)[1]:
+            base = f"{base}@{adapters.revision}"
+        if (directory / CONFIG).is_file():
+            given["config"] = AutoConfig.from_pretrained(directory, local_files_only=True)
+            given["config"].__dict__.pop("quantization_config", None)  # of how it was held in the training
+        model, info = auto_class.from_pretrained(
+            **loaded_from(fetched_folder(base) if is_remote(base) else base),
+            **given,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,
+            output_loading_info=True,
+            dtype=torch.float32,
+        )
+        adapted: Any = PeftModel(model, adapters)
+        found = adapted.load_adapter(str(directory), _ADAPTED, is_trainable=False)
+        with safe_open(directory / ADAPTER_WEIGHTS, framework="pt") as file:
+            names = file.keys()
+        held = {name.removeprefix("base_model.model.") for name in names}
+        lost = [*found.missing_keys, *found.unexpected_keys, *(set(_unmatched(info)) - held)]
+        if lost:
+            raise ValueError(f"they do not fit: {some_of(sorted(lost), most=5)}")
+        merged: nn.Module = adapted.merge_and_unload(safe_merge=True)
+    except (*UNUSABLE, RuntimeError) as error:
+        raise UserError(
+            f"The adapters in {directory} cannot be put on {f'their model {base!r}' if base else 'a model'}: "
+            f"{first_line(error)}",
+            "The model has to be on the hub, in a bucket, or at a path that the evaluation sees as well. Or let the "
+            "script save it whole: model.merge_and_unload().save_pretrained(…), and the tokenizer with it.",
+        ) from None
+    return merged
 
 
 def is_outside_backbone(model: nn.Module, key: str) -> bool:
@@ -281,11 +343,18 @@ def labels_for(directory: Path, wanted: Sequence[str]) -> list[str]:
     Raises:
         UserError: its config.json names none of them.
     """
-    config = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+    path = directory / CONFIG
     remedy = (
         "Name the classes in its config.json (id2label) as the dataset does, in the order in which they were learned; "
         "a script gives its model id2label=dict(enumerate(labels)), with labels of dataset.json."
     )
+    config = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    if "id2label" not in config and holds_adapters(directory):
+        raise UserError(
+            f"Nothing in {directory} names the classes of the model that its adapters are for.",
+            "Let the script save its configuration beside each of them, with the classes as the dataset names them: "
+            "id2label=dict(enumerate(labels)) for the model, and model.config.save_pretrained(…).",
+        )
     if "id2label" not in config:
         raise UserError(f"The config.json of {directory} does not name its classes (id2label).", remedy)
     labels = labels_of(config)

@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import peft
 import pytest
 import torch
 import transformers
-from evaluations import classes_dataset, settings_in, write_tokenizer
+from evaluations import classes_dataset, settings_in, text_dataset, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 from gpu_pipelines.artifacts.dataset import Dataset, Feature
@@ -157,11 +159,82 @@ def test_a_checkpoint_that_a_killed_program_has_left_is_passed_over(
     assert damaged_file(tmp_path / "trained/checkpoint-500") == "model-00002-of-00002.safetensors"
 
 
-def test_adapters_alone_are_said_to_be_no_model(texts: Dataset, tmp_path: Path) -> None:
-    (tmp_path / "trained/checkpoint-3").mkdir(parents=True)
-    (tmp_path / "trained/checkpoint-3/adapter_config.json").write_text("{}")
-    with pytest.raises(UserError, match=r"left only checkpoint-3 there(.|\n)*merge_and_unload"):
+def adapted(base: Any, task_type: str, directory: Path) -> Any:
+    """A model with adapters that are not zero any more, as peft saves them; beside its base."""
+    torch.manual_seed(1)
+    model: Any = peft.get_peft_model(base, peft.LoraConfig(r=4, target_modules="all-linear", task_type=task_type))
+    for name, weight in model.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(weight, std=0.5)
+    model.save_pretrained(directory)
+    return model.eval()
+
+
+def test_adapters_are_scored_and_exported_with_the_model_that_they_are_for(
+    texts: Dataset, trained: Path, tmp_path: Path
+) -> None:
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(trained / "checkpoint-500")
+    checkpoint = tmp_path / "trained/checkpoint-3"
+    model = adapted(base, "SEQ_CLS", checkpoint)
+    with pytest.raises(
+        UserError, match=r"Nothing in .*checkpoint-3 names the classes(.|\n)*model.config.save_pretrained"
+    ):
         evaluate(texts, tmp_path / "trained", tmp_path)
+    base.config.save_pretrained(checkpoint)
+    evaluation = evaluate(texts, tmp_path / "trained", tmp_path)
+    assert (evaluation.best, evaluation.checkpoints[0]["step"]) == ("checkpoint-3", 3)
+    exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").eval()
+    assert exported.config.id2label == dict(enumerate(LABELS))
+    tokens = torch.arange(2, 18).reshape(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
+        with model.disable_adapter():
+            assert not torch.allclose(exported(tokens).logits, model(tokens).logits)
+    assert {path.name for path in (tmp_path / "best/adapter").iterdir()} == {
+        "adapter_config.json",
+        "adapter_model.safetensors",
+    }
+
+
+def test_adapters_of_a_language_model_need_nothing_beside_them(tmp_path: Path) -> None:
+    dataset = text_dataset(tmp_path / "data")
+    shape = {**SMALL, "vocab_size": 40, "max_position_embeddings": 64}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).save_pretrained(tmp_path / "base")
+    for step in (1, 2):
+        base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+        model = adapted(base, "CAUSAL_LM", tmp_path / f"trained/checkpoint-{step}")
+    evaluation = evaluate(dataset, tmp_path / "trained", tmp_path)
+    assert [scored["name"] for scored in evaluation.checkpoints] == ["checkpoint-1", "checkpoint-2"]
+    exported = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "best").eval()
+    tokens = torch.arange(2, 18).reshape(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
+
+
+def test_adapters_that_cannot_be_put_on_their_model_are_named(texts: Dataset, trained: Path, tmp_path: Path) -> None:
+    base = transformers.AutoModelForSequenceClassification.from_pretrained(trained / "checkpoint-500")
+    checkpoint = tmp_path / "trained/checkpoint-3"
+    adapted(base, "SEQ_CLS", checkpoint)
+    base.config.save_pretrained(checkpoint)
+    settings, weights = checkpoint / "adapter_config.json", checkpoint / "adapter_model.safetensors"
+    said, held = settings.read_text(), load_file(weights)
+
+    def refused() -> str:
+        with pytest.raises(UserError) as caught:
+            evaluate(texts, tmp_path / "trained", tmp_path)
+        return str(caught.value)
+
+    settings.write_text(said.replace(str(trained / "checkpoint-500"), "/nowhere"))
+    assert "checkpoint-3 cannot be put on their model '/nowhere': " in refused()
+    settings.write_text(said)
+    save_file({name: held[name] for name in sorted(held)[1:]}, weights)
+    assert "they do not fit: base_model.model." in refused()
+    save_file({name: value for name, value in held.items() if "lora_" not in name}, weights)
+    assert "they do not fit: base_model.model." in refused()
+    weights.write_bytes(weights.read_bytes()[:-9])
+    assert "has no model whose weights are whole" in refused()
+    weights.rename(checkpoint / "adapter_model.bin")
+    assert "Pickled weights" in refused()
 
 
 def test_an_index_that_save_pretrained_has_left_behind_is_passed_over(trained: Path, tmp_path: Path) -> None:

@@ -15,6 +15,9 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
+from gpu_pipelines.evaluation.settings import EvaluationSettings
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.training.script.run import run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
@@ -60,6 +63,7 @@ def training_on(rows: list[dict[str, str]], folder: Path, *arguments: str) -> No
     shutil.copy(EXAMPLE, folder / "grpo.py")
     (folder / "questions.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     source = str(folder / "questions.jsonl")
+    shutil.rmtree(folder / "data", ignore_errors=True)
     prepare_data(
         PrepareSettings(source=source, task="causal_lm", sequence_length=64, vocabulary_size=400), folder / "data"
     )
@@ -74,6 +78,22 @@ def test_what_a_step_away_from_the_first_model_costs_needs_one_that_has_learned(
     rows = [{"prompt": f"The number after {n} is", "completion": f" {n + 1}."} for n in range(60)]
     with pytest.raises(UserError, match="--beta needs a model that has learned; llama-micro is trained from scratch"):
         training_on(rows, tmp_path, "--beta", "0.1")
+
+
+@pytest.mark.slow
+def test_adapters_alone_are_trained_and_name_their_model(tmp_path: Path) -> None:
+    rows = [{"prompt": f"The number after {n} is", "completion": f" {n + 1}."} for n in range(60)]
+    few = ("--steps", "2", "--completion-tokens", "4", "--learning-rate", "1e-3", "--lora-rank", "4")
+    with pytest.raises(UserError, match="--lora-rank needs a model that has learned; llama-micro is trained from"):
+        training_on(rows, tmp_path, *few)
+    dataset = Dataset(tmp_path / "data")
+    CausalLanguageModel.for_dataset(dataset).build_model("llama-micro").save_pretrained(tmp_path / "base")
+    shutil.rmtree(tmp_path / "out")
+    training_on(rows, tmp_path, *few, "--model", str(tmp_path / "base"))
+    settings = EvaluationSettings(registry=str(tmp_path / "registry"))
+    evaluation = evaluate_checkpoints(settings, dataset.directory, tmp_path / "out", tmp_path / "best")
+    assert [scored["name"] for scored in evaluation.checkpoints] == ["checkpoint-1", "checkpoint-2"]
+    assert (tmp_path / "best/adapter/adapter_model.safetensors").is_file()
 
 
 @pytest.mark.slow
