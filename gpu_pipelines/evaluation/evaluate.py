@@ -39,7 +39,7 @@ from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.evaluation.trainings_scoring import TrainingsScorer
 from gpu_pipelines.profiles.making import keep_profile
 from gpu_pipelines.registry import model_name_for, open_registry
-from gpu_pipelines.tasks.model_places import hub_id
+from gpu_pipelines.tasks.model_places import ADAPTER, base_of_adapters, hub_id
 from gpu_pipelines.tasks.tasks import task_named
 
 #: Of checkpoints that are equal by the metric that chooses, the one with the lowest of these is taken.
@@ -86,7 +86,8 @@ def evaluate_checkpoints(
     with closing(_scorer(settings, dataset, directories, processes, texts)) as scorer:
         found, benchmarked = _evaluate(scorer, settings, dataset, export_directory, texts, stores or {}, rehearsals)
     found.save(export_directory)
-    base = hub_id(str(found.configuration["settings"].get("model", "")))
+    model = found.configuration["settings"].get("model") or base_of_adapters(export_directory / ADAPTER)
+    base = hub_id(str(model))
     write_model_card(export_directory, found, dataset.manifest.source, task_named(task).pipeline_tag, base)
     if not settings.scoring_function:
         keep_profile(export_directory, dataset)

@@ -15,8 +15,7 @@ from torch import nn
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.exported_model import INDEX, weight_files
 from gpu_pipelines.errors import UserError, first_line
-from gpu_pipelines.tasks.adapters import ADAPTER
-from gpu_pipelines.tasks.model_places import ADAPTER_WEIGHTS, ADAPTERS, CONFIG, holds_adapters
+from gpu_pipelines.tasks.model_places import ADAPTER, ADAPTER_WEIGHTS, ADAPTERS, CONFIG, holds_adapters
 from gpu_pipelines.tasks.pretrained import labels_for
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_recipe import declare_inputs

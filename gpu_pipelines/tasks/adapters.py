@@ -17,11 +17,9 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import trained_weights
-from gpu_pipelines.tasks.model_places import is_pretrained, place_and_revision
+from gpu_pipelines.tasks.model_places import ADAPTER, is_pretrained, place_and_revision
 from gpu_pipelines.tasks.pretrained import head_of, is_plain_linear
 
-#: The folder of the adapters beside the model that they are merged into.
-ADAPTER = "adapter"
 #: What peft calls adapters that were given no name, and puts before the names of the weights of the model.
 _NAME, _PREFIX = "default", "base_model.model."
 #: What peft calls the models of these classes of transformers.

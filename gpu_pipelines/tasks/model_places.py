@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ PICKLED = (".bin", ".bin.index.json")
 WEIGHTS = (*SAFE, *PICKLED)
 #: The two files of adapters in the layout of peft.
 ADAPTERS, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+#: The folder of the adapters beside the model that they are merged into.
+ADAPTER = "adapter"
 
 
 def is_path(model: str) -> bool:
@@ -63,6 +66,19 @@ def loaded_from(name: str | Path) -> dict[str, Any]:
 def holds_adapters(directory: Path) -> bool:
     """Whether a folder has adapters of peft, and not the weights of a model."""
     return (directory / ADAPTERS).is_file() and not any(directory.glob("model*.safetensors"))
+
+
+def base_of_adapters(directory: Path) -> str:
+    """The model that adapters of peft are for, as it is named here; empty where a folder has none, or they name none.
+
+    Raises:
+        ValueError: their adapter_config.json is damaged.
+    """
+    path = directory / ADAPTERS
+    said = json.loads(path.read_bytes()) if path.is_file() else {}
+    base = str(said.get("base_model_name_or_path") or "")
+    is_of_hub = bool(base) and bool(place_and_revision(base)[1])
+    return f"{base}@{said['revision']}" if is_of_hub and said.get("revision") else base
 
 
 def is_configuration_alone(name: str) -> bool:

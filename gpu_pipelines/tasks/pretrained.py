@@ -21,6 +21,7 @@ from gpu_pipelines.errors import UserError, first_line, nearest, some_of
 from gpu_pipelines.tasks.model_places import (
     ADAPTER_WEIGHTS,
     CONFIG,
+    base_of_adapters,
     holds_adapters,
     hub_id,
     loaded_from,
@@ -246,10 +247,8 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
 
     base, given = "", {}
     try:
+        base = base_of_adapters(directory)
         adapters = PeftConfig.from_pretrained(str(directory))
-        base = str(adapters.base_model_name_or_path)
-        if adapters.revision and place_and_revision(base)[1]:
-            base = f"{base}@{adapters.revision}"
         if (directory / CONFIG).is_file():
             given["config"] = AutoConfig.from_pretrained(directory, local_files_only=True)
             given["config"].__dict__.pop("quantization_config", None)  # of how it was held in the training

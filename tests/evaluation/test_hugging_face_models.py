@@ -24,6 +24,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.hugging_face import damaged_file
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
+from gpu_pipelines.tasks.model_places import base_of_adapters
 
 LABELS = ["bad", "good", "ugly"]
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 16}
@@ -209,6 +210,14 @@ def test_adapters_of_a_language_model_need_nothing_beside_them(tmp_path: Path) -
     tokens = torch.arange(2, 18).reshape(2, 8)
     with torch.no_grad():
         torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
+
+
+def test_the_model_that_adapters_are_for_is_that_of_its_revision(tmp_path: Path) -> None:
+    peft.LoraConfig(base_model_name_or_path="owner/model-7b", revision="v1").save_pretrained(tmp_path)
+    assert base_of_adapters(tmp_path) == "owner/model-7b@v1"
+    peft.LoraConfig(base_model_name_or_path=str(tmp_path), revision="main").save_pretrained(tmp_path)
+    assert base_of_adapters(tmp_path) == str(tmp_path)
+    assert base_of_adapters(tmp_path / "none") == ""
 
 
 def test_adapters_that_cannot_be_put_on_their_model_are_named(texts: Dataset, trained: Path, tmp_path: Path) -> None:

@@ -22,8 +22,8 @@ from gpu_pipelines.exporting import gguf_model, onnx_model
 from gpu_pipelines.exporting.comparison import lost
 from gpu_pipelines.exporting.export import EXPORT, require_free
 from gpu_pipelines.exporting.settings import ExportSettings
-from gpu_pipelines.tasks.adapters import ADAPTER
 from gpu_pipelines.tasks.building import load_recipe
+from gpu_pipelines.tasks.model_places import ADAPTER
 
 #: What logits may be off, as a share of the largest.
 AGREES = {"f32": 1e-5, "f16": 1e-3, "q8_0": 0.05}

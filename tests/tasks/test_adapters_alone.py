@@ -10,10 +10,11 @@ import pytest
 import torch
 import transformers
 
-from gpu_pipelines.tasks.adapters import ADAPTER, add_adapters, merge_adapters, save_adapters
+from gpu_pipelines.tasks.adapters import add_adapters, merge_adapters, save_adapters
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
+from gpu_pipelines.tasks.model_places import ADAPTER
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
