@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field
+from dataclasses import MISSING, dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,9 @@ from gpu_pipelines.numbers import figure
 EVALUATION = "evaluation.json"
 #: What the model wrote for rows of test, a line each; see docs/evaluation.md.
 GENERATED = "generated.jsonl"
+#: Classes up to which the document has a confusion matrix, and up to which that goes into the metadata of an artifact
+#: and to Vertex AI: as many as GCPC's own importer sends. A thousand would be 11 MB, and gRPC takes 4 MB by default.
+MATRIX_CLASSES, MATRIX_CLASSES_SENT = 1000, 100
 #: Of all there is, a representation shows so much.
 _METRICS_SHOWN, _GATES_SHOWN = 6, 8
 
@@ -36,10 +39,11 @@ class Evaluation:
         best: name of the checkpoint chosen.
         test: the best one on `test`: `rows`, `metrics` (each value, low, high; the latter None where no interval is
             known), `one_answer` (metrics of a model that answers the same for every row, of tasks that know it), of a
-            classifier `per_class`, `confusion` and `calibration` (bins with range, rows, mean confidence
-            and accuracy), of a model that is scored by its loss `loss_tokens`, of others that have them `parts` (a
-            `name` and figures of each), and `slices`: for each value of the column
-            `slice_by` its rows, metrics, and the `champion`'s values.
+            classifier `per_class`, `confusion` (rows by true and predicted class; empty where there are more than
+            `MATRIX_CLASSES`), `confused` (the pairs that are mixed up most: numbers of the true and the predicted
+            class, rows) and `calibration` (bins with range, rows, mean confidence and accuracy), of a model that is
+            scored by its loss `loss_tokens`, of others that have them `parts` (a `name` and figures of each), and
+            `slices`: for each value of the column `slice_by` its rows, metrics, and the `champion`'s values.
         champion: the registry's champion on the same rows, or None if there is none: `version`, `metrics`,
             `differences` (of the model to it: value, low, high at `confidence`, by paired bootstrap), of classifiers
             and preferences `mcnemar`, and with a fixed test set `same_test_set`: whether it was registered with a score
@@ -104,7 +108,7 @@ class Evaluation:
         Args:
             directory: the folder of the model.
         """
-        write_document(directory / EVALUATION, asdict(self))
+        write_document(directory / EVALUATION, {each.name: getattr(self, each.name) for each in fields(self)})
 
     @classmethod
     def load(cls, place: str | PathLike[str]) -> Evaluation:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.evaluation import MATRIX_CLASSES, Evaluation
 from gpu_pipelines.evaluation.bootstrap import Resampled, resample
 from gpu_pipelines.evaluation.counts import least_and_mean
 from gpu_pipelines.evaluation.moved import (
@@ -29,6 +29,7 @@ from gpu_pipelines.evaluation.scores import Scores
 # Probabilities are float32; a smaller one is not told from 0. scikit-learn's log_loss clips at the same place.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).eps)
 BINS = 15
+PAIRS_KEPT = 20
 
 
 @dataclass(frozen=True)
@@ -103,8 +104,10 @@ class ClassificationScores(Scores):
 
     def per_class(self) -> list[dict[str, float | int]]:
         """Rows, precision, recall and F1 of each class; 0 where one is not defined."""
-        right = np.diagonal(self.confusion)
-        rows, predicted = self.confusion.sum(axis=1), self.confusion[:, :-1].sum(axis=0)
+        right, rows, predicted = (
+            np.bincount(each, minlength=self.classes)[: self.classes]
+            for each in (self.labels[self.right], self.labels, self.predicted)
+        )
         figures = _share(right, predicted), _share(right, rows), _share(2 * right, rows + predicted)
         columns = zip(rows, *figures, strict=True)
         return [{"rows": int(n), "precision": float(p), "recall": float(r), "f1": float(f)} for n, p, r, f in columns]
@@ -120,11 +123,19 @@ class ClassificationScores(Scores):
 
         return resample(metrics, self.rows)
 
+    def confused(self) -> list[list[int]]:
+        """The pairs of classes that are mixed up most: numbers of the true and the predicted class, and the rows."""
+        wrong = ~self.right & (self.predicted < self.classes)
+        pairs, rows = np.unique(self.labels[wrong] * self.classes + self.predicted[wrong], return_counts=True)
+        most = np.argsort(-rows, kind="stable")[:PAIRS_KEPT]
+        return [[*map(int, divmod(pairs[place], self.classes)), int(rows[place])] for place in most]
+
     def details(self) -> dict[str, Any]:
-        """Figures of each class, the confusion matrix, and the reliability curve."""
+        """Figures of each class, the confusion matrix, the pairs that are mixed up most, and the reliability curve."""
         return {
             "per_class": self.per_class(),
-            "confusion": self.confusion[:, :-1].tolist(),
+            "confusion": self.confusion[:, :-1].tolist() if self.classes <= MATRIX_CLASSES else [],
+            "confused": self.confused(),
             "calibration": reliability(self.confidence, self.right),
         }
 

@@ -36,8 +36,6 @@ CHARTS = (
 #: A chart has no more lines.
 TRAININGS_IN_CHART = 4
 CLASSES_IN_TABLE = 25
-CLASSES_IN_PICTURE = 1000
-PAIRS_SHOWN = 20
 TEXT_SHOWN = 240
 #: Entries of a worst row that are shown in a column of their own.
 _PLACES = ("row", "source", "text")
@@ -51,7 +49,8 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         dataset_directory: the dataset; the worst rows are shown from its test split.
         path: the HTML file.
     """
-    classifies = bool(evaluation.test.get("confusion"))
+    classifies = "confusion" in evaluation.test
+    has_table = classifies and len(evaluation.labels) <= CLASSES_IN_TABLE
     classes = _classes(evaluation) if classifies else []
     metrics = evaluation.test["metrics"]
     sections = render(
@@ -77,10 +76,10 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         classifies=classifies,
         classes=classes,
         hidden_classes=len(evaluation.labels) - len(classes),
-        confusion=matrix(evaluation) if classifies and is_small(evaluation) else [],
-        digits=len(f"{max(map(max, evaluation.test['confusion'])):,}") if classifies else 0,
-        confusion_picture=picture(evaluation) if classifies and not is_small(evaluation) else None,
-        confused=confused_pairs(evaluation) if classifies and not is_small(evaluation) else [],
+        confusion=matrix(evaluation) if has_table else [],
+        digits=len(f"{max(map(max, evaluation.test['confusion'])):,}") if has_table else 0,
+        confusion_picture=picture(evaluation) if classifies and not has_table else None,
+        confused=confused_pairs(evaluation) if classifies and not has_table else [],
         calibration=_calibration(evaluation),
         slices=evaluation.test.get("slices", []),
         worst=shown_rows(evaluation.mistakes, dataset_directory),
@@ -242,11 +241,6 @@ def _classes(evaluation: Evaluation) -> list[dict[str, Any]]:
     return rows
 
 
-def is_small(evaluation: Evaluation) -> bool:
-    """Whether each cell can be shown with its number."""
-    return len(evaluation.labels) <= CLASSES_IN_TABLE
-
-
 def matrix(evaluation: Evaluation) -> list[dict[str, Any]]:
     """Rows of cells with their counts and how strongly they are tinted, in percent."""
     counts = np.array(evaluation.test["confusion"])
@@ -266,8 +260,8 @@ def matrix(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def picture(evaluation: Evaluation) -> Markup | None:
-    """A matrix of many classes as a picture; None where a pixel would be too small for a class."""
-    if len(evaluation.labels) > CLASSES_IN_PICTURE:
+    """A matrix of many classes as a picture; None where there are too many for one."""
+    if not evaluation.test["confusion"]:
         return None
     return heatmap(
         "Rows of test by true and predicted class", np.array(evaluation.test["confusion"]), evaluation.labels
@@ -276,20 +270,15 @@ def picture(evaluation: Evaluation) -> Markup | None:
 
 def confused_pairs(evaluation: Evaluation) -> list[dict[str, Any]]:
     """The pairs of classes that are mixed up most, with the share of the true class's rows."""
-    counts = np.array(evaluation.test["confusion"])
-    rows = np.maximum([figures["rows"] for figures in evaluation.test["per_class"]], 1)
-    np.fill_diagonal(counts, 0)
-    order = np.argsort(-counts, axis=None, kind="stable")[:PAIRS_SHOWN]
-    places = [np.unravel_index(place, counts.shape) for place in order]
+    labels, per_class = evaluation.labels, evaluation.test["per_class"]
     return [
         {
-            "label": evaluation.labels[row],
-            "predicted": evaluation.labels[column],
-            "count": int(counts[row, column]),
-            "share": float(counts[row, column] / rows[row]),
+            "label": labels[row],
+            "predicted": labels[column],
+            "count": count,
+            "share": count / per_class[row]["rows"],
         }
-        for row, column in places
-        if counts[row, column]
+        for row, column, count in evaluation.test["confused"]
     ]
 
 

@@ -10,7 +10,7 @@ from gpu_pipelines.artifacts.benchmark_results import BENCHMARKS
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.evaluation import EVALUATION, MATRIX_CLASSES_SENT, Evaluation
 from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
 from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.component_interface.step import (
@@ -201,8 +201,8 @@ def _told(directory: Path) -> dict[str, Any]:
 
 
 def _write_confusion(artifact: Any, evaluation: Evaluation) -> None:
-    """Writes the confusion matrix; without classes the artifact is there, and empty."""
+    """Writes the confusion matrix; without classes, or with many, the metadata of the artifact is empty."""
     rows = evaluation.test.get("confusion", [])
-    if rows:
+    if rows and len(rows) <= MATRIX_CLASSES_SENT:
         artifact.log_confusion_matrix(evaluation.labels, rows)
     write_figures(artifact, {"labels": evaluation.labels if rows else [], "rows": rows})

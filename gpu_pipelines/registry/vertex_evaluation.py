@@ -9,14 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.evaluation import MATRIX_CLASSES_SENT, Evaluation
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.connection import service_errors, tried_again
 
 _SCHEMA = "gs://google-cloud-aiplatform/schema/modelevaluation/{}_metrics_1.0.0.yaml"
 _CLASSIFICATION, _TEXT = _SCHEMA.format("classification"), _SCHEMA.format("general_text_generation")
-#: Classes up to which a confusion matrix is sent, as many as GCPC's own importer sends one of.
-_MOST_CLASSES = 100
 #: The service's name of a figure of ours.
 _SCALARS = {"log_loss": "logLoss", "roc_auc": "auRoc"}
 
@@ -93,7 +91,7 @@ def _classification(evaluation: Evaluation) -> dict[str, Any]:
     if "accuracy" in known:
         found["confidenceMetrics"] = [_for_every_row(known)]
     labels, rows = evaluation.labels, evaluation.test.get("confusion", [])
-    if rows and len(labels) <= _MOST_CLASSES:
+    if rows and len(labels) <= MATRIX_CLASSES_SENT:
         found["confusionMatrix"] = {
             "annotationSpecs": [{"id": str(number), "displayName": label} for number, label in enumerate(labels)],
             "rows": [row[: len(labels)] for row in rows],

@@ -102,6 +102,26 @@ def test_the_confusion_matrix_is_that_of_scikit_learn_and_has_a_column_for_other
     assert not without.confusion[:, 4].any()
 
 
+def test_the_pairs_that_are_mixed_up_most_stand_beside_a_matrix_of_not_too_many_classes() -> None:
+    probabilities, labels = problem(0, other=True, skill=0.3)
+    scores = ClassificationScores.of(probabilities, labels, 4)
+    counts = scores.confusion[:, :-1].copy()
+    np.fill_diagonal(counts, 0)
+    confused = scores.confused()
+    assert {(row, column): count for row, column, count in confused} == {
+        (int(row), int(column)): int(counts[row, column]) for row, column in np.argwhere(counts)
+    }
+    assert [count for *_, count in confused] == sorted(counts[counts > 0], reverse=True)
+    # A matrix of 5,000 classes would be 276 MB of JSON.
+    generator = np.random.default_rng(0)
+    labels = generator.integers(0, 5000, 60)
+    many = ClassificationScores.of(generator.dirichlet(np.full(5000, 0.5), 60).astype(np.float32), labels, 5000)
+    details = many.details()
+    assert (details["confusion"], len(details["confused"]), len(details["per_class"])) == ([], 20, 5000)
+    assert sum(each["rows"] for each in details["per_class"]) == 60
+    assert "confusion" not in vars(many), "it would take 200 MB"
+
+
 def test_a_model_of_more_classes_predicts_the_most_probable_one_and_not_the_many_others() -> None:
     generator = np.random.default_rng(0)
     has = [f"class {number}" for number in range(20)]

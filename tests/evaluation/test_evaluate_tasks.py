@@ -205,8 +205,8 @@ def test_adapters_on_a_base_that_has_changed_are_refused(counting: Dataset, tmp_
         evaluate_checkpoints(settings_in(tmp_path), counting.directory, tmp_path / "checkpoints", tmp_path / "best")
 
 
-def test_the_step_writes_all_outputs_for_a_task_without_classes(numbers: Dataset, tmp_path: Path) -> None:
-    write_regressions(tmp_path / "checkpoints", numbers, [40.0, 30.0])
+def outputs_of_step(dataset: Dataset, folder: Path) -> dict[str, dsl.Artifact]:
+    """What the step writes of the checkpoints in a folder."""
     kinds: dict[str, type[dsl.Artifact]] = {
         "best_checkpoint": dsl.Model,
         "evaluation": dsl.Metrics,
@@ -214,12 +214,30 @@ def test_the_step_writes_all_outputs_for_a_task_without_classes(numbers: Dataset
         "report": dsl.HTML,
         "benchmark_results": dsl.Artifact,
     }
-    outputs = {name: kind(name=name, uri=str(tmp_path / name)) for name, kind in kinds.items()}
+    outputs = {name: kind(name=name, uri=str(folder / name)) for name, kind in kinds.items()}
     inputs = {
-        "dataset": dsl.Dataset(uri=str(numbers.directory)),
-        "checkpoints": dsl.Artifact(uri=str(tmp_path / "checkpoints")),
+        "dataset": dsl.Dataset(uri=str(dataset.directory)),
+        "checkpoints": dsl.Artifact(uri=str(folder / "checkpoints")),
     }
-    assert step.run(EvaluationSettings(registry=str(tmp_path / "registry")), **inputs, **outputs, advanced={})
+    step.run(EvaluationSettings(registry=str(folder / "registry")), **inputs, **outputs, advanced={})
+    return outputs
+
+
+@pytest.mark.parametrize(("most", "shown"), [(2, ["confusionMatrix"]), (1, [])])
+def test_the_matrix_of_not_too_many_classes_is_metadata(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, shown: list[str]
+) -> None:
+    monkeypatch.setattr(step, "MATRIX_CLASSES_SENT", most)
+    dataset = classes_dataset(tmp_path / "data")
+    train_classes(tmp_path / "checkpoints", dataset)
+    confusion = outputs_of_step(dataset, tmp_path)["confusion"]
+    assert list(confusion.metadata) == shown
+    assert len(json.loads(Path(confusion.uri).read_text())["rows"]) == 2
+
+
+def test_the_step_writes_all_outputs_for_a_task_without_classes(numbers: Dataset, tmp_path: Path) -> None:
+    write_regressions(tmp_path / "checkpoints", numbers, [40.0, 30.0])
+    outputs = outputs_of_step(numbers, tmp_path)
     results = json.loads((tmp_path / "benchmark_results" / "benchmarks.json").read_text())
     assert results == {"format_version": 1, "checkpoints": {}, "champion": {}}, "there were no benchmarks"
     assert set(outputs["evaluation"].metadata) == {"test_loss"}, "a metric that is no number would fail the task"
