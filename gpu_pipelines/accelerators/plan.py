@@ -61,6 +61,10 @@ class PlanError(InvalidRequestError):
         self.request = request
         self.problems = tuple(problems)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An exception is pickled as its class and its text, of which this one is not made.
+        return type(self), (self.problems, self.request)
+
 
 @dataclass(frozen=True, repr=False)
 class AcceleratorPlan:

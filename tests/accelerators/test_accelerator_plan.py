@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import FrozenInstanceError
 from datetime import date
 
@@ -250,6 +251,13 @@ def test_all_problems_are_reported_at_once() -> None:
     assert [problem.field for problem in error.problems] == ["count", "nodes", "hours", "strategy", "region"]
     assert all(problem.alternatives for problem in error.problems)
     assert isinstance(error, UserError)
+
+
+def test_a_refusal_comes_whole_from_another_process() -> None:
+    error = refused("h1000:8", nodes=0)
+    again = pickle.loads(pickle.dumps(error))
+    assert (type(again), str(again)) == (PlanError, str(error))
+    assert (again.problems, again.request) == (error.problems, error.request)
 
 
 def test_more_than_a_machine_has_becomes_several_machines() -> None:
