@@ -96,7 +96,8 @@ def defined(name: str, shown: Sequence[str] = ()) -> list[tuple[str, ast.Functio
         shown: all names of the reference.
     """
     module, _, attribute = name.rpartition(".")
-    for node in _tree_of(module).body:
+    # The last one counts, as in Python: before it stand the overloads that only type checkers read.
+    for node in reversed(_tree_of(module).body):
         if isinstance(node, ast.FunctionDef) and node.name == attribute:
             return [(name, node)]
         if isinstance(node, ast.ClassDef) and node.name == attribute:

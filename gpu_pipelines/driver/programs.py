@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from os import PathLike, fspath
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from gpu_pipelines.driver.opening import target_and_others, target_with
 from gpu_pipelines.driver.parameters_given import assignments_of, parameters_given
@@ -70,6 +70,20 @@ def run(
             return ended(Run("", target, "running"), here.execute(submission, watch_of(progress)))
         done = here.submit(submission)
     return Run(done.name, target, "submitted", parameters=values, document=done.document, _opened=opened)
+
+
+@overload
+def compile(pipeline: Any, target: str = "local", path: None = None, *, task: str = "", **options: Any) -> str: ...
+
+
+@overload
+def compile(pipeline: Any, target: str, path: str | PathLike[str], *, task: str = "", **options: Any) -> Path: ...
+
+
+@overload
+def compile(
+    pipeline: Any, target: str = "local", *, path: str | PathLike[str], task: str = "", **options: Any
+) -> Path: ...
 
 
 def compile(

@@ -63,6 +63,24 @@ def test_type_checkers_are_told_of_the_same_names() -> None:
     assert sorted([*gpu_pipelines._PLACES, "__version__"]) == gpu_pipelines.__all__
 
 
+def test_type_checkers_tell_the_text_of_a_compiled_pipeline_from_its_file(tmp_path: Path) -> None:
+    program = (
+        "from pathlib import Path\n"
+        "from gpu_pipelines.driver.programs import compile\n"
+        'text: str = compile("half.py", "vertex", accelerator="l4:4")\n'
+        'file: Path = compile("half.py", path="half.yaml")\n'
+        'other: Path = compile("half.py", "vertex", Path("half.yaml"), task="regression")\n'
+    )
+    (tmp_path / "program.py").write_text(program, encoding="utf-8")
+    # No other file is followed, which would take a minute.
+    flags = ["--strict", "--follow-imports=skip", "--config-file=", f"--cache-dir={os.devnull}"]
+    place = str(Path(gpu_pipelines.__file__).parent / "driver" / "programs.py")
+    command = [sys.executable, "-m", "mypy", *flags, "program.py", place]
+    told = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True).stdout
+    assert [line for line in told.splitlines() if line.startswith("program.py")] == []
+    assert "checked 2 source files" in told
+
+
 @pytest.mark.parametrize("form", [small, "small.py", "small.py:small", "small.yaml"])
 def test_a_pipeline_is_a_function_or_a_file(form: Any, here: Path, capfd: pytest.CaptureFixture[str]) -> None:
     shutil.copy(SMALL, here)
