@@ -118,7 +118,7 @@ def compile(
 def upload(
     pipeline: Any,
     target: str = "vertex",
-    tags: Sequence[str] = (),
+    tags: str | Sequence[str] = (),
     *,
     arguments: Mapping[str, Any] | None = None,
     **parameters: Any,
@@ -128,7 +128,7 @@ def upload(
     Args:
         pipeline: as `run` takes it; by name it is compiled first.
         target: vertex, kubeflow, or that of another package that has a store of pipelines.
-        tags: of this version; none for `latest`. On Kubeflow the name of the version.
+        tags: of this version, one or several; none for `latest`. On Kubeflow the name of the version.
         arguments: parameters whose names are those of options or of arguments of this function.
         parameters: options of the target, `accelerator="l4:4"` say, and defaults of parameters in the file.
 
@@ -143,9 +143,10 @@ def upload(
 
     opened, others = target_and_others(target, "upload", parameters, "publish")
     store: Any = opened
+    named = [tags] if isinstance(tags, str) else list(tags)
     assignments = assignments_of(parameters_given(others, arguments))
     with _ONE_AT_A_TIME, _named(pipeline) as name, defaults_in_file(name, assignments):
-        return dict(store.publish(store.load(Request(name, to_publish=True)), list(tags)).document)
+        return dict(store.publish(store.load(Request(name, to_publish=True)), named).document)
 
 
 def list_parameters(pipeline: Any, task: str | None = None) -> dict[str, dict[str, Parameter]]:

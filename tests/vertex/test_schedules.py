@@ -79,6 +79,7 @@ def test_a_program_uploads_and_schedules_as_the_commands_do(
     uploaded = gpu_pipelines.upload(compiled_sum(tmp_path), tags=["stable"])
     told = json.loads(command(vertex_api, tmp_path, "upload", "sum.yaml", "--tag", "stable", "--json").out)
     assert uploaded == told
+    assert gpu_pipelines.upload(compiled_sum(tmp_path), tags="stable") == told
     made = gpu_pipelines.schedule("sum/stable", "nightly", "0 3 * * *", time_zone="Europe/Paris", max_runs=5, a=2)
     assert made.document == json.loads(command(vertex_api, tmp_path, "schedule", "describe", "nightly", "--json").out)
     [held] = schedules(vertex_api)
