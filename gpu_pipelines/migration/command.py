@@ -10,6 +10,7 @@ from gpu_pipelines.migration.job_file import read_job_file
 from gpu_pipelines.migration.migrate import MigrationOptions, migrate
 from gpu_pipelines.migration.result import Migration
 from gpu_pipelines.project_settings import load_project_settings
+from gpu_pipelines.targets.options import words_of
 
 
 def migrate_job(
@@ -24,8 +25,8 @@ def migrate_job(
 
     Args:
         file: the config.yaml of the job; None where the flags say all.
-        flags: those of `gcloud ai-platform jobs submit training`, such as `["--region=us-central1"]`; they win over the
-            file.
+        flags: those of `gcloud ai-platform jobs submit training`, such as `["--region=us-central1"]`, or the command in
+            one line, as a shell has it; they win over the file.
         arguments: the application's own, which gcloud takes after `--`; None leaves those of the file.
         image: image that runs a job of Python packages; None for Google's own, where there is one.
         keep: refuse GPUs that are gone (K80, P100) instead of replacing them.
@@ -36,7 +37,8 @@ def migrate_job(
     Raises:
         UserError: lists what the old service would have refused, and what cannot be had on Vertex AI.
     """
-    words = [*flags, *([] if file is None else [f"--config={fspath(file)}"])]
+    given = words_of("flags", flags) if isinstance(flags, str) else flags
+    words = [*given, *([] if file is None else [f"--config={fspath(file)}"])]
     return migrated(parse_command(words, arguments), image=image, keep=keep)
 
 

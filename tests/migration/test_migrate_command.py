@@ -53,6 +53,8 @@ def test_a_program_migrates_as_the_command_does(folder: Path, monkeypatch: pytes
     for file, flags in ((folder / "config.yaml", []), (None, ["--config=config.yaml"])):
         migrated = migrate_job(file, [*flags, "--worker-count=3"], arguments=USER_ARGS, image=IMAGE)
         assert migrated.to_json("vertex.yaml") == told
+    in_one_line = "gcloud ai-platform jobs submit training --config=config.yaml --worker-count 3"
+    assert migrate_job(flags=in_one_line, arguments=USER_ARGS, image=IMAGE).to_json("vertex.yaml") == told
     with pytest.raises(UserError, match="k80"):
         migrate_job("config.yaml", keep=True)
 
