@@ -132,7 +132,10 @@ def __getattr__(name: str) -> object:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     from importlib import import_module
 
-    value = globals()[name] = getattr(import_module(_PLACES[name]), name)
+    value = getattr(import_module(_PLACES[name]), name)
+    if not isinstance(value, type):
+        value = import_module("gpu_pipelines.driver.python_calls").called_from_python(value)
+    globals()[name] = value
     return value
 
 

@@ -15,7 +15,7 @@ from gpu_pipelines.tuning.halving import FIRST_RUNG, REDUCTION
 from gpu_pipelines.tuning.result import TuningResult
 from gpu_pipelines.tuning.sampler import require_optuna
 from gpu_pipelines.tuning.search import Search, search
-from gpu_pipelines.tuning.settings import TuningSettings, problems_of_search
+from gpu_pipelines.tuning.settings import problems_of_search
 from gpu_pipelines.tuning.space import read_space, space_of
 
 
@@ -72,16 +72,10 @@ def tune(
     read = space_of(space) if isinstance(space, Mapping) else read_space(Path(space))
     twice = [name for name in read.names if name in parameters]
     problems += [f"{name} is searched for, and given as well. Leave one of the two out." for name in twice]
-    declared = parameters_in(TuningSettings)
-    own, wrong = _typed(
-        {**declared, "parallel": declared["parallel_trials"], "seed": declared["study_seed"]},
-        {
-            "trials": trials, "parallel": parallel, "seed": seed, "sampler": sampler, "reduction": reduction,
-            "first_rung": first_rung, "longer": longer, "budget": budget, "dollars_per_hour": dollars_per_hour,
-        },
+    asked = Search(
+        TrainingSettings(**base), read, trials=trials, parallel=parallel, seed=seed, sampler=sampler,
+        reduction=reduction, first_rung=first_rung, longer=longer, budget=budget, dollars_per_hour=dollars_per_hour,
     )  # fmt: skip
-    problems += wrong
-    asked = Search(TrainingSettings(**base), read, **own)
     problems += problems_of_search(vars(asked))
     if problems:
         raise UserError.of_all(problems)

@@ -39,7 +39,7 @@ def test_every_command_has_a_function_or_is_said_to_have_none() -> None:
 
 @pytest.mark.parametrize("name", TABLE.values())
 def test_the_function_of_a_command_has_types_a_docstring_and_a_place_in_the_reference(name: str) -> None:
-    function = attrgetter(name)(gpu_pipelines)
+    function = inspect.unwrap(attrgetter(name)(gpu_pipelines))
     assert inspect.getdoc(function)
     parameters = [each for each in inspect.signature(function).parameters if each != "self"]
     assert {*parameters, "return"} <= set(function.__annotations__)

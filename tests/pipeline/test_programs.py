@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import os
+import pickle
 import re
 import shutil
 import signal
@@ -14,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from conftest import printed_by
 from small import small
@@ -183,7 +185,7 @@ def test_a_failed_run_raises_and_has_its_run(here: Path) -> None:
         (
             small,
             {"target": "kubeflow", "resume": True},
-            "On Kubeflow the run that --resume goes on from has to be named",
+            "On Kubeflow the run that resume goes on from has to be named",
         ),
         (print, {}, "is not a pipeline"),
         ("none.py", {}, "The file none.py does not exist"),
@@ -195,6 +197,56 @@ def test_a_wrong_request_raises_and_runs_nothing(pipeline: Any, given: dict[str,
         gpu_pipelines.run(pipeline, progress=False, **given)
     assert said in str(refused.value)
     assert not (here / "runs").exists()
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        ("check_quota('l9:1')", "plan takes an AcceleratorPlan; got 'l9:1'."),
+        ("plan('l4:1', nodes=1.5, hours='3')", "  - nodes takes a whole number; got '1.5'.\n  - hours takes a number"),
+        ("plan('l4:1', region=['us-central1'])", "region takes text"),
+        ("plan('l4:1', today='2027-01-31')", "today takes a date"),
+        ("advise('7B')", "workload takes a Workload"),
+        ("advise(Workload(parameters='7B', tokens=1e9))", "parameters of workload takes a number; got '7B'."),
+        ("worker_pool_specs(plan('l4:1'), Container('i', command='python a.py'))", "command of container takes a list"),
+        ("describe_accelerator(4)", "name takes text; got '4'."),
+        ("describe_component(None)", "name takes text"),
+        ("doctor(['l4:1'], offline=True)", "accelerator takes text"),
+        ("open_run(None)", "name takes text; got 'None'."),
+        ("open_run('latest', target=4)", "target takes text"),
+        ("list_runs(4)", "runs takes text or a path"),
+        ("list_schedules(4)", "target takes text"),
+        ("remove_runs([4])", "There is no run '4'"),
+        ("run('train_evaluate_upload', cache='no')", "cache takes true or false; got 'no'."),
+        ("run('train_evaluate_upload', arguments=['epochs'])", "arguments takes a mapping"),
+        ("run('train_evaluate_upload', accelerator=None, resume=None, epochs='many')", "epochs takes a number"),
+        ("migrate_job(4)", "file takes text or a path"),
+        ("evaluate('dataset', 5)", "checkpoints takes text or a path or a list"),
+        ("job_config('l4:1')", "No image is known: "),
+        ("job_config('l4:1')", "Give image, write image into gpu-pipelines.yaml"),
+        ("job_config(image='i')", "Give accelerator NAME:COUNT, such as l4:1, or config FILE."),
+        ("vm_config('l4:1', 'tf')", "format 'tf' is not known. Valid: gcloud, terraform, script."),
+        ("run('train_evaluate_upload', 'vertex')", "Give pipeline_root, write pipeline_root into"),
+        ("plan('l4:1', hours=9000)", "Instead: l4:1 --hours 8784;"),
+        ("migrate_job(flags=['--regoin=a'])", "'--region'"),
+    ],
+)
+def test_a_wrong_argument_is_told_by_its_name_in_python(
+    call: str, said: str, here: Path, no_project_settings: None
+) -> None:
+    with pytest.raises(InvalidRequestError if "takes" in said else UserError) as refused:
+        eval(call, {name: getattr(gpu_pipelines, name) for name in gpu_pipelines.__all__})
+    assert said in str(refused.value)
+    assert not (here / "runs").exists()
+
+
+def test_functions_are_those_that_they_were_in_another_process() -> None:
+    functions = [getattr(gpu_pipelines, name) for name in dir(gpu_pipelines)]
+    assert pickle.loads(pickle.dumps(functions)) == functions
+    with pytest.raises(TypeError, match=r"plan\(\) got an unexpected keyword argument 'node'"):
+        gpu_pipelines.plan("l4:1", node=2)  # type: ignore[call-arg]
+    many: Any = np.int64(2)
+    assert gpu_pipelines.plan("l4:1", nodes=many).to_json()["nodes"] == 2
 
 
 def test_compile_takes_options_of_its_target_alone(here: Path) -> None:
