@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.driver.opening import arguments_of, command_of, options_given
+from gpu_pipelines.driver.opening import arguments_of, container_options
 from gpu_pipelines.driver.run import Run, teller
 
 if TYPE_CHECKING:
@@ -42,8 +42,10 @@ def job_config(
         PlanError: the accelerator cannot be had like that.
     """
     from gpu_pipelines.targets.vertex.job_config import config_document
+    from gpu_pipelines.targets.vertex.options import JobFlags
 
-    prepared, _ = prepared_job(_flags(accelerator, command, options), arguments_of(arguments))
+    flags = container_options(JobFlags, "job", accelerator, command, options)
+    prepared, _ = prepared_job(flags, arguments_of(arguments))
     tell_cautions(prepared, teller(progress))
     return config_document(prepared)
 
@@ -73,16 +75,11 @@ def submit_job(
         UserError: something is wrong, or missing, or the service refuses the job.
         PlanError: the accelerator cannot be had like that.
     """
-    flags = _flags(accelerator, command, options)
-    prepared, settings = job_to_send(flags, arguments_of(arguments), teller(progress))
-    return sent_job(prepared, settings, teller(progress))
-
-
-def _flags(accelerator: str | None, command: Sequence[str], options: dict[str, Any]) -> JobFlags:
     from gpu_pipelines.targets.vertex.options import JobFlags
 
-    given = {**options, "accelerator": accelerator, "command": command_of(command)}
-    return options_given(JobFlags, "job", given)
+    flags = container_options(JobFlags, "job", accelerator, command, options)
+    prepared, settings = job_to_send(flags, arguments_of(arguments), teller(progress))
+    return sent_job(prepared, settings, teller(progress))
 
 
 def prepared_job(flags: JobFlags, arguments: Sequence[str]) -> tuple[PreparedJob, ProjectSettings]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.driver.opening import arguments_of, command_of, options_given
+from gpu_pipelines.driver.opening import arguments_of, container_options
 from gpu_pipelines.driver.run import teller
 from gpu_pipelines.errors import InvalidRequestError, nearest
 
@@ -48,8 +48,11 @@ def vm_config(
         UserError: lists what is wrong or missing.
         PlanError: the accelerator cannot be had like that.
     """
+    from gpu_pipelines.targets.compute_engine.compute_engine import VmFlags
+
     require_format(format)
-    vm, _ = _flags(accelerator, command, options).machine(arguments_of(arguments))
+    flags = container_options(VmFlags, "vm", accelerator, command, options)
+    vm, _ = flags.machine(arguments_of(arguments))
     tell_cautions(vm, teller(progress))
     return files_of(vm, format)
 
@@ -79,14 +82,10 @@ def create_vm(
         PlanError: the accelerator cannot be had like that.
         CreationError: Compute Engine refuses, or no zone has a machine left.
     """
-    return created(_flags(accelerator, command, options), arguments_of(arguments), teller(progress))
-
-
-def _flags(accelerator: str, command: Sequence[str], options: dict[str, Any]) -> VmFlags:
     from gpu_pipelines.targets.compute_engine.compute_engine import VmFlags
 
-    given = {**options, "accelerator": accelerator, "command": command_of(command)}
-    return options_given(VmFlags, "vm", given)
+    flags = container_options(VmFlags, "vm", accelerator, command, options)
+    return created(flags, arguments_of(arguments), teller(progress))
 
 
 def require_format(format: str) -> None:

@@ -122,9 +122,23 @@ def options_given(options: type[Options], command: str, given: Mapping[str, Any]
     return options(**as_declared(given, own))
 
 
-def command_of(words: Sequence[str]) -> str | None:
-    """What a container runs, from what a Python program has given, as the option `command` has it; None for nothing."""
-    return (words if isinstance(words, str) else shlex.join(map(str, words))) or None
+def container_options(
+    options: type[Options], of: str, accelerator: str | None, command: Sequence[str], given: Mapping[str, Any]
+) -> Options:
+    """As `options_given`, of a command that runs a container on an accelerator.
+
+    Args:
+        options: the dataclass that declares them.
+        of: name of the command.
+        accelerator: NAME:COUNT; None for none.
+        command: the words that the container runs, or one line; empty for those of its image.
+        given: the values of the others.
+
+    Raises:
+        UserError: lists the names that are no options, or the values of wrong types.
+    """
+    line = command if isinstance(command, str) else shlex.join(map(str, command))
+    return options_given(options, of, {**given, "accelerator": accelerator, "command": line or None})
 
 
 def arguments_of(words: Sequence[Any]) -> list[str]:
