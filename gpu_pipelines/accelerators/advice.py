@@ -13,6 +13,7 @@ from gpu_pipelines.accelerators.memory_estimate import RUNTIME_GB, USABLE
 from gpu_pipelines.accelerators.option import Option, Wishes, counted_cost, option_of
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
 from gpu_pipelines.accelerators.request import STRATEGIES
+from gpu_pipelines.accelerators.spent import dollars
 from gpu_pipelines.accelerators.time_estimate import KEPT_WHEN_DOUBLED, start_hours
 from gpu_pipelines.accelerators.workload import Workload
 from gpu_pipelines.errors import UserError
@@ -25,9 +26,11 @@ DEARER_WHEN_DOUBLED = 0.03
 #: What a plan is thought dearer by if no training is known that was published with its GPU. An assumption: it is by how
 #: much the estimates for the other GPUs differ from published figures at most.
 DEARER_IF_UNVERIFIED = 0.25
+#: Of the options so many are shown.
+_MOST_SHOWN = 5
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Advice:
     """Every option for a job.
 
@@ -46,6 +49,17 @@ class Advice:
     assumptions: tuple[str, ...]
     remedies: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        shown = self.options[:_MOST_SHOWN]
+        more = len(self.options) - len(shown)
+        lines = [
+            f"Advice: {len(self.options)} options, the best first",
+            *(_in_one_line(option) for option in shown),
+            *([f"and {more} more"] if more else []),
+            *self.remedies,
+        ]
+        return "\n  ".join(lines)
+
     def to_json(self) -> dict[str, Any]:
         """The advice as a JSON object."""
         return {
@@ -55,6 +69,13 @@ class Advice:
             "assumptions": list(self.assumptions),
             "remedies": list(self.remedies),
         }
+
+
+def _in_one_line(option: Option) -> str:
+    costs = (("on demand", option.on_demand), ("on Spot", option.spot))
+    told = [f"{dollars(usd)} {how}" for how, usd in costs if usd is not None]
+    nodes = f"{option.plan.nodes} × " if option.plan.nodes > 1 else ""
+    return ", ".join([f"{nodes}{option.plan.spec}: {option.hours():.1f} h", *told])
 
 
 def advise(

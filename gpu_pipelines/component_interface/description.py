@@ -39,7 +39,7 @@ class Port:
         return f"list of {self.type}" if self.is_list else self.type
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Description:
     """A component.
 
@@ -53,6 +53,14 @@ class Description:
     text: str
     inputs: tuple[Port, ...]
     outputs: tuple[Port, ...]
+
+    def __repr__(self) -> str:
+        required = [port.name for port in self.inputs if not port.optional]
+        optional = len(self.inputs) - len(required)
+        return (
+            f"Description {self.name}: takes {', '.join(required) or 'nothing'} and {optional} that may be left out, "
+            f"gives {', '.join(port.name for port in self.outputs) or 'nothing'}"
+        )
 
     @property
     def artifacts(self) -> list[Port]:

@@ -144,6 +144,7 @@ def test_a_program_creates_a_vm_or_is_told_by_an_error_why_not(
     made = gpu_pipelines.create_vm("l4:1", command=["python", "a b.py"], label={"team": "vision"}, **given)
     (instance,) = compute_api.instances
     assert (made.vm.name, made.vm.zone, made.status) == (instance.name, instance.zone, "RUNNING")
+    assert repr(made) == "CreatedVm train-l4-1 in us-central1-a: RUNNING"
     assert instance.labels["team"] == "vision"
     assert "'a b.py'" in metadata(instance)["startup-script"]
     told = capsys.readouterr()

@@ -112,6 +112,20 @@ def test_what_is_returned_fits_a_screen(digits_run: Path) -> None:
         assert len(repr(value).splitlines()) <= 12
 
 
+def test_advice_and_descriptions_fit_a_screen() -> None:
+    advice = gpu_pipelines.advise(gpu_pipelines.Workload(parameters=7e9, tokens=1e9))
+    assert re.fullmatch(
+        rf"Advice: {len(advice.options)} options, the best first\n"
+        rf"  a100:4: [\d.]+ h, \$[\d.]+ on demand, \$[\d.]+ on Spot\n(  .*\n){{4}}  and {len(advice.options) - 5} more",
+        repr(advice),
+    )
+    nowhere = gpu_pipelines.advise(
+        gpu_pipelines.Workload(parameters=7e9, tokens=1e9), gpu_pipelines.Wishes(budget_usd=1)
+    )
+    assert repr(nowhere) == "Advice: 0 options, the best first\n  With no budget it would do on a100:4."
+    assert all(len(repr(each)) < 500 and each.name in repr(each) for each in gpu_pipelines.list_components())
+
+
 def test_a_run_shows_its_steps_and_gives_what_they_have_made(digits_run: Path) -> None:
     run = gpu_pipelines.open_run("latest", digits_run / "runs")
     page = run._repr_html_()

@@ -30,7 +30,7 @@ class CreationError(UnavailableError):
     """Compute Engine did not make the VM; the request itself was none that is refused here."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class CreatedVm:
     """A VM that was made.
 
@@ -41,6 +41,9 @@ class CreatedVm:
 
     vm: VirtualMachine
     status: str
+
+    def __repr__(self) -> str:
+        return f"CreatedVm {self.vm.name} in {self.vm.zone}: {self.status}"
 
 
 def create_vm(
