@@ -294,6 +294,25 @@ def test_an_interrupted_run_ends_what_it_has_started_and_nothing_else(here: Path
     assert process.communicate(timeout=60)[0].strip() == "interrupted None"
 
 
+def test_a_run_that_is_interrupted_before_its_first_step_is_no_longer_running(here: Path) -> None:
+    shutil.copy(SMALL, here)
+    program = (
+        "import re, signal, sys, gpu_pipelines\n"
+        "def interrupt_at_the_report(event, arguments, done=[]):\n"
+        "    if event == 'open' and re.match('runs/.*report.html', str(arguments[0])) and not done:\n"
+        "        done.append(event)\n"
+        "        signal.raise_signal(signal.SIGINT)\n"
+        "sys.addaudithook(interrupt_at_the_report)\n"
+        "try: gpu_pipelines.run('small.py', progress=False)\n"
+        "except KeyboardInterrupt: pass\n"
+        "print(gpu_pipelines.open_run())\n"
+        "print(gpu_pipelines.run('small.py', resume=True, progress=False).status)\n"
+    )
+    interrupted, resumed = printed_by(program, here).strip().split("\n  report")
+    assert interrupted.partition(" on local: ")[2].startswith("interrupted")
+    assert resumed.endswith("succeeded")
+
+
 def test_pipelines_of_several_threads_run_one_after_the_other(here: Path) -> None:
     before = sys.stdout, print
     with ThreadPoolExecutor() as pool:

@@ -153,8 +153,8 @@ def run_and_record(
     run_id, directory = new_run_directory(runs, request.name)
     record = _begun(request, run_id, directory, cost)
     watched = _Recorder(record, request, runs, observer)
-    watched.write()
     try:
+        watched.write()
         with watched.live():
             outcome = run_locally(
                 request.pipeline,
@@ -167,7 +167,7 @@ def run_and_record(
                 stopping=_say_stopping,
             )
     except BaseException as error:
-        record.end("failed")
+        record.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
         watched.write()
         if isinstance(error, OSError):
             _require_there(directory)
