@@ -117,7 +117,7 @@ def alias(
     number = int(version)
     opened.set_alias(name, alias, number)
     print(f"{alias} of {name} is now version {number}")
-    if alias == "champion" and opened.version(name, str(number)).info.get("passed") is False:
+    if alias == "champion" and opened.version(name, number).info.get("passed") is False:
         print(f"warning: version {number} did not pass its gates", file=sys.stderr)
 
 

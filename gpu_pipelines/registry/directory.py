@@ -67,7 +67,7 @@ class DirectoryRegistry(Registry):
         aliases = self.aliases(name)
         return [self._version(name, number, aliases) for number in self._numbers(name)]
 
-    def version(self, name: str, reference: str) -> RegisteredVersion:
+    def version(self, name: str, reference: str | int) -> RegisteredVersion:
         """The version that a number or an alias names.
 
         One whose `version.json` is damaged or of a newer format is there, and counts as damaged.
@@ -76,7 +76,7 @@ class DirectoryRegistry(Registry):
             UserError: there is none.
         """
         # The others are not looked at: one that somebody has removed in part stands in nobody's way.
-        aliases = self.aliases(name)
+        aliases, reference = self.aliases(name), str(reference)
         wanted = reference if reference.isdecimal() else str(aliases.get(reference))
         for number in self._numbers(name):
             if str(number) == wanted:

@@ -104,13 +104,13 @@ class MlflowRegistry(Registry):
         aliases = self.aliases(name)
         return [self._version(each, aliases) for each in self._of_model(name)]
 
-    def version(self, name: str, reference: str) -> RegisteredVersion:
+    def version(self, name: str, reference: str | int) -> RegisteredVersion:
         """The version that a number or an alias names.
 
         Raises:
             UserError: there is none.
         """
-        aliases = self.aliases(name)
+        aliases, reference = self.aliases(name), str(reference)
         wanted = str(aliases.get(reference, reference))
         for each in self._of_model(name):
             if str(each.version) == wanted:
@@ -150,7 +150,7 @@ class MlflowRegistry(Registry):
         champion = self._all_aliases(name).get(CHAMPION)
         for alias in promotion.aliases(champion, number):
             self._move_alias(name, alias, number)
-        return replace(self.version(name, str(number)), added=added)
+        return replace(self.version(name, number), added=added)
 
     @property
     def _client(self) -> Any:

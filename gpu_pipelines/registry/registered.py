@@ -207,7 +207,7 @@ class Registry(ABC):
         """
 
     @abstractmethod
-    def version(self, name: str, reference: str) -> RegisteredVersion:
+    def version(self, name: str, reference: str | int) -> RegisteredVersion:
         """The version that a number or an alias names.
 
         Args:
@@ -247,7 +247,7 @@ class Registry(ABC):
             name: of the model.
         """
         number = self.aliases(name).get(CHAMPION)
-        return None if number is None else self.version(name, str(number))
+        return None if number is None else self.version(name, number)
 
     def set_alias(self, name: str, alias: str, number: int) -> None:
         """Lets an alias name a version.
@@ -266,8 +266,10 @@ class Registry(ABC):
                 "Give a small letter, then letters, digits and hyphens, such as champion or release-2, and behind it "
                 "the number of the version.",
             )
-        self.version(name, str(number)).require_undamaged()
-        self._point(name, alias, number)
+        found = self.version(name, number)
+        found.require_undamaged()
+        # Not what was given: a text that is the number would be kept as one, which no version has.
+        self._point(name, alias, found.number)
 
     @abstractmethod
     def _point(self, name: str, alias: str, number: int) -> None:

@@ -114,12 +114,13 @@ class VertexRegistry(Registry):
         found = [self._version(name, version) for version in self._service_versions(name)]
         return sorted(found, key=lambda version: version.number)
 
-    def version(self, name: str, reference: str) -> RegisteredVersion:
+    def version(self, name: str, reference: str | int) -> RegisteredVersion:
         """The version that a number or an alias names.
 
         Raises:
             UserError: there is none.
         """
+        reference = str(reference)
         for version in self._service_versions(name):
             if reference == version.version_id or reference in version.version_aliases:
                 return self._version(name, version)
@@ -153,7 +154,7 @@ class VertexRegistry(Registry):
         digest = digest_of(model_files(files))[:_DIGEST_CHARACTERS]
         number = same = self._with_digest(name, digest)
         if same is not None:
-            self._mend(self.version(name, str(same)), model, {"created": _now(), **info, "files": files})
+            self._mend(self.version(name, same), model, {"created": _now(), **info, "files": files})
         if number is None:
             place = self._place_of(name, digest)
             # What nothing is known to serve is refused before anything is written.
@@ -165,10 +166,10 @@ class VertexRegistry(Registry):
             number = self._upload(name, place, {_DIGEST: digest, **_lineage_labels(info)}, fields)
         if (model / EVALUATION).is_file():
             evaluation = model_evaluation(Evaluation.load(model), _pipeline_job(info))
-            resource = self.version(name, str(number)).resource_name
+            resource = self.version(name, number).resource_name
             import_evaluation(self._client, resource, evaluation, f"version {number} of {name!r}")
         self._move_aliases(name, promotion.aliases(self.aliases(name).get(CHAMPION), number), number)
-        return replace(self.version(name, str(number)), added=same is None)
+        return replace(self.version(name, number), added=same is None)
 
     def steps_image(self, pipeline_job: str) -> str:
         """The image that the steps of a pipeline job of Vertex AI run in; empty if it is no such job, or if that may
@@ -263,7 +264,7 @@ class VertexRegistry(Registry):
         if version.is_damaged:
             print(f"version {version.number} of {version.name} is damaged; its files are written again", flush=True)
             self._copy_files(model, version.place, info)
-            self.version(version.name, str(version.number)).require_undamaged()
+            self.version(version.name, version.number).require_undamaged()
 
     def _upload(self, name: str, place: str, labels: dict[str, str], fields: dict[str, Any]) -> int:
         """Tells the service of a version; if its answer is lost, looks for the version instead of asking twice."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -59,6 +60,17 @@ def write(version: RegisteredVersion, name: str, content: bytes) -> None:
         RemoteFolder(version.place).write(name, content)
     else:
         (Path(version.place) / name).write_bytes(content)
+
+
+def test_a_version_is_named_by_a_number_or_its_text(registry: Registry, name: str, model: Path) -> None:
+    first = add(registry, name, model, promote=False)
+    assert registry.version(name, first.number) == registry.version(name, "1") == first
+    with pytest.raises(UserError, match="no version or alias '9'"):
+        registry.version(name, 9)
+    of_a_form: Any = "1"
+    registry.set_alias(name, "tried", of_a_form)
+    assert registry.aliases(name) == {"challenger": 1, "tried": 1}
+    assert registry.version(name, "tried").aliases == ("challenger", "tried")
 
 
 def test_versions_hold_a_copy_and_aliases_name_the_newest_and_the_best(
