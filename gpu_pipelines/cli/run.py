@@ -98,7 +98,7 @@ def run(
     here = is_here(target)
     if here and follow:
         raise UserError(f"The target {target.name} has no --follow.", "It shows a run until its end.")
-    submission = submission_of(target, pipeline, param or [], params, cache, resume)
+    submission = submission_of(target, pipeline, param or [], params, cache, resume, dry_run=dry_run)
     if dry_run and as_json:
         print_json(shown_document(submission))
     elif dry_run:

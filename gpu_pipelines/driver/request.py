@@ -17,6 +17,7 @@ from gpu_pipelines.notifications.recipients import recipients_of, require_variab
 from gpu_pipelines.targets.messages import Request
 
 if TYPE_CHECKING:
+    from gpu_pipelines.notifications.recipients import Recipients
     from gpu_pipelines.targets.messages import Compiled, Submission, Values
     from gpu_pipelines.targets.target import Target
 
@@ -33,8 +34,13 @@ def submission_of(
     file: Path | None,
     cache: bool | None,
     resume: str = "",
+    *,
+    dry_run: bool = False,
 ) -> Submission:
     """A run that is ready to be sent; says on stderr what its machines cost and what to beware of.
+
+    People who are to be told of the end of a run on this machine are told as well that it is refused: elsewhere the
+    run's own last step tells them, and only here may nobody be there to read why a run of the night did not begin.
 
     Args:
         target: where it will run.
@@ -44,12 +50,27 @@ def submission_of(
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
         resume: the run that it goes on from; `latest` for the newest on this machine with these parameters; empty for
             none.
+        dry_run: whether it is only shown, of which nobody is told.
 
     Raises:
         UserError: there cannot be such a run.
     """
-    if is_here(target):
-        _require_told(target)
+    from gpu_pipelines.targets.local.telling import told_of_errors
+
+    told = _told_from_here(target) if is_here(target) else None
+    with told_of_errors(pipeline or resume, None if dry_run else told, "refused"):
+        return _submission(target, pipeline, assignments, file, cache, resume)
+
+
+def _submission(
+    target: Target,
+    pipeline: str,
+    assignments: Sequence[str],
+    file: Path | None,
+    cache: bool | None,
+    resume: str,
+) -> Submission:
+    """As `submission_of`, which tells people of errors."""
     if goes_on(target, pipeline, resume):
         return resumed_submission(target, pipeline, resume, assignments, file, cache)
     given = given_values(assignments, file)
@@ -65,11 +86,12 @@ def submission_of(
     return submission
 
 
-def _require_told(target: Target) -> None:
-    """Checks that those who are to be told of the end of a run can be told from here: the end is too late for that."""
+def _told_from_here(target: Target) -> Recipients | None:
+    """Who is to be told of the end of a run; checks that they can be, because the end is too late for that."""
     told = recipients_of(getattr(target.options, "notify", None), False, target.settings)
     if told is not None:
         require_variables(told)
+    return told
 
 
 def shown_document(submission: Submission) -> Mapping[str, Any]:

@@ -12,7 +12,7 @@ from gpu_pipelines.numbers import figure
 #: Outcomes after which there is nothing new to know of.
 UNEVENTFUL = ("nothing new", "too soon", "no drift")
 #: Outcomes that somebody has to look at.
-BAD = ("failed", "cancelled", "interrupted", "died")
+BAD = ("failed", "refused", "cancelled", "interrupted", "died")
 #: Most characters of a text that comes from elsewhere, and most metrics and gates.
 _MOST_CHARACTERS, _MOST_LISTED = 500, 6
 

@@ -265,6 +265,26 @@ def test_a_variable_that_is_not_set_is_missed_before_the_first_step(
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_run_here_that_is_refused_is_told_of(hook: Posts, tmp_path: Path) -> None:
+    rows = "".join(f"{n % 7},{n % 5}\n" for n in range(40))
+    (tmp_path / "prices.csv").write_text(f"a,label\n{rows}")
+    (tmp_path / "nightly.yaml").write_text("source: prices.csv\ntask: regression\nepochs: -1\n")
+    refused = {
+        "gone.csv does not exist": ("-p", "source=gone.csv", "-p", "task=regression"),
+        "epochs is -1": ("--params", "nightly.yaml"),
+        "no-such-file.yaml": ("--params", "no-such-file.yaml"),
+    }
+    for given in refused.values():
+        run = ("run", "scheduled_retraining", "--notify", "webhook:HOOK", *given)
+        assert command(*run, "--dry-run", cwd=tmp_path).status == 2
+        assert command(*run, cwd=tmp_path).status == 2
+    # A dry run is no run, and whoever asks for one sees what it says.
+    assert [(body["pipeline"], body["outcome"]) for body in hook.bodies] == [("scheduled_retraining", "refused")] * 3
+    for said, body in zip(refused, hook.bodies, strict=True):
+        assert said in body["reason"]
+    assert not (tmp_path / "runs").exists()
+
+
 def test_a_pipeline_of_ones_own_tells_by_the_component(hook: Posts, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(OWN)
     failed = command("run", "own.py:telling", "-p", "number=3", cwd=tmp_path)

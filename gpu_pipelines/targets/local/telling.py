@@ -8,7 +8,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, first_line
 from gpu_pipelines.notifications.message import Message, metrics_from
 from gpu_pipelines.notifications.sending import tell
 
@@ -65,22 +65,26 @@ def tell_of(record: RunRecord, recipients: Recipients | None, link: str = "", pr
 
 
 @contextmanager
-def told_of_errors(pipeline: str, recipients: Recipients | None) -> Iterator[Callable[[RunRecord], None]]:
+def told_of_errors(
+    pipeline: str, recipients: Recipients | None, outcome: str = "failed"
+) -> Iterator[Callable[[RunRecord], None]]:
     """Tells people of a run that ends inside of the context, or of the error that it ends with.
 
     Args:
         pipeline: its name.
         recipients: who is told; None for nobody.
+        outcome: what an error makes of the run.
 
     Returns:
         What is to be called with the record of a run that has one.
     """
     try:
         yield lambda record: tell_of(record, recipients)
-    except UserError as error:
+    except BaseException as error:
         if recipients is not None:
-            message = Message("failed", pipeline, reason=error.problem, ended=_now())
-            tell(message, recipients.notify, recipients.mail)
+            reason = error.problem if isinstance(error, UserError) else first_line(error)
+            came = "interrupted" if isinstance(error, KeyboardInterrupt) else outcome
+            tell(Message(came, pipeline, reason=reason, ended=_now()), recipients.notify, recipients.mail)
         raise
 
 
