@@ -192,7 +192,7 @@ def _row(record: RunRecord) -> Row:
 
 
 def _shown(record: RunRecord) -> Run:
-    failed = record.failed_step if record.steps and record.status == "failed" else None
+    failed = record.ended_by
     pages = [Page("", "report of the run", "report")] if record.report.is_file() else []
     pages += [Page(page["step"], page["name"], str(number)) for number, page in enumerate(record.pages)]
     outputs = {**record.outputs, **record.artifacts}
@@ -248,8 +248,8 @@ def _headline(record: RunRecord) -> Iterator[str]:
         yield f"Running: {now}." if now else "Running."
     elif record.status == "died":
         yield f"It has died: its process, {record.process_id}, is gone without having said how it ended."
-    elif record.status == "failed" and record.steps:
-        yield f"{record.failed_step.label} failed."
+    elif step := record.ended_by:
+        yield f"{step.label} failed."
     elif record.status == "succeeded":
         yield "It has succeeded."
         if record.registered:

@@ -123,14 +123,15 @@ def _verdict(record: RunRecord) -> dict[str, Any]:
     if record.status == "died":
         line = f"Its process, {record.process_id}, is gone without having said how it ended."
         return {"kind": "bad", "text": "The run has died", "lines": [line], "message": ""}
-    if record.status == "failed" and record.steps:
-        step = record.failed_step
+    if step := record.ended_by:
         return {
             "kind": "bad",
             "text": f"{step.name} failed",
             "lines": [f"It ran for {format_seconds(step.seconds)}. No model was registered."],
             "message": step.message or f"Its log says more: {step.log}",
         }
+    if record.status == "failed":
+        return {"kind": "bad", "text": "The run failed", "lines": [], "message": record.reason}
     return {"kind": "warn", "text": "The run was interrupted", "lines": ["No model was registered."], "message": ""}
 
 

@@ -61,7 +61,8 @@ class RunRecord:
         steps: the steps that began, in order.
         artifacts: paths of the pipeline's outputs.
         model: metadata of the registered version: `model_name`, `version`, `aliases`, and whether it was `added`.
-        reason: why there was, or was not, anything to train; empty if the pipeline does not ask.
+        reason: why there was, or was not, anything to train; empty if the pipeline does not ask. Of a run that has not
+            come to its end by a step, the error that it has ended with.
         outputs: outputs of the pipeline that are no artifacts.
         pages: what the steps have left for people to look at: `step`, `name` and `path` of each, in their order.
         metrics: figures of the steps, by name.
@@ -154,9 +155,14 @@ class RunRecord:
             problem = f"{self.run_id} is still running, as process {self.process_id}."
             raise InvalidRequestError(problem, "Stop it first.")
 
-    def end(self, status: str) -> None:
-        """Notes how it has ended, and so have the steps that were running."""
-        self.status = status
+    def end(self, status: str, reason: str = "") -> None:
+        """Notes how it has ended, and so have the steps that were running.
+
+        Args:
+            status: as the attribute.
+            reason: the error that it has ended with, where that is no step's.
+        """
+        self.status, self.reason = status, reason or self.reason
         for step in self.steps:
             step.status = status if step.status == "running" else step.status
 
@@ -248,6 +254,11 @@ class RunRecord:
         return next((step for step in reversed(self.steps) if step.status == "failed"), self.steps[-1])
 
     @property
+    def ended_by(self) -> StepRecord | None:
+        """The step that a run has failed with; None where it has not failed, or not by a step."""
+        return self.failed_step if self.steps and self.status == "failed" and not self.reason else None
+
+    @property
     def report(self) -> Path:
         return self.directory / REPORT
 
@@ -275,7 +286,7 @@ def write_outcome(runs: Path, record: RunRecord) -> None:
 
     For whatever watches a schedule on this machine: its place is known before the run is.
     """
-    failed = record.failed_step if record.steps and record.status == "failed" else None
+    failed = record.ended_by
     content = {
         "outcome": record.outcome,
         "reason": failed.message or f"{failed.name} failed" if failed else record.reason,

@@ -300,6 +300,7 @@ mount -t tmpfs -o size=2m none "$0" || exit 9
 "$1" run full.py --runs "$0"
 "$1" runs list --runs "$0"
 "$1" runs show latest --runs "$0"
+cat "$0/full-outcome.json"
 rm -r "$0"/*/artifacts
 "$1" runs open latest --runs "$0"
 """
@@ -315,7 +316,39 @@ def test_a_run_that_has_filled_its_disk_is_one_that_has_failed(tmp_path: Path) -
     assert "No space left on device" in done.stderr
     assert re.search(r"^full-\S+ +failed ", done.stdout, re.MULTILINE), done.stdout + done.stderr
     assert re.search(r"^fill failed: .*No space left on device", done.stdout, re.MULTILINE)
+    assert '"outcome": "failed",\n  "reason": "[Errno 28] No space left on device' in done.stdout
     assert done.stdout.rstrip().endswith("report.html")
+
+
+DAMAGED = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def evaluate_checkpoints(best_checkpoint: dsl.Output[dsl.Model]):
+    from pathlib import Path
+
+    Path(best_checkpoint.path).mkdir()
+    Path(best_checkpoint.path, "evaluation.json").write_text("{")
+
+
+@dsl.pipeline(name="damaged")
+def damaged():
+    evaluate_checkpoints()
+"""
+
+
+def test_a_run_that_no_step_has_failed_ends_with_its_error(tmp_path: Path) -> None:
+    (tmp_path / "damaged.py").write_text(DAMAGED)
+    assert command("run", "damaged.py", cwd=tmp_path).status == 1
+    run = newest_run(tmp_path)
+    assert (run["status"], [step["status"] for step in run["steps"]]) == ("failed", ["succeeded"])
+    outcome = json.loads((tmp_path / "runs/damaged-outcome.json").read_text())
+    assert (outcome["outcome"], outcome["reason"]) == ("failed", run["reason"])
+    assert "evaluation.json" in run["reason"]
+    for shown in (command("runs", "show", "latest", cwd=tmp_path).out, (run["directory"] / "report.html").read_text()):
+        assert run["reason"] in shown
+        assert "evaluate-checkpoints failed" not in shown
 
 
 def test_a_training_that_may_not_go_on_is_begun_anew(digits_run: Path) -> None:

@@ -18,7 +18,14 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.dag import PIPELINES
 from gpu_pipelines.dag.placement import LOOKING_STEPS, PREDICTS, PREPARES, RUNS_SCRIPT, TRAINS, TUNES
-from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UnavailableError, first_line, is_of_a_full_disk
+from gpu_pipelines.errors import (
+    ERROR_PREFIX,
+    RunFailedError,
+    UnavailableError,
+    UserError,
+    first_line,
+    is_of_a_full_disk,
+)
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.targets.steps import StepRecord
 from gpu_pipelines.terminal import Column, Table
@@ -139,12 +146,16 @@ def run_and_record(
         observer: is told how it goes.
         reuse: skip steps whose inputs have not changed.
         cost: what the run costs, in words, or where that stands.
+
+    Raises:
+        RunFailedError: it has ended with an error that is no step's; the record and the outcome have it.
+        UserError: there can be no directory for it.
     """
     from gpu_pipelines.targets.local.brought import brought_for_report
     from gpu_pipelines.targets.local.processes import end_left_behind
     from gpu_pipelines.targets.local.target import RunPlace, adopt_results, run_locally
     from gpu_pipelines.targets.recorded_runs import CACHE
-    from gpu_pipelines.targets.run_record import new_run_directory, write_outcome
+    from gpu_pipelines.targets.run_record import new_run_directory
 
     if request.resumed_run:
         end_left_behind(runs / request.resumed_run)
@@ -166,24 +177,26 @@ def run_and_record(
                 unshown=request.goes_on.found.importers if request.goes_on else (),
                 stopping=_say_stopping,
             )
+        _require_there(directory)
+        record.status = outcome.status
+        record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
+        record.outputs = outcome.values
+        if request.goes_on is not None:
+            record.artifacts = brought_for_report(record.artifacts, directory / "artifacts" / "taken-over")
+        _note_what_is_left(record, watched.artifacts())
     except BaseException as error:
-        record.end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+        interrupted = isinstance(error, KeyboardInterrupt)
+        record.end("interrupted" if interrupted else "failed", "" if interrupted else first_line(error))
         watched.write()
         if isinstance(error, OSError):
             _require_there(directory)
+        if isinstance(error, UserError):
+            raise RunFailedError(error.problem, error.remedy) from error
         if not (request.spec and isinstance(error, (ValueError, TypeError, KeyError, NotImplementedError))):
             raise
         told = f"KFP's local runner cannot go on with {request.name}: {error}"
         raise RunFailedError(told, f"Its logs are in {directory / 'logs'}.") from error
-    _require_there(directory)
-    record.status = outcome.status
-    record.artifacts, record.model, record.reason = outcome.artifacts, outcome.model, outcome.reason
-    record.outputs = outcome.values
-    if request.goes_on is not None:
-        record.artifacts = brought_for_report(record.artifacts, directory / "artifacts" / "taken-over")
-    _note_what_is_left(record, watched.artifacts())
     watched.write(is_end=True)
-    write_outcome(runs, record)
     return record
 
 
@@ -284,16 +297,21 @@ class _Recorder:
     def write(self, *, is_end: bool = False) -> None:
         """Writes the record, the report and, at the beginning and the end of a run, the page of all runs.
 
+        At the end the outcome comes right after the record: on a full disk there may be no room for the pages.
+
         Args:
             is_end: whether what cannot be written is an error. On the way it is not: the run itself goes on.
         """
         from gpu_pipelines.reports.run_report import write_run_report
         from gpu_pipelines.reports.runs_page import write_runs_page
         from gpu_pipelines.targets.recorded_runs import recorded_runs
+        from gpu_pipelines.targets.run_record import write_outcome
 
         with self._lock, suppress(*(() if is_end else (OSError,))):
             self._record.note_time(self._started)
             self._save()
+            if self._record.status != "running":
+                write_outcome(self._runs, self._record)
             write_run_report(self._record, self._said)
             if is_end or not self._record.steps:
                 write_runs_page(self._runs, recorded_runs(self._runs))

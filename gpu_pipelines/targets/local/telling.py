@@ -28,7 +28,7 @@ def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message
     """
     hours = record.seconds / 3600
     evaluation = record.evaluation
-    failed = record.failed_step if record.steps and record.status == "failed" else None
+    failed = record.ended_by
     return Message(
         outcome=record.outcome,
         pipeline=record.pipeline,
