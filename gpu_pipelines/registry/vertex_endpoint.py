@@ -5,7 +5,7 @@ API: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.location
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -141,11 +141,12 @@ class EndpointDeployer:
             endpoint = self._read(endpoint.name)
         split = shared(endpoint.traffic_split, request.traffic_percent)
         number = self._add(endpoint, version, request, machine, split)
-        with self._back_if_wrong(endpoint, number, undeploy=True):
-            self._test(endpoint.name, number, split[_NEW], test)
+        split[number] = split.pop(_NEW)
+        with self._back_if_wrong(endpoint, number, split, undeploy=True):
+            self._test(endpoint.name, number, split[number], test)
         if not request.keep:
             self._remove_idle(endpoint.name)
-        return Deployed(endpoint.name, split[_NEW])
+        return Deployed(endpoint.name, split[number])
 
     def _test(self, endpoint: str, number: str, percent: int, test: EndpointTest | None) -> None:
         self._say(test.run(endpoint, number, percent) if test else "no test on the endpoint: --untested was given")
@@ -217,28 +218,41 @@ class EndpointDeployer:
             return Deployed(endpoint.name, split[number])
         self._say(f"{what}; its share of the requests goes from {before.get(number, 0)} to {split[number]} percent")
         self._set_traffic(endpoint.name, split)
-        with self._back_if_wrong(endpoint, number, undeploy=False):
+        with self._back_if_wrong(endpoint, number, split, undeploy=False):
             self._test(endpoint.name, number, split[number], test)
         if not request.keep:
             self._remove_idle(endpoint.name)
         return Deployed(endpoint.name, split[number])
 
     @contextmanager
-    def _back_if_wrong(self, endpoint: Any, number: str, undeploy: bool) -> Iterator[None]:
-        """Restores the endpoint's traffic if what is tried in the block fails; the machines go after it."""
+    def _back_if_wrong(self, endpoint: Any, number: str, split: Mapping[str, int], undeploy: bool) -> Iterator[None]:
+        """Restores the endpoint's traffic if what is tried in the block fails; the machines go after it.
+
+        Traffic that somebody has moved meanwhile stays as it is, but for the share of a version that is removed.
+
+        Args:
+            endpoint: as it was before.
+            number: the deployed model that is tried.
+            split: the traffic that it was given for that.
+            undeploy: whether it is removed.
+        """
         try:
             yield
         except BaseException as error:
             self._say("taking the version back")
-            if before := dict(endpoint.traffic_split):
-                self._set_traffic(endpoint.name, before)
-            if undeploy:
+            now = self._read(endpoint.name)
+            others = {each.id for each in now.deployed_models} - ({number} if undeploy else set())
+            held = _alone(now.traffic_split, now.traffic_split)
+            is_moved = held != _alone(split, split)
+            back = (is_moved and _alone(held, others)) or _alone(endpoint.traffic_split, others)
+            if back and back != held:
+                self._set_traffic(endpoint.name, back)
+            if undeploy and number in {each.id for each in now.deployed_models}:
                 self._undeploy(endpoint.name, number)
             if isinstance(error, UserError):
                 gone = ", and the version is not deployed" if undeploy else ""
-                raise UserError(
-                    f"{error.problem} The endpoint's traffic is as it was before{gone}.", error.remedy
-                ) from None
+                stands = "as somebody has set it meanwhile" if is_moved else "as it was before"
+                raise UserError(f"{error.problem} The endpoint's traffic is {stands}{gone}.", error.remedy) from None
             raise
 
     @cached_property
@@ -352,6 +366,12 @@ def _left_deploying(endpoint: str, version: RegisteredVersion) -> str:
         f"  gcloud ai endpoints describe {endpoint}\n"
         f"  gcloud ai endpoints undeploy-model {endpoint} --deployed-model-id=ID"
     )
+
+
+def _alone(split: Mapping[str, int], models: Collection[str]) -> dict[str, int]:
+    """The traffic of some deployed models that get any, as if there were no others; empty where none of them does."""
+    kept = {number: share for number, share in split.items() if share and number in models}
+    return {number: share for number, share in shared(kept, 0).items() if number != _NEW} if kept else {}
 
 
 def shared(before: Mapping[str, int], percent: int) -> dict[str, int]:

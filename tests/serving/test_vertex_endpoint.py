@@ -146,6 +146,45 @@ def test_traffic_that_somebody_moves_during_the_rehearsal_stays_moved(
     assert state_of(vertex_api) == (["1", "3"], {"1": 90, "3": 10})
 
 
+@pytest.mark.parametrize(
+    ("moved", "left"), [({"1": 100}, {"1": 100}), ({"1": 30, "3": 70}, {"1": 100}), ({"3": 100}, {"1": 60, "2": 40})]
+)
+def test_traffic_that_somebody_moves_during_the_last_test_is_not_moved_back(
+    registry: Any,
+    vertex_api: VertexApi,
+    model: Path,
+    tmp_path: Path,
+    moved: dict[str, int],
+    left: dict[str, int],
+) -> None:
+    from google.cloud import aiplatform_v1 as api
+
+    first, second, new = (add(registry, model, tmp_path, number) for number in (1, 2, 3))
+    EndpointDeployer(registry.settings).deploy(first, DeploymentRequest("animals"))
+    EndpointDeployer(registry.settings).deploy(second, DeploymentRequest("animals", 40))
+
+    class Handler(JsonHandler):
+        def do_POST(self) -> None:
+            self.body()
+            endpoint = endpoint_of(vertex_api)
+            ids = {deployed.model_version_id: deployed.id for deployed in endpoint.deployed_models}
+            endpoint.traffic_split = {ids[version]: share for version, share in moved.items()}
+            changed = api.UpdateEndpointRequest(endpoint=endpoint, update_mask={"paths": ["traffic_split"]})
+            vertex_api.state.endpoints.update(changed)
+            self.send(503, {"error": "the container has ended"})
+
+    with answering(server_of(Handler)) as address:
+
+        def rehearsed(told: str) -> None:
+            if told.startswith("the endpoint predicts"):
+                vertex_api.state.model_servers.stand_in = address
+
+        with pytest.raises(UserError, match="traffic is as somebody has set it meanwhile, and the version is not dep"):
+            EndpointDeployer(registry.settings, rehearsed).deploy(new, DeploymentRequest("animals", 10))
+    versions, traffic = state_of(vertex_api)
+    assert (versions, {version: share for version, share in traffic.items() if share}) == (["1", "2"], left)
+
+
 def test_a_program_deploys_as_the_command_does(
     registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
