@@ -74,7 +74,9 @@ def model_methods(models: Models) -> Methods:
         "ListModels": models.list,
         "ListModelVersions": models.list_versions,
         "MergeVersionAliases": models.merge_aliases,
+        "UpdateModel": models.update,
         "DeleteModel": models.delete,
+        "DeleteModelVersion": models.delete_version,
         "ImportModelEvaluation": models.import_evaluation,
         "ListModelEvaluations": models.list_evaluations,
     }

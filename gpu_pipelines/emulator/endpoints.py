@@ -99,6 +99,15 @@ class Endpoints(Resources):
         self.forget(endpoint.name)
         return self._operations.done(endpoint.name)
 
+    def endpoint_with(self, model: str, version: str) -> str:
+        """The name of an endpoint that has a version of a model, or any version; empty where none has."""
+        with self._lock:
+            for endpoint in self.held.values():
+                for each in endpoint.deployed_models:
+                    if each.model == model and version in ("", each.model_version_id):
+                        return str(endpoint.name)
+        return ""
+
     def deploy(self, request: Any) -> Any:
         """DeployModel: `0` in the split is the new model."""
         endpoint, deployed = self.one(request.endpoint), api.DeployedModel(request.deployed_model)

@@ -1,10 +1,10 @@
-"""The model registry: models, their versions and the evaluations of those, uploaded, looked at, listed, deleted."""
+"""The model registry: models, their versions and the evaluations of those, uploaded, looked at, changed, deleted."""
 
 from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -19,6 +19,10 @@ from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json
 
 _KIND, _EVALUATIONS = "models", "evaluations"
+#: Reference of `Model.version_aliases`: there must be exactly one for a model.
+_DEFAULT = "default"
+#: Reference of `UpdateModelRequest.model`: what can be changed of a model, and of one of its versions.
+_OF_MODEL, _OF_VERSION = {"display_name", "description", "labels"}, {"version_description", "labels"}
 #: Reference of `UploadModelRequest.model_id` and of `MergeVersionAliasesRequest.version_aliases`.
 _ID = re.compile(r"[a-z_][a-z0-9_-]{0,62}")
 _ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9-]")
@@ -46,10 +50,13 @@ class Models:
         versions: the versions of each model by its name, the oldest first.
         evaluations: the evaluations of each version by its name and number, as in …/models/digits@1.
         page_size: the longest page of a list.
+        endpoint_with: is called with the name of a model and a version, or nothing for any; gives the name of an
+            endpoint to which that is deployed, or nothing.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
         self.versions: dict[str, list[Any]] = {}
+        self.endpoint_with: Callable[[str, str], str] = lambda name, version: ""
         self.evaluations: dict[str, list[Any]] = {}
         self._state = state
         for model in sorted(restored(state, _KIND, api.Model), key=lambda model: int(model.version_id)):
@@ -59,6 +66,8 @@ class Models:
             self.evaluations.setdefault(version, []).append(restored_from(path, document, api.ModelEvaluation))
         self.page_size = page_size
         self._names, self._operations = names, operations
+        # A number is not given again once its version is deleted.
+        self._last = {name: int(versions[-1].version_id) for name, versions in self.versions.items()}
         self._lock = threading.RLock()
 
     def upload(self, request: Any) -> Any:
@@ -90,9 +99,7 @@ class Models:
         name, _, version = self._names.number(request.name).partition("@")
         versions = self._versions(name)
         for model in reversed(versions):
-            if version in (model.version_id, *model.version_aliases) or (
-                not version and "default" in model.version_aliases
-            ):
+            if (version or _DEFAULT) in (model.version_id, *model.version_aliases):
                 return model
         raise not_found(request.name)
 
@@ -116,6 +123,8 @@ class Models:
         if not request.version_aliases:
             raise ApiError(400, "version_aliases is required.")
         _check_aliases([alias.removeprefix("-") for alias in request.version_aliases])
+        if f"-{_DEFAULT}" in request.version_aliases:
+            raise ApiError(400, f"A model must have exactly one version with the alias {_DEFAULT}.")
         with self._lock:
             for alias in request.version_aliases:
                 for other in self._versions(model.name):
@@ -153,20 +162,74 @@ class Models:
         found, token = page(held, model.name, request, self.page_size)
         return api.ListModelEvaluationsResponse(model_evaluations=found, next_page_token=token)
 
+    def update(self, request: Any) -> Any:
+        """UpdateModel, of the fields that the mask names: of a model, all of whose versions show them, or of a version.
+
+        The SDK names no version in the name; it sends the number of the one that it has read.
+        """
+        name, _, version = self._names.number(request.model.name).partition("@")
+        fields = set(request.update_mask.paths)
+        version = "" if version == "-" else version
+        if not version and fields - _OF_MODEL and not fields - _OF_VERSION:
+            version = request.model.version_id
+        if unknown := sorted(fields - (_OF_VERSION if version else _OF_MODEL)):
+            what = "a model version" if version else "a model"
+            raise ApiError(400, f"The field {unknown[0]} of {what} cannot be updated.", "FAILED_PRECONDITION")
+        raise_found([(f"model.{field}", text) for field, text in check_name_and_labels(request.model)])
+        with self._lock:
+            one = self.get(api.GetModelRequest(name=f"{name}@{version}" if version else name))
+            changed = [one] if version else self._versions(name)
+            for model in changed:
+                for field in fields:
+                    setattr(model, field, getattr(request.model, field))
+                model.version_update_time = now()
+                model.update_time = now()
+            self._keep(changed)
+        return one
+
     def delete(self, request: Any) -> Any:
-        """DeleteModel."""
+        """DeleteModel: one that is deployed nowhere."""
         name = self._names.number(request.name)
         self._versions(name)
+        self._require_undeployed(name)
         with self._lock:
             for model in self.versions.pop(name):
-                self._state.remove(_KIND, f"{name}@{model.version_id}")
-                for evaluation in self.evaluations.pop(f"{name}@{model.version_id}", []):
-                    self._state.remove(_EVALUATIONS, evaluation.name)
+                self._forget(model)
         return self._operations.done(name)
+
+    def delete_version(self, request: Any) -> Any:
+        """DeleteModelVersion: one that is deployed nowhere, and not the default, which the only version is as well."""
+        name, _, version = self._names.number(request.name).partition("@")
+        if not version:
+            raise ApiError(400, f"The name {request.name} names no version.")
+        model = self.get(request)
+        if len(self._versions(name)) == 1:
+            raise ApiError(
+                400, f"The only version of {name} cannot be deleted; delete the model.", "FAILED_PRECONDITION"
+            )
+        if _DEFAULT in model.version_aliases:
+            told = f"Version {model.version_id} of {name} is the default one, which cannot be deleted."
+            raise ApiError(400, told, "FAILED_PRECONDITION")
+        self._require_undeployed(name, model.version_id)
+        with self._lock:
+            self.versions[name].remove(model)
+            self._forget(model)
+        return self._operations.done(name)
+
+    def _require_undeployed(self, name: str, version: str = "") -> None:
+        if endpoint := self.endpoint_with(name, version):
+            raise ApiError(400, f"The model {name} is deployed to {endpoint}; undeploy it.", "FAILED_PRECONDITION")
+
+    def _forget(self, model: Any) -> None:
+        version = f"{model.name}@{model.version_id}"
+        self._state.remove(_KIND, version)
+        for evaluation in self.evaluations.pop(version, []):
+            self._state.remove(_EVALUATIONS, evaluation.name)
 
     def _add(self, model: Any) -> None:
         versions = self.versions.setdefault(model.name, [])
-        model.version_id = str(len(versions) + 1)
+        self._last[model.name] = self._last.get(model.name, 0) + 1
+        model.version_id = str(self._last[model.name])
         # The SDK deploys a model on machines of its own only where the service says that it may.
         model.supported_deployment_resources_types = [api.Model.DeploymentResourcesType.DEDICATED_RESOURCES]
         model.supported_input_storage_formats, model.supported_output_storage_formats = INPUT_FORMATS, OUTPUT_FORMATS
@@ -174,8 +237,8 @@ class Models:
         asked = list(model.version_aliases)
         for other in versions:
             other.version_aliases = [alias for alias in other.version_aliases if alias not in asked]
-        if not versions and "default" not in asked:
-            model.version_aliases.append("default")
+        if not versions and _DEFAULT not in asked:
+            model.version_aliases.append(_DEFAULT)
         self._keep([model, *versions])
         versions.append(model)
 

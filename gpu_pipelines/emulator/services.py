@@ -92,6 +92,7 @@ class State:
         self.replicas = Replicas(self.custom_jobs, self.logs, names)
         self.model_servers = ModelServers(self.replicas)
         self.endpoints = Endpoints(names, operations, self.models, self.model_servers, self.logs, PAGE_SIZE, folder)
+        self.models.endpoint_with = self.endpoints.endpoint_with
         self.batch_prediction_jobs = BatchPredictionJobs(names, operations, self.models, PAGE_SIZE, folder)
         self.repositories = PipelineRepositories(folder)
         self.repositories.formats[f"{REGION}/{REPOSITORY}"] = "KFP"

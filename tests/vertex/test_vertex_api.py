@@ -399,3 +399,42 @@ def test_a_model_has_versions_and_an_upload_that_is_repeated_makes_another(verte
     assert (first.version_id, second.version_id) == ("1", "2")
     versions = vertex_api.state.models.versions[first.resource_name]
     assert [list(version.version_aliases) for version in versions] == [["champion"], ["default"]]
+
+
+def test_versions_are_changed_and_deleted_by_the_sdk(vertex_api: VertexApi, sdk: Any) -> None:
+    from google.api_core.exceptions import GoogleAPICallError
+
+    given = {"artifact_uri": "gs://example-bucket/model", "serving_container_image_uri": "image"}
+    model = sdk.Model.upload(display_name="digits", **given)
+    for _ in range(3):
+        sdk.Model.upload(display_name="digits", parent_model=model.resource_name, is_default_version=False, **given)
+    registry = sdk.models.ModelRegistry(model.resource_name)
+    endpoint = sdk.Endpoint.create(display_name="digits")
+    endpoint.deploy(registry.get_model("2"), machine_type="n1-standard-2")
+    refused = {"1": "is the default one", "2": f"is deployed to {endpoint.resource_name}", "9": "is not found"}
+    for version, said in refused.items():
+        with pytest.raises(GoogleAPICallError, match=said):
+            registry.delete_version(version)
+    registry.add_version_aliases(["old"], "3")
+    registry.delete_version("old")
+    registry.delete_version("4")
+    assert {each.version_id for each in registry.list_versions()} == {"1", "2"}
+    again = sdk.Model.upload(display_name="digits", parent_model=model.resource_name, **given)
+    assert again.version_id == "5", "no number is given twice"
+    with pytest.raises(GoogleAPICallError, match="exactly one version with the alias default"):
+        registry.remove_version_aliases(["default"], "5")
+
+    model.update(display_name="numbers", labels={"team": "a"})
+    registry.update_version("1", version_description="the first")
+    first, second = registry.get_model("1"), registry.get_model("2")
+    assert [each.display_name for each in (first, second)] == ["numbers"] * 2
+    assert [each.version_description for each in (first, second)] == ["the first", ""]
+    with pytest.raises(GoogleAPICallError, match="is deployed to"):
+        model.delete()
+    endpoint.delete(force=True)
+    for version in ("1", "2"):
+        registry.delete_version(version)
+    with pytest.raises(GoogleAPICallError, match="only version"):
+        registry.delete_version("5")
+    model.delete()
+    assert sdk.Model.list() == []
