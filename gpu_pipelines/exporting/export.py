@@ -20,7 +20,7 @@ from gpu_pipelines.artifacts.documents import sha256_of_tree, write_document
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.artifacts.scratch import scratch_folder
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, first_line, is_of_a_full_disk
 from gpu_pipelines.evaluation.bootstrap import json_metrics
 from gpu_pipelines.evaluation.models import Loaded, ModelSource, load_champion
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
@@ -234,16 +234,27 @@ def _incoming(to: str) -> Iterator[Path]:
             folder.mkdir()
         except OSError as error:
             raise UserError(f"{to} cannot be written: {error.strerror}.", "Give another folder.") from None
-        yield folder
+        try:
+            yield folder
+        except OSError as error:
+            # Of a tensor that there is no room for, numpy says how many numbers were written, and nothing else.
+            if not (is_of_a_full_disk(error) or error.errno is None):
+                raise
+            told = f"The export could not be written on the disk of {folder.parent.parent}: {first_line(error)}."
+            raise UserError(told, "Make room there, or give another folder.") from None
 
 
 def _move(folder: Path, to: str) -> None:
     """Puts the files where they belong, all at once, or in a bucket with what is said of them last."""
     if not is_remote(to):
         place = Path(to).expanduser()
-        if place.is_dir():
-            place.rmdir()
-        folder.rename(place)
+        try:
+            if place.is_dir():
+                place.rmdir()
+            folder.rename(place)
+        except OSError:
+            require_free(to)  # another export may have come first
+            raise
         return
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     target = RemoteFolder(to)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.errors import UserError, first_line, is_of_a_full_disk
 from gpu_pipelines.tasks.model_check import longest_row
 
 FILE = "model.onnx"
@@ -111,6 +111,8 @@ def write(model: Any, inputs: Inputs, to: Path, dtype: str, opset: int) -> None:
             assert program is not None  # with dynamo it never is
             program.save(to / FILE)
         except Exception as error:  # the exporter raises all kinds of errors for what it cannot translate
+            if is_of_a_full_disk(error):
+                raise
             kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
             raise UserError(f"A {kind} model cannot be written as ONNX: {_cause(error)}.") from error
 

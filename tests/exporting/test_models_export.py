@@ -5,13 +5,14 @@ from __future__ import annotations
 import json
 import shutil
 import socket
+import subprocess
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from command_line import command
-from conftest import SmallDatasets, set_variables
+from conftest import GPU_PIPELINES, SmallDatasets, set_variables
 from exported import evaluated
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -70,6 +71,17 @@ def test_json_is_one_document(datasets: SmallDatasets, place: Path) -> None:
     content = json.loads(out)
     assert (content["place"], content["dtype"], content["model"]) == ("as json", "q8_0", "best")
     assert "writing best" in err
+
+
+@pytest.mark.parametrize("format", ["gguf", pytest.param("onnx", marks=pytest.mark.slow)])
+def test_a_full_disk_is_not_the_models_fault(datasets: SmallDatasets, place: Path, tmp_path: Path, format: str) -> None:
+    mounted = 'mount -t tmpfs -o size=16k none "$0" && exec "$@"'
+    inside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mounted, str(tmp_path))
+    run = (str(GPU_PIPELINES), "models", "export", "best", "--format", format, "--to", str(tmp_path / "out"))
+    given = ("--dataset", str(datasets["lm"]))
+    done = subprocess.run([*inside, *run, *given], cwd=place, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith(f"error: The export could not be written on the disk of {tmp_path}: "), done.stderr
 
 
 def test_a_bucket_gets_the_files(
