@@ -663,6 +663,41 @@ def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_th
     assert listed[2:4] == ["digits@1", "test_accuracy"]
 
 
+NO_LOGS = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def first(logs: str) -> str:
+    import shutil
+    from pathlib import Path
+
+    (place,) = Path.cwd().glob(logs)
+    shutil.rmtree(place)
+    place.touch()
+    return "ended"
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def second(text: str) -> str:
+    raise SystemExit(text)
+
+
+@dsl.pipeline(name="no-logs")
+def no_logs(logs: str):
+    second(text=first(logs=logs).output)
+"""
+
+
+def test_a_log_that_cannot_be_made_is_missing_alone(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(NO_LOGS)
+    done = command("run", "own.py", "-p", "logs=runs/*/logs", cwd=tmp_path)
+    assert [step["status"] for step in newest_run(tmp_path)["steps"]] == ["succeeded", "failed"]
+    assert done.status == 1
+    assert "second failed" in done.err
+    assert "Traceback" not in done.err
+
+
 def test_a_log_that_cannot_be_written_ends_no_step(tmp_path: Path) -> None:
     said: list[str] = []
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import io
+import os
 import re
 import threading
 import time
@@ -144,8 +145,15 @@ class LocalLog(io.TextIOBase):
         step = StepRecord(name, log=f"logs/{name.replace(TURN, '.')}.log")
         self.steps.append(step)
         self._error.unlink(missing_ok=True)
-        self._open[thread] = _Open(step, (self._directory / str(step.log)).open("w", encoding="utf-8", buffering=1))
+        self._open[thread] = _Open(step, self._file(step))
         self._observer.step_began(name)
+
+    def _file(self, step: StepRecord) -> TextIO:
+        """The log of a step; one that cannot be made costs the lines, as one that cannot be written does."""
+        try:
+            return (self._directory / str(step.log)).open("w", encoding="utf-8", buffering=1)
+        except OSError:
+            return Path(os.devnull).open("w", encoding="utf-8")
 
     def _end(self, thread: int, status: str) -> None:
         ended = self._open.pop(thread)

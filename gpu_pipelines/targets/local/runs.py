@@ -438,7 +438,8 @@ def _failure(record: RunRecord) -> Iterator[str]:
     if step.message:
         yield f"{ERROR_PREFIX}{step.name} failed: {step.message}"
     else:
-        lines = [line for line in log.read_text(encoding="utf-8").splitlines() if line.strip()]
+        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
+        lines = [line for line in text.splitlines() if line.strip()]
         yield f"{ERROR_PREFIX}{step.name} failed; its log ends:"
         yield from (f"  {line}" for line in lines[-LINES_OF_LOG_SHOWN:])
         if any(_NO_MOUNT.search(line) for line in lines[-LINES_OF_LOG_SHOWN:]):
