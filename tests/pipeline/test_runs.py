@@ -663,6 +663,35 @@ def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_th
     assert listed[2:4] == ["digits@1", "test_accuracy"]
 
 
+NO_REPORT = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def block(runs: str):
+    from pathlib import Path
+
+    for run in Path.cwd().glob(runs):
+        (run / ".report.html").mkdir()
+
+
+@dsl.pipeline(name="no-report")
+def no_report(runs: str):
+    block(runs=runs)
+"""
+
+
+def test_a_run_whose_report_cannot_be_written_has_come_to_what_it_has(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(NO_REPORT)
+    done = command("run", "own.py", "-p", "runs=runs/*-*", cwd=tmp_path)
+    assert (done.status, newest_run(tmp_path)["status"]) == (0, "succeeded"), done.err
+    assert json.loads((tmp_path / "runs/no-report-outcome.json").read_text())["outcome"] == "finished"
+    assert "warning: the report could not be written: [Errno 21] Is a directory" in done.err
+    next(tmp_path.glob("runs/*/.report.html")).rmdir()
+    opened = command("runs", "open", "latest", cwd=tmp_path, environment={"BROWSER": "", "DISPLAY": ""})
+    assert "no-report has finished" in Path(opened.out.strip()).read_text()
+
+
 NO_LOGS = """
 from kfp import dsl
 

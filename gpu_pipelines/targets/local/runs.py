@@ -300,7 +300,8 @@ class _Recorder:
         At the end the outcome comes right after the record: on a full disk there may be no room for the pages.
 
         Args:
-            is_end: whether what cannot be written is an error. On the way it is not: the run itself goes on.
+            is_end: whether what cannot be written is an error. On the way it is not: the run itself goes on. Pages that
+                cannot be written are none either: what the run has come to is known without them.
         """
         from gpu_pipelines.reports.run_report import write_run_report
         from gpu_pipelines.reports.runs_page import write_runs_page
@@ -312,9 +313,13 @@ class _Recorder:
             self._save()
             if self._record.status != "running":
                 write_outcome(self._runs, self._record)
-            write_run_report(self._record, self._said)
-            if is_end or not self._record.steps:
-                write_runs_page(self._runs, recorded_runs(self._runs))
+            try:
+                write_run_report(self._record, self._said)
+                if is_end or not self._record.steps:
+                    write_runs_page(self._runs, recorded_runs(self._runs))
+            except OSError as error:
+                if is_end:
+                    _say_unwritten(self._record, error)
 
     def _save(self) -> None:
         try:
@@ -353,6 +358,14 @@ def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
         scored = evaluation.test["metrics"].items()
         found |= {f"test_{name}": metric["value"] for name, metric in scored if metric["value"] is not None}
     record.metrics, record.key_metric = found, key if key in found else ""
+
+
+def _say_unwritten(record: RunRecord, error: OSError) -> None:
+    """Says that there is no report of a run, or no page of all of them; one from the way would say that it runs."""
+    with suppress(OSError):
+        record.report.unlink(missing_ok=True)
+    told = f"warning: the report could not be written: {first_line(error)}; runs open {record.run_id} writes it"
+    print(told, file=sys.stderr, flush=True)
 
 
 def _say_stopping(step: StepRecord | None) -> None:
