@@ -263,8 +263,8 @@ class Registry(ABC):
         if not _ALIAS.fullmatch(alias):
             raise UserError(
                 f"The alias {alias[:200]!r} is not one.",
-                "Give a small letter, then letters, digits and hyphens, such as champion or release-2, and behind it "
-                "the number of the version.",
+                "Give a small letter, then letters, digits and hyphens, at the end no capital and no hyphen, 2 to 128 "
+                "signs in all, such as champion or release-2, and behind it the number of the version.",
             )
         found = self.version(name, number)
         found.require_undamaged()
