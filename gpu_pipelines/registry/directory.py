@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -127,7 +128,12 @@ class DirectoryRegistry(Registry):
         folder = self.root / name
         folder.mkdir(parents=True, exist_ok=True)
         with (folder / ".lock").open("w") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                # It may test a model for minutes, or be one that hangs.
+                print(f"waiting for another process, which writes {name} in {self.root}", file=sys.stderr, flush=True)
+                fcntl.flock(lock, fcntl.LOCK_EX)
             # Whoever holds the lock is the only writer, so what lies about is from a writer that was killed.
             for stale in folder.glob(f"{_INCOMING}*"):
                 shutil.rmtree(stale, ignore_errors=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import multiprocessing
 import os
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -50,6 +52,23 @@ def _add_five(root: Path, model: Path) -> None:
     own = shutil.copytree(model, model.with_name(f"model-{os.getpid()}"))
     for _ in range(5):
         add(registry, own)
+
+
+def test_who_waits_for_another_writer_says_so(tmp_path: Path, model: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    registry = DirectoryRegistry(tmp_path / "registry")
+    add(registry, model)
+    assert capsys.readouterr().err == ""
+    with (tmp_path / "registry/digits/.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        waiting = threading.Thread(target=registry.set_alias, args=("digits", "live", 1), daemon=True)
+        waiting.start()
+        until, told = time.monotonic() + 20, ""
+        while "waiting for another process, which writes digits in" not in told:
+            assert time.monotonic() < until
+            told += capsys.readouterr().err
+        assert waiting.is_alive()
+    waiting.join(20)
+    assert registry.aliases("digits")["live"] == 1
 
 
 def test_writers_at_the_same_time_each_add_all_their_versions(tmp_path: Path, model: Path) -> None:
