@@ -109,7 +109,7 @@ class Endpoints(Resources):
         return ""
 
     def deploy(self, request: Any) -> Any:
-        """DeployModel: `0` in the split is the new model."""
+        """DeployModel: `0` in the split is the new model; without a split that of the endpoint stays."""
         endpoint, deployed = self.one(request.endpoint), api.DeployedModel(request.deployed_model)
         model = self._models.get(api.GetModelRequest(name=deployed.model))
         resources = deployed.dedicated_resources
@@ -123,9 +123,10 @@ class Endpoints(Resources):
             deployed.id = str(self._last)
             deployed.model, deployed.model_version_id = model.name, model.version_id
             split = {deployed.id if number == "0" else number: share for number, share in request.traffic_split.items()}
-            self._check_split(endpoint, split, deployed.id)
+            if split:
+                self._check_split(endpoint, split, deployed.id)
+                endpoint.traffic_split = split
             endpoint.deployed_models.append(deployed)
-            endpoint.traffic_split = split
             self.keep(endpoint)
         return self._operations.done(endpoint.name, api.DeployModelResponse(deployed_model=deployed))
 

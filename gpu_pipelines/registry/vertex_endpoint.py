@@ -137,12 +137,14 @@ class EndpointDeployer:
             return self._with_share(endpoint, there, version, request, test)
         if test and any(endpoint.traffic_split.values()):
             self._rehearse(version, request, machine, test)
-            # That took minutes, in which somebody may have rolled back.
             endpoint = self._read(endpoint.name)
+        number = self._add(endpoint, version, request, machine)
+        # That took minutes, in which somebody may have rolled back.
+        endpoint = self._read(endpoint.name)
         split = shared(endpoint.traffic_split, request.traffic_percent)
-        number = self._add(endpoint, version, request, machine, split)
         split[number] = split.pop(_NEW)
         with self._back_if_wrong(endpoint, number, split, undeploy=True):
+            self._set_traffic(endpoint.name, split)
             self._test(endpoint.name, number, split[number], test)
         if not request.keep:
             self._remove_idle(endpoint.name)
@@ -167,7 +169,8 @@ class EndpointDeployer:
         # One that was killed has left its machine, which costs for as long as it is there.
         self._clear(endpoint.name)
         try:
-            number = self._add(self._read(endpoint.name), version, alone, machine, {_NEW: 100})
+            number = self._add(self._read(endpoint.name), version, alone, machine)
+            self._set_traffic(endpoint.name, {number: 100})
             self._test(endpoint.name, number, 100, test)
         except UserError as error:
             raise UserError(f"{error.problem} {request.endpoint} was not touched.", error.remedy) from None
@@ -242,8 +245,8 @@ class EndpointDeployer:
             self._say("taking the version back")
             now = self._read(endpoint.name)
             others = {each.id for each in now.deployed_models} - ({number} if undeploy else set())
-            held = _alone(now.traffic_split, now.traffic_split)
-            is_moved = held != _alone(split, split)
+            held, *known = (_alone(each, each) for each in (now.traffic_split, split, endpoint.traffic_split))
+            is_moved = held not in known
             back = (is_moved and _alone(held, others)) or _alone(endpoint.traffic_split, others)
             if back and back != held:
                 self._set_traffic(endpoint.name, back)
@@ -287,9 +290,8 @@ class EndpointDeployer:
         version: RegisteredVersion,
         request: DeploymentRequest,
         machine: Mapping[str, Any],
-        traffic: Mapping[str, int],
     ) -> str:
-        """Deploys the version and gives the id that the endpoint knows it by."""
+        """Deploys the version, which gets no requests by that, and gives the id that the endpoint knows it by."""
         from google.cloud.aiplatform_v1.types import DeployModelRequest
 
         there = {deployed.id for deployed in endpoint.deployed_models}
@@ -304,7 +306,6 @@ class EndpointDeployer:
                     "max_replica_count": request.max_replicas,
                 },
             },
-            traffic_split=traffic,
         )
         self._say(f"deploying {version.name} version {version.number} on {machine['machine_type']}; this takes minutes")
         failed: UserError | None = None
@@ -360,9 +361,9 @@ class EndpointDeployer:
 def _left_deploying(endpoint: str, version: RegisteredVersion) -> str:
     """What to do about a deployment that goes on without us; before its end nobody can remove the version."""
     return (
-        f"The service goes on deploying {version.name} version {version.number}, which is not tested. Its machine "
-        "costs until it is removed. When the first command lists the version, in some minutes, the same deployment "
-        "again tests it, or the second removes it:\n"
+        f"The service goes on deploying {version.name} version {version.number}, which is not tested and gets no "
+        "requests. Its machine costs until it is removed. When the first command lists the version, in some minutes, "
+        "the same deployment again tests it, or the second removes it:\n"
         f"  gcloud ai endpoints describe {endpoint}\n"
         f"  gcloud ai endpoints undeploy-model {endpoint} --deployed-model-id=ID"
     )

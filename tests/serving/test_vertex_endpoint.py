@@ -131,15 +131,19 @@ def test_what_a_killed_test_has_left_is_removed_by_the_next(
     assert endpoint_of(vertex_api).display_name == "animals"
 
 
-def test_traffic_that_somebody_moves_during_the_rehearsal_stays_moved(
-    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path
+@pytest.mark.parametrize("deployments", [1, 2])
+def test_traffic_that_somebody_moves_before_the_version_gets_any_stays_moved(
+    registry: Any, vertex_api: VertexApi, model: Path, tmp_path: Path, deployments: int
 ) -> None:
+    said: list[str] = []
     good, poor, new = (add(registry, model, tmp_path, number) for number in (1, 2, 3))
     EndpointDeployer(registry.settings).deploy(good, DeploymentRequest("animals"))
     EndpointDeployer(registry.settings).deploy(poor, DeploymentRequest("animals", 40))
 
     def rolled_back(told: str) -> None:
-        if "is tested on an endpoint of its own" in told:
+        said.append(told)
+        # To the endpoint of the rehearsal, then to the one with the traffic.
+        if told.startswith("deploying") and sum(each.startswith("deploying") for each in said) == deployments:
             EndpointDeployer(registry.settings).deploy(good, DeploymentRequest("animals"))
 
     EndpointDeployer(registry.settings, rolled_back).deploy(new, DeploymentRequest("animals", 10))
@@ -245,6 +249,7 @@ def test_what_ends_the_command_while_the_service_deploys_says_what_remains(
     name = endpoint_of(vertex_api).name
     assert "goes on deploying animals version 1, which is not tested" in " ".join(done.out.split())
     assert f"\n  gcloud ai endpoints undeploy-model {name} --deployed-model-id=ID\n" in done.out
+    assert state_of(vertex_api) == (["1"], {}), "it is there without requests"
     again = command("models", "deploy", "animals@1", "--endpoint", "animals", cwd=tmp_path)
     assert again.status == 0, again.err
     assert "is deployed to animals already" in again.out
