@@ -54,7 +54,11 @@ def message_of(
     reason = str(getattr(status, "error_message", "") or "") if outcome else ""
     uploaded, evaluated, looked = (notes.get(step, {}) for step in (UPLOADED, EVALUATED, LOOKED))
     if not outcome:
-        outcome, reason = str(uploaded.get("outcome", "")), str(looked.get("reason", ""))
+        outcome, reasons = (
+            str(uploaded.get("outcome", "")),
+            [str(note.get("reason", "")) for note in (looked, uploaded)],
+        )
+        reason = "; ".join(filter(None, reasons))
         if not outcome:
             outcome = reason.partition(":")[0] if looked and not looked.get("retrain") else "finished"
     metrics = metrics_from(evaluated.get("metrics", {}), str(evaluated.get("select_by", "")))

@@ -13,6 +13,9 @@ from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tracking.facts import Facts, facts_of_evaluation, facts_of_version
 from gpu_pipelines.tracking.tracked import Tracked, run_of
 
+#: Why a model that has passed its gates may not be the champion all the same.
+_OVERTAKEN = "the champion has changed since the evaluation, or is damaged; the log of upload-model says which"
+
 
 def run(
     settings: UploadSettings,
@@ -53,7 +56,10 @@ def run(
                 aliases=list(version.aliases),
                 added=version.added,
             )
-            named = {"model": f"{version.name}@{version.number}", "outcome": _outcome(version, evaluated)}
+            outcome = _outcome(version, evaluated)
+            named = {"model": f"{version.name}@{version.number}", "outcome": outcome}
+            if outcome == "not promoted" and evaluated and evaluated.passed:
+                named["reason"] = _OVERTAKEN
             notes.leave(outcome_uri, notes.UPLOADED, named)
             known = facts_of_evaluation(evaluated) if evaluated else Facts()
             tracked.add(known + facts_of_version(model.metadata))

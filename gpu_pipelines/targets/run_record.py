@@ -235,6 +235,13 @@ class RunRecord:
         return f"{'the champion stays' if evaluation.champion else 'there is still no champion'}; the gates say why"
 
     @property
+    def why(self) -> str:
+        """Why it has trained or not, and why a model that has passed its gates is not the champion all the same."""
+        evaluation = self.evaluation if self.outcome == "not promoted" else None
+        instead = self.instead if evaluation and evaluation.passed else ""
+        return "; ".join(filter(None, (self.reason, instead)))
+
+    @property
     def outcome(self) -> str:
         """What came of the run: promoted, not promoted, unchanged, nothing new, too soon, no drift; else its status.
 
@@ -289,7 +296,7 @@ def write_outcome(runs: Path, record: RunRecord) -> None:
     failed = record.ended_by
     content = {
         "outcome": record.outcome,
-        "reason": failed.message or f"{failed.name} failed" if failed else record.reason,
+        "reason": failed.message or f"{failed.name} failed" if failed else record.why,
         "model": record.model.get("model_name", ""),
         "version": int(record.model["version"]) if record.model else None,
         "ended": datetime.now(timezone.utc).isoformat(timespec="seconds"),

@@ -17,6 +17,7 @@ from conftest import GPU_PIPELINES, PIPELINE, gpu_pipelines, newest_run, run_pip
 from processes import InTerminal
 
 from gpu_pipelines.targets.local.runs import shown_result
+from gpu_pipelines.targets.local.telling import message_of
 from gpu_pipelines.targets.run_record import RunRecord
 
 STEPS = ["check-request", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model"]
@@ -165,6 +166,7 @@ def test_a_model_that_another_one_has_overtaken_is_not_said_to_have_missed_a_gat
     # A retraining finds nothing new in data that a version is of already.
     record.reason = "training: there was no champion of digits"
     assert "run train_evaluate_upload with the same parameters to compare with it" in record.instead
+    assert message_of(record).reason == record.why == f"{record.reason}; {record.instead}"
 
 
 @pytest.mark.slow

@@ -16,6 +16,9 @@ from safetensors.numpy import save_file
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.notifications.notes import left
+from gpu_pipelines.notifications.settings import MessageSettings
+from gpu_pipelines.notifications.step import message_of
 from gpu_pipelines.registry import open_registry
 from gpu_pipelines.registry.upload import UploadSettings
 from gpu_pipelines.registry.upload_step import run
@@ -63,11 +66,13 @@ def write_evaluated(folder: Path, champion: int | None = None) -> Path:
 def upload(registry: str, place: Path | str, *, passed: bool = True, model_name: str = "mine", **given: Any) -> Any:
     """Runs the step; what it leaves is the artifact of the version."""
     version = dsl.Model(name="model", uri=given.pop("uri", "/nowhere"))
+    outcome_uri = given.pop("outcome_uri", "")
     run(
         UploadSettings(registry=registry, model_name=model_name, **given),
         best_checkpoint=dsl.Artifact(name="best_checkpoint", uri=str(place)),
         model=version,
         passed=passed,
+        outcome_uri=outcome_uri,
         advanced={},
     )
     return version
@@ -128,6 +133,18 @@ def test_one_that_was_not_evaluated_never_replaces_one_that_was(
     table = command("models", "show", "mine", "--registry", registry, cwd=tmp_path).out
     assert [line.count("not evaluated") for line in table.splitlines()[-4:]] == [1, 0, 1, 1]
     assert "accuracy" in table, "what some versions have is shown of them"
+
+
+def test_a_message_says_why_a_model_that_has_passed_is_not_the_champion(tmp_path: Path) -> None:
+    registry, notes = str(tmp_path / "registry"), str(tmp_path / "notes")
+    for number in (1, 2):
+        # Both were compared with none: they were trained at the same time.
+        place = write_evaluated(tmp_path / str(number))
+        (place / "number.txt").write_text(str(number))
+        upload(registry, place, smoke_test=False, outcome_uri=notes)
+    message = message_of(MessageSettings(), None, left(notes), "nightly")
+    assert (message.outcome, message.model, message.gates) == ("not promoted", "mine@2", [])
+    assert message.reason.startswith("the champion has changed since the evaluation")
 
 
 def test_the_same_files_with_an_evaluation_are_another_version(tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message
         outcome=record.outcome,
         pipeline=record.pipeline,
         run=record.run_id,
-        reason=f"{failed.name}: {failed.message or last_line(record.directory, failed)}" if failed else record.reason,
+        reason=f"{failed.name}: {failed.message or last_line(record.directory, failed)}" if failed else record.why,
         model=record.registered,
         metrics=metrics_from(evaluation.test["metrics"], evaluation.select_by) if evaluation else (),
         gates=evaluation.gates_not_passed if evaluation else (),
