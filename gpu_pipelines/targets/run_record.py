@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_lock import ticks_at_start
 from gpu_pipelines.artifacts.documents import read_as, require_types, write_document
-from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.numbers import figure_or_count
@@ -217,8 +217,15 @@ class RunRecord:
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """The evaluation of the model; None where it was not evaluated in this run."""
-        return Evaluation.load(Path(self.artifacts["best_checkpoint"])) if "best_checkpoint" in self.artifacts else None
+        """The evaluation of the model; None where it was not evaluated in this run.
+
+        A pipeline of one's own may call anything `best_checkpoint`.
+        """
+        if "best_checkpoint" not in self.artifacts:
+            return None
+        place = Path(self.artifacts["best_checkpoint"])
+        is_another = place.exists() and not (place / EVALUATION).is_file()
+        return None if is_another else Evaluation.load(place)
 
     @property
     def instead(self) -> str:

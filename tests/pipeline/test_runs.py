@@ -338,6 +338,12 @@ def damaged():
 """
 
 
+def test_a_best_checkpoint_of_ones_own_needs_no_evaluation(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(DAMAGED.replace('"evaluation.json").write', '"weights").write'))
+    done = command("run", "own.py", cwd=tmp_path)
+    assert (done.status, newest_run(tmp_path)["status"]) == (0, "succeeded"), done.err
+
+
 def test_a_run_that_no_step_has_failed_ends_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "damaged.py").write_text(DAMAGED)
     assert command("run", "damaged.py", cwd=tmp_path).status == 1

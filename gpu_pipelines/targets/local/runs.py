@@ -342,7 +342,6 @@ def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
         record: the run's.
         artifacts: those of its steps.
     """
-    from gpu_pipelines.artifacts.evaluation import Evaluation
     from gpu_pipelines.targets.local.left import finite, metrics_of, pages_of, texts_of
 
     record.pages, found = pages_of(artifacts), metrics_of(artifacts)
@@ -351,8 +350,7 @@ def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
     # The last figure of a run that did not get to its end is any, such as how many rows were read.
     figures = reversed(found) if record.status == "succeeded" else (name for name in found if name.startswith("test_"))
     key = next(iter(figures), "")
-    if "best_checkpoint" in record.artifacts:
-        evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
+    if evaluation := record.evaluation:
         key = f"test_{evaluation.select_by}"
         # It may have been evaluated by an earlier run.
         scored = evaluation.test["metrics"].items()
@@ -396,12 +394,11 @@ def _short(value: Any) -> str:
 
 
 def _evaluation(record: RunRecord) -> list[str | Table]:
-    from gpu_pipelines.artifacts.evaluation import Evaluation
     from gpu_pipelines.numbers import figure
 
-    if "best_checkpoint" not in record.artifacts:
+    evaluation = record.evaluation
+    if evaluation is None:
         return []
-    evaluation = Evaluation.load(Path(record.artifacts["best_checkpoint"]))
     # The report has them all.
     asked = [evaluation.select_by, *(word for gate in evaluation.gates for word in _WORD.findall(gate["gate"]))]
     places = {name: place for place, name in reversed(list(enumerate(asked)))}
