@@ -119,6 +119,20 @@ def test_a_head_that_is_lost_costs_a_start(
     assert len(kuberay.ray_jobs) == 2
 
 
+def test_a_head_whose_memory_was_full_says_so_and_is_not_tried_again(
+    kuberay: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
+) -> None:
+    process = start(kuberay, spec, command_of(tmp_path, f"{claim}/c", "wait"))
+    until(lambda: (claim / "c" / "0").exists())
+    (job,) = kuberay.ray_jobs
+    job.lose_head(full=True)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 1, out + err
+    assert f"error: The memory of {job.cluster_name}-head was full, and it was killed (OOMKilled)" in err
+    assert len(kuberay.ray_jobs) == 1
+    assert job.spec["ttlSecondsAfterFinished"] > 0, "KubeRay would take the pods away before the step looks at them"
+
+
 @pytest.mark.parametrize("held_up", [NO_IMAGE, NO_VOLUME, NO_POD])
 def test_a_step_whose_nodes_do_not_start_says_why(
     kuberay: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path, held_up: dict[str, str]

@@ -130,7 +130,7 @@ class RayJob:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._status: dict[str, Any] = {"jobDeploymentStatus": "Initializing"}
         self._ended = threading.Event()
-        self.deleted = False
+        self.deleted = self._head_was_full = False
         #: Whether there are no nodes for it, and what its containers wait for, as of a TrainJob.
         self.waits = False
         self.held_up: dict[str, str] = {}
@@ -219,8 +219,9 @@ class RayJob:
     def _fail(self, reason: str, message: str) -> None:
         self._status = {"jobDeploymentStatus": "Failed", "jobStatus": "FAILED", "reason": reason, "message": message}
 
-    def lose_head(self) -> None:
-        """Takes the node of the head away."""
+    def lose_head(self, *, full: bool = False) -> None:
+        """Takes the node of the head away, or kills its container, whose memory was full and which starts again."""
+        self._head_was_full = full
         self._fail("AppFailed", "Job supervisor actor died: the node it was on has died.")
         assert self._step
         kill_tree(self._step.pid)
@@ -286,10 +287,14 @@ class RayJob:
         template = copy.deepcopy(self.spec["rayClusterSpec"]["headGroupSpec"]["template"])
         pod = {"apiVersion": "v1", "kind": "Pod", **template}
         pod["metadata"] |= {"name": name, "creationTimestamp": "2026-11-21T10:00:30Z"}
+        is_head = name.endswith("-head")
+        pod["metadata"]["labels"]["ray.io/node-type"] = "head" if is_head else "worker"
         if self.waits:
             condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
             return {**pod, "status": {"phase": "Pending", "conditions": [condition]}}
         state = {"waiting": self.held_up} if self.held_up else {"running": {"startedAt": "2026-11-21T10:00:40Z"}}
         container = {"name": "ray", "image": "image", "imageID": "", "restartCount": 0, "state": state}
+        if is_head and self._head_was_full:
+            container["lastState"] = {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}
         phase = "Pending" if self.held_up else "Running"
         return {**pod, "status": {"phase": phase, "containerStatuses": [{**container, "ready": not self.held_up}]}}

@@ -17,7 +17,14 @@ from http import HTTPStatus
 from typing import Any, Protocol, TypeVar
 
 from gpu_pipelines.distributed.signals import Signalled
-from gpu_pipelines.errors import Interrupted, NoMachinesError, QuotaExceededError, UnavailableError, UserError
+from gpu_pipelines.errors import (
+    Interrupted,
+    NoMachinesError,
+    ProcessKilledError,
+    QuotaExceededError,
+    UnavailableError,
+    UserError,
+)
 from gpu_pipelines.network_errors import error_of_status
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
@@ -30,6 +37,8 @@ _MOST_MISSES = 5
 #: For how long a cluster is waited for that does not answer: the nodes compute on while its control plane is upgraded,
 #: which takes minutes where it is in one zone.
 _PATIENCE = 1800.0
+#: Kubernetes's reason of a container that has used up its memory.
+OUT_OF_MEMORY = "OOMKilled"
 _Answer = TypeVar("_Answer")
 
 
@@ -44,6 +53,14 @@ class Failure:
 
     error: UserError
     resumable: bool
+
+
+def memory_was_full(pod: Any) -> ProcessKilledError:
+    """The error of a pod whose container was killed because it had used up its memory."""
+    return ProcessKilledError(
+        f"The memory of {pod.metadata.name} was full, and it was killed ({OUT_OF_MEMORY}).",
+        "Take a machine type with more memory, or have fewer processes load data.",
+    )
 
 
 @dataclass(frozen=True)

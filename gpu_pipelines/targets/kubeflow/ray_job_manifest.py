@@ -20,6 +20,8 @@ NODE, SUBMITTER = "ray", "ray-job-submitter"
 COMMAND = "GPU_PIPELINES_RAY_JOB_COMMAND"
 _PROGRAM = "gpu_pipelines.targets.kubeflow.ray_job_command"
 _WORKERS = "workers"
+#: For how long the pods are there when the job is over.
+_SECONDS_TO_LOOK = 60
 
 
 def manifest_of(job: JobRequest, ray_version: str) -> dict[str, Any]:
@@ -52,6 +54,8 @@ def manifest_of(job: JobRequest, ray_version: str) -> dict[str, Any]:
             # The step's own pod creates another RayJob where that may help.
             "backoffLimit": 0,
             "shutdownAfterJobFinishes": True,
+            # The step's own pod looks why the head is gone, and then deletes all.
+            "ttlSecondsAfterFinished": _SECONDS_TO_LOOK,
             "rayClusterSpec": {
                 "rayVersion": ray_version,
                 "authOptions": {"mode": "token"},

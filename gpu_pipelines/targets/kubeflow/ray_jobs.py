@@ -18,11 +18,13 @@ from gpu_pipelines.errors import (
     root_of,
 )
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
+    OUT_OF_MEMORY,
     Failure,
     HeldUp,
     create_job,
     delete_job,
     lines_of_pod,
+    memory_was_full,
     names_of_jobs,
     owner_of,
     service_errors,
@@ -39,6 +41,8 @@ RAY_API = ("ray.io", "v1")
 _JOB_LABEL = "batch.kubernetes.io/job-name"
 #: Label of the pods of a RayCluster.
 _CLUSTER_LABEL = "ray.io/cluster"
+#: Label of the pod of its head, and its value.
+_NODE_TYPE, _HEAD = "ray.io/node-type", "head"
 #: `JobDeploymentStatus` of KubeRay, in the words of `Jobs.state`; with others it has not begun.
 _STATES = {"Running": "Running", "Retrying": "Running", "Complete": "Complete", "Failed": "Failed"}
 _REFUSED = "ValidationFailed"
@@ -126,13 +130,14 @@ class RayJobs:
         return any(pod.status.phase not in (None, "Pending") for pod in self._nodes(self._status(name)))
 
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
-        """By what the step has left, and by what KubeRay and Ray say; see `Jobs`."""
+        """By what the step has left, by its head, and by what KubeRay and Ray say; see `Jobs`."""
         status = self._status(name)
         said = str(status.get("message", ""))
         ended = _EXIT_STATUS.search(said)
         if status.get("reason") == _TOO_LONG:
             return Failure(UserError(f"The RayJob {name} ran for longer than its limit (--hours)."), resumable=False)
-        if causes := [error for error in errors if not isinstance(root_of(error), NodeLostError)]:
+        killed = [memory_was_full(pod) for pod in self._nodes(status) if _is_full_head(pod)]
+        if causes := [error for error in [*errors, *killed] if not isinstance(root_of(error), NodeLostError)]:
             return Failure(min(causes, key=distance_from_cause), resumable=False)
         if _REFUSED in (status.get("reason"), status.get("jobDeploymentStatus")):
             return Failure(UserError(f"KubeRay refuses the RayJob {name}: {said}"), resumable=False)
@@ -168,3 +173,12 @@ class RayJobs:
             found = self._api.get_namespaced_custom_object(*self._ray_jobs, name)
         status: dict[str, Any] = found.get("status") or {}
         return status
+
+
+def _is_full_head(pod: Any) -> bool:
+    """Whether a pod is a head whose container was killed because it had used up its memory; it may run again."""
+    if pod.metadata.labels.get(_NODE_TYPE) != _HEAD:
+        return False
+    statuses = pod.status.container_statuses or []
+    states = (state for status in statuses for state in (status.state, status.last_state) if state)
+    return any(state.terminated and state.terminated.reason == OUT_OF_MEMORY for state in states)

@@ -10,18 +10,19 @@ from gpu_pipelines.errors import (
     INTERRUPTED,
     NodeLostError,
     ProcessFailedError,
-    ProcessKilledError,
     UserError,
     distance_from_cause,
     root_of,
 )
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
+    OUT_OF_MEMORY,
     Failure,
     HeldUp,
     api_error,
     create_job,
     delete_job,
     lines_of_pod,
+    memory_was_full,
     names_of_jobs,
     owner_of,
     service_errors,
@@ -38,9 +39,6 @@ _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"
 _DISRUPTED = "DisruptionTarget"
 #: Reason of a TrainJob that reached its deadline (`TrainJobDeadlineExceededReason`).
 _TOO_LONG = "DeadlineExceeded"
-#: What is said of a container that has used up its memory.
-_FULL = "The memory of {} was full, and it was killed (OOMKilled)."
-_MORE = "Take a machine type with more memory, or have fewer processes load data."
 #: Condition of a TrainJob that Kueue has not let go yet.
 _SUSPENDED = "Suspended"
 #: Group and version of its API.
@@ -113,7 +111,7 @@ class TrainJobs:
             why = f" ({said})" if (said := next(filter(None, disrupted.values()), "")) else ""
             return Failure(NodeLostError(f"the nodes of {', '.join(disrupted)} were taken away{why}"), resumable=True)
         failed = [pod for pod in newest if statuses[pod.metadata.name] not in (None, 0, INTERRUPTED)]
-        killed = [ProcessKilledError(_FULL.format(pod.metadata.name), _MORE) for pod in newest if _was_full(pod)]
+        killed = [memory_was_full(pod) for pod in newest if _was_full(pod)]
         # Of the nodes that failed one may be the cause, and others have only lost it.
         if causes := [error for error in [*errors, *killed] if not isinstance(root_of(error), NodeLostError)]:
             return Failure(min(causes, key=distance_from_cause), resumable=False)
@@ -198,7 +196,7 @@ def _exit_status(pod: Any) -> int | None:
 def _was_full(pod: Any) -> bool:
     """Whether a pod's container was killed because it had used up its memory."""
     ended = _end(pod)
-    return bool(ended and ended.reason == "OOMKilled")
+    return bool(ended and ended.reason == OUT_OF_MEMORY)
 
 
 def _end(pod: Any) -> Any | None:
