@@ -65,6 +65,21 @@ def mlflow_client(uri: str) -> Any:
     Raises:
         UserError: MLflow's client is not installed.
     """
+    client = client_class(uri)
+    address = uri.removeprefix(MLFLOW)
+    with mlflow_errors(f"Opening {uri}"):
+        return client(address, registry_uri=address)
+
+
+def client_class(uri: str) -> Any:
+    """The class of MLflow's client; an object of it makes the file that it is to read.
+
+    Args:
+        uri: what it is for.
+
+    Raises:
+        UserError: MLflow's client is not installed.
+    """
     for name, value in {**QUIET, **_RETRIES}.items():
         os.environ.setdefault(name, value)
     try:
@@ -73,9 +88,7 @@ def mlflow_client(uri: str) -> Any:
         raise UserError(
             f"{uri} cannot be read: {error}.", "Install MLflow's client: pip install 'gpu-pipelines[mlflow]'."
         ) from None
-    address = uri.removeprefix(MLFLOW)
-    with mlflow_errors(f"Opening {uri}"):
-        return MlflowClient(address, registry_uri=address)
+    return MlflowClient
 
 
 @lru_cache(maxsize=256)

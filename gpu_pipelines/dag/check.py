@@ -88,6 +88,8 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
     problems += pipeline.problems(values) + problems_of_tracking(request.tracking, request.place, is_here=True)
     if problems := problems or pipeline.problems_of_access(values, storage):
         raise UserError.of_all(problems)
+    # What the first upload would make, and might not be allowed to after hours of training.
+    open_registry(values["registry"], storage).prepare()
     champion = _champion(values, storage)
     fingerprint = source_fingerprint(values["source"], values["billing_project"])
     print(f"the source {values['source']} is of the fingerprint {fingerprint[:16]}", flush=True)

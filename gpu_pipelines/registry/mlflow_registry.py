@@ -21,7 +21,9 @@ from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import digest_of, model_files
 from gpu_pipelines.artifacts.mlflow_files import place_of_files
 from gpu_pipelines.artifacts.mlflow_server import (
+    MLFLOW_FILE,
     TRACKED_RUN_TAG,
+    client_class,
     mlflow_client,
     mlflow_errors,
     mlflow_uri,
@@ -29,6 +31,7 @@ from gpu_pipelines.artifacts.mlflow_server import (
 )
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UnavailableError, UserError
+from gpu_pipelines.registry.directory import DirectoryRegistry
 from gpu_pipelines.registry.missing import missing_version
 from gpu_pipelines.registry.registered import (
     CHAMPION,
@@ -73,15 +76,32 @@ class MlflowRegistry(Registry):
         return f"MlflowRegistry {self.uri}"
 
     def require_writable(self) -> None:
-        """Makes the experiment of the files, and looks at who may write to it and where the server wants them.
+        """Looks at who may write to the experiment of the files, and where the server wants them, once it is there.
+
+        Nothing is made, as of a request that is only checked.
 
         Raises:
-            UserError: it cannot be made or written, or files would be left on the machine of the step.
+            UserError: it cannot be written, or files would be left on the machine of the step.
         """
+        if self._file and not self._is_there:
+            client_class(self.uri)
+            DirectoryRegistry(self._file.parent).require_writable()
+            return
+        with self._errors("Opening the registry"):
+            found = self._client.get_experiment_by_name(EXPERIMENT)
+        if found is not None:
+            self._require_fit(found)
+
+    def prepare(self) -> None:
+        """Makes the experiment of the files; see `Registry.prepare`."""
         with self._errors("Opening the registry"):
             experiment = self._client.get_experiment(self._experiment)
+        self._require_fit(experiment)
+
+    def _require_fit(self, experiment: Any) -> None:
+        with self._errors("Opening the registry"):
             # What changes nothing, but takes the right that the upload takes.
-            self._client.set_experiment_tag(self._experiment, _MANAGED_BY, _OURS)
+            self._client.set_experiment_tag(experiment.experiment_id, _MANAGED_BY, _OURS)
         if would_lose_files(self.uri, experiment.artifact_location):
             raise UserError(
                 f"The server of {self.uri} neither takes files nor keeps them in a bucket: they would stay in "
@@ -135,7 +155,7 @@ class MlflowRegistry(Registry):
         Raises:
             UserError: files, version or aliases could not be written, or the check failed.
         """
-        self.require_writable()
+        self.prepare()
         files = sha256_of_tree(model)
         digest = digest_of(model_files(files))
         there = [each for each in self._of_model(name) if each.tags.get(_DIGEST) == digest]
@@ -151,6 +171,16 @@ class MlflowRegistry(Registry):
         for alias in promotion.aliases(champion, number):
             self._move_alias(name, alias, number)
         return replace(self.version(name, number), added=added)
+
+    @property
+    def _file(self) -> Path | None:
+        """The file of this machine that takes the place of a server; None where there is a server."""
+        return Path(self.uri.removeprefix(MLFLOW_FILE)) if self.uri.startswith(MLFLOW_FILE) else None
+
+    @property
+    def _is_there(self) -> bool:
+        """Whether there is anything to read: MLflow's client makes a file that it is to read."""
+        return self._file is None or self._file.exists()
 
     @property
     def _client(self) -> Any:
@@ -169,8 +199,7 @@ class MlflowRegistry(Registry):
         """The id of the experiment of the files; one that a person deleted is an error of the server's."""
         from mlflow.exceptions import MlflowException
 
-        path = Path(self.uri.removeprefix("mlflow:sqlite:///"))
-        place = None if self.uri.startswith("mlflow:http") else (path.parent / "mlflow-artifacts").as_uri()
+        place = (self._file.parent / "mlflow-artifacts").as_uri() if self._file else None
         if (found := self._client.get_experiment_by_name(EXPERIMENT)) is not None:
             return str(found.experiment_id)
         try:
@@ -184,7 +213,7 @@ class MlflowRegistry(Registry):
     def _search(self, wanted: str) -> Iterator[Any]:
         """Versions by a filter of MLflow's, of all pages."""
         token = None
-        while True:
+        while self._is_there:
             page = self._client.search_model_versions(wanted, page_token=token)
             yield from page
             if not (token := page.token):
@@ -200,6 +229,8 @@ class MlflowRegistry(Registry):
 
     def _all_aliases(self, name: str) -> dict[str, int]:
         """Version by alias, of all versions of a model."""
+        if not self._is_there:
+            return {}
         try:
             with mlflow_errors(f"Reading the aliases of {name!r} in {self.uri}"):
                 model = self._client.get_registered_model(name)

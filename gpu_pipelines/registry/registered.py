@@ -184,7 +184,14 @@ class Registry(ABC):
 
     @abstractmethod
     def require_writable(self) -> None:
-        """Raises `UserError` if versions cannot be added, as far as that can be known without adding one."""
+        """Raises `UserError` if versions cannot be added, as far as that can be known and nothing is left behind."""
+
+    def prepare(self) -> None:  # noqa: B027 (most need nothing)
+        """Makes what versions are added to, where that has to be there before the first one.
+
+        Raises:
+            UserError: it cannot be made, or versions cannot be added.
+        """
 
     @abstractmethod
     def where(self, name: str) -> str:

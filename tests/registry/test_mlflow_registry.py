@@ -192,6 +192,7 @@ def test_an_account_that_may_read_alone_is_refused_before_anything_is_uploaded(
     from mlflow.tracking import MlflowClient
 
     registry = open_registry(mlflow)
+    registry.prepare()
     registry.require_writable()
 
     def refuse(*_: Any, **__: Any) -> None:
@@ -304,7 +305,26 @@ def test_a_file_is_named_by_its_whole_path(tmp_path: Path, monkeypatch: pytest.M
     assert mlflow_uri("mlflow:sqlite:///models.db") == f"mlflow:sqlite:///{tmp_path}/models.db"
     finished = command("models", "list", "--registry", "mlflow:sqlite:///models.db")
     assert "does not exist" in finished.err
+    wanted = ("-p", "source=sample:digits", "-p", "registry=mlflow:sqlite:///models.db")
+    assert command("run", "train_evaluate_upload", *wanted, "--dry-run").status == 0
     assert not (tmp_path / "models.db").exists()
+
+
+def test_whoever_only_looks_whether_models_may_be_added_leaves_nothing(tmp_path: Path) -> None:
+    registry = open_registry(f"mlflow:sqlite:///{tmp_path}/models/models.db")
+    registry.require_writable()
+    assert not list(tmp_path.iterdir())
+    registry.prepare()
+    registry.require_writable()
+    assert (tmp_path / "models/models.db").is_file()
+
+
+def test_a_look_leaves_no_experiment_on_a_server(mlflow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gpu_pipelines.registry.mlflow_registry.EXPERIMENT", "nobody-has-made-it")
+    open_registry(mlflow).require_writable()
+    assert mlflow_client(mlflow).get_experiment_by_name("nobody-has-made-it") is None
+    open_registry(mlflow).prepare()
+    assert mlflow_client(mlflow).get_experiment_by_name("nobody-has-made-it") is not None
 
 
 def test_a_server_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -319,7 +339,7 @@ def test_a_server_that_would_leave_files_on_other_machines_is_refused(
 ) -> None:
     with mlflow_server(tmp_path) as address:
         here: Registry = open_registry(f"mlflow:{address}")
-        here.require_writable()
+        here.prepare()
         there = open_registry(f"mlflow:{address.replace('127.0.0.1', '127.0.0.2')}")
         monkeypatch.setattr("gpu_pipelines.registry.mlflow_registry.mlflow_client", lambda uri: mlflow_client(here.uri))  # type: ignore[attr-defined]
         with pytest.raises(UserError, match="neither takes files nor keeps them in a bucket"):
