@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from gpu_pipelines.driver.arguments import compiled_in, steps_of
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 def require_usable_data(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str = "") -> None:
     """Refuses data in object storage that the first step of a run would refuse; says what cannot be seen from here.
 
-    Of a prediction, the model is looked at before the data.
+    Of a prediction, the model is looked at before the data. Of a pipeline of anybody's, which has no first step that
+    does so, the registries are looked at that models are uploaded to.
 
     Args:
         compiled: the pipeline; of anybody's, what its preparations read that is there before the run.
         values: its parameters.
         settings: project and region of the run, whose registry `vertex://` is.
-        registry: of a prediction of anybody's that names none; empty if that is not known.
+        registry: of the steps of anybody's pipeline that name none; empty if that is not known.
 
     Raises:
         UserError: lists what is wrong with the data.
@@ -53,8 +55,10 @@ def _look(compiled: Compiled, values: Values, settings: ProjectSettings, registr
         look.add(_look_at_prediction(prediction, settings))
     for each in _data_of(compiled, values):
         look.add(look_at_sources(each))
+    for named in _registries_of(compiled, values, settings, registry):
+        look.add(_look_at_registry(named))
     for line in look.unseen:
-        print(f"note: {line} The step that reads it checks it.", file=sys.stderr)
+        print(f"note: {line} The step that needs it checks it.", file=sys.stderr)
     return look
 
 
@@ -86,6 +90,43 @@ def _predictions_of(compiled: Compiled, values: Values, registry: str) -> Iterat
         yield fields_from(PredictSettings, values.arguments)
 
 
+def _registries_of(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str) -> Iterator[str]:
+    """The services that the models of anybody's pipeline are uploaded to."""
+    from gpu_pipelines.dag import PIPELINES
+    from gpu_pipelines.registry import VERTEX, is_local
+    from gpu_pipelines.targets.own.values import uploads_to
+
+    if compiled.name.replace("-", "_") in PIPELINES:
+        return
+    for each in sorted(uploads_to(steps_of(compiled), values.arguments, registry)):
+        named = _named(each, settings)
+        if named != VERTEX and not is_local(named):
+            yield named
+
+
+def _look_at_registry(registry: str) -> Look:
+    """Whether a registry answers: who asks need not be allowed to add what the run may add."""
+    from gpu_pipelines.artifacts.mlflow_server import MLFLOW
+    from gpu_pipelines.data.remote_check import looked_at
+    from gpu_pipelines.registry import open_registry
+
+    def require() -> None:
+        if registry.startswith(MLFLOW) and find_spec("mlflow") is None:
+            raise ModuleNotFoundError(name="mlflow")
+        open_registry(registry).names()
+
+    return looked_at(f"the registry {registry}", require)
+
+
+def _named(registry: str, settings: ProjectSettings) -> str:
+    """A registry with project and region, where they are known that `vertex://` alone stands for."""
+    from gpu_pipelines.registry import VERTEX
+
+    if registry == VERTEX and settings.project and settings.region:
+        return f"{VERTEX}{settings.project}/{settings.region}"
+    return registry
+
+
 def _look_at_prediction(settings: PredictSettings, project: ProjectSettings) -> Look:
     """Looks at the version in Vertex AI's registry; once that is found, at the source as the model reads it.
 
@@ -97,8 +138,7 @@ def _look_at_prediction(settings: PredictSettings, project: ProjectSettings) -> 
     from gpu_pipelines.prediction.model import registered_version
     from gpu_pipelines.registry import VERTEX
 
-    if settings.registry == VERTEX and project.project and project.region:
-        settings = replace(settings, registry=f"{VERTEX}{project.project}/{project.region}")
+    settings = replace(settings, registry=_named(settings.registry, project))
     if not settings.registry.startswith(VERTEX) or settings.registry == VERTEX:
         return Look()
     found: list[RegisteredVersion] = []

@@ -93,12 +93,12 @@ def test_what_cannot_be_read_from_here_is_left_to_the_first_step(
     require_usable_data(PIPELINE, Values({"source": "s4://bucket/photos"}, {}), ProjectSettings())
     (told,) = said_to_the_reader(capsys)
     assert told.startswith("note: s4://bucket/photos cannot be read: ")
-    assert told.endswith("The step that reads it checks it.")
+    assert told.endswith("The step that needs it checks it.")
     # As it is where only the command line is installed.
     monkeypatch.setitem(sys.modules, "gpu_pipelines.data.source_check", None)
     require_usable_data(PIPELINE, Values({"source": f"{bucket}/photos"}, {}), ProjectSettings())
     (told,) = said_to_the_reader(capsys)
-    assert told.endswith("is not installed. The step that reads it checks it.")
+    assert told.endswith("is not installed. The step that needs it checks it.")
     # Of a pipeline of somebody else's nothing is known.
     require_usable_data(Compiled("mine"), Values({"source": f"{bucket}/nowhere"}, {}), ProjectSettings())
     assert said_to_the_reader(capsys) == []

@@ -11,6 +11,8 @@ from conftest import set_variables
 from vertex_commands import command, put_texts
 
 if TYPE_CHECKING:
+    from conftest import Finished
+
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 OWN = Path(__file__).parents[1] / "own_pipelines/mine.py"
@@ -52,6 +54,40 @@ def test_its_data_in_a_bucket_is_looked_at_before_it_is_sent(vertex_api: VertexA
     assert done.status == 0, done.err
     assert "warning: with the data as it is now, each run will fail: " in done.err
     assert len(vertex_api.state.pipeline_jobs.jobs) == 1
+
+
+UPLOADING = """
+from kfp import dsl
+from gpu_pipelines.components import evaluate_checkpoints, prepare_data, train_model, upload_model
+@dsl.pipeline
+def uploading(registry: str):
+    data = prepare_data(source="sample:digits")
+    training = train_model(dataset=data.outputs["dataset"])
+    evaluation = evaluate_checkpoints(dataset=data.outputs["dataset"], checkpoints=training.outputs["checkpoints"])
+    best, passed = evaluation.outputs["best_checkpoint"], evaluation.outputs["passed"]
+    upload_model(best_checkpoint=best, passed=passed, registry=registry, model_name="m")
+"""
+
+
+def test_the_registry_of_its_models_is_looked_at_before_it_is_sent(
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
+    (tmp_path / "uploading.py").write_text(UPLOADING)
+
+    def sent(registry: str) -> Finished:
+        return command(vertex_api, tmp_path, "run", "uploading.py", *FLAGS, "-p", f"registry={registry}", "--json")
+
+    vertex_api.fail_next("GET .*/models(\\?|$)", 404, message="There is no such project.")
+    wrong = sent("vertex://other/us-central1")
+    assert wrong.status == 2
+    assert "There is no such project." in wrong.err
+    assert not vertex_api.state.pipeline_jobs.jobs
+    unseen = sent("mlflow:http://127.0.0.1:9")
+    assert unseen.status == 0, "it may be seen from the run alone"
+    assert "note: Listing the models of the registry in mlflow:http://127.0.0.1:9 failed" in unseen.err
+    assert sent("vertex://").status == 0
+    assert len(vertex_api.state.pipeline_jobs.jobs) == 2
 
 
 OF_GCPC = """

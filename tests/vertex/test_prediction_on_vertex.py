@@ -192,4 +192,4 @@ def test_a_model_that_cannot_be_seen_from_here_is_left_to_the_step(vertex_api: V
     done = command(vertex_api, tmp_path, "run", *SENT, *GIVEN, "--dry-run")
     assert done.status == 0, done.err
     assert "note: " in done.err
-    assert "The step that reads it checks it." in done.err
+    assert "The step that needs it checks it." in done.err
