@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError
@@ -53,13 +53,17 @@ class CloudTarget(Target):
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
         """A pipeline of one's own with its steps on their plans."""
 
+    def told_of(self, spec: Mapping[str, Any]) -> list[str]:
+        """What to beware of in a pipeline there, besides its machines."""
+        return []
+
     def compile(self, pipeline: str, task: str = "") -> Compiled:
         """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
         if is_own(pipeline):
             require_no_task(task)
             own, plans = self._placed(own_pipeline(pipeline), pipeline, self.options.region)
             self.note = note_of_file(self.settings) if STEPS_IMAGE in own.text else ""
-            return Compiled(own.name, own.text, told=told_warnings(plans.values()))
+            return Compiled(own.name, own.text, told=[*told_warnings(plans.values()), *self.told_of(own.spec)])
         training, evaluation = self.choices(self.options.region)
         text = self.text_of(pipeline, training.plans[0], evaluation, task)
         return Compiled(pipeline, text, told=[*told_left_out(training), *told_warnings(training.plans)])

@@ -90,6 +90,46 @@ def test_the_registry_of_its_models_is_looked_at_before_it_is_sent(
     assert len(vertex_api.state.pipeline_jobs.jobs) == 2
 
 
+COLLECTING = """
+from kfp import dsl
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def one(number: int, out: dsl.Output[dsl.Artifact]): ...
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def together(ones: dsl.Input[list[dsl.Artifact]]): ...
+@dsl.pipeline
+def collecting(numbers: list = [1, 2]):
+    with dsl.ParallelFor(list(range(MOST))) as number:
+        each = one(number=number)
+    together(ones=dsl.Collected(each.output))
+    with dsl.ParallelFor(list(range(50))), dsl.ParallelFor([1, MORE]) as number:
+        each = one(number=number)
+    together(ones=dsl.Collected(each.output))
+    with dsl.ParallelFor(numbers) as number:
+        each = one(number=number)
+    together(ones=dsl.Collected(each.output))
+"""
+
+
+@pytest.mark.parametrize(
+    ("most", "more", "said"),
+    [
+        ("100", "2", []),
+        ("101", "2", ["together takes 101 artifacts of a loop as its ones"]),
+        ("100", "2, 3", ["together-2 takes 150 artifacts of a loop as its ones"]),
+    ],
+)
+def test_more_artifacts_of_a_loop_than_vertex_takes_are_warned_of(
+    vertex_api: VertexApi, tmp_path: Path, most: str, more: str, said: list[str]
+) -> None:
+    (tmp_path / "collecting.py").write_text(COLLECTING.replace("MOST", most).replace("MORE", more))
+    for wanted in (("run", "collecting.py", "--dry-run"), ("compile", "collecting.py", "-o", "collecting.yaml")):
+        done = command(vertex_api, tmp_path, *wanted, "--target", "vertex")
+        assert done.status == 0, done.err
+        warnings = [line for line in done.err.splitlines() if "artifacts of a loop" in line]
+        assert len(warnings) == len(said)
+        assert all(each in line for each, line in zip(said, warnings, strict=True))
+
+
 OF_GCPC = """
 from google_cloud_pipeline_components.v1.custom_job import CustomTrainingJobOp
 from kfp import dsl

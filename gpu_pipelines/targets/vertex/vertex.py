@@ -114,6 +114,12 @@ class Vertex(VertexTarget, CloudTarget):
         require_runnable(made.text)
         return made
 
+    def told_of(self, spec: Mapping[str, Any]) -> list[str]:
+        """Lists of artifacts that are too long."""
+        from gpu_pipelines.targets.vertex.collected import told_collected
+
+        return told_collected(spec)
+
     def load(self, request: Request) -> Compiled:
         """The pipeline of a name, a file, or the address of an uploaded version."""
         needed = ["repository"] if request.to_publish else ["project", "region", "pipeline_root"]
@@ -297,6 +303,7 @@ class Vertex(VertexTarget, CloudTarget):
                 *machines.told_cost(plain, spec, self.settings.region),
                 *told_choices(spec),
                 *told_warnings(each.plan for each in found if each.step in several),
+                *self.told_of(spec),
             ],
         )
 
