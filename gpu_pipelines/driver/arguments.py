@@ -38,6 +38,8 @@ _TYPES = {**CALLED, "Integer": "a whole number (at most 2^53)"}
 
 #: What lists of a pipeline in Python may be said to hold.
 _ITEMS = {int: "whole numbers", float: "numbers", bool: "truth values"}
+#: So many names of parameters are listed in an error.
+_MOST_LISTED = 20
 #: The parameter of this project's pipelines whose fields are parameters as well.
 ADVANCED = "advanced"
 #: That which names a tracker; the project's settings may say it, too.
@@ -351,7 +353,8 @@ def all_arguments(
     given = {name: _stored(known[name].type, value) for name, value in stood.items() if name in known}
     for name, value in _opened(texts, problems) if fields else texts:
         if name not in known:
-            remedy = option_of_targets(name) or nearest(name, sorted(known))
+            others = None if len(known) <= _MOST_LISTED else "gpu-pipelines parameters PIPELINE shows those there are."
+            remedy = option_of_targets(name) or nearest(name, sorted(known), otherwise=others)
             problems.append(f"There is no parameter {name[:80]!r}. {remedy}")
             continue
         try:
