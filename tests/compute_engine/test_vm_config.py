@@ -185,6 +185,7 @@ def test_settings_of_the_project_are_taken_and_flags_win(tmp_path: Path) -> None
         ((*L4, "--sync-dir", "checkpoints", "--output-dir", "gs://bucket"), "the full path of a directory"),
         ((*L4, "--max-wait", "1"), "Only flex-start waits"),
         ((*L4, "--strategy", "flex-start", "--max-wait", "3"), "2 at most"),
+        ((*L4, "--strategy", "flex-start", "--max-wait", "0.0001"), "a second at least"),
         ((*L4, "--boot-disk-gb", "10"), "cannot have 10 GB"),
         ((*L4, "--hours", "2881"), "cannot be limited to 2881 hours; 30 seconds to 2,880 hours can be asked for"),
         ((*L4, "--hours", "0.008"), "cannot be limited to 0.008 hours"),

@@ -153,6 +153,10 @@ def test_an_open_region_is_left_to_fill_in_with_those_that_have_it() -> None:
         (("--accelerator", "cpu:2", "--image", IMAGE), "Vertex AI has no such machine"),
         (("--accelerator", "l4:2", "--image", IMAGE, "--nodes", "0"), "nodes"),
         (("--accelerator", "l4:2", "--image", IMAGE, "--max-wait", "3"), "Only flex-start waits"),
+        (
+            ("--accelerator", "l4:2", "--image", IMAGE, "--strategy", "flex-start", "--max-wait", "0.0001"),
+            "cannot wait 0.0001 hours; 0 waits for ever",
+        ),
         (("--accelerator", "l4:2", "--image", IMAGE, "--boot-disk-gb", "50"), "100 to 64000"),
         (("--accelerator", "l4:2", "--image", IMAGE, "--output-dir", "out"), "gs://"),
         (("--accelerator", "l4:2", "--image", IMAGE, "--env", "A"), "NAME=VALUE"),

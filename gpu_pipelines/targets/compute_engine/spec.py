@@ -252,8 +252,8 @@ def _problems(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
     wait = options.max_wait_hours
     if wait is not None and plan.strategy != "flex-start":
         problems.append(f"Only flex-start waits for machines; the strategy is {plan.strategy}. Leave --max-wait out.")
-    elif wait is not None and not (math.isfinite(wait) and 0 < wait <= FLEX_START_WAIT_HOURS):
-        problems.append(f"A VM cannot wait {wait:g} hours; {FLEX_START_WAIT_HOURS:g} at most, and more than 0.")
+    elif wait is not None and not (math.isfinite(wait) and 1 <= wait * 3600 <= FLEX_START_WAIT_HOURS * 3600):
+        problems.append(f"A VM cannot wait {wait:g} hours; {FLEX_START_WAIT_HOURS:g} at most, and a second at least.")
     return [*problems, *_problems_of_places(options), *_problems_of_names(options), *_problem_of_subnet(plan, options)]
 
 

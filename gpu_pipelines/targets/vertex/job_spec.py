@@ -69,8 +69,9 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
     wait = options.max_wait_hours
     if wait is not None and plan.strategy != "flex-start":
         problems.append(f"Only flex-start waits for machines; the strategy is {plan.strategy}. Leave --max-wait out.")
-    elif wait is not None and not (math.isfinite(wait) and wait >= 0):
-        problems.append(f"A job cannot wait {wait:g} hours; 0 waits for ever.")
+    elif wait is not None and not (wait == 0 or (math.isfinite(wait) and wait * 3600 >= 1)):
+        # In whole seconds less is 0.
+        problems.append(f"A job cannot wait {wait:g} hours; 0 waits for ever, and a second is the least besides.")
     if settings.tensorboard and not settings.service_account:
         problems.append("A job that writes to Vertex AI TensorBoard needs a service account of its own. Give one.")
     if region := settings.region and (plan.region or settings.region):
