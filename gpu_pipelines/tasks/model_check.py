@@ -38,6 +38,15 @@ _ADAPTERS = "adapter_config.json"
 _POINTER = b"version https://git-lfs"
 #: By which transformers knows a config.json of timm.
 _TIMM = "pretrained_cfg"
+#: Families of transformers that take positions and look across the documents of a row all the same: by a mask that does
+#: not go by positions, or by a state that goes on from token to token. A test tries each; of others the training finds
+#: out.
+CROSSING = frozenset(
+    (
+        *("afmoe", "bailing_hybrid", "biogpt", "falcon", "falcon_h1", "gpt_oss", "jamba", "lfm3", "minimax"),
+        *("nemotron_h", "opt", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "zaya"),
+    )
+)
 #: How transformers says that a class builds no model of a kind.
 _OTHER_KIND = "Unrecognized configuration class"
 
@@ -81,7 +90,8 @@ def problems_of_configuration(
         ]
     if "sequence_length" not in task.parameters:
         return []
-    if packing and "packing" in task.parameters and not takes_positions(built):
+    may_cross = built.config.model_type in CROSSING or not takes_positions(built)
+    if may_cross and packing and "packing" in task.parameters:
         return [" ".join(crosses_documents(model))]
     try:
         known = known_tokens(model, built)

@@ -10,14 +10,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import transformers
 from safetensors.torch import load_file, save_file
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.adapters import merge_adapters
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.model_check import CROSSING, problems_of_configuration
 from gpu_pipelines.tasks.preference.recipe import Preference
 from gpu_pipelines.tasks.recipe import Recipe
+from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_recipe import NOT_SCORED, encoder_logits
@@ -325,6 +328,45 @@ def test_a_model_that_looks_across_documents_is_refused_where_a_row_has_several(
         # Bloom has no largest number of positions; its rows were so long.
         of_tokens = {"bloom": LENGTH, "falcon": 2048}[str(shape["model_type"])]
         assert CausalLanguageModel.for_exported(tmp_path / "exported").sequence_length == of_tokens
+
+
+#: Of tiny models, as far as a family has them.
+TINY = {
+    **dict.fromkeys(("hidden_size", "word_embed_proj_dim", "moe_intermediate_size"), 32),
+    **dict.fromkeys(("intermediate_size", "ffn_dim"), 64),
+    **dict.fromkeys(("num_hidden_layers", "num_key_value_heads", "num_local_experts", "num_experts"), 2),
+    "num_attention_heads": 4,
+    "head_dim": 8,
+    "n_routed_experts": 2,
+    "num_experts_per_tok": 1,
+}
+
+
+def tiny_config(family: str) -> Any:
+    kind = transformers.CONFIG_MAPPING[family]
+    usual = kind()
+    computed = {name for name in (*TINY, "layer_types") if isinstance(getattr(kind, name, None), property)}
+    computed |= kind.attribute_map.keys() & {"layer_types"}
+    given: dict[str, Any] = {
+        name: value for name, value in TINY.items() if name not in computed and hasattr(usual, name)
+    }
+    if "layer_types" not in computed and getattr(usual, "layer_types", None):
+        given["layer_types"] = usual.layer_types[:2]
+    return kind(**given)
+
+
+@pytest.mark.parametrize("family", sorted(CROSSING))
+def test_a_family_that_looks_across_documents_is_refused_by_its_name_as_the_training_refuses_it(
+    tokenizer: TextTokenizer, tmp_path: Path, family: str
+) -> None:
+    tiny_config(family).save_pretrained(tmp_path)
+    recipe = CausalLanguageModel(tokenizer, LENGTH)
+    recipe.has_one_shape = True
+    with pytest.raises(UserError, match="would cross the documents of a row"):
+        recipe.build_model(str(tmp_path))
+    save_file({}, tmp_path / "model.safetensors")
+    (said,) = problems_of_configuration(task_named("causal_lm"), str(tmp_path), 0, packing=True)
+    assert "would cross the documents of a row. Give -p packing=false" in said
 
 
 def test_a_model_that_sees_what_is_to_come_is_refused(tokenizer: TextTokenizer, tmp_path: Path) -> None:
