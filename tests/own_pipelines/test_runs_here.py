@@ -541,6 +541,16 @@ def test_a_registry_is_looked_at_before_the_run(registry: str, tmp_path: Path, m
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_cloud_is_not_looked_at_where_an_emulator_takes_its_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "none.json"))
+    (tmp_path / "uploading.py").write_text(UPLOADING)
+    wanted = ("--target", "vertex", "--emulate", "--accelerator", "l4:1", "--dry-run")
+    done = command("run", "uploading.py", *wanted, "-p", "registry=vertex://", cwd=tmp_path)
+    assert done.status == 0, done.err
+
+
 def test_a_dry_run_shows_the_steps_and_values_of_any_type(tmp_path: Path) -> None:
     done = command("run", f"{MINE}:seeds", "--dry-run", "-p", 'numbers=[1, "b"]', cwd=tmp_path)
     assert done.status == 0, done.err
