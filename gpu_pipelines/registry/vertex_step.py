@@ -9,8 +9,8 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.connection import pipeline_service, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
 
-#: The step that uploads: the one whose image matters. Its component has this name, or one that ends with a number.
-_UPLOADS = re.compile(r"comp-upload-model(-\d+)?")
+#: The step that uploads: the one whose image matters. Its component has this name, or one that ends with numbers.
+_UPLOADS = re.compile(r"comp-upload-model(-\d+)*")
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 
 

@@ -111,8 +111,36 @@ def sizes():
 """
 
 
-def _compiled(folder: Path, target: str, *options: str) -> list[Any]:
-    (folder / "sizes.py").write_text(TRAINING)
+SEVERAL = """
+@dsl.pipeline(name="sizes")
+def sizes(flag: bool = True):
+    data = prepare_data(source="sample:digits").outputs["dataset"]
+    with dsl.If(flag == True):
+        accelerate(train_model(dataset=data, max_steps=3), "l4:1")
+    with dsl.Else():
+        accelerate(train_model(dataset=data, max_steps=4), "l4:1")
+    accelerate(train_model(dataset=data, max_steps=5), "l4:1")
+    large(data=data)
+    small(data=data)
+"""
+
+
+def test_each_training_in_a_branch_beside_those_of_other_pipelines_has_checkpoints_of_its_own(tmp_path: Path) -> None:
+    """KFP calls their components `train-model`, `train-model-2`, `train-model-2-2` and so on."""
+    (spec,) = _compiled(tmp_path, "vertex", text=TRAINING.rpartition("@dsl.pipeline")[0] + SEVERAL)
+    tasks = [task for part in (spec["root"], *spec["components"].values()) for task in _tasks_of(part)]
+    trained = [task["inputs"]["parameters"] for name, task in tasks if name.startswith("train-model")]
+    assert len(trained) == 5
+    places = {each["checkpoint_uri"]["runtimeValue"]["constant"] for each in trained}
+    assert len(places) == 5
+
+
+def _tasks_of(part: Any) -> list[tuple[str, Any]]:
+    return list(part.get("dag", {}).get("tasks", {}).items())
+
+
+def _compiled(folder: Path, target: str, *options: str, text: str = TRAINING) -> list[Any]:
+    (folder / "sizes.py").write_text(text)
     done = gpu_pipelines("compile", "sizes.py:sizes", "--target", target, *options, "-o", "sizes.yaml", cwd=folder)
     assert done.status == 0, done.err
     return list(yaml.safe_load_all((folder / "sizes.yaml").read_text()))

@@ -146,9 +146,12 @@ def _steps(spec: Mapping[str, Any], part: Mapping[str, Any], *, in_loop: bool) -
 
 
 def _component_name(key: str) -> str:
-    """The name of a component by its key in a file, where KFP numbers those of one name."""
+    """The name of a component by its key in a file, where KFP numbers those of one name.
+
+    Those of a pipeline within another are numbered once more: `comp-train-model-2-2`.
+    """
     name = key.removeprefix("comp-")
-    unnumbered = re.sub(r"-[0-9]+$", "", name)
+    unnumbered = re.sub(r"(-[0-9]+)+$", "", name)
     return unnumbered if unnumbered in _NAMES else name
 
 
