@@ -222,7 +222,7 @@ def ended(run: Run, outcome: Outcome) -> Run:
     else:
         run = replace(run, status=outcome.state, document=outcome.document)
     if outcome.state != "succeeded":
-        failed = next((step for step in reversed(run.steps) if step.status == "failed"), None)
+        failed = next((step for step in reversed(run.steps) if step.has_failed), None)
         if failed is None:
             raise RunFailedError("\n".join(map(str, outcome.lines)) or f"{run.id}: {outcome.state}", run=run)
         directory = run.directory or Path()

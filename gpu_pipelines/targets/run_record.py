@@ -265,7 +265,7 @@ class RunRecord:
     @property
     def failed_step(self) -> StepRecord:
         """The step that a failed run has failed with: others may have run after it, such as one that cleans up."""
-        return next((step for step in reversed(self.steps) if step.status == "failed"), self.steps[-1])
+        return next((step for step in reversed(self.steps) if step.has_failed), self.steps[-1])
 
     @property
     def ended_by(self) -> StepRecord | None:

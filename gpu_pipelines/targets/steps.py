@@ -40,6 +40,7 @@ class StepRecord:
         turn: what it was told that other turns of it were not, such as `seed=2`; empty where it has no others.
         place: folder of what it leaves.
         kind: of the error that it failed with, as `gpu_pipelines.errors` calls it; empty where it did not say.
+        is_tried_again: whether it failed, and another attempt followed (`set_retry`).
     """
 
     name: str
@@ -52,12 +53,18 @@ class StepRecord:
     turn: str = ""
     place: str = ""
     kind: str = ""
+    is_tried_again: bool = False
     started: float = field(default_factory=time.monotonic, repr=False, compare=False)
 
     @property
     def task(self) -> str:
         """Name of the task, without the number of its turn."""
         return self.name.partition(TURN)[0]
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether it failed for good."""
+        return self.status == "failed" and not self.is_tried_again
 
     @property
     def label(self) -> str:

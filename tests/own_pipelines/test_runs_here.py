@@ -632,6 +632,41 @@ def test_a_file_that_is_imported_is_read_again_once_it_has_changed(tmp_path: Pat
         assert _read(tmp_path, "imported") == (text, reused)
 
 
+CLEANING = """
+from kfp import dsl
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def breaks():
+    raise RuntimeError("it is broken")
+
+
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def cleans(place: str):
+    with open(place, "a+") as file:
+        file.seek(0)
+        tries = file.read()
+        file.write("x")
+    if not tries:
+        raise RuntimeError("once more")
+
+
+@dsl.pipeline
+def cleaning(place: str):
+    with dsl.ExitHandler(cleans(place=place).set_retry(2, backoff_duration="0s")):
+        breaks()
+"""
+
+
+def test_an_attempt_after_which_a_step_succeeded_is_not_why_the_run_failed(tmp_path: Path) -> None:
+    (tmp_path / "cleaning.py").write_text(CLEANING)
+    done = command("run", "cleaning.py", "-p", f"place={tmp_path / 'tries'}", cwd=tmp_path)
+    assert done.status == 1
+    assert (tmp_path / "tries").read_text() == "xx"
+    assert "error: breaks failed; its log ends:" in done.err
+    assert "RuntimeError: it is broken" in done.err.partition("log: ")[0]
+
+
 def test_a_path_in_a_bucket_that_is_mounted_nowhere_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     done = gpu_pipelines("run", "elsewhere.py:imported", "-p", "table=gs://bucket/table.csv", cwd=tmp_path)

@@ -26,6 +26,7 @@ _PRINT = builtins.print
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _BEGINS = re.compile(r"Executing task '(?P<task>[^']+)'")
 _ENDS = re.compile(r"Task '(?P<task>[^']+)' finished with status (?P<status>SUCCESS|FAILURE)")
+_TRIED_AGAIN = re.compile(r"Task \S+ failed \(attempt [0-9]+/[0-9]+\)\. Retrying")
 _REUSED = re.compile(r"Task (?P<task>\S+) cache hit \(key=(?P<key>[0-9a-f]*)")
 #: What pipelines give each turn of a step alone, and no user.
 _NO_DIFFERENCE = "checkpoint_uri"
@@ -76,6 +77,8 @@ class LocalLog(io.TextIOBase):
         self.is_interrupted = False
         self._words = [""]
         self._open: dict[int, _Open] = {}
+        # The step that ended last in each thread.
+        self._ended: dict[int, StepRecord] = {}
         # What each step was told, by its name.
         self._told: dict[str, dict[str, Any]] = {}
         self._lock = threading.RLock()
@@ -129,6 +132,8 @@ class LocalLog(io.TextIOBase):
         elif thread in self._open and (match := _ENDS.search(line)):
             ended = "succeeded" if match["status"] == "SUCCESS" else "failed"
             self._end(thread, "interrupted" if self.is_interrupted else ended)
+        elif thread in self._ended and _TRIED_AGAIN.search(line):
+            self._ended[thread].is_tried_again = True
         elif match := _REUSED.search(line):
             self.steps.append(StepRecord(self._new_name(match["task"]), status="reused", taken=match["key"]))
             self._observer.step_ended(self.steps[-1])
@@ -159,7 +164,7 @@ class LocalLog(io.TextIOBase):
         ended = self._open.pop(thread)
         with suppress(OSError):
             ended.file.close()
-        step = ended.step
+        self._ended[thread] = step = ended.step
         step.status = status
         step.seconds = time.monotonic() - step.started
         error = left_error(self._error) if status != "succeeded" else None
