@@ -15,7 +15,7 @@ from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
 from gpu_pipelines.accelerators.request import STRATEGIES
 from gpu_pipelines.accelerators.spent import dollars
 from gpu_pipelines.accelerators.time_estimate import KEPT_WHEN_DOUBLED, start_hours
-from gpu_pipelines.accelerators.workload import Workload
+from gpu_pipelines.accelerators.workload import USUAL_EXPERTS, Workload
 from gpu_pipelines.errors import UserError
 
 #: A week: what a job may take where no deadline is given. Vertex AI ends a custom job after as long by default.
@@ -253,7 +253,10 @@ def _assumptions(workload: Workload, wishes: Wishes) -> tuple[str, ...]:
 def _likeness(workload: Workload) -> str:
     """Whose layers the activations are those of, and how much more others keep, by fake tensors."""
     if workload.active_parameters:
-        like, others = "Mixtral, with two experts for each token", "Qwen3-30B-A3B, with eight, 1.8 times as much"
+        experts = workload.experts_per_token or USUAL_EXPERTS
+        told = "" if workload.experts_per_token else " (--experts-per-token for your model's own)"
+        like = f"Mixtral or Qwen3-30B-A3B, with {experts} experts for each token{told}"
+        others = "gpt-oss, which stores attention scores, 3.6 times as much at 4,096 tokens"
     elif workload.vocabulary:
         like = "a Llama"
         others = "GPT-2 1.2 times as much, Gemma 3 1.6, and Gemma 2, which stores attention scores, 4.4 at 4,096 tokens"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu_pipelines.accelerators.workload import BLOCK, OPTIMIZER_BYTES, Workload
+from gpu_pipelines.accelerators.workload import BLOCK, OPTIMIZER_BYTES, USUAL_EXPERTS, Workload
 
 #: Bytes of a trained weight and of its gradient: both stay in fp32 in every precision, because mixed precision is
 #: autocast's (gpu_pipelines/training/precision.py).
@@ -37,9 +37,11 @@ PARAMETERS_OF_LLAMAS, KEPT_OF_WIDER = 13, (2.8, 0.7, 0.0)
 #: own: 42 by fake tensors on a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all). One layer that is recomputed keeps
 #: more.
 KEPT_BESIDE_ADAPTERS = 40
-#: The same of a layer with experts, whatever their number: bytes, and those for each of the layer's parameters that a
-#: token passes through, in parts of the square of the width. Recomputed it keeps the scores of the router, too.
-KEPT_WITH_EXPERTS, KEPT_OF_RECOMPUTED_EXPERTS = (18.5, 3.05), (12, 3)
+#: The same of a layer with experts: bytes; those for each expert of a token, which has a copy of its row and an output
+#: of its own; and those for each of the layer's parameters that a token passes through, in parts of the square of the
+#: width: an expert keeps four rows as wide as its three matrices, 8 / 3. Fitted to Mixtral, Qwen3-30B-A3B, OLMoE,
+#: Qwen1.5-MoE and Granite 3. Recomputed it keeps the scores of the router, too.
+KEPT_WITH_EXPERTS, KEPT_OF_RECOMPUTED_EXPERTS = (18, 5, 8 / 3), (12, 3)
 #: Logits that a step makes at once, at most, where it has more (gpu_pipelines/tasks/causal_lm/chunked_loss.py): 128 MiB
 #: in fp32. What each of them takes then; and each weight of a head that is trained: a copy in 16 bits, its gradient in
 #: fp32, and what a chunk adds to that.
@@ -221,7 +223,9 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
     used = (workload.used_parameters - 2 * hidden * workload.vocabulary) / layers / hidden**2
     kept: tuple[float, ...] = KEPT_BY_ENCODERS
     if workload.active_parameters:
-        kept = (KEPT_WITH_EXPERTS[0] + KEPT_WITH_EXPERTS[1] * used, *KEPT_OF_RECOMPUTED_EXPERTS)
+        of_layer, of_expert, of_parameter = KEPT_WITH_EXPERTS
+        experts = workload.experts_per_token or USUAL_EXPERTS
+        kept = (of_layer + of_expert * experts + of_parameter * used, *KEPT_OF_RECOMPUTED_EXPERTS)
     elif workload.vocabulary:
         has_adapters = workload.lora_rank is not None and not workload.recompute
         kept = (KEPT_BESIDE_ADAPTERS, *KEPT_BY_LANGUAGE_MODELS[1:]) if has_adapters else KEPT_BY_LANGUAGE_MODELS

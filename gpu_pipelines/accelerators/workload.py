@@ -21,6 +21,9 @@ BLOCK = 256
 NOT_SHARDED = frozenset({"adafactor"})
 #: How frozen weights can be held in fewer than 16 bits: not at all, and as QLoRA does.
 QUANTIZED = ("", "nf4")
+#: Experts for each token where their number is not given: those of Qwen3-30B-A3B, OLMoE and Granite 3. Mixtral has two,
+#: and keeps less.
+USUAL_EXPERTS = 8
 #: Matrices of each layer that get a LoRA adapter: query, key, value and output (Hu et al. 2021, arXiv:2106.09685, 4.2).
 LORA_MATRICES = 4
 
@@ -35,6 +38,7 @@ class Workload:
     Attributes:
         parameters: parameters of the model; None where the job was measured.
         active_parameters: of a model with experts, those that one token passes through; None for all.
+        experts_per_token: of each layer of a model with experts; None takes `USUAL_EXPERTS`.
         tokens: tokens to train on, all epochs together.
         samples: samples to train on, all epochs together; for a transformer, `sequence_length` tokens each.
         flops_per_sample: floating-point operations of one forward pass over one sample, for what is no transformer.
@@ -63,6 +67,7 @@ class Workload:
 
     parameters: float | None = None
     active_parameters: float | None = None
+    experts_per_token: int | None = None
     tokens: float | None = None
     samples: float | None = None
     flops_per_sample: float | None = None
@@ -188,6 +193,11 @@ def _problems(workload: Workload) -> list[str]:
     if workload.active_parameters and workload.active_parameters > (workload.parameters or 0.0):
         whole = workload.parameters or 0.0
         problems.append(f"Active parameters are {workload.active_parameters:g}, more than the {whole:g} of the model.")
+    if workload.experts_per_token and not workload.active_parameters:
+        problems.append(
+            f"{workload.experts_per_token:g} experts for each token are given, and not how many parameters those are: "
+            "give the active parameters."
+        )
     if workload.is_measured:
         if workload.measured_samples_per_second is None:
             problems.append("A measured job needs its samples per second.")

@@ -108,6 +108,7 @@ class AdviceOptions:
 
     parameters: str | None = _of_advice(None, "Parameters of the model, e.g. 7b.")
     active_parameters: str | None = _of_advice(None, "Parameters that one token uses, for a mixture of experts.")
+    experts_per_token: int | None = _of_advice(None, "Experts of a layer that one token uses; 8 if not given.")
     tokens: str | None = _of_advice(None, "Tokens to train on, e.g. 10b.")
     samples: str | None = _of_advice(None, "Samples to train on, e.g. 1.2m.")
     flops_per_sample: str | None = _of_advice(None, "FLOPs of one forward pass; for models other than transformers.")
@@ -150,7 +151,7 @@ class AdviceOptions:
 
         same = (
             *("sequence_length", "batch", "precision", "optimizer", "lora_rank", "quantize_base"),
-            *("layers", "hidden_size", "vocabulary", "recompute", "ema", "measured_on"),
+            *("layers", "hidden_size", "vocabulary", "recompute", "ema", "measured_on", "experts_per_token"),
         )
         return Workload(
             parameters=quantity(self.parameters, "parameters"),

@@ -192,6 +192,26 @@ def test_a_layer_with_a_wide_mlp_keeps_more(how: dict[str, Any], counted: float)
     assert (kept[1] - kept[0]) / 4096 / 3584 == pytest.approx(counted, rel=0.04)
 
 
+@pytest.mark.parametrize(
+    ("experts", "used", "counted"),
+    [
+        pytest.param(2, 23.5, 84.7, id="mixtral"),
+        pytest.param(8, 13.56, 101.4, id="qwen3-30b-a3b"),
+        pytest.param(8, 16.03, 101.2, id="olmoe"),
+        pytest.param(None, 13.28, 93.8, id="qwen3-235b-a22b"),
+        pytest.param(4, 20.53, 86.0, id="qwen1.5-moe"),
+    ],
+)
+def test_a_layer_keeps_a_row_for_each_expert_of_a_token(experts: int | None, used: float, counted: float) -> None:
+    # By fake tensors, as above: `used` are the parameters of a layer that a token passes through, by the squared width.
+    kept = []
+    for layers in (4, 5):
+        active = layers * used * 2048**2 + 2 * 32_000 * 2048
+        shape = {"layers": layers, "hidden_size": 2048, "sequence_length": 4096, "experts_per_token": experts}
+        kept.append(activation_bytes(Workload(parameters=1e11, active_parameters=active, tokens=1e9, **shape), 2))
+    assert (kept[1] - kept[0]) / 4096 / 2048 == pytest.approx(counted, rel=0.1)
+
+
 def test_flops_are_those_of_the_gpt_3_paper() -> None:
     # Brown et al. 2020, table D.1: GPT-3 took 3.14e23 operations for 300 billion tokens; attention adds 3 %.
     workload = Workload(parameters=174.6e9, tokens=300e9, layers=96, hidden_size=12_288)
@@ -248,6 +268,11 @@ def test_a_token_computes_with_its_own_experts_and_the_memory_holds_all() -> Non
     assert command("accelerators", *asked, "--active-parameters", "13b").out != command("accelerators", *asked).out
     with pytest.raises(UserError, match="Active parameters are 5e"):
         replace(mixtral, active_parameters=50e9)
+    with pytest.raises(UserError, match="give the active parameters"):
+        replace(mixtral, active_parameters=None, experts_per_token=2)
+    two = ["--active-parameters", "13b", "--experts-per-token", "2"]
+    assert "with 2 experts for each token" in command("accelerators", *asked, *two).out
+    assert "with 8 experts for each token (--experts-per-token" in command("accelerators", *asked, *two[:2]).out
 
 
 def test_a_moving_average_takes_four_bytes_for_each_weight() -> None:
@@ -413,7 +438,7 @@ def test_it_is_said_whose_layers_the_activations_are_of() -> None:
     said = {"tokens": 1e9, "sequence_length": 512}
     for job, other in (
         (Workload(parameters=9e9, **said), "Gemma 2"),
-        (Workload(parameters=30e9, active_parameters=3e9, **said), "Qwen3-30B-A3B"),
+        (Workload(parameters=30e9, active_parameters=3e9, **said), "gpt-oss"),
         (Workload(parameters=4e8, vocabulary=0, **said), "DeBERTa-v3"),
     ):
         assert [other in line for line in advise(job, today=TODAY).assumptions].count(True) == 1

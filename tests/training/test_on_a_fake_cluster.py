@@ -197,7 +197,30 @@ def mixtral(layers: int, tokens: int, **how: bool) -> Shape:
     attention, expert = 2 * 4096 * 4096 + 2 * 4096 * 1024, 3 * 4096 * 14_336
     whole, used = (layers * (attention + count * expert) + 2 * 32_000 * 4096 for count in (8, 2))
     job = {"layers": layers, "hidden_size": 4096, "vocabulary": 32_000, "sequence_length": tokens, "batch": 1}
-    return Shape(build, inputs, Workload(parameters=whole, active_parameters=used, tokens=1e9, **how, **job))
+    experts = {"active_parameters": used, "experts_per_token": 2}
+    return Shape(build, inputs, Workload(parameters=whole, tokens=1e9, **experts, **how, **job))
+
+
+def qwen_of_experts(layers: int, **how: bool) -> Shape:
+    """Qwen3-30B-A3B, of many small experts. Source: its config.json, https://huggingface.co/Qwen/Qwen3-30B-A3B."""
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    def build() -> tuple[nn.Module, list[nn.Module]]:
+        attention = {"num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128}
+        experts = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
+        width = {"hidden_size": 2048, "vocab_size": 151_936, "num_hidden_layers": layers}
+        model = Qwen3MoeForCausalLM(Qwen3MoeConfig(use_cache=False, **width, **attention, **experts))
+        return model, list(model.model.layers)
+
+    def inputs() -> dict[str, torch.Tensor]:
+        ids = torch.zeros(1, 4096, dtype=torch.long)
+        return {"input_ids": ids, "labels": ids}
+
+    attention, expert = 2 * 2048 * 4096 + 2 * 2048 * 512, 3 * 2048 * 768
+    whole, used = (layers * (attention + count * expert) + 2 * 151_936 * 2048 for count in (128, 8))
+    job = {"layers": layers, "hidden_size": 2048, "vocabulary": 151_936, "sequence_length": 4096, "batch": 1}
+    experts = {"active_parameters": used, "experts_per_token": 8}
+    return Shape(build, inputs, Workload(parameters=whole, tokens=1e9, **experts, **how, **job))
 
 
 def test_experts_are_sharded_with_their_layer() -> None:
@@ -224,6 +247,8 @@ def test_experts_are_sharded_with_their_layer() -> None:
         pytest.param(
             lambda: mixtral(32, 4096, recompute=True, selective=True), "fsdp", id="mixtral-selective", marks=SLOW
         ),
+        pytest.param(lambda: qwen_of_experts(6, recompute=False), "fsdp", id="six-layers-of-qwen3-30b"),
+        pytest.param(lambda: qwen_of_experts(48, recompute=False), "fsdp", id="qwen3-30b", marks=SLOW),
         pytest.param(lambda: qwen(28, recompute=False), "fsdp", id="qwen", marks=SLOW),
         pytest.param(lambda: qwen(28, recompute=True, selective=True), "fsdp", id="qwen-selective", marks=SLOW),
         pytest.param(vit_large, "fsdp", id="vit-l", marks=SLOW),
