@@ -110,6 +110,8 @@ JOBS = {
     "8B, LoRA 16, one L4": Job(32, 4096, 32, 4096, lora_rank=16),
     "8B, LoRA 16, one H100, nothing recomputed": Job(32, 4096, 32, 4096, lora_rank=16, recompute=False),
     "8B, LoRA 16 on NF4, one L4": Job(32, 4096, 32, 4096, lora_rank=16, quantize_base="nf4"),
+    "8B, LoRA 16, 8 L4, nothing recomputed": Job(32, 4096, 32, 4096, gpus=8, lora_rank=16, recompute=False),
+    "8B, LoRA 16, one H100, 16,384 tokens": Job(32, 4096, 32, 16_384, lora_rank=16),
     "8B, all weights, 8 H100": Job(32, 4096, 32, 8192, gpus=8),
     "70B, LoRA 16, 8 H100": Job(80, 8192, 64, 4096, gpus=8, lora_rank=16),
     "70B, LoRA 16 on NF4, 8 L4": Job(80, 8192, 64, 4096, gpus=8, lora_rank=16, quantize_base="nf4"),

@@ -33,10 +33,13 @@ KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 16, 2), (54, 15
 #: square of the width: those of a wider MLP, as Qwen2.5 has, whose layers have 18 to 20. The second number is for
 #: selective recomputation.
 PARAMETERS_OF_LLAMAS, KEPT_OF_WIDER = 13, (2.8, 0.7, 0.0)
-#: The first of KEPT_BY_LANGUAGE_MODELS for one with adapters, whose frozen matrices need no rows for gradients of their
-#: own: 42 by fake tensors on a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all). One layer that is recomputed keeps
-#: more.
-KEPT_BESIDE_ADAPTERS = 40
+#: The same for one with adapters, whose frozen matrices need no rows for gradients of their own: 42 by fake tensors on
+#: a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all). Recomputed selectively it keeps more, because the products of
+#: adapters are counted, too.
+KEPT_BESIDE_ADAPTERS = (40, 18, 2)
+#: What one layer that is recomputed holds when its gradients are made, adapters or not, in parts of the first of
+#: KEPT_BY_LANGUAGE_MODELS or of the like: 1.2 of a Llama's by fake tensors.
+HELD_BY_RECOMPUTED = 1.25
 #: The same of a layer with experts: bytes; those for each expert of a token, which has a copy of its row and an output
 #: of its own; and those for each of the layer's parameters that a token passes through, in parts of the square of the
 #: width: an expert keeps four rows as wide as its three matrices, 8 / 3. Fitted to Mixtral, Qwen3-30B-A3B, OLMoE,
@@ -106,8 +109,9 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
     Where nothing is sharded, autocast copies each trained weight to 16 bits once and keeps the copies to the end of the
     forward pass, when the activations are the most. DDP holds the gradients then, too: they are parts of its buckets.
 
-    A sharded model is whole where it computes. It takes the most at one of four moments, whose parts are given: when
-    the logits are there, with all activations; when the backward pass begins, with those of all layers but one, which
+    A sharded model is whole where it computes. It takes the most at one of five moments, whose parts are given: when
+    the logits are there, with all activations; when the last layer but one computes, itself there twice, and the last
+    one is gathered; when the backward pass begins, with those of all layers but one, which
     is whole in 16 bits, its gradient in fp32, and once more to be reduced; at its end, with all gradients, when one
     layer is so and the next unit, the embedding, is gathered; or, with adapters, whose gradients are few, when the
     first layer is recomputed and the embedding gathered.
@@ -172,13 +176,19 @@ def _moment_of_the_most(workload: Workload, width: int, gradients: float) -> dic
     table = float(hidden * workload.vocabulary if workload.is_transformer else 0)
     layer = max(parameters - 2 * table, 0.0) / layers
     share = min(1.0, trained / max(parameters, 1))
+    gathered = BYTES_IN_NF4 if workload.quantize_base else width
     # Of a layer in four bits one matrix at a time is whole, the largest of which is about a quarter of it.
-    held = BYTES_IN_NF4 + width / 4 if workload.quantize_base else width
+    held = gathered + width / 4 if workload.quantize_base else gathered
     # While the gradients of one layer are made, the next one is gathered; where gradients are few, that one counts.
     worked = held + 2 * BYTES_PER_GRADIENT * share + held * (1 - share)
-    kept, again, _logits = _kept(workload, width)
+    kept, again, logits = _kept(workload, width)
+    # In the forward pass the parts of a unit stay beside it, as they came, until the next one is there: of a layer,
+    # when the next is on its way; of the head, to the end. A gradient of a trained head takes as much after that, which
+    # is counted with the logits.
+    head = table * width * (1 if workload.lora_rank is None else 2)
     moments = (
-        (activation_bytes(workload, width), 0.0, table * width or layer * width),
+        (kept + logits, 0.0, head or layer * width),
+        (kept * (layers - 1) / layers, 0.0, layer * (held + 2 * gathered)),
         (kept * (layers - 1) / layers + again, 0.0, layer * worked),
         (0.0, gradients, max(layer * worked + table * width, table * worked)),
         (kept / layers + again, gradients, layer * held + table * width),
@@ -227,12 +237,14 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
         experts = workload.experts_per_token or USUAL_EXPERTS
         kept = (of_layer + of_expert * experts + of_parameter * used, *KEPT_OF_RECOMPUTED_EXPERTS)
     elif workload.vocabulary:
-        has_adapters = workload.lora_rank is not None and not workload.recompute
-        kept = (KEPT_BESIDE_ADAPTERS, *KEPT_BY_LANGUAGE_MODELS[1:]) if has_adapters else KEPT_BY_LANGUAGE_MODELS
+        kept = KEPT_BY_LANGUAGE_MODELS
+        if workload.lora_rank is not None:
+            beside_adapters, *recomputed = KEPT_BESIDE_ADAPTERS
+            kept = (kept[0] if workload.recompute else beside_adapters, *recomputed)
         wider = max(used - PARAMETERS_OF_LLAMAS, 0.0)
         kept = tuple(each + more * wider for each, more in zip(kept, KEPT_OF_WIDER, strict=True))
     whole, *partly = kept
     unit, logits = tokens * hidden * width / 2, _logits(workload, tokens)
     if not workload.recompute:
         return layers * whole * unit, 0.0, logits
-    return layers * partly[0 if workload.selective else 1] * unit, whole * unit, logits
+    return layers * partly[0 if workload.selective else 1] * unit, HELD_BY_RECOMPUTED * whole * unit, logits
