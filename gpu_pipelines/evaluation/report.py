@@ -237,7 +237,7 @@ def _classes(evaluation: Evaluation) -> list[dict[str, Any]]:
         for label, figures in zip(evaluation.labels, evaluation.test["per_class"], strict=True)
     ]
     if len(rows) > MOST_CLASSES:
-        rows = sorted(rows, key=lambda row: row["recall"])[:CLASSES_SHOWN]
+        rows = sorted((row for row in rows if row["rows"]), key=lambda row: row["recall"])[:CLASSES_SHOWN]
     return rows
 
 

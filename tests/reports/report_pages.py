@@ -70,7 +70,7 @@ def evaluation_of(classes: list[str]) -> Evaluation:
             "metrics": metrics,
             "per_class": [{"rows": int(row.sum()), **per_class} for row in counts],
             "confusion": counts.tolist(),
-            "confused": [[0, 1, 9_000], [1, 0, 5]],
+            "confused": [[0, 1, 9_000]],
             "calibration": bins,
             "slices": [
                 {"value": LONG, "rows": 12_345, "metrics": metrics, "champion": dict.fromkeys(METRICS, 0.8)},

@@ -95,6 +95,20 @@ def test_each_figure_of_a_wide_table_knows_its_heading(pages: dict[str, Path]) -
     assert re.findall(r'data-label="([^"]*)"', row[1])[:3] == ["epoch", "accuracy", "macro_f1"]
 
 
+def test_of_thousands_of_classes_those_that_are_mixed_up_are_shown_and_no_class_without_rows(tmp_path: Path) -> None:
+    evaluation = evaluation_of([f"class {number}" for number in range(60)])
+    evaluation.test["confusion"] = []
+    for number, figures in enumerate(evaluation.test["per_class"]):
+        figures |= {"rows": 0, "recall": 0.0} if number < 55 else {}
+    evaluation.test["per_class"][0] |= {"rows": 9_000}
+    write_report(evaluation, tmp_path, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    assert "Confusion matrix" not in page
+    assert re.search(r"confused most</h2>(.|\n)*class 0</td>(.|\n)*class 1</td>(.|\n)*9,000</td>", page)
+    assert "The 6 classes of lowest recall, of 60." in page
+    assert "no test rows" not in page
+
+
 def test_numbers_have_separators_wherever_they_stand(pages: dict[str, Path]) -> None:
     for name in ("evaluation", "many_classes", "training", "data"):
         without = r"<(style|svg).*?</\1>|<h3>Parameters</h3>.*|<code>.*?</code>|<[^>]*>"
