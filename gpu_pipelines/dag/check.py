@@ -17,6 +17,7 @@ from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.channels import problems_of_addresses
 from gpu_pipelines.registry import model_name_for, open_registry
+from gpu_pipelines.registry.missing import require_champion_not_lost
 from gpu_pipelines.registry.registered import RegisteredVersion
 from gpu_pipelines.step_environment import STORAGE
 from gpu_pipelines.tasks.tasks import IMAGE_PROCESSOR, image_processor_for
@@ -121,8 +122,10 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
 def _champion(values: Mapping[str, Any], storage: str) -> RegisteredVersion | None:
     """What the new model will be compared with, which is opened here."""
     name = values["model_name"] or model_name_for(values["source"])
-    champion = open_registry(values["registry"], storage).champion(name)
+    registry = open_registry(values["registry"], storage)
+    champion = registry.champion(name)
     if champion is None:
+        require_champion_not_lost(registry, name)
         print(f"{name} has no champion in {values['registry']}", flush=True)
     else:
         champion.require_undamaged()

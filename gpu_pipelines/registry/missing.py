@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpu_pipelines.errors import NotFoundError, UserError, nearest, some_of
-from gpu_pipelines.registry.registered import Registry
+from gpu_pipelines.registry.registered import COMPARED_WITH, Registry
 
 MOST_NAMED = 10
 
@@ -53,3 +53,28 @@ def missing_model(registry: Registry, name: str, where: str) -> UserError:
         return NotFoundError(problem, "The registry holds no models. Is it the right one?")
     guess = nearest(name, names, otherwise="")
     return NotFoundError(problem, f"{guess} It has {some_of(names, MOST_NAMED)}.".strip())
+
+
+def require_champion_not_lost(registry: Registry, name: str) -> None:
+    """Of a model without a champion: looks whether there was one, as where somebody deleted its version.
+
+    A service takes the aliases away with the version that they name, and then the next model would be promoted without
+    a comparison. A model that no version of has passed its gates has never had a champion.
+
+    Args:
+        registry: where the model is.
+        name: the model, which has no champion there.
+
+    Raises:
+        NotFoundError: a version has passed its gates, or was compared with a champion.
+    """
+    for version in reversed(registry.versions(name)):
+        before = version.info.get(COMPARED_WITH)
+        if version.info.get("passed") or before:
+            had = f"was compared with the champion, version {before}" if before else "has passed its gates"
+            raise NotFoundError(
+                f"The model {name!r} in {registry.where(name)} has lost its champion: no version is it, although "
+                f"version {version.number} {had}.",
+                "The next model would be promoted without a comparison. Let the alias name a version: gpu-pipelines "
+                f"models alias {name} champion NUMBER, or give another model_name.",
+            )

@@ -22,6 +22,8 @@ CHAMPION = "champion"
 CHALLENGER = "challenger"
 #: Name, in what is recorded with a version, of the key of the tracker's run that it is of.
 TRACKED_RUN = "tracked_run"
+#: Name, in the same place, of the version of the champion that it was compared with.
+COMPARED_WITH = "compared_with"
 #: Source: `version_aliases` of the Vertex AI API's Model, which tells aliases from numbers by it.
 _ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 #: Looks at the files of a version where they were uploaded to, before the version counts; raises `UserError`.

@@ -17,6 +17,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import RegisteredVersion, Registry, is_local, open_registry, registry_problems
 from gpu_pipelines.registry.registered import (
     CHAMPION,
+    COMPARED_WITH,
     TRACKED_RUN,
     VERSION,
     DamagedVersionError,
@@ -175,6 +176,7 @@ def _told_of(evaluation: Evaluation | None) -> dict[str, Any]:
         "dataset_fingerprint": evaluation.dataset_fingerprint,
         "source_fingerprint": evaluation.source_fingerprint,
         "test_source": evaluation.test_source,
+        COMPARED_WITH: evaluation.champion_version,
         "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},
     }
 

@@ -10,6 +10,7 @@ import pytest
 from conftest import set_variables
 
 from gpu_pipelines.artifacts.checkpoint import mark_complete
+from gpu_pipelines.artifacts.mlflow_server import mlflow_client
 from gpu_pipelines.component_interface.catalog import load_component
 from gpu_pipelines.component_interface.step import fields_from, with_advanced
 from gpu_pipelines.dag.advanced import COMMON
@@ -17,6 +18,8 @@ from gpu_pipelines.dag.check import Checked
 from gpu_pipelines.dag.check import check as check_request
 from gpu_pipelines.dag.request import Request
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.registry import open_registry
+from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -165,3 +168,28 @@ def test_a_registry_that_may_not_be_written_is_found_before_the_training(
         assert message in str(caught.value)
     else:
         assert check(**given, place="vertex").source_fingerprint
+
+
+@pytest.mark.parametrize("passed", [True, False])
+def test_a_champion_that_was_deleted_in_mlflow_is_missed(mlflow: str, here: Path, passed: bool) -> None:
+    name, model, registry = f"deleted-{passed}".lower(), here / "model", open_registry(mlflow)
+    model.mkdir()
+    first: dict[str, Any] = {"passed": passed}
+    for number, info in enumerate((first, {"passed": False, "compared_with": None if passed else 1}), 1):
+        (model / "model.safetensors").write_text(str(number))
+        registry.add(name, model, info, Promotion(number == 1, None))
+    # Of the two the deleted one is the champion; the other has passed its gates, or was compared with it.
+    registry.set_alias(name, "champion", deleted := 2 if passed else 1)
+    mlflow_client(mlflow).delete_model_version(name, str(deleted))
+    with pytest.raises(UserError, match=rf"{name} champion NUMBER") as caught:
+        check(registry=mlflow, model_name=name)
+    assert "has lost its champion" in str(caught.value)
+    registry.set_alias(name, "champion", 3 - deleted)
+    assert check(registry=mlflow, model_name=name).source_fingerprint
+
+
+def test_a_model_that_never_had_a_champion_misses_none(here: Path) -> None:
+    (here / "model").mkdir()
+    (here / "model" / "model.safetensors").write_text("weights")
+    open_registry("registry").add("failed", here / "model", {"passed": False}, Promotion(False, None))
+    assert check(registry="registry", model_name="failed").source_fingerprint
