@@ -114,14 +114,15 @@ class DirectoryRegistry(Registry):
                     (folder / "versions").mkdir(exist_ok=True)
                     incoming.rename(folder / "versions" / str(number))
                 aliases = self.aliases(name)
-                aliases |= dict.fromkeys(promotion.aliases(aliases.get(CHAMPION), number), number)
+                champion = aliases.get(CHAMPION)
+                aliases |= dict.fromkeys(promotion.aliases(champion, number), number)
                 self._write_aliases(folder, aliases)
         except OSError as error:
             raise UserError(
                 f"The model {name!r} could not be written to {self.root}: {error.strerror or first_line(error)}.",
                 "No version was added. Check space and permissions, then upload again.",
             ) from None
-        return replace(self._version(name, number, aliases), added=same is None)
+        return replace(self._version(name, number, aliases), added=same is None, led=champion == number)
 
     @contextmanager
     def _locked(self, name: str) -> Iterator[Path]:

@@ -170,7 +170,7 @@ class MlflowRegistry(Registry):
         champion = self._all_aliases(name).get(CHAMPION)
         for alias in promotion.aliases(champion, number):
             self._move_alias(name, alias, number)
-        return replace(self.version(name, number), added=added)
+        return replace(self.version(name, number), added=added, led=champion == number)
 
     @property
     def _file(self) -> Path | None:

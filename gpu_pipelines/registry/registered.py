@@ -69,6 +69,7 @@ class RegisteredVersion:
         labelled: how the digest of its files begins, by what the registry's service says; empty if it says nothing.
         unread: why its `version.json` cannot be read; `info` has nothing of it then, and the version counts as damaged.
         added: whether the call of `Registry.add` that returned this made it; False where it was there before.
+        led: whether it was the champion already before that call moved any alias.
     """
 
     name: str
@@ -80,6 +81,7 @@ class RegisteredVersion:
     labelled: str = ""
     unread: UserError | None = field(default=None, compare=False)
     added: bool = field(default=False, compare=False)
+    led: bool = field(default=False, compare=False)
 
     @cached_property
     def path(self) -> Path:

@@ -56,7 +56,8 @@ def run(
                 aliases=list(version.aliases),
                 added=version.added,
             )
-            outcome = _outcome(version, evaluated)
+            outcome = _outcome(version, evaluated, settings.pipeline_job)
+            model.metadata["promoted"] = outcome == "promoted"
             named = {"model": f"{version.name}@{version.number}", "outcome": outcome}
             if outcome == "not promoted" and evaluated and evaluated.passed:
                 named["reason"] = _OVERTAKEN
@@ -65,9 +66,12 @@ def run(
             tracked.add(known + facts_of_version(model.metadata))
 
 
-def _outcome(version: RegisteredVersion, evaluated: Evaluation | None) -> str:
+def _outcome(version: RegisteredVersion, evaluated: Evaluation | None, pipeline_job: str) -> str:
     """What came of an upload, in the words of docs/retraining.md."""
-    was_champion = not version.added and evaluated is not None and evaluated.champion_version == version.number
+    # The step that has made it the champion may be tried again; another run that finds it there has changed nothing.
+    is_of_another_run = version.info.get("pipeline_job") != pipeline_job
+    was_compared_with = evaluated is not None and evaluated.champion_version == version.number
+    was_champion = version.led and (is_of_another_run or was_compared_with)
     if CHAMPION in version.aliases and not was_champion:
         return "promoted"
     return "not promoted" if version.added else "unchanged"

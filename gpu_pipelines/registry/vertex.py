@@ -168,8 +168,9 @@ class VertexRegistry(Registry):
             evaluation = model_evaluation(Evaluation.load(model), _pipeline_job(info))
             resource = self.version(name, number).resource_name
             import_evaluation(self._client, resource, evaluation, f"version {number} of {name!r}")
-        self._move_aliases(name, promotion.aliases(self.aliases(name).get(CHAMPION), number), number)
-        return replace(self.version(name, number), added=same is None)
+        champion = self.aliases(name).get(CHAMPION)
+        self._move_aliases(name, promotion.aliases(champion, number), number)
+        return replace(self.version(name, number), added=same is None, led=champion == number)
 
     def steps_image(self, pipeline_job: str) -> str:
         """The image that the steps of a pipeline job of Vertex AI run in; empty if it is no such job, or if that may

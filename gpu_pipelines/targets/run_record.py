@@ -201,7 +201,9 @@ class RunRecord:
     @property
     def is_champion(self) -> bool:
         """Whether the run's model became the champion."""
-        return "champion" in self.model.get("aliases", []) and not self._was_champion
+        leads = "champion" in self.model.get("aliases", [])
+        # Runs of earlier versions have not recorded it.
+        return bool(self.model.get("promoted", leads and not self._was_champion))
 
     @property
     def added(self) -> bool:
@@ -233,6 +235,8 @@ class RunRecord:
         evaluation = self.evaluation
         if evaluation is None:
             return "it was not evaluated"
+        if not evaluation.champion and "champion" in self.model.get("aliases", []):
+            return "another run has registered it meanwhile, and it is the champion"
         if evaluation.passed and not evaluation.champion:
             # A retraining would find nothing new in the data of this version.
             again = "train_evaluate_upload with the same parameters" if self.reason else "again"

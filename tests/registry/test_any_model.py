@@ -22,6 +22,7 @@ from gpu_pipelines.notifications.step import message_of
 from gpu_pipelines.registry import open_registry
 from gpu_pipelines.registry.upload import UploadSettings
 from gpu_pipelines.registry.upload_step import run
+from gpu_pipelines.targets.run_record import RunRecord
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
@@ -145,6 +146,23 @@ def test_a_message_says_why_a_model_that_has_passed_is_not_the_champion(tmp_path
     message = message_of(MessageSettings(), None, left(notes), "nightly")
     assert (message.outcome, message.model, message.gates) == ("not promoted", "mine@2", [])
     assert message.reason.startswith("the champion has changed since the evaluation")
+
+
+def test_of_two_runs_that_give_the_same_first_model_one_has_promoted_it(tmp_path: Path) -> None:
+    registry, model = str(tmp_path / "registry"), write_evaluated(tmp_path / "model")
+
+    def outcome_of(run: str) -> tuple[str, str, str]:
+        notes = str(tmp_path / f"notes-{run}")
+        # Both were compared with none: they were trained at the same time.
+        version = upload(registry, model, smoke_test=False, outcome_uri=notes, pipeline_job=run)
+        record = RunRecord(run, "mine", "2026-11-22T04:43:14+00:00", {}, "", {}, tmp_path, status="succeeded")
+        record.model, record.artifacts = version.metadata, {"best_checkpoint": str(model)}
+        return message_of(MessageSettings(), None, left(notes), "nightly").outcome, record.outcome, record.instead
+
+    assert outcome_of("first")[:2] == ("promoted", "promoted")
+    told = "another run has registered it meanwhile, and it is the champion"
+    assert outcome_of("second") == ("unchanged", "unchanged", told)
+    assert outcome_of("first")[:2] == ("promoted", "promoted"), "a step that is tried again has promoted it"
 
 
 def test_the_same_files_with_an_evaluation_are_another_version(tmp_path: Path) -> None:
