@@ -302,6 +302,26 @@ def is_of_a_full_disk(error: BaseException) -> bool:
     return getattr(error, "errno", None) in full or any(each in str(error) for each in in_words)
 
 
+@contextmanager
+def full_disk_named(what: str, place: Path) -> Iterator[None]:
+    """Says of what cannot be written for lack of space on which disk that is; the system does not say it.
+
+    Args:
+        what: is written.
+        place: it is written there.
+
+    Raises:
+        RunFailedError: the disk is full.
+    """
+    try:
+        yield
+    except OSError as error:
+        if not is_of_a_full_disk(error):
+            raise
+        told = f"{what} could not be written on the disk of {place}: {first_line(error)}."
+        raise RunFailedError(told, "Make room there, and run it again.") from error
+
+
 def of_the_system(error: BaseException) -> UserError | None:
     """What a user is told of a full disk, of a file that they may not use, and of what names none; None for any other
     error."""

@@ -28,7 +28,7 @@ from gpu_pipelines.artifacts.documents import read_as, sha256_of_file, write_doc
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, full_disk_named
 from gpu_pipelines.prediction.settings import DATE, TIME
 from gpu_pipelines.prediction.worker import Predicted
 from gpu_pipelines.prediction.written import Form
@@ -106,13 +106,14 @@ def keep_piece(work: UnfinishedWork, found: Predicted, suffix: str) -> None:
     import json
 
     name = piece_name(found.number)
-    folder = work.begin(name)
-    (folder / f"{_PART}.{suffix}").write_bytes(found.content)
     lines = "".join(json.dumps(row, ensure_ascii=False, default=str) + "\n" for row in found.rejected)
-    (folder / REJECTED).write_text(lines, encoding="utf-8")
     reasons = dict(Counter(row["reason"] for row in found.rejected))
     counts = {"read": found.rows, "predicted": found.predicted, "rejected": reasons, "labels": dict(found.labels)}
-    work.commit(name, counts)
+    with full_disk_named("What is predicted", work.path("").absolute()):
+        folder = work.begin(name)
+        (folder / f"{_PART}.{suffix}").write_bytes(found.content)
+        (folder / REJECTED).write_text(lines, encoding="utf-8")
+        work.commit(name, counts)
 
 
 def piece_name(number: int) -> str:
@@ -227,7 +228,8 @@ def output_folder(place: str) -> Iterator[Path]:
         with output.alone():
             has_earlier = output.has_earlier()
         try:
-            yield output.new
+            with full_disk_named("The predictions", output.new.parent.absolute()):
+                yield output.new
         except UserError:
             if (output.new / REJECTED).exists():
                 name = REJECTED_BY_A_FAILED if has_earlier else REJECTED

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import command
-from conftest import gpu_pipelines, newest_run
+from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
 
 import gpu_pipelines as package
 from gpu_pipelines.prediction.outputs import Predictions
@@ -75,6 +76,19 @@ def test_the_command_and_the_function_predict_without_a_pipeline(
     )
     (folder,) = tmp_path.glob("20*")
     assert dated.out.endswith(f"1 file in {folder.name}\n"), dated.out + dated.err
+
+
+@pytest.mark.parametrize("full", ["out", "runs"])
+def test_a_full_disk_is_named(digits_run: Path, tmp_path: Path, full: str) -> None:
+    (tmp_path / full).mkdir()
+    mounted = 'mount -t tmpfs -o size=32k none "$0" && exec "$@"'
+    inside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mounted, full)
+    run = (str(GPU_PIPELINES), "models", "predict", "digits", "--source", "sample:digits", "--output", "out")
+    registry = ("--registry", str(digits_run / "registry"))
+    done = subprocess.run([*inside, *run, *registry], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"could not be written on the disk of {tmp_path / full}" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 @pytest.mark.parametrize(
