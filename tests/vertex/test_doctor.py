@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from command_line import command
 from conftest import set_variables
 
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
+from gpu_pipelines.targets.vertex.doctor_access import find_credentials
 from gpu_pipelines.targets.vertex.doctor_local import look_at_versions
 
 if TYPE_CHECKING:
@@ -264,6 +266,14 @@ def test_without_a_network_it_is_quick_and_says_what_was_not_looked_at(
     assert status == 0, "nothing is known to be missing"
     assert "127.0.0.1:9 cannot be reached" in checks["project exists"]["message"]
     assert {checks[subject]["message"] for subject in ("APIs", "image", "quota")} == {"not looked at: no network"}
+
+
+def test_it_leaves_the_environment_of_a_program_as_it_was(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "nowhere.json"))
+    monkeypatch.delenv("NO_GCE_CHECK", raising=False)
+    before = dict(os.environ)
+    find_credentials(offline=True)
+    assert dict(os.environ) == before
 
 
 def test_a_service_that_hangs_or_refuses_leaves_the_other_checks(api: VertexApi) -> None:

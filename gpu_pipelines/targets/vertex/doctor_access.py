@@ -11,6 +11,7 @@ from typing import Any
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.google_cloud.rest import Answer, Rest
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.step_environment import environment_with
 from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
 
 #: gcloud's own variable by which it sends no credentials, as to a server of a test.
@@ -95,15 +96,15 @@ def find_credentials(*, offline: bool) -> Credentials:
     """Application-default credentials, tried out unless `offline`."""
     if os.environ.get(NO_CREDENTIALS, "").lower() in ("true", "1"):
         return Credentials(Check("credentials", NOT_KNOWN, f"not used: {NO_CREDENTIALS} is set"), None, _member(None))
-    # Without a network, the look for the metadata server of a Google machine would take nine seconds.
-    os.environ.setdefault("GCE_METADATA_TIMEOUT", "1")
-    os.environ.setdefault("GCE_METADATA_DETECT_RETRIES", "1")
     import google.auth
     import google.auth.exceptions
     from google.auth.transport.requests import Request
 
+    # Without a network, the look for the metadata server of a Google machine would take nine seconds.
+    impatient = {"GCE_METADATA_TIMEOUT": "1", "GCE_METADATA_DETECT_RETRIES": "1"}
     try:
-        found, _ = google.auth.default(scopes=[_SCOPE])
+        with environment_with({name: os.environ.get(name, value) for name, value in impatient.items()}):
+            found, _ = google.auth.default(scopes=[_SCOPE])
     except google.auth.exceptions.GoogleAuthError as error:
         told = str(error.args[0] if error.args else error).splitlines()[0]
         return Credentials(Check("credentials", MISSING, told, _LOGIN), None, _member(None))
