@@ -49,7 +49,10 @@ def cautions(
 def _of_buying(machine: MachineType, strategy: str) -> list[Caution]:
     stands = machine.offered(strategy)
     if stands == "contested":
-        return [Caution("contested", f"{machine.name} on {strategy} may be refused: {machine.note}. Spot is safer.")]
+        told, _, of_vertex = machine.note.partition("; ")
+        refused = Caution("contested", f"{machine.name} on {strategy} may be refused: {told}. Spot is safer.")
+        also = Caution("contested", f"{machine.name}: {of_vertex}.", of_vertex=True)
+        return [refused, also] if of_vertex else [refused]
     if stands == "unverified":
         message = f"No page says whether {machine.name} can be had by {strategy} for training."
         return [Caution("unverified", message, of_vertex=True)]

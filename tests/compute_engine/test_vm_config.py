@@ -289,6 +289,13 @@ def test_a_vm_is_told_nothing_of_vertex_ais_quotas_and_regions() -> None:
     assert "for training" not in done.err
 
 
+def test_a_vm_is_told_of_a_contested_machine_what_compute_engine_says_alone() -> None:
+    done = command("vm", "config", *HERE, "--accelerator", "h100:1", "--region", "us-central1")
+    assert done.status == 0, done.err
+    assert "may be refused: Compute Engine sells this shape as Spot or Flex-start only. Spot is safer." in done.err
+    assert "Vertex AI" not in done.err
+
+
 @pytest.mark.parametrize("place", ["us-central1", "us", "global"])
 def test_the_boot_disk_takes_a_key_of_ones_own(place: str, tmp_path: Path) -> None:
     key = f"projects/p/locations/{place}/keyRings/r/cryptoKeys/k"
