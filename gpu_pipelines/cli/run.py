@@ -97,7 +97,9 @@ def run(
 
     here = is_here(target)
     if here and follow:
-        raise UserError(f"The target {target.name} has no --follow.", "It shows a run until its end.")
+        raise UserError(
+            "--follow is for a run in the cloud.", "A run on this machine is shown until its end without it."
+        )
     submission = submission_of(target, pipeline, param or [], params, cache, resume, dry_run=dry_run)
     if dry_run and as_json:
         print_json(shown_document(submission))

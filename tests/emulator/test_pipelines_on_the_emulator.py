@@ -58,6 +58,9 @@ def test_a_file_is_rehearsed_and_leaves_its_report(tmp_path: Path) -> None:
     wrong = gpu_pipelines("run", "small.py", "--target", "kubeflow", "--emulate", cwd=tmp_path)
     assert wrong.status == 2
     assert "The target kubeflow has no --emulate" in wrong.err
+    followed = gpu_pipelines(*command, "--follow", cwd=tmp_path)
+    assert followed.status == 2
+    assert "A run on this machine is shown until its end" in followed.err
 
 
 def test_no_image_is_needed_where_none_is_pulled(tmp_path: Path) -> None:
@@ -67,12 +70,16 @@ def test_no_image_is_needed_where_none_is_pulled(tmp_path: Path) -> None:
     assert "example-project/gpu-pipelines/steps:" in done.out
 
 
-def test_a_table_is_refused_where_the_emulator_has_none(tmp_path: Path) -> None:
-    given = ("-p", "source=bq://example-project.shop.reviews", "-p", "model_name=reviews")
+@pytest.mark.parametrize(
+    ("source", "service"),
+    [("bq://example-project.shop.reviews", "BigQuery"), ("gs://my-bucket/reviews", "Cloud Storage")],
+)
+def test_data_is_refused_where_the_emulator_has_none(tmp_path: Path, source: str, service: str) -> None:
+    given = ("-p", f"source={source}", "-p", "model_name=reviews")
     machine = ("--accelerator", "l4:1")
     done = command("run", "batch_prediction", "--target", "vertex", "--emulate", *machine, *given, cwd=tmp_path)
     assert done.status == 2
-    assert "is in BigQuery, which is empty on the emulator that --emulate starts" in done.err
+    assert f"is in {service}, which is empty on the emulator that --emulate starts" in done.err
     assert not (tmp_path / "runs").exists()
 
 

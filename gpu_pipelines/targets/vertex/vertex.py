@@ -47,6 +47,8 @@ if TYPE_CHECKING:
 
 #: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
 MOUNTED = "/gcs/"
+#: Services that are empty on an emulator of a run's own, by how a source in them begins.
+_EMPTY = {"bq://": "BigQuery", "gs://": "Cloud Storage"}
 
 
 @dataclass(frozen=True)
@@ -91,15 +93,16 @@ class Vertex(VertexTarget, CloudTarget):
         return super().can_read(uri) or (uri.startswith(MOUNTED) and uri != MOUNTED)
 
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
-        """That the model is too large for the GPU that evaluates it; that an emulator of its own has no tables."""
+        """That the model is too large for the GPU that evaluates it; that an emulator of its own has no data."""
         from gpu_pipelines.targets.vertex.machines import not_evaluated
 
         source = str(arguments.get("source", ""))
-        if self.options.emulate and source.startswith("bq://"):
-            return [
-                f"{source} is in BigQuery, which is empty on the emulator that --emulate starts. Load the table into "
-                "one that runs (gpu-pipelines emulator start), and run there; see docs/emulator.md."
-            ]
+        for scheme, service in _EMPTY.items():
+            if self.options.emulate and source.startswith(scheme):
+                return [
+                    f"{source} is in {service}, which is empty on the emulator that --emulate starts. Load it into one "
+                    "that runs (gpu-pipelines emulator start), and run there; see docs/emulator.md."
+                ]
         return not_evaluated(compiled.spec, arguments)
 
     def defaults(self) -> dict[str, Any]:
