@@ -41,10 +41,10 @@ def require_usable_data(compiled: Compiled, values: Values, settings: ProjectSet
 
 
 def warn_of_data(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str = "") -> None:
-    """As `require_usable_data`, for runs that come later: the data may be there by then."""
+    """As `require_usable_data`, for runs that come later: what is missing may be there by then."""
     look = _look(compiled, values, settings, registry)
     for problem in look.problems:
-        print(f"warning: with the data as it is now, each run will fail: {problem}", file=sys.stderr)
+        print(f"warning: as things are now, each run will fail: {problem}", file=sys.stderr)
 
 
 def _look(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str) -> Look:

@@ -76,7 +76,7 @@ def test_data_that_the_first_step_would_refuse_is_refused_before(
     assert said in refused.value.problem
     warn_of_data(*asked, ProjectSettings())
     (told,) = said_to_the_reader(capsys)
-    assert told.startswith("warning: with the data as it is now, each run will fail: ")
+    assert told.startswith("warning: as things are now, each run will fail: ")
     assert said in told
 
 

@@ -52,7 +52,7 @@ def test_its_data_in_a_bucket_is_looked_at_before_it_is_sent(vertex_api: VertexA
     wanted = ("schedule", "create", MINE, "--name", "nightly", "--cron", "0 3 * * *")
     done = command(vertex_api, tmp_path, *wanted, *FLAGS, *data)
     assert done.status == 0, done.err
-    assert "warning: with the data as it is now, each run will fail: " in done.err
+    assert "warning: as things are now, each run will fail: " in done.err
     assert len(vertex_api.state.pipeline_jobs.jobs) == 1
 
 
@@ -83,6 +83,13 @@ def test_the_registry_of_its_models_is_looked_at_before_it_is_sent(
     assert wrong.status == 2
     assert "There is no such project." in wrong.err
     assert not vertex_api.state.pipeline_jobs.jobs
+    vertex_api.fail_next("GET .*/models(\\?|$)", 404, message="There is no such project.")
+    wanted = ("schedule", "create", "uploading.py", "--name", "nightly", "--cron", "0 3 * * *")
+    later = command(vertex_api, tmp_path, *wanted, *FLAGS, "-p", "registry=vertex://other/us-central1")
+    assert later.status == 0, later.err
+    (warning,) = (line for line in later.err.splitlines() if line.startswith("warning: "))
+    assert "There is no such project." in warning
+    assert "data" not in warning
     unseen = sent("mlflow:http://127.0.0.1:9")
     assert unseen.status == 0, "it may be seen from the run alone"
     assert "note: Listing the models of the registry in mlflow:http://127.0.0.1:9 failed" in unseen.err

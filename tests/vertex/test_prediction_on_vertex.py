@@ -146,7 +146,7 @@ def test_a_model_and_a_source_that_do_not_go_together_are_refused_before_a_machi
     nightly = ("--cron", "0 3 * * *", "--name", "scores")
     later = command(vertex_api, tmp_path, "schedule", "create", PIPELINE, *nightly, *GIVEN, *asked)
     assert later.status == 0, later.err
-    assert "warning: with the data as it is now, each run will fail: " in later.err
+    assert "warning: as things are now, each run will fail: " in later.err
     assert message in later.err
 
 
