@@ -72,8 +72,8 @@ def compile_pipelines(
 
     if task and (problems := task_problems(task)):
         raise UserError.of_all(problems)
-    with defaults_in_file(pipeline, param or []):
-        compiled = target.compile(pipeline, task)
+    with defaults_in_file(pipeline, param or []) as name:
+        compiled = target.compile(name, task)
     for line in compiled.told:
         print(line, file=sys.stderr)
     path = output or Path(f"{compiled.name}.yaml")
@@ -102,8 +102,8 @@ def upload(
     from gpu_pipelines.driver.defaults import defaults_in_file
     from gpu_pipelines.targets.messages import Request
 
-    with defaults_in_file(pipeline, param or []):
-        compiled = target.load(Request(pipeline, to_publish=True))
+    with defaults_in_file(pipeline, param or []) as name:
+        compiled = target.load(Request(name, to_publish=True))
     for line in compiled.told:
         print(line, file=sys.stderr)
     done = target.publish(compiled, tag or [])

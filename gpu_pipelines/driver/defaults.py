@@ -6,25 +6,35 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
-from gpu_pipelines.driver.arguments import ADVANCED, all_arguments, as_taken, fields_of, parameters_of_pipeline
+from gpu_pipelines.driver.arguments import (
+    ADVANCED,
+    all_arguments,
+    as_taken,
+    fields_of,
+    given_values,
+    parameters_of_pipeline,
+)
 from gpu_pipelines.errors import UserError
 
 
 @contextmanager
-def defaults_in_file(pipeline: str, assignments: Sequence[str]) -> Iterator[None]:
+def defaults_in_file(pipeline: str, assignments: Sequence[str]) -> Iterator[str]:
     """Lets a pipeline that is compiled in the block have other defaults.
 
     Args:
         pipeline: its name.
         assignments: texts of the form `key=value`.
 
+    Returns:
+        The name of what is to be compiled: with a script given, of the pipeline that trains by it, as for a run.
+
     Raises:
         UserError: lists everything that is wrong with them; or it is no pipeline of this project.
     """
     if not assignments:
-        yield
+        yield pipeline
         return
-    from gpu_pipelines.dag import PIPELINES, load_pipeline, load_request
+    from gpu_pipelines.dag import PIPELINES, load_pipeline, load_request, pipeline_for
     from gpu_pipelines.dag.parameters import other_defaults
     from gpu_pipelines.targets.local.target import LocalTarget
 
@@ -32,6 +42,7 @@ def defaults_in_file(pipeline: str, assignments: Sequence[str]) -> Iterator[None
         raise UserError(
             f"{pipeline} has its defaults in its file.", "Give parameters to a run of it, or the name of a pipeline."
         )
+    pipeline = pipeline_for(pipeline, given_values(assignments, None))
     known = parameters_of_pipeline(load_pipeline(pipeline).build(LocalTarget(), None))
     fields = fields_of(pipeline, known)
     given = {assignment.partition("=")[0].strip() for assignment in assignments}
@@ -48,4 +59,4 @@ def defaults_in_file(pipeline: str, assignments: Sequence[str]) -> Iterator[None
     inside = taken.get(ADVANCED)
     changed = {name: value for name, value in taken.items() if name in given}
     with other_defaults({**changed, **({ADVANCED: inside} if inside else {})}):
-        yield
+        yield pipeline

@@ -145,7 +145,7 @@ def upload(
     store: Any = opened
     named = [tags] if isinstance(tags, str) else list(tags)
     assignments = assignments_of(parameters_given(others, arguments))
-    with _ONE_AT_A_TIME, _named(pipeline) as name, defaults_in_file(name, assignments):
+    with _ONE_AT_A_TIME, _named(pipeline) as asked, defaults_in_file(asked, assignments) as name:
         return dict(store.publish(store.load(Request(name, to_publish=True)), named).document)
 
 

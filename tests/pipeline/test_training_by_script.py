@@ -166,6 +166,16 @@ def test_it_is_compiled_with_the_script_on_the_accelerators(target: str, tmp_pat
     assert ("NVIDIA_L4" if target == "vertex" else "nvidia.com/gpu") in text
 
 
+def test_with_a_script_given_it_is_the_pipeline_that_is_compiled(tmp_path: Path) -> None:
+    made = []
+    for pipeline in (PIPELINE, BY_SCRIPT):
+        done = command("compile", pipeline, "-p", "script=gs://bucket/train.py", "-o", f"{pipeline}.yaml", cwd=tmp_path)
+        assert done.status == 0, done.err
+        made.append((tmp_path / f"{pipeline}.yaml").read_text())
+    assert made[0] == made[1]
+    assert "defaultValue: gs://bucket/train.py" in made[0]
+
+
 @pytest.mark.usefixtures("no_project_settings")
 def test_a_run_in_the_cloud_takes_a_script_that_its_steps_can_read(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("")
