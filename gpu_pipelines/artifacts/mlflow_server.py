@@ -110,8 +110,14 @@ def would_lose_files(uri: str, place: str) -> bool:
         uri: of the server.
         place: where it says that files belong.
     """
-    is_here = uri.startswith(MLFLOW_FILE) or urlsplit(uri.removeprefix(MLFLOW)).hostname in ("localhost", "127.0.0.1")
+    is_here = uri.startswith(MLFLOW_FILE) or is_of_loopback(uri)
     return not is_here and urlsplit(place).scheme in ("", "file")
+
+
+def is_of_loopback(uri: str) -> bool:
+    """Whether an address is of a server of MLflow that each machine looks for on itself, such as localhost."""
+    address = uri.removeprefix(MLFLOW)
+    return address != uri and urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 @contextmanager

@@ -57,6 +57,7 @@ def _look(compiled: Compiled, values: Values, settings: ProjectSettings, registr
         look.add(look_at_sources(each))
     for named in _registries_of(compiled, values, settings, registry):
         look.add(_look_at_registry(named))
+    look.unseen += _of_loopback(values)
     for line in look.unseen:
         print(f"note: {line} The step that needs it checks it.", file=sys.stderr)
     return look
@@ -102,6 +103,15 @@ def _registries_of(compiled: Compiled, values: Values, settings: ProjectSettings
         named = _named(each, settings)
         if named != VERTEX and not is_local(named):
             yield named
+
+
+def _of_loopback(values: Values) -> Iterator[str]:
+    """What is a server of this machine from here, and of another one from the steps."""
+    from gpu_pipelines.artifacts.mlflow_server import is_of_loopback
+
+    for name, value in values.arguments.items():
+        if isinstance(value, str) and is_of_loopback(value):
+            yield f"{name} is {value}, which each step looks for on its own machine (an emulator's: on this one)."
 
 
 def _look_at_registry(registry: str) -> Look:

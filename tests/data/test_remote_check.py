@@ -80,6 +80,16 @@ def test_data_that_the_first_step_would_refuse_is_refused_before(
     assert said in told
 
 
+@pytest.mark.parametrize("address", ["mlflow:http://localhost:5000", "mlflow:http://127.0.0.1:5000"])
+def test_a_server_of_this_machine_is_said_to_be_none_of_the_steps(
+    bucket: str, address: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    arguments = {"source": "sample:digits", "registry": "mlflow:https://mlflow.example", "tracking": address}
+    require_usable_data(PIPELINE, Values(arguments, arguments), ProjectSettings())
+    (told,) = said_to_the_reader(capsys)
+    assert told.startswith(f"note: tracking is {address}, which each step looks for on its own machine")
+
+
 def test_a_storage_that_does_not_answer_keeps_nobody() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent, pytest.MonkeyPatch.context() as patch:
         patch.setenv("STORAGE_EMULATOR_HOST", f"http://127.0.0.1:{silent.getsockname()[1]}")
