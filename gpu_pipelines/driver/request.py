@@ -56,9 +56,11 @@ def submission_of(
         UserError: there cannot be such a run.
     """
     from gpu_pipelines.targets.local.telling import told_of_errors
+    from gpu_pipelines.targets.recorded_runs import LATEST
 
     told = _told_from_here(target) if is_here(target) else None
-    with told_of_errors(pipeline or resume, None if dry_run else told, "refused"):
+    named = pipeline or ("the newest run" if resume == LATEST else resume)
+    with told_of_errors(named, None if dry_run else told, "refused"):
         return _submission(target, pipeline, assignments, file, cache, resume)
 
 

@@ -283,6 +283,8 @@ def test_a_run_here_that_is_refused_is_told_of(hook: Posts, tmp_path: Path) -> N
     for said, body in zip(refused, hook.bodies, strict=True):
         assert said in body["reason"]
     assert not (tmp_path / "runs").exists()
+    assert command("run", "--resume", "latest", "--notify", "webhook:HOOK", cwd=tmp_path).status == 2
+    assert hook.bodies[-1]["pipeline"] == "the newest run"
 
 
 def test_a_pipeline_of_ones_own_tells_by_the_component(hook: Posts, tmp_path: Path) -> None:
