@@ -15,10 +15,10 @@ from gpu_pipelines.emulator.job_states import now
 from gpu_pipelines.emulator.names import Names, page, restored, restored_from
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.rules import check_name_and_labels, raise_found
-from gpu_pipelines.emulator.state_folder import StateFolder
+from gpu_pipelines.emulator.state_folder import StateFolder, damaged
 from gpu_pipelines.emulator.transcoding import as_json
 
-_KIND, _EVALUATIONS = "models", "evaluations"
+_KIND, _EVALUATIONS, _NUMBERS = "models", "evaluations", "model-version-numbers"
 #: Reference of `Model.version_aliases`: there must be exactly one for a model.
 _DEFAULT = "default"
 #: Reference of `UpdateModelRequest.model`: what can be changed of a model, and of one of its versions.
@@ -68,6 +68,12 @@ class Models:
         self._names, self._operations = names, operations
         # A number is not given again once its version is deleted.
         self._last = {name: int(versions[-1].version_id) for name, versions in self.versions.items()}
+        for path, document in state.documents(_NUMBERS):
+            try:
+                name, last = str(document["name"]), int(document["last"])
+            except (KeyError, TypeError, ValueError) as error:
+                raise damaged(path, "it is no number of a version") from error
+            self._last[name] = max(last, self._last.get(name, 0))
         self._lock = threading.RLock()
 
     def upload(self, request: Any) -> Any:
@@ -212,6 +218,7 @@ class Models:
             raise ApiError(400, told, "FAILED_PRECONDITION")
         self._require_undeployed(name, model.version_id)
         with self._lock:
+            self._state.write(_NUMBERS, name, {"name": name, "last": self._last[name]})
             self.versions[name].remove(model)
             self._forget(model)
         return self._operations.done(name)

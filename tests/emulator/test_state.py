@@ -176,6 +176,17 @@ def known(emulator: Emulator) -> dict[str, Any]:
     return found
 
 
+def test_the_number_of_a_deleted_version_is_not_given_again_after_a_restart(start: Starter) -> None:
+    emulator = start()
+    model = {"displayName": "digits", "artifactUri": "gs://example-bucket/m", "containerSpec": {"imageUri": "i"}}
+    name = emulator.ask("POST", f"{PARENT}/models:upload", {"model": model})["response"]["model"]
+    again = {"model": model, "parentModel": name}
+    assert emulator.ask("POST", f"{PARENT}/models:upload", again)["response"]["modelVersionId"] == "2"
+    emulator.ask("DELETE", f"v1/{name}@2:deleteVersion")
+    emulator.end()
+    assert start().ask("POST", f"{PARENT}/models:upload", again)["response"]["modelVersionId"] == "3"
+
+
 def test_what_it_knows_is_there_after_a_restart(start: Starter) -> None:
     first = start()
     fill(first)
