@@ -265,9 +265,16 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
         with safe_open(directory / ADAPTER_WEIGHTS, framework="pt") as file:
             names = file.keys()
         held = {name.removeprefix("base_model.model.") for name in names}
-        lost = [*found.missing_keys, *found.unexpected_keys, *(set(_unmatched(info)) - held)]
+        lost = [*found.missing_keys, *found.unexpected_keys]
+        # Heads that the model was trained with before are left out, as those of texts beside a classifier.
+        lost += [key for key in info["unexpected_keys"] if not is_outside_backbone(model, key)]
         if lost:
             raise ValueError(f"they do not fit: {some_of(sorted(lost), most=5)}")
+        if drawn := {*_unmatched(info)} - {*info["unexpected_keys"]} - held:
+            raise ValueError(
+                f"the training has drawn {some_of(sorted(drawn), most=5)} anew, and neither has them; the script's "
+                "LoraConfig has to name such layers in modules_to_save"
+            )
         merged: nn.Module = adapted.merge_and_unload(safe_merge=True)
     except (*UNUSABLE, RuntimeError) as error:
         raise UserError(

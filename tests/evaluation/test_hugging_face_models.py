@@ -212,6 +212,32 @@ def test_adapters_of_a_language_model_need_nothing_beside_them(tmp_path: Path) -
         torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
 
 
+def test_adapters_of_a_classifier_are_for_a_model_that_was_trained_with_other_heads(
+    texts: Dataset, tmp_path: Path
+) -> None:
+    config = transformers.BertConfig(vocab_size=40, **SMALL, max_position_embeddings=32)
+    transformers.BertForPreTraining(config).save_pretrained(tmp_path / "base")
+    transformers.BertForMaskedLM(config).save_pretrained(tmp_path / "without")
+
+    def trained(base: Path, checkpoint: Path) -> Any:
+        torch.manual_seed(0)
+        model = transformers.AutoModelForSequenceClassification.from_pretrained(base, id2label=dict(enumerate(LABELS)))
+        found = adapted(model, "SEQ_CLS", checkpoint)
+        model.config.save_pretrained(checkpoint)
+        return found
+
+    model = trained(tmp_path / "base", tmp_path / "trained/checkpoint-3")
+    evaluate(texts, tmp_path / "trained", tmp_path)
+    exported = transformers.AutoModelForSequenceClassification.from_pretrained(tmp_path / "best").eval()
+    tokens = torch.arange(2, 18).reshape(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
+    # The base has no pooler; the one of the training was drawn there, and is nowhere.
+    trained(tmp_path / "without", tmp_path / "others/checkpoint-3")
+    with pytest.raises(UserError, match=r"has drawn bert\.pooler\.dense\.bias(.|\n)*modules_to_save"):
+        evaluate(texts, tmp_path / "others", tmp_path)
+
+
 def test_the_model_that_adapters_are_for_is_that_of_its_revision(tmp_path: Path) -> None:
     peft.LoraConfig(base_model_name_or_path="owner/model-7b", revision="v1").save_pretrained(tmp_path)
     assert base_of_adapters(tmp_path) == "owner/model-7b@v1"
