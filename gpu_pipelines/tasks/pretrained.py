@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -40,6 +41,9 @@ UNUSABLE = (
 
 #: What peft calls adapters that were given no name.
 _ADAPTED = "default"
+
+#: What peft adds to the names of a model's weights.
+_OF_PEFT = re.compile(r"^base_model\.model\.|\.(token_adapter|base_layer|modules_to_save|original_module)(?=\.)")
 
 #: Whether weights that are stored in bf16 are loaded in bf16, and not in fp32; see `weights_as_stored`.
 _AS_STORED: ContextVar[bool] = ContextVar("as_stored", default=False)
@@ -260,17 +264,20 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
             output_loading_info=True,
             dtype=torch.float32,
         )
-        adapted: Any = PeftModel(model, adapters)
-        found = adapted.load_adapter(str(directory), _ADAPTED, is_trainable=False)
         with safe_open(directory / ADAPTER_WEIGHTS, framework="pt") as file:
             names = file.keys()
-        held = {name.removeprefix("base_model.model.") for name in names}
-        lost = [*found.missing_keys, *found.unexpected_keys]
+            held = {_OF_PEFT.sub("", name): file.get_slice(name).get_shape() for name in names}
+        _resize_as_adapters(model, held)
+        adapted: Any = PeftModel(model, adapters)
+        found = adapted.load_adapter(str(directory), _ADAPTED, is_trainable=False)
+        # A layer of `modules_to_save` that was resized is written a second time by this name.
+        lost = [key for key in found.unexpected_keys if ".modules_to_save." not in key]
+        lost += found.missing_keys
         # Heads that the model was trained with before are left out, as those of texts beside a classifier.
         lost += [key for key in info["unexpected_keys"] if not is_outside_backbone(model, key)]
         if lost:
             raise ValueError(f"they do not fit: {some_of(sorted(lost), most=5)}")
-        if drawn := {*_unmatched(info)} - {*info["unexpected_keys"]} - held:
+        if drawn := {*_unmatched(info)} - {*info["unexpected_keys"]} - held.keys():
             raise ValueError(
                 f"the training has drawn {some_of(sorted(drawn), most=5)} anew, and neither has them; the script's "
                 "LoraConfig has to name such layers in modules_to_save"
@@ -284,6 +291,19 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
             "script save it whole: model.merge_and_unload().save_pretrained(…), and the tokenizer with it.",
         ) from None
     return merged
+
+
+def _resize_as_adapters(model: Any, held: Mapping[str, Sequence[int]]) -> None:
+    """Gives a model room for the tokens that its adapters hold embeddings of, as peft keeps them where some were added.
+
+    Args:
+        model: without the adapters.
+        held: shapes of what the adapters hold, by the names that the weights have in the model.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding) and f"{name}.weight" in held and module is model.get_input_embeddings():
+            model.resize_token_embeddings(held[f"{name}.weight"][0])  # nothing if it has as many
+            return
 
 
 def is_outside_backbone(model: nn.Module, key: str) -> bool:

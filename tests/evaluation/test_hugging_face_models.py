@@ -212,6 +212,21 @@ def test_adapters_of_a_language_model_need_nothing_beside_them(tmp_path: Path) -
         torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
 
 
+@pytest.mark.parametrize("saved", [[], ["embed_tokens", "lm_head"]])
+def test_adapters_of_a_language_model_that_was_given_more_tokens(tmp_path: Path, saved: list[str]) -> None:
+    shape = {**SMALL, "vocab_size": 36, "max_position_embeddings": 64}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).save_pretrained(tmp_path / "base")
+    base: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    base.resize_token_embeddings(40)
+    model: Any = peft.get_peft_model(base, peft.LoraConfig(task_type="CAUSAL_LM", modules_to_save=saved)).eval()
+    model.save_pretrained(tmp_path / "trained/checkpoint-1")
+    evaluate(text_dataset(tmp_path / "data"), tmp_path / "trained", tmp_path)
+    exported = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "best").eval()
+    tokens = torch.arange(24, 40).reshape(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
+
+
 def test_adapters_of_a_classifier_are_for_a_model_that_was_trained_with_other_heads(
     texts: Dataset, tmp_path: Path
 ) -> None:
