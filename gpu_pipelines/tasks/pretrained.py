@@ -282,6 +282,7 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
                 f"the training has drawn {some_of(sorted(drawn), most=5)} anew, and neither has them; the script's "
                 "LoraConfig has to name such layers in modules_to_save"
             )
+        _untie_adapted(model)
         merged: nn.Module = adapted.merge_and_unload(safe_merge=True)
     except (*UNUSABLE, RuntimeError) as error:
         raise UserError(
@@ -304,6 +305,22 @@ def _resize_as_adapters(model: Any, held: Mapping[str, Sequence[int]]) -> None:
         if isinstance(module, nn.Embedding) and f"{name}.weight" in held and module is model.get_input_embeddings():
             model.resize_token_embeddings(held[f"{name}.weight"][0])  # nothing if it has as many
             return
+
+
+def _untie_adapted(model: Any) -> None:
+    """Gives the last layer of a language model a weight of its own where adapters are on it, or on the table it shares.
+
+    peft adds an adapter to what one layer gives; merged into the weight of both, it would count for the other as well.
+    """
+    from peft.tuners.tuners_utils import BaseTunerLayer
+
+    last = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    layers = [] if last is None else [last, model.get_input_embeddings()]
+    if not any(isinstance(layer, BaseTunerLayer) for layer in layers):
+        return
+    last, table = (getattr(layer, "base_layer", layer) for layer in layers)
+    if last.weight is table.weight:
+        last.weight = nn.Parameter(last.weight.detach().clone())
 
 
 def is_outside_backbone(model: nn.Module, key: str) -> bool:

@@ -227,6 +227,22 @@ def test_adapters_of_a_language_model_that_was_given_more_tokens(tmp_path: Path,
         torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
 
 
+@pytest.mark.parametrize("layer", ["embed_tokens", "lm_head"])
+def test_adapters_of_one_of_two_layers_that_share_a_weight_leave_the_other(tmp_path: Path, layer: str) -> None:
+    shape = {**SMALL, "vocab_size": 40, "max_position_embeddings": 64, "tie_word_embeddings": True}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).save_pretrained(tmp_path / "base")
+    base = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    settings = peft.LoraConfig(task_type="CAUSAL_LM", target_modules=[layer], init_lora_weights=False)
+    model: Any = peft.get_peft_model(base, settings).eval()
+    model.save_pretrained(tmp_path / "trained/checkpoint-1")
+    evaluate(text_dataset(tmp_path / "data"), tmp_path / "trained", tmp_path)
+    exported = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "best").eval()
+    assert not exported.config.tie_word_embeddings
+    tokens = torch.arange(2, 18).reshape(2, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
+
+
 def test_adapters_of_a_classifier_are_for_a_model_that_was_trained_with_other_heads(
     texts: Dataset, tmp_path: Path
 ) -> None:
