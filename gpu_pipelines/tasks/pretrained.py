@@ -246,7 +246,7 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
         auto_class: such as `AutoModelForCausalLM`.
         directory: the adapters; a config.json beside them, such as one that names classes, is the model's.
     """
-    from peft import PeftConfig, PeftModel
+    from peft import PeftConfig, PeftModel, PeftType
     from transformers import AutoConfig
 
     base, given = "", {}
@@ -269,6 +269,12 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
             held = {_OF_PEFT.sub("", name): file.get_slice(name).get_shape() for name in names}
         _resize_as_adapters(model, held)
         adapted: Any = PeftModel(model, adapters)
+        if not hasattr(adapted.base_model, "merge_and_unload"):
+            kind = PeftType(adapters.peft_type).value
+            raise UserError(
+                f"The adapters in {directory} are of the kind {kind}, which has no weights to merge into a model's.",
+                "Score them by a scoring_function of your own, which loads them with peft.",
+            )
         found = adapted.load_adapter(str(directory), _ADAPTED, is_trainable=False)
         # A layer of `modules_to_save` that was resized is written a second time by this name.
         lost = [key for key in found.unexpected_keys if ".modules_to_save." not in key]

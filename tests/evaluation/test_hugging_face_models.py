@@ -227,6 +227,16 @@ def test_adapters_of_a_language_model_that_was_given_more_tokens(tmp_path: Path,
         torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
 
 
+def test_adapters_that_are_prompts_are_refused_as_such(tmp_path: Path) -> None:
+    shape = {**SMALL, "vocab_size": 40, "max_position_embeddings": 64}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).save_pretrained(tmp_path / "base")
+    base: Any = transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base")
+    model = peft.get_peft_model(base, peft.PromptTuningConfig(task_type="CAUSAL_LM", num_virtual_tokens=2))
+    model.save_pretrained(str(tmp_path / "trained/checkpoint-1"))
+    with pytest.raises(UserError, match=r"of the kind PROMPT_TUNING, which has no weights(.|\n)*scoring_function"):
+        evaluate(text_dataset(tmp_path / "data"), tmp_path / "trained", tmp_path)
+
+
 @pytest.mark.parametrize("layer", ["embed_tokens", "lm_head"])
 def test_adapters_of_one_of_two_layers_that_share_a_weight_leave_the_other(tmp_path: Path, layer: str) -> None:
     shape = {**SMALL, "vocab_size": 40, "max_position_embeddings": 64, "tie_word_embeddings": True}
