@@ -253,17 +253,23 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
     try:
         base = base_of_adapters(directory)
         adapters = PeftConfig.from_pretrained(str(directory))
+        place = loaded_from(fetched_folder(base) if is_remote(base) else base)
         if (directory / CONFIG).is_file():
             given["config"] = AutoConfig.from_pretrained(directory, local_files_only=True)
             given["config"].__dict__.pop("quantization_config", None)  # of how it was held in the training
+            if stored := getattr(AutoConfig.from_pretrained(**place), "quantization_config", None):
+                given["config"].quantization_config = stored
         model, info = auto_class.from_pretrained(
-            **loaded_from(fetched_folder(base) if is_remote(base) else base),
+            **place,
             **given,
             use_safetensors=True,
             ignore_mismatched_sizes=True,
             output_loading_info=True,
             dtype=torch.float32,
         )
+        if getattr(model, "is_quantized", False):  # rounded again, it would lose most of what it has learned
+            model = model.dequantize().to(torch.float32)
+            model._weight_conversions = None  # transformers would undo them in what it writes, and cannot
         with safe_open(directory / ADAPTER_WEIGHTS, framework="pt") as file:
             names = file.keys()
             held = {_OF_PEFT.sub("", name): file.get_slice(name).get_shape() for name in names}

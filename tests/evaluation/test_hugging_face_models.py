@@ -237,6 +237,29 @@ def test_adapters_that_are_prompts_are_refused_as_such(tmp_path: Path) -> None:
         evaluate(text_dataset(tmp_path / "data"), tmp_path / "trained", tmp_path)
 
 
+@pytest.mark.parametrize("has_config", [False, True])
+def test_adapters_for_a_model_that_is_stored_in_four_bits_are_merged_into_whole_weights(
+    tmp_path: Path, has_config: bool
+) -> None:
+    shape = {**SMALL, "hidden_size": 64, "intermediate_size": 64, "vocab_size": 40, "max_position_embeddings": 64}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).save_pretrained(tmp_path / "whole")
+    bits = transformers.BitsAndBytesConfig(
+        load_in_4bit=True, bnb_4bit_quant_type="nf4", bnb_4bit_compute_dtype=torch.float32
+    )
+    auto = transformers.AutoModelForCausalLM
+    auto.from_pretrained(tmp_path / "whole", quantization_config=bits).save_pretrained(tmp_path / "base")
+    base = peft.prepare_model_for_kbit_training(auto.from_pretrained(tmp_path / "base", dtype=torch.float32))
+    model = adapted(base, "CAUSAL_LM", tmp_path / "trained/checkpoint-1")
+    if has_config:
+        model.config.save_pretrained(tmp_path / "trained/checkpoint-1")
+    evaluate(text_dataset(tmp_path / "data"), tmp_path / "trained", tmp_path)
+    exported = auto.from_pretrained(tmp_path / "best").eval()
+    assert not hasattr(exported.config, "quantization_config")
+    tokens = torch.arange(2, 18).reshape(2, 8)
+    # With gradients: without, bitsandbytes computes with fewer bits on a CPU.
+    torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
+
+
 @pytest.mark.parametrize("layer", ["embed_tokens", "lm_head"])
 def test_adapters_of_one_of_two_layers_that_share_a_weight_leave_the_other(tmp_path: Path, layer: str) -> None:
     shape = {**SMALL, "vocab_size": 40, "max_position_embeddings": 64, "tie_word_embeddings": True}
