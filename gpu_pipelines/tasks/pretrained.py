@@ -295,7 +295,7 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
                 "LoraConfig has to name such layers in modules_to_save"
             )
         _untie_adapted(model)
-        merged: nn.Module = adapted.merge_and_unload(safe_merge=True)
+        merged: nn.Module = adapted.merge_and_unload()
     except (*UNUSABLE, RuntimeError) as error:
         raise UserError(
             f"The adapters in {directory} cannot be put on {f'their model {base!r}' if base else 'a model'}: "

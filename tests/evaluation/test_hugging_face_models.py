@@ -227,6 +227,21 @@ def test_adapters_of_a_language_model_that_was_given_more_tokens(tmp_path: Path,
         torch.testing.assert_close(exported(tokens).logits, model(tokens).logits)
 
 
+def test_adapters_that_have_diverged_are_ranked_behind_the_others(tmp_path: Path) -> None:
+    shape = {**SMALL, "vocab_size": 40, "max_position_embeddings": 64}
+    transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).save_pretrained(tmp_path / "base")
+    for step in (1, 2):
+        adapted(
+            transformers.AutoModelForCausalLM.from_pretrained(tmp_path / "base"),
+            "CAUSAL_LM",
+            tmp_path / f"trained/checkpoint-{step}",
+        )
+    weights = tmp_path / "trained/checkpoint-2/adapter_model.safetensors"
+    save_file({name: value * torch.nan for name, value in load_file(weights).items()}, weights)
+    evaluation = evaluate(text_dataset(tmp_path / "data"), tmp_path / "trained", tmp_path)
+    assert (evaluation.best, len(evaluation.checkpoints)) == ("checkpoint-1", 2)
+
+
 def test_adapters_that_are_prompts_are_refused_as_such(tmp_path: Path) -> None:
     shape = {**SMALL, "vocab_size": 40, "max_position_embeddings": 64}
     transformers.LlamaForCausalLM(transformers.LlamaConfig(**shape)).save_pretrained(tmp_path / "base")
