@@ -247,17 +247,18 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
         directory: the adapters; a config.json beside them, such as one that names classes, is the model's.
     """
     from peft import PeftConfig, PeftModel, PeftType
-    from transformers import AutoConfig
+    from transformers import AutoConfig, PretrainedConfig
 
     base, given = "", {}
     try:
-        base = base_of_adapters(directory)
+        if not (base := base_of_adapters(directory)):
+            raise ValueError("they name none (base_model_name_or_path)")
         adapters = PeftConfig.from_pretrained(str(directory))
         place = loaded_from(fetched_folder(base) if is_remote(base) else base)
         if (directory / CONFIG).is_file():
             given["config"] = AutoConfig.from_pretrained(directory, local_files_only=True)
             given["config"].__dict__.pop("quantization_config", None)  # of how it was held in the training
-            if stored := getattr(AutoConfig.from_pretrained(**place), "quantization_config", None):
+            if stored := PretrainedConfig.get_config_dict(**place)[0].get("quantization_config"):
                 given["config"].quantization_config = stored
         model, info = auto_class.from_pretrained(
             **place,
@@ -267,6 +268,8 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
             output_loading_info=True,
             dtype=torch.float32,
         )
+        if getattr(model, "_hf_peft_config_loaded", False):
+            raise ValueError("it is itself adapters, for another model")
         if getattr(model, "is_quantized", False):  # rounded again, it would lose most of what it has learned
             model = model.dequantize().to(torch.float32)
             model._weight_conversions = None  # transformers would undo them in what it writes, and cannot

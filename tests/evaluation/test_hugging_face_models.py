@@ -338,6 +338,11 @@ def test_adapters_that_cannot_be_put_on_their_model_are_named(texts: Dataset, tr
             evaluate(texts, tmp_path / "trained", tmp_path)
         return str(caught.value)
 
+    settings.write_text(said.replace(f'"{trained / "checkpoint-500"}"', "null"))
+    assert "cannot be put on a model: they name none" in refused()
+    settings.write_text(said.replace(str(trained / "checkpoint-500"), str(tmp_path / "first")))
+    adapted(type(base).from_pretrained(trained / "checkpoint-500"), "SEQ_CLS", tmp_path / "first")
+    assert "first': it is itself adapters, for another model" in refused()
     settings.write_text(said.replace(str(trained / "checkpoint-500"), "/nowhere"))
     assert "checkpoint-3 cannot be put on their model '/nowhere': " in refused()
     settings.write_text(said)
