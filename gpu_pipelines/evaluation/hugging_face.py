@@ -89,7 +89,11 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
     """
     task = dataset.manifest.task
     if not task_named(task).architectures:
-        raise UserError(f"Models in Hugging Face layout cannot be scored for the task {task!r}.")
+        raise UserError(
+            f"Models in Hugging Face layout cannot be scored for the task {task!r}.",
+            "Score them by a function of your own: -p scoring_function=file.py:function. With run --resume the "
+            "training is not repeated.",
+        )
     recipe = task_named(task).load_recipe().for_dataset(dataset)
     try:
         model = recipe.load_exported(directory)

@@ -12,7 +12,7 @@ import peft
 import pytest
 import torch
 import transformers
-from evaluations import classes_dataset, settings_in, text_dataset, write_tokenizer
+from evaluations import classes_dataset, numbers_dataset, settings_in, text_dataset, write_tokenizer
 from safetensors.torch import load_file, save_file
 
 from gpu_pipelines.artifacts.dataset import Dataset, Feature
@@ -22,7 +22,7 @@ from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.evaluation.hugging_face import damaged_file
+from gpu_pipelines.evaluation.hugging_face import damaged_file, open_model
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tasks.model_places import base_of_adapters
 
@@ -416,6 +416,12 @@ def test_what_does_not_fit_is_refused(texts: Dataset, trained: Path, tmp_path: P
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
     assert "has no safetensors files" in (said := refused(model))
     assert "Save the model by its save_pretrained" in said  # which has no safe_serialization since transformers 5
+
+
+def test_a_task_without_models_of_transformers_needs_a_function(trained: Path, tmp_path: Path) -> None:
+    numbers = numbers_dataset(tmp_path / "data", "regression")
+    with pytest.raises(UserError, match=r"cannot be scored for the task 'regression'(.|\n)*scoring_function"):
+        open_model(trained / "checkpoint-500", numbers)
 
 
 def test_images_are_given_to_a_model_as_its_preprocessor_says(tmp_path: Path) -> None:
