@@ -16,6 +16,7 @@ from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.model_check import known_tokens, longest_row
 from gpu_pipelines.tasks.model_places import has_tokenizer, is_configuration_alone, place_and_revision
 from gpu_pipelines.tasks.recipe import Batch, Recipe
+from gpu_pipelines.tasks.saved_model import load_exported
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, rules_of, tokens_of
 
 if TYPE_CHECKING:
@@ -110,7 +111,7 @@ class TextRecipe(Recipe):
         Args:
             directory: the model, in Hugging Face layout.
         """
-        return pretrained.load_exported(self._auto_class, directory)
+        return load_exported(self._auto_class, directory)
 
     def taking_over(self, directory: Path, model: nn.Module) -> tuple[Self, nn.Module]:
         require_taken_over(directory, model, self.tokenizer, self.sequence_length)

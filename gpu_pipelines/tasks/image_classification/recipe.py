@@ -39,6 +39,7 @@ from gpu_pipelines.tasks.image_preprocessor import (
 )
 from gpu_pipelines.tasks.model_places import is_configuration_alone
 from gpu_pipelines.tasks.recipe import OTHER_LABEL, OTHER_SHARE, Batch, Recipe, on_device
+from gpu_pipelines.tasks.saved_model import load_exported
 
 if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
@@ -142,7 +143,7 @@ class ImageClassification(Recipe):
         """
         from transformers import AutoModelForImageClassification
 
-        model = pretrained.load_exported(AutoModelForImageClassification, directory)
+        model = load_exported(AutoModelForImageClassification, directory)
         return to_one_channel(model) if exported_preprocessor(directory).get(LEARNED_CHANNELS) == 1 else model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
