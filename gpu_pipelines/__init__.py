@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.driver.exporting import export
     from gpu_pipelines.driver.jobs import job_config, submit_job
     from gpu_pipelines.driver.machines import create_vm, vm_config
+    from gpu_pipelines.driver.model_workload import workload_of_model
     from gpu_pipelines.driver.prediction import predict
     from gpu_pipelines.driver.programs import compile, list_parameters, run, upload
     from gpu_pipelines.driver.run import Run
@@ -80,6 +81,7 @@ __all__ = [
     "vm_config",
     "watch",
     "worker_pool_specs",
+    "workload_of_model",
 ]
 
 _PLACES = {
@@ -124,6 +126,7 @@ _PLACES = {
     "vm_config": "gpu_pipelines.driver.machines",
     "watch": "gpu_pipelines.driver.drift",
     "worker_pool_specs": "gpu_pipelines.targets.vertex.job_spec",
+    "workload_of_model": "gpu_pipelines.driver.model_workload",
 }
 
 

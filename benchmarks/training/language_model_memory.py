@@ -174,10 +174,10 @@ class PeakMemory(TorchDispatchMode):
 
 def built(job: Job) -> nn.Module:
     """The model as the engine has it before it is placed, without weights."""
-    from transformers import LlamaForCausalLM
+    from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
-        model: nn.Module = LlamaForCausalLM(job.configuration())
+        model: nn.Module = AutoModelForCausalLM.from_config(job.configuration())
         if job.lora_rank:
             add_adapters(model, job.lora_rank, 16.0)
     if job.quantize_base:

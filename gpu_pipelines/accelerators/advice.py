@@ -257,7 +257,7 @@ def _likeness(workload: Workload) -> str:
         told = "" if workload.experts_per_token else " (--experts-per-token for your model's own)"
         like = f"Mixtral or Qwen3-30B-A3B, with {experts} experts for each token{told}"
         others = "gpt-oss, which stores attention scores, 3.6 times as much at 4,096 tokens"
-    elif workload.vocabulary:
+    elif workload.predicts_words:
         like = "a Llama"
         others = "GPT-2 1.2 times as much, Gemma 3 1.6, and Gemma 2, which stores attention scores, 4.4 at 4,096 tokens"
     else:

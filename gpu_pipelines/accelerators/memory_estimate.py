@@ -146,8 +146,7 @@ def _optimizer_bytes(workload: Workload) -> float:
     if workload.optimizer == "adamw_8bit" and (workload.hidden_size or 0) % BLOCK:
         left = trained * OUT_OF_8_BITS
     if workload.optimizer == "muon" and workload.lora_rank is None:
-        outer = 2.0 * workload.shape[1] * workload.vocabulary if workload.is_transformer else 0.0
-        left = trained if workload.active_parameters else min(outer, trained)
+        left = trained if workload.active_parameters else min(workload.outer_parameters, trained)
     return (trained - left) * OPTIMIZER_BYTES[workload.optimizer] + left * OPTIMIZER_BYTES["adamw"]
 
 
@@ -156,25 +155,24 @@ def _frozen_bytes(workload: Workload, precision: str) -> float:
     frozen, in_nf4 = workload.frozen_parameters or 0.0, workload.nf4_parameters or 0.0
     if workload.lora_rank is not None:
         frozen = workload.parameters or 0.0
-        in_nf4 = max(frozen - 2 * workload.shape[1] * workload.vocabulary, 0.0) if workload.quantize_base else 0.0
+        in_nf4 = max(frozen - workload.outer_parameters, 0.0) if workload.quantize_base else 0.0
     return (frozen - in_nf4) * BYTES_PER_FROZEN[precision] + in_nf4 * BYTES_IN_NF4
 
 
 def _logits(workload: Workload, tokens: float) -> float:
     """Bytes of the logits that are there at once, and of what is made of them."""
-    logits = tokens * workload.vocabulary
+    logits = tokens * workload.vocabulary if workload.predicts_words else 0.0
     if logits <= LOGITS_AT_ONCE:
         return KEPT_OF_LOGITS * logits
-    head = workload.shape[1] * workload.vocabulary if workload.lora_rank is None else 0
+    head = workload.table if workload.lora_rank is None else 0
     return BYTES_IN_CHUNKS * LOGITS_AT_ONCE + BYTES_OF_TRAINED_HEAD * head
 
 
 def _moment_of_the_most(workload: Workload, width: int, gradients: float) -> dict[str, float]:
     """The parts of a sharded model that come and go, bytes, when they are the most together."""
-    layers, hidden = workload.shape
-    parameters, trained = workload.parameters or 0.0, workload.trained_parameters
-    table = float(hidden * workload.vocabulary if workload.is_transformer else 0)
-    layer = max(parameters - 2 * table, 0.0) / layers
+    layers, _ = workload.shape
+    parameters, trained, table = workload.parameters or 0.0, workload.trained_parameters, workload.table
+    layer = max(parameters - workload.outer_parameters, 0.0) / layers
     share = min(1.0, trained / max(parameters, 1))
     gathered = BYTES_IN_NF4 if workload.quantize_base else width
     # Of a layer in four bits one matrix at a time is whole, the largest of which is about a quarter of it.
@@ -183,13 +181,16 @@ def _moment_of_the_most(workload: Workload, width: int, gradients: float) -> dic
     worked = held + 2 * BYTES_PER_GRADIENT * share + held * (1 - share)
     kept, again, logits = _kept(workload, width)
     # In the forward pass the parts of a unit stay beside it, as they came, until the next one is there: of a layer,
-    # when the next is on its way; of the head, to the end. A gradient of a trained head takes as much after that, which
-    # is counted with the logits.
-    head = table * width * (1 if workload.lora_rank is None else 2)
+    # when the next is on its way; of the last one, mostly the head, to the end. A gradient of a trained head takes as
+    # much after that, which is counted with the logits.
+    # A table that is the head, too, is in the unit of the whole model, which stays gathered for all of the step.
+    tied = table * width if workload.tied else 0.0
+    last = table if workload.predicts_words and not workload.tied else layer
+    last *= width * (1 if workload.lora_rank is None else 2)
     moments = (
-        (kept + logits, 0.0, head or layer * width),
-        (kept * (layers - 1) / layers, 0.0, layer * (held + 2 * gathered)),
-        (kept * (layers - 1) / layers + again, 0.0, layer * worked),
+        (kept + logits, 0.0, last + tied),
+        (kept * (layers - 1) / layers, 0.0, layer * (held + 2 * gathered) + tied),
+        (kept * (layers - 1) / layers + again, 0.0, layer * worked + tied),
         (0.0, gradients, max(layer * worked + table * width, table * worked)),
         (kept / layers + again, gradients, layer * held + table * width),
     )
@@ -230,13 +231,13 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
         return counted * batch * width / 4, 0.0, 0.0
     layers, hidden = workload.shape
     tokens = workload.sequence_length * batch
-    used = (workload.used_parameters - 2 * hidden * workload.vocabulary) / layers / hidden**2
+    used = (workload.used_parameters - workload.outer_parameters) / layers / hidden**2
     kept: tuple[float, ...] = KEPT_BY_ENCODERS
     if workload.active_parameters:
         of_layer, of_expert, of_parameter = KEPT_WITH_EXPERTS
         experts = workload.experts_per_token or USUAL_EXPERTS
         kept = (of_layer + of_expert * experts + of_parameter * used, *KEPT_OF_RECOMPUTED_EXPERTS)
-    elif workload.vocabulary:
+    elif workload.predicts_words:
         kept = KEPT_BY_LANGUAGE_MODELS
         if workload.lora_rank is not None:
             beside_adapters, *recomputed = KEPT_BESIDE_ADAPTERS

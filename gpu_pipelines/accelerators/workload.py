@@ -55,7 +55,10 @@ class Workload:
         nf4_parameters: those of them that it held in four bits.
         layers: transformer layers; None estimates them.
         hidden_size: width of the model; None estimates it.
-        vocabulary: size of the vocabulary; 0 leaves the logits out.
+        vocabulary: size of the vocabulary; 0 of a model that reads none, such as one of images.
+        tied: whether the head that predicts words has the weights of their table.
+        encoder: whether words are read and none are predicted, so that there is no head and there are no logits.
+        family: of the model, `model_type` in its config.json; empty where it is not known.
         recompute: whether activations are recomputed in the backward pass (activation checkpointing); None where it
             is needed.
         ema: whether a moving average of the weights is kept.
@@ -84,6 +87,9 @@ class Workload:
     layers: int | None = None
     hidden_size: int | None = None
     vocabulary: int = 32_000
+    tied: bool = False
+    encoder: bool = False
+    family: str = ""
     recompute: bool | None = None
     selective: bool = False
     ema: bool = False
@@ -134,6 +140,21 @@ class Workload:
             return max(1, round(parameters / (12 * self.hidden_size**2))), self.hidden_size
         layers = max(1, round((parameters / (12 * 128**2)) ** (1 / 3)))
         return layers, max(1, round(math.sqrt(parameters / (12 * layers))))
+
+    @property
+    def table(self) -> float:
+        """Parameters of the table of words, and of a head."""
+        return float(self.shape[1] * self.vocabulary if self.is_transformer else 0)
+
+    @property
+    def outer_parameters(self) -> float:
+        """Parameters of table and head together, which are in no layer."""
+        return self.table * (1 if self.tied or self.encoder else 2)
+
+    @property
+    def predicts_words(self) -> bool:
+        """Whether it is a language model, which has logits."""
+        return self.vocabulary > 0 and not self.encoder
 
     @property
     def trained_parameters(self) -> float:
@@ -202,5 +223,7 @@ def _problems(workload: Workload) -> list[str]:
         if workload.measured_samples_per_second is None:
             problems.append("A measured job needs its samples per second.")
     elif workload.parameters is None:
-        problems.append("How large the model is is not given: say how many parameters, or give a measured trial.")
+        problems.append(
+            "How large the model is is not given: say how many parameters or which model, or give a measured trial."
+        )
     return problems

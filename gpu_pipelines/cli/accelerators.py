@@ -106,6 +106,9 @@ def _of_advice(default: Any, text: str, **more: Any) -> Any:
 class AdviceOptions:
     """A job whose accelerators are to be ranked, in the words of the command line."""
 
+    model: str | None = _of_advice(
+        None, "DIRECTORY or OWNER/NAME of a model of Hugging Face: its config.json gives what of its size is not given."
+    )
     parameters: str | None = _of_advice(None, "Parameters of the model, e.g. 7b.")
     active_parameters: str | None = _of_advice(None, "Parameters that one token uses, for a mixture of experts.")
     experts_per_token: int | None = _of_advice(None, "Experts of a layer that one token uses; 8 if not given.")
@@ -115,7 +118,7 @@ class AdviceOptions:
     activations_per_sample: str | None = _of_advice(
         None, "Bytes of activations that a forward pass in fp32 keeps for a sample, e.g. 118m."
     )
-    sequence_length: int = _of_advice(2048, "Tokens of one sample.")
+    sequence_length: int | None = _of_advice(None, "Tokens of one sample; 2,048, or the most that --model takes.")
     batch: int | None = _of_advice(None, "Samples in a micro-batch of one GPU; by default as many as fit.")
     precision: str = _of_advice("auto", "auto, bf16, fp16 or fp32.", words=fixed("auto", "bf16", "fp16", "fp32"))
     optimizer: str = _of_advice("adamw", "adamw, adamw_8bit, sgd, adafactor or muon.", words=_optimizers)
@@ -123,7 +126,10 @@ class AdviceOptions:
     quantize_base: str = _of_advice("", "nf4 holds the frozen layers in four bits (QLoRA).")
     layers: int | None = _of_advice(None, "Layers; estimated if not given.")
     hidden_size: int | None = _of_advice(None, "Width; estimated if not given.")
-    vocabulary: int = _of_advice(32_000, "Size of the vocabulary.")
+    vocabulary: int | None = _of_advice(None, "Size of the vocabulary; 32,000 if not given, 0 for models of images.")
+    tied: bool | None = _of_advice(None, "The head has the weights of the table (tie_word_embeddings).")
+    family: str | None = _of_advice(None, "Family of the model, model_type in its config.json, e.g. qwen3.")
+    encoder: bool | None = _of_advice(None, "The model reads words and predicts none, as a BERT that classifies.")
     recompute: bool | None = _of_advice(None, "Recompute activations (checkpointing); by default where needed.")
     ema: bool = _of_advice(False, "Keep a moving average of the weights.")
     measured_on: str | None = _of_advice(None, "SPEC of a trial run, e.g. l4:1.")
@@ -145,25 +151,29 @@ class AdviceOptions:
             UserError: a quantity cannot be read, or they do not go together.
         """
         from gpu_pipelines.accelerators.workload import Workload, parse_quantity
+        from gpu_pipelines.driver.model_workload import workload_of_model
 
         def quantity(text: str | None, what: str) -> float | None:
             return None if text is None else parse_quantity(text, what)
 
         same = (
             *("sequence_length", "batch", "precision", "optimizer", "lora_rank", "quantize_base"),
-            *("layers", "hidden_size", "vocabulary", "recompute", "ema", "measured_on", "experts_per_token"),
+            *("layers", "hidden_size", "vocabulary", "tied", "encoder", "recompute", "ema", "measured_on"),
+            *("experts_per_token", "family"),
         )
-        return Workload(
-            parameters=quantity(self.parameters, "parameters"),
-            active_parameters=quantity(self.active_parameters, "parameters"),
-            tokens=quantity(self.tokens, "tokens"),
-            samples=quantity(self.samples, "samples"),
-            flops_per_sample=quantity(self.flops_per_sample, "FLOPs"),
-            activation_bytes_per_sample=quantity(self.activations_per_sample, "bytes"),
-            measured_samples_per_second=self.samples_per_second,
-            measured_memory_gb=self.measured_memory,
+        job = {
+            "parameters": quantity(self.parameters, "parameters"),
+            "active_parameters": quantity(self.active_parameters, "parameters"),
+            "tokens": quantity(self.tokens, "tokens"),
+            "samples": quantity(self.samples, "samples"),
+            "flops_per_sample": quantity(self.flops_per_sample, "FLOPs"),
+            "activation_bytes_per_sample": quantity(self.activations_per_sample, "bytes"),
+            "measured_samples_per_second": self.samples_per_second,
+            "measured_memory_gb": self.measured_memory,
             **{name: getattr(self, name) for name in same},
-        )
+        }
+        given: dict[str, Any] = {name: value for name, value in job.items() if value is not None}
+        return workload_of_model(self.model, **given) if self.model else Workload(**given)
 
 
 @app.command()
@@ -171,7 +181,7 @@ class AdviceOptions:
 def advise(options: Any, as_json: AsJson = False) -> None:
     """Rank the accelerators for a job by memory, time and cost.
 
-    Describe the job by --parameters and --tokens or --samples; or give what a trial run measured.
+    Describe the job by --model or --parameters, and by --tokens or --samples; or give what a trial run measured.
     """
     with _errors_exit_2(as_json):
         from gpu_pipelines.accelerators.advice import advise as rank

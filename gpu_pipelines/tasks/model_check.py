@@ -120,7 +120,7 @@ def _tokens_in(tokenizer: str) -> int:
         return 0
     try:
         with TemporaryDirectory() as folder:
-            held = Tokenizer.from_file(str(_with_file(tokenizer, TOKENIZER, Path(folder)) / TOKENIZER))
+            held = Tokenizer.from_file(str(with_file(tokenizer, TOKENIZER, Path(folder)) / TOKENIZER))
     except Exception:  # the library raises a bare one for all that can be wrong with the file
         return 0
     return max(held.get_vocab(with_added_tokens=True).values(), default=-1) + 1
@@ -139,7 +139,7 @@ def _require_weights(model: str, files: set[str]) -> None:
     directory = Path(model).expanduser()
     with TemporaryDirectory() as folder:
         indexed = WEIGHTS not in files and INDEX in files
-        named = weight_files(_with_file(model, INDEX, Path(folder))) if indexed else [WEIGHTS]
+        named = weight_files(with_file(model, INDEX, Path(folder))) if indexed else [WEIGHTS]
     if lost := [name for name in named if name not in files]:
         there = some_of((file for file in files if file.endswith(SAFE)), most=3)
         raise UserError(
@@ -227,7 +227,7 @@ def _without_weights(task: Task, model: str) -> Any:
     quiet_transformers()
     kind, raw = "unknown", dict[str, Any]()
     with TemporaryDirectory() as folder:
-        place = _with_file(model, CONFIG, Path(folder))
+        place = with_file(model, CONFIG, Path(folder))
         try:
             raw = dict(transformers.PreTrainedConfig.get_config_dict(place, local_files_only=True)[0])
             if _TIMM in raw or raw.get("model_type") == "timm_wrapper":
@@ -272,8 +272,17 @@ def _files_on_hub(model: str) -> set[str]:
     return {file for file in files if "/" not in file}
 
 
-def _with_file(model: str, name: str, scratch: Path) -> Path:
-    """A folder with a file of a model."""
+def with_file(model: str, name: str, scratch: Path) -> Path:
+    """A folder with a file of a model.
+
+    Args:
+        model: a directory, local or remote, which may lack the file; or a hub id.
+        name: of the file.
+        scratch: an empty folder for a remote one.
+
+    Raises:
+        UserError: it cannot be read from where it is.
+    """
     from huggingface_hub import hf_hub_download
 
     place, revision = place_and_revision(model)

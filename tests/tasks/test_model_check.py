@@ -189,6 +189,25 @@ def test_the_pipeline_refuses_it_before_anything_runs(tmp_path: Path) -> None:
     assert not (tmp_path / "runs").exists()
 
 
+def test_the_size_of_a_model_of_the_hub_is_read_without_its_weights_and_without_torch(tmp_path: Path) -> None:
+    written(tmp_path / "owner/bert/v1", transformers.BertConfig(**SMALL))
+    (tmp_path / "owner/bert/v1/model.safetensors").unlink()
+    code = (
+        "import sys\n"
+        "from gpu_pipelines import workload_of_model\n"
+        "print(workload_of_model('owner/bert@v1', samples=1e6).family)\n"
+        "print(*({'torch', 'transformers'} & set(sys.modules)))\n"
+        "workload_of_model('owner/gone', samples=1e6)\n"
+    )
+    with hub_of(tmp_path) as address:
+        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
+        done = subprocess.run(
+            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
+        )
+    assert done.stdout.splitlines() == ["bert", ""], done.stderr
+    assert "UserError: The model 'owner/gone', which is no directory here, cannot be read from the hub" in done.stderr
+
+
 def test_a_model_of_the_hub_is_looked_at_there(tmp_path: Path) -> None:
     hub, held = tmp_path / "owner", {"quant_method": "bitsandbytes", "load_in_4bit": True}
     written(hub / "bert/main", transformers.BertConfig(**SMALL))

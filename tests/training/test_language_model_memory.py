@@ -5,13 +5,18 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
+from transformers import AutoConfig
+
+from gpu_pipelines.accelerators.model_config import fields_of_config
+from gpu_pipelines.accelerators.workload import Workload
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "training"))
-from language_model_memory import JOBS, measured
+from language_model_memory import JOBS, Job, measured
 
 FOUR = {name: replace(job, layers=4) for name, job in JOBS.items()}
 #: The usual GPUs' memory, less what CUDA takes and what is kept free, GB.
@@ -28,6 +33,35 @@ L4, H100 = 0.9 * 24 - 1.5, 0.9 * 80 - 1.5
 @pytest.mark.parametrize("name", JOBS)
 def test_advise_says_what_a_step_takes_within_a_tenth(name: str) -> None:
     found = measured(FOUR[name])
+    assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
+
+
+@dataclass(frozen=True)
+class OfFamily(Job):
+    """A training of a model of another family."""
+
+    family: str = ""
+
+    def configuration(self) -> Any:
+        return AutoConfig.for_model(self.family, num_hidden_layers=self.layers, use_cache=False, **SHAPES[self.family])
+
+    def workload(self) -> Workload:
+        said = fields_of_config(self.configuration().to_dict(), self.family)
+        how = {"lora_rank": self.lora_rank or None, "recompute": self.recompute, "sequence_length": self.tokens}
+        return Workload(**{**said, **how, "samples": 1e6, "batch": 1})
+
+
+#: Of the config.json of Qwen2.5 1.5B.
+SHAPES: dict[str, dict[str, Any]] = {
+    "qwen2": {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2}
+    | {"vocab_size": 151_936, "tie_word_embeddings": True},
+}
+
+
+@pytest.mark.parametrize("gpus", [1, 8])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_a_table_that_is_the_head_too_is_counted_once(gpus: int, recompute: bool) -> None:
+    found = measured(OfFamily(8, 0, 0, 4096, gpus, lora_rank=16, recompute=recompute, family="qwen2"))
     assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
 
 
