@@ -92,13 +92,15 @@ def flops_per_sample(workload: Workload) -> float:
     2 are the forward pass, 2 the gradients of the activations and 2 those of the weights; LoRA leaves the last out for
     the frozen weights. What is no transformer takes three times its forward pass, by the same count. Operations that
     recompute activations do not count: MFU is of the model's operations alone (the same appendix), and published runs
-    with and without recomputation reach about the same MFU (LLM Foundry's tables).
+    with and without recomputation reach about the same MFU (LLM Foundry's tables). The table of an encoder takes none,
+    as rows are only looked up in it; that of a language model is counted, as in the papers.
     """
     if workload.flops_per_sample is not None:
         return workload.flops_per_sample * 3
     layers, width = workload.shape
     frozen = workload.lora_rank is not None
-    parameters, trained = workload.used_parameters, workload.trained_parameters
+    looked_up = workload.table if workload.encoder and workload.hidden_size else 0.0
+    parameters, trained = max(workload.used_parameters - looked_up, 0.0), workload.trained_parameters
     dense = 4 * parameters + 6 * trained if frozen else 6 * parameters
     return (dense + 12 * layers * width * workload.sequence_length) * workload.sequence_length
 

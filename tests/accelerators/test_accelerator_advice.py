@@ -434,6 +434,16 @@ def test_options_fit_and_are_ranked_by_cost() -> None:
     assert gpus == set(GPUS) - {"p100", "k80"}
 
 
+def test_looking_words_up_takes_no_operations() -> None:
+    size = {"layers": 12, "hidden_size": 768, "samples": 1e6, "sequence_length": 512}
+    xlm_r = Workload(parameters=278e6, vocabulary=250_002, encoder=True, **size)  # type: ignore[arg-type]
+    bert = Workload(parameters=109e6, vocabulary=30_522, encoder=True, **size)  # type: ignore[arg-type]
+    assert flops_per_sample(xlm_r) == pytest.approx(flops_per_sample(bert), rel=0.01)
+    assert flops_per_sample(replace(xlm_r, encoder=False)) > 2.5 * flops_per_sample(xlm_r)
+    adapters = [flops_per_sample(replace(job, lora_rank=8)) for job in (xlm_r, bert)]
+    assert adapters[0] == pytest.approx(adapters[1], rel=0.01)
+
+
 def test_it_is_said_whose_layers_the_activations_are_of() -> None:
     said = {"tokens": 1e9, "sequence_length": 512}
     for job, other in (

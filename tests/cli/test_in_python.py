@@ -48,5 +48,5 @@ def test_the_function_of_a_command_has_types_a_docstring_and_a_place_in_the_refe
 
 def test_the_package_shows_all_of_them_and_what_they_take() -> None:
     others = {"Container", "Evaluation", "JobOptions", "Wishes", "Workload", "__version__", "open_registry"}
-    others |= {"evaluate", "tune", "worker_pool_specs"}
+    others |= {"evaluate", "tune", "worker_pool_specs", "workload_of_model"}
     assert set(dir(gpu_pipelines)) == others | {name.partition(".")[0] for name in TABLE.values()}
