@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any
 
 from gpu_pipelines.accelerators.catalog import Catalog, load_catalog
-from gpu_pipelines.accelerators.memory_estimate import RUNTIME_GB, USABLE
+from gpu_pipelines.accelerators.memory_estimate import KEPT_MORE_BY, RUNTIME_GB, USABLE
 from gpu_pipelines.accelerators.option import Option, Wishes, counted_cost, option_of
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
 from gpu_pipelines.accelerators.request import STRATEGIES
@@ -26,6 +26,15 @@ DEARER_WHEN_DOUBLED = 0.03
 #: What a plan is thought dearer by if no training is known that was published with its GPU. An assumption: it is by how
 #: much the estimates for the other GPUs differ from published figures at most.
 DEARER_IF_UNVERIFIED = 0.25
+#: How much more than what is reckoned with some families keep where nothing is recomputed, by fake tensors.
+MORE_IF_KEPT = {
+    "deberta-v2": "3 to 4 times",
+    "gemma2": "4.4 times (of rows of 4,096 tokens)",
+    "gemma3_text": "1.6 times",
+    "gpt2": "1.2 times",
+    "gpt_oss": "3.6 times (of rows of 4,096 tokens)",
+    "modernbert": "1.2 times",
+}
 #: Of the options so many are shown.
 _MOST_SHOWN = 5
 
@@ -252,6 +261,8 @@ def _assumptions(workload: Workload, wishes: Wishes) -> tuple[str, ...]:
 
 def _likeness(workload: Workload) -> str:
     """Whose layers the activations are those of, and how much more others keep, by fake tensors."""
+    if workload.family in KEPT_MORE_BY:
+        return f"Activations as of the layers of {workload.family}."
     if workload.active_parameters:
         experts = workload.experts_per_token or USUAL_EXPERTS
         told = "" if workload.experts_per_token else " (--experts-per-token for your model's own)"
@@ -263,6 +274,10 @@ def _likeness(workload: Workload) -> str:
     else:
         like = "a ViT or BERT"
         others = "ModernBERT 1.2 times as much, and DeBERTa-v3, which stores attention scores, 3 to 4"
+    if workload.family:
+        more = MORE_IF_KEPT.get(workload.family, "")
+        more = more and f" Those of {workload.family} keep {more} as much where nothing is recomputed (a trial says)."
+        return f"Activations as of the layers of {like}.{more}"
     return (
         f"Activations as of the layers of {like}. Others keep more where nothing is recomputed: {others}; "
         "--activations-per-sample or a trial says."

@@ -37,6 +37,18 @@ PARAMETERS_OF_LLAMAS, KEPT_OF_WIDER = 13, (2.8, 0.7, 0.0)
 #: a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all). Recomputed selectively it keeps more, because the products of
 #: adapters are counted, too.
 KEPT_BESIDE_ADAPTERS = (40, 18, 2)
+#: What a layer of some families keeps beside that, such as what norms of queries and keys do in fp32; and the same
+#: beside adapters, between that of one GPU and that of several, which differ by 2 to 8.
+#: tests/training/test_language_model_memory.py counts them.
+KEPT_MORE_BY = {
+    "granite": (0, 7),
+    "olmo2": (17, 16),
+    "phi3": (2, 12),
+    "qwen3": (7, 6),
+    "smollm3": (3, 17),
+}
+#: Families that scale or cap what their head gives, so that all logits are made at once.
+LOGITS_NOT_LAST = frozenset(("gemma2", "granite", "granitemoe"))
 #: What one layer that is recomputed holds when its gradients are made, adapters or not, in parts of the first of
 #: KEPT_BY_LANGUAGE_MODELS or of the like: 1.2 of a Llama's by fake tensors.
 HELD_BY_RECOMPUTED = 1.25
@@ -162,7 +174,7 @@ def _frozen_bytes(workload: Workload, precision: str) -> float:
 def _logits(workload: Workload, tokens: float) -> float:
     """Bytes of the logits that are there at once, and of what is made of them."""
     logits = tokens * workload.vocabulary if workload.predicts_words else 0.0
-    if logits <= LOGITS_AT_ONCE:
+    if logits <= LOGITS_AT_ONCE or workload.family in LOGITS_NOT_LAST:
         return KEPT_OF_LOGITS * logits
     head = workload.table if workload.lora_rank is None else 0
     return BYTES_IN_CHUNKS * LOGITS_AT_ONCE + BYTES_OF_TRAINED_HEAD * head
@@ -245,6 +257,7 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
         wider = max(used - PARAMETERS_OF_LLAMAS, 0.0)
         kept = tuple(each + more * wider for each, more in zip(kept, KEPT_OF_WIDER, strict=True))
     whole, *partly = kept
+    whole += KEPT_MORE_BY.get(workload.family, (0, 0))[0 if workload.lora_rank is None else 1]
     unit, logits = tokens * hidden * width / 2, _logits(workload, tokens)
     if not workload.recompute:
         return layers * whole * unit, 0.0, logits

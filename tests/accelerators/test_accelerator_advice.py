@@ -452,8 +452,19 @@ def test_it_is_said_whose_layers_the_activations_are_of() -> None:
         (Workload(parameters=4e8, vocabulary=0, **said), "DeBERTa-v3"),
     ):
         assert [other in line for line in advise(job, today=TODAY).assumptions].count(True) == 1
+        known = advise(replace(job, family="qwen3"), today=TODAY).assumptions
+        assert "Activations as of the layers of qwen3." in known
+        assert other not in " ".join(known)
         counted = replace(job, activation_bytes_per_sample=1e8)
         assert not any("Activations" in line for line in advise(counted, today=TODAY).assumptions)
+
+
+def test_of_a_family_that_keeps_more_it_is_said_how_much() -> None:
+    job = Workload(parameters=4e8, vocabulary=128_100, encoder=True, family="deberta-v2", tokens=1e9)
+    said = (
+        "as of the layers of a ViT or BERT. Those of deberta-v2 keep 3 to 4 times as much where nothing is recomputed"
+    )
+    assert any(said in line for line in advise(job, today=TODAY).assumptions)
 
 
 def test_activations_of_what_is_no_transformer_are_bounded_and_said_to_be() -> None:

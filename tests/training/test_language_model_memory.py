@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+from gpu_pipelines.accelerators.memory_estimate import KEPT_MORE_BY
 from gpu_pipelines.accelerators.model_config import fields_of_config
 from gpu_pipelines.accelerators.workload import Workload
 
@@ -51,10 +52,18 @@ class OfFamily(Job):
         return Workload(**{**said, **how, "samples": 1e6, "batch": 1})
 
 
-#: Of the config.json of Qwen2.5 1.5B.
+#: Of the config.json of Qwen2.5 1.5B, Qwen3 8B, OLMo 2 7B, Granite 3.3 8B, Phi-3 mini and SmolLM3 3B.
 SHAPES: dict[str, dict[str, Any]] = {
     "qwen2": {"hidden_size": 1536, "intermediate_size": 8960, "num_attention_heads": 12, "num_key_value_heads": 2}
     | {"vocab_size": 151_936, "tie_word_embeddings": True},
+    "qwen3": {"hidden_size": 4096, "intermediate_size": 12_288, "num_attention_heads": 32, "num_key_value_heads": 8}
+    | {"vocab_size": 151_936, "head_dim": 128},
+    "olmo2": {"hidden_size": 4096, "intermediate_size": 11_008, "vocab_size": 100_352},
+    "granite": {"hidden_size": 4096, "intermediate_size": 12_800, "num_attention_heads": 32, "num_key_value_heads": 8}
+    | {"vocab_size": 49_159, "logits_scaling": 16.0, "tie_word_embeddings": True},
+    "phi3": {"hidden_size": 3072, "intermediate_size": 8192, "vocab_size": 32_064},
+    "smollm3": {"hidden_size": 2048, "intermediate_size": 11_008, "num_attention_heads": 16, "num_key_value_heads": 4}
+    | {"vocab_size": 128_256},
 }
 
 
@@ -62,6 +71,13 @@ SHAPES: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_table_that_is_the_head_too_is_counted_once(gpus: int, recompute: bool) -> None:
     found = measured(OfFamily(8, 0, 0, 4096, gpus, lora_rank=16, recompute=recompute, family="qwen2"))
+    assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
+
+
+@pytest.mark.parametrize(("lora_rank", "gpus"), [(0, 8), (16, 8), (16, 1)])
+@pytest.mark.parametrize("family", KEPT_MORE_BY)
+def test_what_layers_of_a_family_keep_is_counted(family: str, lora_rank: int, gpus: int) -> None:
+    found = measured(OfFamily(8, 0, 0, 4096, gpus, lora_rank=lora_rank, recompute=False, family=family))
     assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
 
 
