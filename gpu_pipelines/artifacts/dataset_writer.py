@@ -159,8 +159,9 @@ class DatasetWriter:
             elif np.shape(columns[name]) != (len(sources), *feature.shape):
                 raise ValueError(f"{name} has the shape {np.shape(columns[name])[1:]}, not {feature.shape}.")
         if self._labels:
-            for label, rows in enumerate(np.bincount(columns["label"], minlength=len(self._labels)).tolist()):
-                self._class_rows[split][label] += rows
+            # Not all classes are gone through: a row that is added by itself has one of them.
+            for label in np.asarray(columns["label"]).tolist():
+                self._class_rows[split][label] += 1
         if self._records:
             self._records[split] += records
         self._kept += records

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -398,3 +401,30 @@ def test_moments_of_parts_are_those_of_the_whole(parts: list[list[float]], far: 
 def test_a_number_that_is_the_same_everywhere_has_no_spread_but_one_of_rounding() -> None:
     same = np.full(1001, 1 / 3)
     assert joined_moments({"x": Moments.of(part)} for part in np.array_split(same, 7))["x"].deviation == (1.0,)
+
+
+def lines_run(work: Callable[[], object]) -> int:
+    lines = 0
+
+    def trace(frame: FrameType, event: str, arg: object) -> Any:
+        nonlocal lines
+        lines += event == "line"
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        work()
+    finally:
+        sys.settrace(before)
+    return lines
+
+
+def test_a_row_that_is_added_costs_the_same_however_many_classes_there_are(tmp_path: Path) -> None:
+    taken = []
+    for classes in (3, 3000):
+        labels = [f"class {number}" for number in range(classes)]
+        with open_writer(tmp_path / str(classes), labels=labels) as writer:
+            taken.append(lines_run(lambda writer=writer: writer.add("train", "first", row(1))))  # type: ignore[misc]
+            assert writer.finish().class_rows["train"][:3] == [0, 1, 0]
+    assert taken[0] == taken[1]
