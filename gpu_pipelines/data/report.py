@@ -95,8 +95,9 @@ def _classes(dataset: Dataset) -> list[dict[str, Any]]:
     if not rows:
         return []
     totals = [sum(row["rows"].values()) for row in rows]
+    most = max(1, *totals)
     for row, total in zip(rows, totals, strict=True):
-        row["share"] = round(100 * total / max(1, *totals), 1)
+        row["share"] = round(100 * total / most, 1)
     if len(rows) > CLASSES_SHOWN:
         rows = sorted(rows, key=lambda row: -row["share"])[:CLASSES_SHOWN]
     return rows
@@ -139,12 +140,9 @@ def _examples(dataset: Dataset) -> list[dict[str, str]]:
         rows_of = [{name: values[row] for name, values in taken.items()} for row in range(len(taken["image"]))]
         return [{"image": image_data(row["image"]), "label": _names_of(row, dataset.manifest)} for row in rows_of]
     labels = np.concatenate([columns["label"] for columns in train.columns(0, len(train), ["label"])])
-    rows = [
-        int(np.flatnonzero(labels == label)[turn])
-        for turn in range(2)
-        for label in np.unique(labels)
-        if np.count_nonzero(labels == label) > turn
-    ]
+    by_class = np.argsort(labels, kind="stable")
+    _, starts, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
+    rows = [int(by_class[start + turn]) for turn in range(2) for start in starts[counts > turn]]
     taken = train.take(np.array(rows[:EXAMPLES_SHOWN]))
     return [
         {"image": image_data(image), "label": dataset.manifest.labels[label]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import io
 import json
 import os
@@ -14,6 +15,8 @@ import pytest
 from conftest import write_photos
 from PIL import Image
 
+from gpu_pipelines.artifacts.dataset import Feature
+from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report
 from gpu_pipelines.data.settings import PrepareSettings
@@ -147,3 +150,26 @@ def test_names_that_are_not_utf8_are_shown_somehow(tmp_path: Path, place: str) -
     else:
         photos = photos.rename(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9"))
     assert "Rows by class" in report_of(photos, tmp_path)
+
+
+def test_the_report_does_not_go_through_all_rows_for_each_class(tmp_path: Path) -> None:
+    classes = [f"class {number}" for number in range(500)]
+    with DatasetWriter(
+        tmp_path / "dataset",
+        task="image_classification",
+        source="photos",
+        features={"image": Feature("uint8", (1, 2, 2)), "label": Feature("int32")},
+        labels=classes,
+        preprocessing={},
+    ) as writer:
+        for row in range(1000):
+            image = np.full((1, 2, 2), row % 256, np.uint8)
+            writer.add("train", f"photo {row}", {"image": image, "label": row * 7 % 500})
+        writer.finish()
+    profile = cProfile.Profile()
+    profile.runcall(write_report, tmp_path / "dataset", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert [f">class {number}<" in page for number in (0, 19, 39, 40)] == [True, True, True, False]
+    calls = {str(entry.code): entry.callcount for entry in profile.getstats()}
+    for name in ("<built-in method builtins.max>", "<method 'nonzero' of 'numpy.ndarray' objects>"):
+        assert calls.get(name, 0) < 250, name
