@@ -21,7 +21,9 @@ from gpu_pipelines.data.units.host import Host
 from gpu_pipelines.data.units.progress import Progress
 from gpu_pipelines.data.units.units import Made, Sizes, Writing, write_group
 
-ROWS_AT_ONCE = 2000
+#: What is made into rows of the dataset together: so many rows, or bytes of them. Each number of a row takes some 50
+#: times as much in memory until then.
+ROWS_AT_ONCE, BYTES_AT_ONCE = 2000, 1 << 20
 #: What a row weighs besides its bytes, so that a unit of small rows ends as well.
 _ROW = 64
 
@@ -99,11 +101,11 @@ class RowPreparation(Preparation[Survey]):
         return {"labels": self.labels(found, of_test)}
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[Record]:
-        columns = list(self.source.columns)
+        columns, features = list(self.source.columns), self.features()
         for _, (where, row) in rows_of(source, columns, self.task.remedy_for_columns, meter):
-            yield self._record(where, row)
+            yield self._record(where, row, features)
 
-    def _record(self, where: str, row: dict[str, Any] | Problem) -> Record:
+    def _record(self, where: str, row: dict[str, Any] | Problem, features: Mapping[str, Feature]) -> Record:
         if isinstance(row, Problem):
             return Record(where, {}, problem=row)
         values = self.values(row)
@@ -111,7 +113,7 @@ class RowPreparation(Preparation[Survey]):
             return Record(where, {}, problem=values)
         arrays = {
             name: np.asarray(values[name], dtype=feature.dtype)
-            for name, feature in self.features().items()
+            for name, feature in features.items()
             if not (name == "label" and self.task.has_classes)
         }
         inputs = b"".join(arrays[name].tobytes() for name in arrays if name not in self.targets)
@@ -123,7 +125,7 @@ class RowPreparation(Preparation[Survey]):
         return Record(where, arrays, inputs, label, **beside(row, self.settings))
 
     def sizes(self, plan: Mapping[str, Any], unit_weight: int) -> Sizes[Record]:
-        return Sizes(lambda record: len(record.content) + _ROW, ROWS_AT_ONCE, unit_weight, unit_weight)
+        return Sizes(lambda record: len(record.content) + _ROW, ROWS_AT_ONCE, BYTES_AT_ONCE, unit_weight)
 
     def row_form(self, plan: Mapping[str, Any]) -> tuple[dict[str, Feature], dict[str, Any]]:
         return self.features(), self.preprocessing()

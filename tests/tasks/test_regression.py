@@ -16,6 +16,7 @@ from sklearn import metrics as sklearn_metrics
 
 from gpu_pipelines.artifacts.dataset import MANIFEST, Dataset
 from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.data import row_preparation
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report as write_data_report
 from gpu_pipelines.data.settings import PrepareSettings
@@ -350,3 +351,22 @@ def test_a_table_with_few_values_in_each_column_is_warned_of_the_rows_that_are_l
     kept = prepared(tmp_path / "all", tmp_path / "rows.csv", remove_duplicates=False)
     assert kept.manifest.records_kept == 1000
     assert "warning" not in capsys.readouterr().out
+
+
+def test_rows_of_many_numbers_are_not_all_held_until_they_are_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [f"x{number}" for number in range(600)]
+    lines = [",".join([str(row), *["0.5"] * 599, "1"]) for row in range(700)]
+    (tmp_path / "wide.csv").write_text("\n".join([",".join([*columns, "y"]), *lines]))
+    held: list[int] = []
+    write_group = row_preparation.write_group
+
+    def counted(group: Any, *others: Any) -> None:
+        held.append(len(group.items))
+        write_group(group, *others)
+
+    monkeypatch.setattr(row_preparation, "write_group", counted)
+    found = prepared(tmp_path / "dataset", tmp_path / "wide.csv", label_column="y")
+    assert found.manifest.rows_read == sum(held) == 700
+    assert len(held) > 1
