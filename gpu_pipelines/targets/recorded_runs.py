@@ -166,26 +166,36 @@ def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
         record.require_over()
     removed = {record.run_id for record in records}
     left = [each for each in recorded_runs(runs) if each.run_id not in removed]
-    for record in records:
-        if takers := [each.run_id for each in left if _has_results_of(each, record, runs / CACHE)]:
-            raise InvalidRequestError(
-                f"{', '.join(takers)} use results of {record.run_id}, which exist only there.",
-                "Keep it, or name those runs as well.",
-            )
-    for record in records:
-        for entry in _entries_of(runs, record):
+    places = {record.run_id: _place_of_files(record) for record in records}
+    takers: dict[str, list[str]] = {}
+    # What a run names is read once for all that are removed.
+    for each in left:
+        named = [_text_of(file) for file in _documents_of(each, runs / CACHE)]
+        for run_id in (run_id for run_id, place in places.items() if any(place in text for text in named)):
+            takers.setdefault(run_id, []).append(each.run_id)
+    if used := next((run_id for run_id in places if run_id in takers), None):
+        raise InvalidRequestError(
+            f"{', '.join(takers[used])} use results of {used}, which exist only there.",
+            "Keep it, or name those runs as well.",
+        )
+    # What is kept for reuse and names files of a run that is gone would, taken, point to nothing.
+    for entry in (runs / CACHE).glob("*.json"):
+        text = _text_of(entry)
+        if any(place in text for place in places.values()):
             entry.unlink(missing_ok=True)
+    for record in records:
         # Another command may remove it as well, and rmtree ends where a file has gone.
         while record.directory.exists():
             with suppress(FileNotFoundError):
                 shutil.rmtree(record.directory)
 
 
-def _has_results_of(record: RunRecord, other: RunRecord, cache: Path) -> bool:
-    """Whether a run names files of another one among its own, or has taken some."""
-    taken = [entry for entry, _ in entries_taken(record.steps, cache)]
-    files = [record.directory / RUN, *record.directory.glob("artifacts/**/executor_output.json"), *taken]
-    return any(_names_files_of(file, other) for file in files)
+def _documents_of(record: RunRecord, cache: Path) -> Iterator[Path]:
+    """The documents of a run that name the files it uses: its own, and what it has taken of others."""
+    yield record.directory / RUN
+    yield from record.directory.glob("artifacts/**/executor_output.json")
+    for entry, _ in entries_taken(record.steps, cache):
+        yield entry
 
 
 def entries_taken(steps: Iterable[StepRecord], cache: Path) -> Iterator[tuple[Path, str]]:
@@ -200,14 +210,13 @@ def entries_taken(steps: Iterable[StepRecord], cache: Path) -> Iterator[tuple[Pa
             yield entry, step.task
 
 
-def _entries_of(runs: Path, record: RunRecord) -> Iterator[Path]:
-    """What is kept for reuse and names files of a run: taken, it would point to nothing."""
-    return (entry for entry in (runs / CACHE).glob("*.json") if _names_files_of(entry, record))
+def _place_of_files(record: RunRecord) -> str:
+    """How a JSON document names any file of a run; what was given, such as `checkpoint_uri`, may be relative."""
+    return json.dumps(f"{record.directory.resolve().name}/artifacts/")[1:-1]
 
 
-def _names_files_of(document: Path, record: RunRecord) -> bool:
-    """Whether a JSON document names a file of a run; what was given, such as `checkpoint_uri`, may be relative."""
-    place = json.dumps(f"{record.directory.resolve().name}/artifacts/")[1:-1]
-    with suppress(FileNotFoundError):  # its run is being removed
-        return place in document.read_text(encoding="utf-8")
-    return False
+def _text_of(document: Path) -> str:
+    """The text of a document; empty if its run is being removed."""
+    with suppress(FileNotFoundError):
+        return document.read_text(encoding="utf-8")
+    return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import re
 import resource
@@ -649,6 +650,18 @@ def test_a_run_whose_checkpoints_another_goes_on_with_is_not_removed_alone(tmp_p
     assert (tmp_path / "runs" / first).is_dir()
     assert command("runs", "rm", second, "--yes", cwd=tmp_path).status == 0
     assert command("runs", "rm", first, "--yes", cwd=tmp_path).status == 0
+
+
+def test_what_a_run_names_is_read_once_however_many_others_are_removed(tmp_path: Path) -> None:
+    names = [f"run-20261122-{number:06d}" for number in range(40)]
+    for name in names:
+        (tmp_path / name).mkdir()
+        RunRecord(name, PIPELINE, "2026-11-22T00:00:00+00:00", {}, "", {}, tmp_path / name, status="failed").save()
+    profile = cProfile.Profile()
+    profile.runcall(remove_runs, tmp_path, [RunRecord.load(tmp_path / name) for name in names[:20]])
+    assert sorted(each.name for each in tmp_path.iterdir()) == names[20:]
+    read = sum(each.callcount for each in profile.getstats() if getattr(each.code, "co_name", "") == "read_text")
+    assert 20 <= read <= 60
 
 
 def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_the_model(digits_run: Path) -> None:
