@@ -76,6 +76,7 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
         classifies=classifies,
         classes=classes,
         hidden_classes=len(evaluation.labels) - len(classes),
+        parts=_parts(evaluation),
         confusion=matrix(evaluation) if has_table else [],
         digits=len(f"{max(map(max, evaluation.test['confusion'])):,}") if has_table else 0,
         confusion_picture=picture(evaluation) if classifies and not has_table else None,
@@ -239,6 +240,15 @@ def _classes(evaluation: Evaluation) -> list[dict[str, Any]]:
     if len(rows) > MOST_CLASSES:
         rows = sorted((row for row in rows if row["rows"]), key=lambda row: row["recall"])[:CLASSES_SHOWN]
     return rows
+
+
+def _parts(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """What the rows are told by, such as the classes of which each has several; of many those of lowest F1."""
+    parts: list[dict[str, Any]] = evaluation.test.get("parts", [])
+    if len(parts) > MOST_CLASSES and "f1" in parts[0]:
+        present = (part for part in parts if part.get("rows") or part.get("entities"))
+        parts = sorted(present, key=lambda part: part["f1"])[:CLASSES_SHOWN]
+    return parts
 
 
 def matrix(evaluation: Evaluation) -> list[dict[str, Any]]:

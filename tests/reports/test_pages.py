@@ -109,6 +109,18 @@ def test_of_thousands_of_classes_those_that_are_mixed_up_are_shown_and_no_class_
     assert "no test rows" not in page
 
 
+def test_of_thousands_of_kinds_those_that_are_found_least_are_shown(tmp_path: Path) -> None:
+    evaluation = evaluation_of(["a class", "another"])
+    evaluation.test["parts"] = [
+        {"name": f"kind {number}", "rows": number % 3, "precision": 0.5, "recall": 0.5, "f1": number / 3000}
+        for number in range(3000)
+    ]
+    write_report(evaluation, tmp_path, tmp_path / "page.html")
+    shown = re.findall(r">(kind \d+)<", (tmp_path / "page.html").read_text())
+    assert shown == [f"kind {number}" for number in range(30) if number % 3]
+    assert "The 20 of lowest F1, of 3,000." in (tmp_path / "page.html").read_text()
+
+
 def test_numbers_have_separators_wherever_they_stand(pages: dict[str, Path]) -> None:
     for name in ("evaluation", "many_classes", "training", "data"):
         without = r"<(style|svg).*?</\1>|<h3>Parameters</h3>.*|<code>.*?</code>|<[^>]*>"
