@@ -158,7 +158,7 @@ def test_a_model_that_misses_a_gate_does_not_become_champion(digits_run: Path, t
 def test_a_model_that_another_one_has_overtaken_is_not_said_to_have_missed_a_gate(digits_run: Path) -> None:
     record = RunRecord.load(newest_run(digits_run)["directory"])
     # As where another first run has registered its model between the evaluation and the upload of this one.
-    record.model = {**record.model, "version": 2, "aliases": ["challenger"]}
+    record.model = {**record.model, "version": 2, "aliases": ["challenger"], "promoted": False}
     said = "\n".join(map(str, shown_result(record)))
     assert "another version was registered meanwhile and is the champion; run again to compare with it" in said
     assert "gates say why" not in said
