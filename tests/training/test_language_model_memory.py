@@ -67,6 +67,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.slow_but_for("True-8", "False-1")
 @pytest.mark.parametrize("gpus", [1, 8])
 @pytest.mark.parametrize("recompute", [False, True])
 def test_a_table_that_is_the_head_too_is_counted_once(gpus: int, recompute: bool) -> None:
@@ -74,6 +75,7 @@ def test_a_table_that_is_the_head_too_is_counted_once(gpus: int, recompute: bool
     assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
 
 
+@pytest.mark.slow_but_for("qwen3-0-8", "smollm3-16-1", "granite-16-8")
 @pytest.mark.parametrize(("lora_rank", "gpus"), [(0, 8), (16, 8), (16, 1)])
 @pytest.mark.parametrize("family", KEPT_MORE_BY)
 def test_what_layers_of_a_family_keep_is_counted(family: str, lora_rank: int, gpus: int) -> None:
