@@ -17,6 +17,8 @@ GENERATED = "generated.jsonl"
 #: Classes up to which the document has a confusion matrix, and up to which that goes into the metadata of an artifact
 #: and to Vertex AI: as many as GCPC's own importer sends. A thousand would be 11 MB, and gRPC takes 4 MB by default.
 MATRIX_CLASSES, MATRIX_CLASSES_SENT = 1000, 100
+#: Why a model that has passed its gates may not be the champion all the same.
+OVERTAKEN = "the champion has changed since the evaluation, or is damaged; the log of upload-model says which"
 #: Of all there is, a representation shows so much.
 _METRICS_SHOWN, _GATES_SHOWN = 6, 8
 

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.evaluation import EVALUATION, OVERTAKEN, Evaluation
 from gpu_pipelines.component_interface.step import local_folder, own_process, place_of, storage_of, with_advanced
 from gpu_pipelines.notifications import notes
 from gpu_pipelines.registry.registered import CHAMPION, RegisteredVersion
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tracking.facts import Facts, facts_of_evaluation, facts_of_version
 from gpu_pipelines.tracking.tracked import Tracked, run_of
-
-#: Why a model that has passed its gates may not be the champion all the same.
-_OVERTAKEN = "the champion has changed since the evaluation, or is damaged; the log of upload-model says which"
 
 
 def run(
@@ -60,7 +57,7 @@ def run(
             model.metadata["promoted"] = outcome == "promoted"
             named = {"model": f"{version.name}@{version.number}", "outcome": outcome}
             if outcome == "not promoted" and evaluated and evaluated.passed:
-                named["reason"] = _OVERTAKEN
+                named["reason"] = OVERTAKEN
             notes.leave(outcome_uri, notes.UPLOADED, named)
             known = facts_of_evaluation(evaluated) if evaluated else Facts()
             tracked.add(known + facts_of_version(model.metadata))

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_lock import ticks_at_start
 from gpu_pipelines.artifacts.documents import read_as, require_types, write_document
-from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.evaluation import EVALUATION, OVERTAKEN, Evaluation
 from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.numbers import figure_or_count
@@ -242,7 +242,7 @@ class RunRecord:
             again = "train_evaluate_upload with the same parameters" if self.reason else "again"
             return f"another version was registered meanwhile and is the champion; run {again} to compare with it"
         if evaluation.passed and not self._was_champion:
-            return "the champion has changed since the evaluation, or is damaged; the log of upload-model says which"
+            return OVERTAKEN
         return f"{'the champion stays' if evaluation.champion else 'there is still no champion'}; the gates say why"
 
     @property

@@ -17,11 +17,11 @@ from torch.nn.modules.batchnorm import _NormBase
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import trained_weights
-from gpu_pipelines.tasks.model_places import ADAPTER, is_pretrained, place_and_revision
+from gpu_pipelines.tasks.model_places import ADAPTER, ADAPTER_NAME, ADAPTER_WEIGHTS, is_pretrained, place_and_revision
 from gpu_pipelines.tasks.pretrained import head_of, is_plain_linear
 
-#: What peft calls adapters that were given no name, and puts before the names of the weights of the model.
-_NAME, _PREFIX = "default", "base_model.model."
+#: What peft puts before the names of the weights of the model.
+_PREFIX = "base_model.model."
 #: What peft calls the models of these classes of transformers.
 _KINDS = {
     "AutoModelForCausalLM": "CAUSAL_LM",
@@ -119,14 +119,14 @@ def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> No
         return
     trained = trained_weights(model)
     head = head_of(model)
-    adapters = {name.replace(f".{_NAME}.", "."): value for name, value in trained.items() if ".lora_" in name}
+    adapters = {name.replace(f".{ADAPTER_NAME}.", "."): value for name, value in trained.items() if ".lora_" in name}
     heads = {name: value for name, value in trained.items() if _is_in(name, head)}
     if others := (trained.keys() & _changing(model)) - heads.keys() - {name for name in trained if ".lora_" in name}:
         print(f"no adapters beside the merged model: trained were {some_of(sorted(others), most=3)} too", flush=True)
         return
     place, revision = place_and_revision(base)
     config = replace(
-        model.peft_config[_NAME],
+        model.peft_config[ADAPTER_NAME],
         base_model_name_or_path=place,
         revision=revision or None,
         task_type=_KINDS.get(auto_class),
@@ -137,7 +137,7 @@ def save_adapters(model: Any, base: str, auto_class: str, directory: Path) -> No
     folder.mkdir(exist_ok=True)
     config.save_pretrained(str(folder))
     kept = {_PREFIX + name: _plain(value) for name, value in (adapters | heads).items()}
-    save_file(kept, folder / "adapter_model.safetensors", metadata={"format": "pt"})
+    save_file(kept, folder / ADAPTER_WEIGHTS, metadata={"format": "pt"})
 
 
 def _changing(model: nn.Module) -> set[str]:

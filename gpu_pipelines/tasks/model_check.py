@@ -12,6 +12,7 @@ from gpu_pipelines.artifacts.exported_model import INDEX, WEIGHTS, weight_files
 from gpu_pipelines.artifacts.remote_files import is_remote, read_remote
 from gpu_pipelines.errors import UserError, first_line, some_of
 from gpu_pipelines.tasks.model_places import (
+    ADAPTERS,
     CONFIG,
     PICKLED,
     SAFE,
@@ -32,8 +33,6 @@ _REMEDIES = {
     "LocalEntryNotFoundError": "Check the network, or give a directory or gs://…, which need no hub.",
     "EntryNotFoundError": "Give a whole model in Hugging Face layout; adapters alone are none.",
 }
-#: Stands beside adapters, whose weights transformers loads as well.
-_ADAPTERS = "adapter_config.json"
 #: How a file begins that Git LFS has left in place of another.
 _POINTER = b"version https://git-lfs"
 #: By which transformers knows a config.json of timm.
@@ -134,7 +133,8 @@ def _require_weights(model: str, files: set[str]) -> None:
     """
     from safetensors import SafetensorError, safe_open
 
-    if _ADAPTERS in files or not any(file.endswith(SAFE) for file in files):
+    # Beside that file stand adapters, whose weights transformers loads as well.
+    if ADAPTERS in files or not any(file.endswith(SAFE) for file in files):
         return
     directory = Path(model).expanduser()
     with TemporaryDirectory() as folder:

@@ -17,6 +17,8 @@ PICKLED = (".bin", ".bin.index.json")
 WEIGHTS = (*SAFE, *PICKLED)
 #: The two files of adapters in the layout of peft.
 ADAPTERS, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+#: What peft calls adapters that were given no name.
+ADAPTER_NAME = "default"
 #: The folder of the adapters beside the model that they are merged into.
 ADAPTER = "adapter"
 

@@ -14,11 +14,16 @@ from torch import nn
 from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.artifacts.remote_files import fetched_folder, is_remote
 from gpu_pipelines.errors import UserError, first_line, some_of
-from gpu_pipelines.tasks.model_places import ADAPTER_WEIGHTS, CONFIG, base_of_adapters, holds_adapters, loaded_from
+from gpu_pipelines.tasks.model_places import (
+    ADAPTER_NAME,
+    ADAPTER_WEIGHTS,
+    CONFIG,
+    base_of_adapters,
+    holds_adapters,
+    loaded_from,
+)
 from gpu_pipelines.tasks.pretrained import UNUSABLE, is_outside_backbone, unmatched_in
 
-#: What peft calls adapters that were given no name.
-_ADAPTED = "default"
 #: What peft adds to the names of a model's weights.
 _OF_PEFT = re.compile(r"^base_model\.model\.|\.(token_adapter|base_layer|modules_to_save|original_module)(?=\.)")
 #: Shapes of what adapters hold, by the names that the weights have in the model.
@@ -76,7 +81,7 @@ def _with_adapters(auto_class: Any, directory: Path) -> nn.Module:
                 f"The adapters in {directory} are of the kind {kind}, which has no weights to merge into a model's.",
                 "Score them by a scoring_function of your own, which loads them with peft.",
             )
-        found = adapted.load_adapter(str(directory), _ADAPTED, is_trainable=False)
+        found = adapted.load_adapter(str(directory), ADAPTER_NAME, is_trainable=False)
         _require_all_weights(model, info, held, found)
         _untie_adapted(model)
         merged: nn.Module = adapted.merge_and_unload()

@@ -15,7 +15,7 @@ from gpu_pipelines.artifacts.remote_files import is_remote, listed, problems_of_
 from gpu_pipelines.component_interface.parameter import parameter, parameters_in
 from gpu_pipelines.errors import UserError, nearest, said_by
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
-from gpu_pipelines.tasks.model_places import is_path, is_pretrained, may_be_pretrained
+from gpu_pipelines.tasks.model_places import ADAPTERS, is_path, is_pretrained, may_be_pretrained
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.training.idle_stop import IDLE_STOP, IDLE_STOP_TEXT, problems_of_idle_stop
 
@@ -550,6 +550,6 @@ def _missing_model(model: str) -> list[str]:
         return [f"model is {model}, and there is no such directory. {layout}"]
     if (directory / "config.json").is_file():
         return []
-    if (directory / "adapter_config.json").is_file():
+    if (directory / ADAPTERS).is_file():
         return [f"{model} has adapters alone. Save the model that they are for with them in it (merge_and_unload)."]
     return [f"{model} has no config.json. {layout}"]
