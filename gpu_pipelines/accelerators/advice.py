@@ -26,14 +26,19 @@ DEARER_WHEN_DOUBLED = 0.03
 #: What a plan is thought dearer by if no training is known that was published with its GPU. An assumption: it is by how
 #: much the estimates for the other GPUs differ from published figures at most.
 DEARER_IF_UNVERIFIED = 0.25
-#: How much more than what is reckoned with some families keep where nothing is recomputed, by fake tensors.
+#: Whose layers the activations of a model are reckoned by.
+_DECODER = "a Llama"
+_ENCODER = "a ViT or BERT"
+_EXPERTS = "Mixtral or Qwen3-30B-A3B"
+#: Families that keep more than what is reckoned with where nothing is recomputed, by fake tensors: their name, which of
+#: the layers below is reckoned with, and how much more.
 MORE_IF_KEPT = {
-    "deberta-v2": "3 to 4 times",
-    "gemma2": "4.4 times (of rows of 4,096 tokens)",
-    "gemma3_text": "1.6 times",
-    "gpt2": "1.2 times",
-    "gpt_oss": "3.6 times (of rows of 4,096 tokens)",
-    "modernbert": "1.2 times",
+    "deberta-v2": ("DeBERTa-v3", _ENCODER, "3 to 4 times as much"),
+    "gemma2": ("Gemma 2", _DECODER, "4.4 times as much at 4,096 tokens"),
+    "gemma3_text": ("Gemma 3", _DECODER, "1.6 times as much"),
+    "gpt2": ("GPT-2", _DECODER, "1.2 times as much"),
+    "gpt_oss": ("gpt-oss", _EXPERTS, "3.6 times as much at 4,096 tokens"),
+    "modernbert": ("ModernBERT", _ENCODER, "1.2 times as much"),
 }
 #: Of the options so many are shown.
 _MOST_SHOWN = 5
@@ -263,22 +268,16 @@ def _likeness(workload: Workload) -> str:
     """Whose layers the activations are those of, and how much more others keep, by fake tensors."""
     if workload.family in KEPT_MORE_BY:
         return f"Activations as of the layers of {workload.family}."
+    like = _EXPERTS if workload.active_parameters else _DECODER if workload.predicts_words else _ENCODER
+    layers = f"Activations as of the layers of {like}"
     if workload.active_parameters:
         experts = workload.experts_per_token or USUAL_EXPERTS
         told = "" if workload.experts_per_token else " (--experts-per-token for your model's own)"
-        like = f"Mixtral or Qwen3-30B-A3B, with {experts} experts for each token{told}"
-        others = "gpt-oss, which stores attention scores, 3.6 times as much at 4,096 tokens"
-    elif workload.predicts_words:
-        like = "a Llama"
-        others = "GPT-2 1.2 times as much, Gemma 3 1.6, and Gemma 2, which stores attention scores, 4.4 at 4,096 tokens"
-    else:
-        like = "a ViT or BERT"
-        others = "ModernBERT 1.2 times as much, and DeBERTa-v3, which stores attention scores, 3 to 4"
+        layers += f", with {experts} experts for each token{told}"
     if workload.family:
-        more = MORE_IF_KEPT.get(workload.family, "")
-        more = more and f" Those of {workload.family} keep {more} as much where nothing is recomputed (a trial says)."
-        return f"Activations as of the layers of {like}.{more}"
+        name, _, more = MORE_IF_KEPT.get(workload.family, ("", "", ""))
+        return f"{layers}." + (more and f" {name} keeps {more} where nothing is recomputed (a trial says).")
+    others = ", ".join(f"{name} {more}" for name, kind, more in MORE_IF_KEPT.values() if kind == like)
     return (
-        f"Activations as of the layers of {like}. Others keep more where nothing is recomputed: {others}; "
-        "--activations-per-sample or a trial says."
+        f"{layers}. Others keep more where nothing is recomputed: {others}; --activations-per-sample or a trial says."
     )
