@@ -7,10 +7,13 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
+import fsspec
 import pytest
 from conftest import storage_emulator
+from gcsfs.core import GCSFileSystem
+from gcsfs.extended_gcsfs import ExtendedGcsFileSystem
 
-from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.artifacts.remote_files import RemoteFolder, connected
 from gpu_pipelines.data.remote_check import look_at_sources
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.driver.data_check import require_usable_data, warn_of_data
@@ -34,6 +37,11 @@ def bucket() -> Iterator[str]:
         folder.write("mixed/a.csv", b"text,label\ngood,yes\n")
         folder.write("mixed/b.jsonl", b'{"text": "good", "label": "yes"}\n')
         yield uri
+
+
+def test_an_emulator_is_not_asked_over_grpc_though_gcsfs_was_imported_before(bucket: str) -> None:
+    fsspec.register_implementation("gs", ExtendedGcsFileSystem, clobber=True)  # as an import without its variable does
+    assert type(connected(bucket)[0]) is GCSFileSystem
 
 
 def texts(source: str, **changes: Any) -> dict[str, Any]:
