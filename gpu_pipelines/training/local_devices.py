@@ -9,7 +9,8 @@ from pathlib import Path
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.accelerators.catalog import load_catalog
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.component_interface.accelerate import wish_of
+from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
 
 CPU_PROCESSES = 2
@@ -17,6 +18,8 @@ CPU_PROCESSES = 2
 #: https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/troubleshooting.html, "Shared memory".
 TOO_LITTLE_SHARED_MEMORY = 64 << 20
 SHARED_MEMORY_WANTED = 1 << 30
+#: Set in the steps of Vertex AI and of Kubeflow, and not where KFP's own local runner runs them.
+_IN_A_CLUSTER = ("CLOUD_ML_PROJECT_ID", "KFP_POD_NAME")
 
 
 @dataclass(frozen=True)
@@ -37,12 +40,15 @@ def local_devices(gpus_visible: int) -> Devices:
         gpus_visible: number of GPUs that torch sees.
 
     Raises:
-        UserError: the variable does not hold what this machine can give.
+        UserError: the variable does not hold what this machine can give, or what `accelerate` has asked for was passed
+            over.
     """
     if rehearse := os.environ.get(REHEARSE, ""):
         return _rehearsal(rehearse)
     asked = os.environ.get(ACCELERATOR, "")
     if not asked:
+        if not gpus_visible:
+            _require_placed()
         return Devices("cuda", gpus_visible) if gpus_visible else Devices("cpu", CPU_PROCESSES)
     planned = plan(asked)
     if planned.is_local:
@@ -54,6 +60,18 @@ def local_devices(gpus_visible: int) -> Devices:
             f"to rehearse without GPUs, set {REHEARSE}=cpu:2.",
         )
     return Devices("cuda", planned.count)
+
+
+def _require_placed() -> None:
+    """Days of training on the CPUs of a cluster would be the first sign of a pipeline that nobody has placed."""
+    wish = wish_of(os.environ)
+    if wish is not None and any(os.environ.get(name) for name in _IN_A_CLUSTER):
+        raise InvalidRequestError(
+            f"accelerate has asked for {wish.spec or 'GPUs'} for this step, and it has none: KFP's own compiler passes "
+            "over accelerate.",
+            "Compile the pipeline with gpu_pipelines.compile, or with gpu-pipelines compile; or call "
+            "set_accelerator_type and set_accelerator_limit on the task.",
+        )
 
 
 def _rehearsal(spec: str) -> Devices:

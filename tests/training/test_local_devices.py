@@ -36,3 +36,16 @@ def test_other_gpus_than_the_step_was_placed_on_are_an_error_that_says_so(
     monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "h100:8")
     with pytest.raises(UserError, match=f"placed on h100:8, but PyTorch sees {gpus} GPUs"):
         local_devices(gpus)
+
+
+@pytest.mark.parametrize("cluster", ["CLOUD_ML_PROJECT_ID", "KFP_POD_NAME"])
+def test_a_step_of_a_cluster_whose_accelerators_were_passed_over_does_not_train_on_cpus(
+    monkeypatch: pytest.MonkeyPatch, cluster: str
+) -> None:
+    monkeypatch.delenv("GPU_PIPELINES_ACCELERATOR", raising=False)
+    monkeypatch.setenv("GPU_PIPELINES_WISH", '{"spec": "l4:4", "nodes": 1}')
+    assert local_devices(0) == Devices("cpu", 2)
+    monkeypatch.setenv(cluster, "example")
+    with pytest.raises(UserError, match="asked for l4:4 for this step, and it has none"):
+        local_devices(0)
+    assert local_devices(1) == Devices("cuda", 1)
