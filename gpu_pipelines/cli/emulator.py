@@ -13,6 +13,7 @@ import typer
 
 from gpu_pipelines.cli.application import Application, print_json
 from gpu_pipelines.cli.target_options import AsJson
+from gpu_pipelines.emulator.extra import needed_by
 from gpu_pipelines.errors import UserError
 
 if TYPE_CHECKING:
@@ -84,7 +85,8 @@ def start(
 
     What is submitted runs here: the containers of steps as processes, with the Python of this command.
     """
-    from gpu_pipelines.emulator.start import EmulatorSettings
+    with needed_by("gpu-pipelines emulator start"):
+        from gpu_pipelines.emulator.start import EmulatorSettings
 
     settings = EmulatorSettings(
         host=host,

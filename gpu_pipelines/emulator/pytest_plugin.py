@@ -19,8 +19,11 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def vertex_certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
     """The certificates of all emulators of a session: gRPC reads once in a process whom it trusts."""
-    from gpu_pipelines.emulator.certificates import make_certificates
-    from gpu_pipelines.emulator.services import PROJECT
+    from gpu_pipelines.emulator.extra import needed_by
+
+    with needed_by("The fixture vertex_emulator"):
+        from gpu_pipelines.emulator.certificates import make_certificates
+        from gpu_pipelines.emulator.services import PROJECT
 
     return make_certificates(tmp_path_factory.mktemp("certificates"), PROJECT)
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import grpc
 import pytest
 import requests
+from command_line import command
 from rehearsed_jobs import PARENT
 
 if TYPE_CHECKING:
@@ -49,3 +51,14 @@ def test_over_grpc(vertex_api: VertexApi, method: str, told: str) -> None:
         channel.unary_unary(method)(b"", timeout=30)
     assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
     assert told in caught.value.details()
+
+
+@pytest.mark.parametrize(
+    "asked", [["emulator", "start"], ["run", "train_evaluate_upload", "--target", "vertex", "--emulate"]]
+)
+def test_without_its_packages_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, asked: list[str]) -> None:
+    for module in ("services", "start"):
+        monkeypatch.setitem(sys.modules, f"gpu_pipelines.emulator.{module}", None)
+    finished = command(*asked)
+    assert finished.status == 2
+    assert "pip install 'gpu-pipelines[emulator]'" in finished.err

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.emulator.extra import needed_by
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import environment_with
 from gpu_pipelines.targets.messages import Outcome
@@ -24,8 +24,13 @@ _HTML = "system.HTML"
 
 
 def settings_for(settings: ProjectSettings) -> ProjectSettings:
-    """The settings of a project with those of the emulator's own in place of what is the cloud's."""
-    from gpu_pipelines.emulator.services import BUCKET, PROJECT, REGION
+    """The settings of a project with those of the emulator's own in place of what is the cloud's.
+
+    Raises:
+        UserError: the emulator is not installed.
+    """
+    with needed_by("--emulate"):
+        from gpu_pipelines.emulator.services import BUCKET, PROJECT, REGION
 
     region = settings.region or REGION
     # Steps of this project run from its code: the image needs a name alone.
@@ -44,13 +49,8 @@ def run_emulated(target: Any, submission: Submission, watch: Watch) -> Outcome:
     Raises:
         UserError: the emulator cannot be started, or refuses the request.
     """
-    try:
+    with needed_by("--emulate"):
         from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
-    except ImportError as error:
-        raise UserError(
-            f"--emulate needs packages that are not installed: {error.name}.",
-            "Install them: pip install 'gpu-pipelines[emulator]'.",
-        ) from error
     folder = (RUNS / submission.content.job_id).absolute()
     settings = EmulatorSettings(state=folder / "emulator")
     with running_emulator(settings) as api, environment_with(api.environment()):
