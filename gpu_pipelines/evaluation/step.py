@@ -18,6 +18,7 @@ from gpu_pipelines.component_interface.step import (
     output_files,
     own_process,
     place_of,
+    storage_of,
     with_advanced,
     write_figures,
 )
@@ -27,6 +28,7 @@ from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.trainings import named_by_settings, names_of
 from gpu_pipelines.notifications import notes
+from gpu_pipelines.registry import is_local
 from gpu_pipelines.tracking.facts import Facts, benchmark_figures, facts_of_dataset, facts_of_evaluation
 from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at, run_of
 
@@ -71,6 +73,8 @@ def run(
         from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 
         settings = with_advanced(settings, advanced)
+        if warning := warning_of_registry(settings.registry, storage_of(best_checkpoint)):
+            print(f"warning: {warning}", flush=True)
         rows = dataset_to_evaluate(place_of(dataset))
         trainings = [each for each in (checkpoints, more_checkpoints, *(collected or [])) if each is not None]
         places = _places(trainings)
@@ -96,6 +100,21 @@ def run(
         notes.leave(outcome_uri, notes.EVALUATED, _verdict(found))
         _print_gates(found)
     return (found.passed,)
+
+
+def warning_of_registry(registry: str, storage: str) -> str:
+    """Why no champion is known, where the registry is an empty directory of a container; else empty.
+
+    Args:
+        registry: its URI.
+        storage: where in a bucket the step leaves its artifacts; empty where that is in no bucket.
+    """
+    if not storage or not is_local(registry):
+        return ""
+    return (
+        f"the registry {registry} would be a directory of this container, so the model is compared with no champion. "
+        "Give the registry that upload_model is given, such as registry=vertex://, and the same model_name."
+    )
 
 
 def _facts(rows: Path, found: Evaluation) -> Facts:

@@ -17,6 +17,7 @@ from gpu_pipelines.data.step import run as prepare
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.step import run as evaluate
+from gpu_pipelines.evaluation.step import warning_of_registry
 from gpu_pipelines.registry.upload import UploadSettings
 from gpu_pipelines.registry.upload_step import run as upload
 from gpu_pipelines.training.settings import TrainingSettings
@@ -87,6 +88,14 @@ def test_a_run_leaves_its_artifacts_in_the_bucket_and_reads_them_from_there(
     upload(UploadSettings(registry="vertex://", smoke_test=False), **inputs)
     assert registered.metadata["aliases"] == ["challenger", "champion"]
     assert "model.safetensors" in RemoteFolder(registered.uri).names()
+
+
+@pytest.mark.parametrize(
+    ("registry", "storage", "warns"),
+    [("./registry", "gs://b/run", True), ("./registry", "", False), ("vertex://", "gs://b/run", False)],
+)
+def test_an_evaluation_that_can_know_no_champion_says_so(registry: str, storage: str, warns: bool) -> None:
+    assert ("compared with no champion" in warning_of_registry(registry, storage)) == warns
 
 
 def test_an_output_that_was_not_finished_is_not_in_the_bucket(bucket: str) -> None:
