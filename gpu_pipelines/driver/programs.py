@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -104,14 +105,19 @@ def compile(
     Raises:
         UserError: there is no such pipeline, the target cannot run it so, or the file cannot be written.
     """
+    from gpu_pipelines.component_interface.image import STEPS_IMAGE
     from gpu_pipelines.targets.compiled import write_compiled
 
-    opened = target_with(target, "compile", options, otherwise="Parameters of the pipeline are given to its runs.")
+    opened: Any = target_with(target, "compile", options, otherwise="Parameters of the pipeline are given to its runs.")
     with _ONE_AT_A_TIME, _named(pipeline) as name:
-        text = opened.compile(name, task).text
+        compiled = opened.compile(name, task)
+    for line in compiled.told:
+        print(line, file=sys.stderr)
+    if opened.note and STEPS_IMAGE in compiled.text and not opened.settings.image:
+        print(f"note: {opened.note} Give image, or write it into gpu-pipelines.yaml.", file=sys.stderr)
     if path is None:
-        return text
-    write_compiled(Path(path), text, name)
+        return compiled.text
+    write_compiled(Path(path), compiled.text, name)
     return Path(path)
 
 

@@ -81,8 +81,8 @@ def note_of_file(settings: ProjectSettings) -> str:
     if settings.image:
         return f"Its steps run in {settings.image}."
     return (
-        f"Its steps run in {STEPS_IMAGE}, which stands for an image of your own: compile it with --image, or run this "
-        "file with gpu-pipelines, which fills in that of the settings."
+        f"Its steps run in {STEPS_IMAGE}, which stands for an image of your own, and nobody can pull. Where "
+        "gpu-pipelines runs this file, it fills in that of the settings."
     )
 
 

@@ -25,6 +25,14 @@ from gpu_pipelines.errors import InvalidRequestError, NotFoundError, RunFailedEr
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "python.md"
 SMALL = Path(__file__).with_name("small.py")
+PREPARED = """
+from kfp import dsl
+from gpu_pipelines.components import prepare_data
+
+@dsl.pipeline(name="prepared")
+def prepared(source: str):
+    prepare_data(source=source)
+"""
 
 
 @pytest.fixture
@@ -330,3 +338,14 @@ def test_a_function_is_placed_as_its_file_is(target: str, here: Path, no_project
     text = gpu_pipelines.compile(small, target, **given)
     assert text == gpu_pipelines.compile("small.py", target, **given)
     assert "nvidia-l4" in text or "NVIDIA_L4" in text
+
+
+def test_a_file_whose_image_nobody_can_pull_is_told_of(
+    here: Path, no_project_settings: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path("prepared.py").write_text(PREPARED)
+    gpu_pipelines.compile("prepared.py")
+    gpu_pipelines.compile("prepared.py", "vertex", image="us-docker.pkg.dev/project/images/steps:1")
+    assert capsys.readouterr().err == ""
+    gpu_pipelines.compile("prepared.py", "vertex")
+    assert "nobody can pull" in capsys.readouterr().err
