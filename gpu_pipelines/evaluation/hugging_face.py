@@ -26,6 +26,8 @@ KEPT = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "merge
 #: What a training program leaves beside the weights.
 LEFT_OUT = ("trainer_state.json", "training_args.json", "evaluation.json", "examples.json", "benchmarks.json")
 _CHECKPOINT = re.compile(r"(step|checkpoint|epoch)-[0-9]")
+#: Files that Python's pickle reads, as Lightning and torch.save write them.
+_PICKLED = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _NUMBER = re.compile(r".*?(?P<number>[0-9]{1,15})[^0-9]*")
 
 
@@ -55,6 +57,31 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
                 "model by its save_pretrained, which writes safetensors.",
             )
     return sorted(found, key=lambda entry: (entry[1], entry[0].name))
+
+
+def why_none(directory: Path) -> str:
+    """What is in the way of scoring what a training has left, in a sentence; empty where nothing is known of it.
+
+    Args:
+        directory: where no model was found.
+    """
+    files = sorted(path for path in directory.rglob("*") if path.is_file())
+    if deeper := next((path.parent for path in files if path.suffix == ".safetensors" and is_model(path.parent)), None):
+        return f"The model in {deeper.relative_to(directory)} lies too deep to be found."
+
+    def first(*endings: str) -> str:
+        return next((str(path.relative_to(directory)) for path in files if path.suffix in endings), "")
+
+    if shard := first(".distcp"):
+        return f"{shard} is a part of the weights: let the script save whole ones, as FULL_STATE_DICT of FSDP does."
+    if weights := first(".safetensors"):
+        return f"{weights} has no {CONFIG} beside it: save the model by its save_pretrained."
+    if pickle := first(*_PICKLED):
+        return (
+            f"{pickle} is a pickle, which can run any code when it is read, so it is not read: save the model by its "
+            "save_pretrained too."
+        )
+    return ""
 
 
 def damaged_file(directory: Path) -> str:

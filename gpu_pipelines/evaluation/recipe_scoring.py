@@ -29,7 +29,7 @@ from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
-from gpu_pipelines.evaluation.hugging_face import copy_adapters, copy_model, damaged_file, models_in
+from gpu_pipelines.evaluation.hugging_face import copy_adapters, copy_model, damaged_file, models_in, why_none
 from gpu_pipelines.evaluation.models import Loaded, ModelSource, champion_errors
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
@@ -313,7 +313,7 @@ def _require_written(directory: Path) -> None:
     held = f"only {some_of(names, _MOST_NAMED)}" if names else "nothing"
     problem = f"{directory} has no checkpoint that can be scored: the training has left {held} there."
     raise UserError(
-        problem,
+        f"{problem} {why_none(directory)}".rstrip(),
         "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "
         "*.safetensors), or its adapters in that of peft, in a folder such as checkpoint-100. For a format of its own "
         "give scoring_function.",

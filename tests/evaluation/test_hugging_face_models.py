@@ -22,7 +22,7 @@ from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.evaluation.hugging_face import damaged_file, open_model
+from gpu_pipelines.evaluation.hugging_face import damaged_file, open_model, why_none
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tasks.model_places import base_of_adapters
 
@@ -416,6 +416,23 @@ def test_what_does_not_fit_is_refused(texts: Dataset, trained: Path, tmp_path: P
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
     assert "has no safetensors files" in (said := refused(model))
     assert "Save the model by its save_pretrained" in said  # which has no safe_serialization since transformers 5
+
+
+@pytest.mark.parametrize(
+    ("left", "said"),
+    [
+        (("last.ckpt", "epoch=0-step=20.ckpt"), "epoch=0-step=20.ckpt is a pickle"),
+        (("runs/x/checkpoint-10/config.json", "runs/x/checkpoint-10/model.safetensors"), "runs/x/checkpoint-10 lies"),
+        (("c-1/own/adapter_config.json", "c-1/own/adapter_model.safetensors"), "The model in c-1/own lies too deep"),
+        (("step_10/model.safetensors", "step_10/optimizer.bin"), "step_10/model.safetensors has no config.json"),
+        (("c-1/pytorch_model_fsdp_0/__0_0.distcp", "c-1/scheduler.pt"), "__0_0.distcp is a part of the weights"),
+    ],
+)
+def test_of_what_cannot_be_scored_it_is_said_why(left: tuple[str, ...], said: str, tmp_path: Path) -> None:
+    for name in left:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    assert said in why_none(tmp_path)
 
 
 def test_a_task_without_models_of_transformers_needs_a_function(trained: Path, tmp_path: Path) -> None:
