@@ -53,7 +53,14 @@ def load_exported(auto_class: Any, directory: Path) -> nn.Module:
     except SafetensorError as error:
         raise UserError(f"The weights of the model in {directory} cannot be read: {first_line(error)}.") from None
     if unmatched := unmatched_in(info):
-        raise UserError(f"The model in {directory} does not fit its config.json: {some_of(unmatched, most=5)}.")
+        named = some_of(unmatched, most=5)
+        saved_as, opened_as = (model.config.architectures or [""])[0], type(model).__name__
+        if saved_as not in ("", opened_as):  # such as the reward model of a language model
+            raise UserError(
+                f"The model in {directory} is a {saved_as}, and the task takes a {opened_as}: {named}.",
+                "Train such a model, or score it by a function of your own: -p scoring_function=file.py:function.",
+            )
+        raise UserError(f"The model in {directory} does not fit its config.json: {named}.")
     return model
 
 
