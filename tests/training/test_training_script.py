@@ -300,6 +300,7 @@ def test_an_archive_that_would_write_elsewhere_is_refused(tmp_path: Path) -> Non
         ({"environment": {"A B": "1"}}, "which is not the name of a variable"),
         ({"environment": {"WORLD_SIZE": "1"}}, "environment has WORLD_SIZE, which the step sets itself"),
         ({"arguments": [["nested"]]}, "give texts and numbers"),
+        ({"arguments": ["--name=a b", "--rate 0.1 --steps 3"]}, "'--rate 0.1 --steps 3' as one word"),
     ],
 )
 def test_a_wrong_request_is_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:

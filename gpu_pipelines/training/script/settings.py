@@ -18,6 +18,7 @@ ONE_PROCESS = ("tensorflow", "plain")
 MOST_PROCESSES = 256
 
 _MODULE = re.compile(r"-m +(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
+_SEVERAL_WORDS = re.compile(r"--[\w-]+\s+\S")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -66,6 +67,7 @@ class ScriptSettings:
         """Everything that is wrong with them, a sentence each."""
         return [
             *self._problems_of_script(),
+            *self._problems_of_arguments(),
             *self._problems_of_processes(),
             *self._problems_of_environment(),
             *problems_of_idle_stop(self.idle_stop),
@@ -91,8 +93,15 @@ class ScriptSettings:
             return [f"script is {script!r}: give a .py file, or -m and a module; folders and archives go to code."]
         if self.code and not self.module and ("://" in script or Path(script).is_absolute()):
             return [f"script is {script!r}, but with code it is a path inside of that."]
+        return []
+
+    def _problems_of_arguments(self) -> list[str]:
         nested = [value for value in self.arguments if not isinstance(value, (str, int, float))]
-        return [f"arguments holds {nested[0]!r}: give texts and numbers."] if nested else []
+        if nested:
+            return [f"arguments holds {nested[0]!r}: give texts and numbers."]
+        # The script would get them as one word, which it knows nothing of, when the data has been prepared.
+        words = [value for value in self.arguments if isinstance(value, str) and _SEVERAL_WORDS.match(value)]
+        return [f"arguments holds {words[0]!r} as one word: part them by commas, as --rate,0.1."] if words else []
 
     def _problems_of_processes(self) -> list[str]:
         if self.launcher not in LAUNCHERS:
