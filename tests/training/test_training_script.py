@@ -24,6 +24,7 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.script import variables
 from gpu_pipelines.training.script.run import ScriptSummary, horovodrun, read_metrics, run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 from gpu_pipelines.training.script.step import run as run_step
@@ -32,6 +33,7 @@ from gpu_pipelines.training.script.variables import tf_config
 
 DOCUMENT = Path(__file__).parents[2] / "docs" / "training-scripts.md"
 EXAMPLE = Path(__file__).parents[2] / "examples/training_scripts/transformers_trainer.py"
+LIGHTNING = EXAMPLE.with_name("lightning_trainer.py")
 
 TELLS = """
 import json, os, sys
@@ -128,6 +130,20 @@ def test_arguments_name_places_that_are_known_when_the_script_runs(tmp_path: Pat
         f"{tmp_path / 'data'}/train",
         str(out / "metrics.jsonl"),
     ]
+
+
+def test_a_place_in_a_bucket_is_a_path_where_that_is_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variables, "MOUNTED", tmp_path)
+    (tmp_path / "bucket").mkdir()
+    told = ("gs://bucket/a/1", "gs://other/a/1", "s3://bucket/a", "/a/1")
+    assert [variables.place_for_script(each) for each in told] == [f"{tmp_path}/bucket/a/1", *told[1:]]
+
+
+def test_a_script_that_takes_a_bucket_for_a_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("import os\nos.makedirs(os.environ['GPU_PIPELINES_CHECKPOINTS'])\n")
+    with pytest.raises(UserError, match="The script has taken memory://bucket/run for a path"):
+        run_script(ScriptSettings(script="script.py", launcher="plain"), tmp_path, "memory://bucket/run")
 
 
 def test_metrics_keep_their_order_and_may_come_now_and_then(tmp_path: Path) -> None:
@@ -235,6 +251,25 @@ def test_the_example_goes_on_from_a_checkpoint_that_the_trainer_has_finished(tmp
     run(tmp_path, "", script=str(EXAMPLE), arguments=["--steps", 6])
     lines = (tmp_path / "out/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 3, 4, 5, 6]
+
+
+@pytest.mark.slow
+def test_the_example_with_lightning_saves_what_it_has_where_it_is_interrupted(tmp_path: Path) -> None:
+    (tmp_path / "texts.csv").write_text("text,label\n" + "".join(f"row {n},{n % 2}\n" for n in range(60)))
+    prepare_data(PrepareSettings(source=str(tmp_path / "texts.csv"), task="text_classification"), tmp_path / "data")
+    text = LIGHTNING.read_text()
+    begins = "        step = trainer.global_step\n"
+    assert begins in text
+    told_at_3 = text.replace(
+        begins, f"{begins}        if step == 3:\n            signal.raise_signal(signal.SIGTERM)\n"
+    )
+    given: dict[str, Any] = {"launcher": "torchrun", "processes_per_node": 2, "arguments": ["--steps", 6]}
+    with pytest.raises(Interrupted):
+        run(tmp_path, told_at_3, **given)
+    assert {path.name for path in (tmp_path / "out").glob("*")} == {"step-3", "last.ckpt", "metrics.jsonl"}
+    assert [entry["step"] for entry in run(tmp_path, text, **given).metrics] == [1, 2, 3, 4, 5, 6]
+    lines = (tmp_path / "out/metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
 
 
 def test_processes_of_accelerate_train_together_without_a_gpu(tmp_path: Path) -> None:

@@ -20,6 +20,9 @@ CHECKPOINT_DIR = "AIP_CHECKPOINT_DIR"
 TENSORBOARD_LOG_DIR = "AIP_TENSORBOARD_LOG_DIR"
 DATA_URIS = {"AIP_TRAINING_DATA_URI": "train", "AIP_VALIDATION_DATA_URI": "val", "AIP_TEST_DATA_URI": "test"}
 
+#: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
+MOUNTED = Path("/gcs")
+
 _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NNODES")
 _OF_CLUSTERS = (CLUSTER_SPEC, TF_CONFIG, "MASTER_ADDR", "MASTER_PORT")
 _OF_PLACES = (DATASET, CHECKPOINTS, METRICS_FILE, MODEL_DIR, CHECKPOINT_DIR, TENSORBOARD_LOG_DIR, *DATA_URIS)
@@ -56,6 +59,35 @@ def script_variables(
         **{name: str(dataset / split / "part-*.arrow") for name, split in DATA_URIS.items()},
     }
     return {name: platform.get(name) or value if name in _KEPT_IF_SET else value for name, value in own.items()}
+
+
+def place_for_script(uri: str) -> str:
+    """A place in Cloud Storage as the path at which this machine has it, where the bucket is mounted.
+
+    Most programs take what they are told for a path: they would write into a folder `gs:`, which ends with the machine.
+
+    Args:
+        uri: a directory, or `gs://…`.
+    """
+    scheme, _, place = uri.partition("://")
+    is_mounted = scheme == "gs" and (MOUNTED / place.partition("/")[0]).is_dir()
+    return str(MOUNTED / place) if is_mounted else uri
+
+
+def require_not_taken_for_path(uri: str) -> None:
+    """Checks that a script has not written into a folder that has the name of a URI.
+
+    Args:
+        uri: what it was told as its place.
+
+    Raises:
+        UserError: it has.
+    """
+    if "://" in uri and Path(uri).exists():
+        raise UserError(
+            f"The script has taken {uri} for a path: what it wrote is in {Path(uri)} of its machine, and lost.",
+            "Let it write there by fsspec, or give a checkpoint_uri that is a path of a volume.",
+        )
 
 
 def with_places(arguments: Iterable[str], variables: Mapping[str, str]) -> list[str]:
