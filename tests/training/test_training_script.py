@@ -135,8 +135,10 @@ def test_arguments_name_places_that_are_known_when_the_script_runs(tmp_path: Pat
 def test_a_place_in_a_bucket_is_a_path_where_that_is_mounted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(variables, "MOUNTED", tmp_path)
     (tmp_path / "bucket").mkdir()
-    told = ("gs://bucket/a/1", "gs://other/a/1", "s3://bucket/a", "/a/1")
-    assert [variables.place_for_script(each) for each in told] == [f"{tmp_path}/bucket/a/1", *told[1:]]
+    uris = ("gs://bucket/a/1", "gs://other/a/1", "s3://bucket/a", "/a/1")
+    own = [variables.script_variables(tmp_path, uri, tmp_path / "metrics", {}) for uri in uris]
+    assert [each[variables.CHECKPOINTS] for each in own] == [f"{tmp_path}/bucket/a/1", *uris[1:]]
+    assert own[0]["AIP_CHECKPOINT_DIR"] == "gs://bucket/a/1/"
 
 
 def test_a_script_that_takes_a_bucket_for_a_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,7 +23,6 @@ from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.code import fetch
 from gpu_pipelines.training.script.settings import ONE_PROCESS, ScriptSettings
 from gpu_pipelines.training.script.variables import (
-    place_for_script,
     require_not_taken_for_path,
     script_variables,
     tf_config,
@@ -104,8 +103,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
     with tempfile.TemporaryDirectory(prefix="script-") as folder:
         target, imports = fetch(settings, Path(folder))
         store = CheckpointStore(checkpoint_uri.rstrip("/"), Path(folder) / "staging")
-        place = place_for_script(store.uri)
-        own = script_variables(dataset, place, store.directory / METRICS, os.environ)
+        own = script_variables(dataset, store.uri, store.directory / METRICS, os.environ)
         own |= {name: str(value) for name, value in settings.environment.items()}
         if imports:
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
@@ -118,7 +116,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
             store.fetch_log()
             run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
             lock.require_held()
-            require_not_taken_for_path(place)
+            require_not_taken_for_path(store.uri)
             store.publish_log()
         names = [checkpoint.name for checkpoint in store.complete()]
         metrics = read_metrics(store.directory / METRICS)

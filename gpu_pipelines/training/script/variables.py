@@ -36,32 +36,32 @@ _KEPT_IF_SET = (TENSORBOARD_LOG_DIR,)
 
 
 def script_variables(
-    dataset: Path, checkpoints: str, metrics_file: Path, platform: Mapping[str, str]
+    dataset: Path, checkpoint_uri: str, metrics_file: Path, platform: Mapping[str, str]
 ) -> dict[str, str]:
     """What the script is told.
 
     Where the platform has set the same variable to another value, this step's wins, so that the next step finds what
-    the script writes; apart from the TensorBoard directory.
+    the script writes; apart from the TensorBoard directory. The variables that are Vertex AI's have URIs, as there.
 
     Args:
         dataset: the dataset artifact.
-        checkpoints: the checkpoint directory or `gs://…`, which becomes the artifact.
+        checkpoint_uri: the checkpoint directory or `gs://…`, which becomes the artifact.
         metrics_file: local file for metrics.
         platform: the environment of the step.
     """
     own = {
         DATASET: str(dataset),
-        CHECKPOINTS: checkpoints,
+        CHECKPOINTS: _mounted(checkpoint_uri),
         METRICS_FILE: str(metrics_file),
-        MODEL_DIR: f"{checkpoints}/model/",
-        CHECKPOINT_DIR: f"{checkpoints}/",
-        TENSORBOARD_LOG_DIR: f"{checkpoints}/tensorboard/",
+        MODEL_DIR: f"{checkpoint_uri}/model/",
+        CHECKPOINT_DIR: f"{checkpoint_uri}/",
+        TENSORBOARD_LOG_DIR: f"{checkpoint_uri}/tensorboard/",
         **{name: str(dataset / split / "part-*.arrow") for name, split in DATA_URIS.items()},
     }
     return {name: platform.get(name) or value if name in _KEPT_IF_SET else value for name, value in own.items()}
 
 
-def place_for_script(uri: str) -> str:
+def _mounted(uri: str) -> str:
     """A place in Cloud Storage as the path at which this machine has it, where the bucket is mounted.
 
     Most programs take what they are told for a path: they would write into a folder `gs:`, which ends with the machine.
@@ -78,7 +78,7 @@ def require_not_taken_for_path(uri: str) -> None:
     """Checks that a script has not written into a folder that has the name of a URI.
 
     Args:
-        uri: what it was told as its place.
+        uri: where its checkpoints go.
 
     Raises:
         UserError: it has.
