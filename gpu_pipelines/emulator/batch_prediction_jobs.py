@@ -36,8 +36,7 @@ class BatchPredictionJobs(Jobs):
     def __init__(
         self, names: Names, operations: Operations, models: Models, page_size: int, state: StateFolder
     ) -> None:
-        answer, kind = api.ListBatchPredictionJobsResponse, "batchPredictionJobs"
-        super().__init__(names, answer, "batch_prediction_jobs", page_size, state, kind, api.BatchPredictionJob)
+        super().__init__(names, api.ListBatchPredictionJobsResponse, page_size, state)
         self.start: Callable[[str], None] = lambda name: None
         self.check: Callable[[Any, Any], None] = lambda job, model: None
         self.limits: Mapping[str, Mapping[str, int]] = {}

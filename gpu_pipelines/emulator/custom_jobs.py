@@ -25,8 +25,7 @@ class CustomJobs(Jobs):
     """
 
     def __init__(self, names: Names, page_size: int, state: StateFolder) -> None:
-        answer = api.ListCustomJobsResponse
-        super().__init__(names, answer, "custom_jobs", page_size, state, "customJobs", api.CustomJob)
+        super().__init__(names, api.ListCustomJobsResponse, page_size, state)
         self.start: Callable[[Any], None] = lambda job: None
         self.check: Callable[[str, Any], None] = lambda parent, spec: None
         self.limits: Mapping[str, Mapping[str, int]] = {}

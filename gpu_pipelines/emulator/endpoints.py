@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections import deque
 from typing import Any
 
@@ -52,8 +51,7 @@ class Endpoints(Resources):
         page_size: int,
         state: StateFolder,
     ) -> None:
-        answer, lock = api.ListEndpointsResponse, threading.RLock()
-        super().__init__(names, answer, "endpoints", page_size, lock, state, "endpoints", api.Endpoint)
+        super().__init__(names, api.ListEndpointsResponse, page_size, state)
         self.endpoints = self.held
         self.servers, self._logs = servers, logs
         self.asked: deque[str] = deque(maxlen=_LAST)

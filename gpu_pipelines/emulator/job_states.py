@@ -36,12 +36,10 @@ class Jobs(Resources):
             look every few seconds, as GCPC's launcher does, are answered at once when there is news.
     """
 
-    def __init__(
-        self, names: Names, listed: Any, field: str, page_size: int, state: StateFolder, kind: str, message: Any
-    ) -> None:
+    def __init__(self, names: Names, listed: Any, page_size: int, state: StateFolder) -> None:
         #: Is held while a job changes, and told of it.
         self._changed = threading.Condition()
-        super().__init__(names, listed, field, page_size, self._changed, state, kind, message)
+        super().__init__(names, listed, page_size, state, self._changed)
         self.jobs = self.held
         self.stop: Callable[[str], bool] = lambda name: False
         self.hold_s = 0.0

@@ -31,16 +31,11 @@ _OWN = ("name", "etag", "create_time", "update_time")
 
 
 class Nodes(Resources):
-    """The contexts, executions or artifacts of all stores.
+    """The contexts, executions or artifacts of all stores; arguments as of `Resources`."""
 
-    Args:
-        kind: how their names call them, such as contexts.
-        message: their type, such as `Context`.
-    """
-
-    def __init__(self, names: Names, page_size: int, state: StateFolder, kind: str, message: Any, listed: Any) -> None:
-        super().__init__(names, listed, kind, page_size, threading.RLock(), state, f"metadata-{kind}", message)
-        self._noun, self._singular, self._message = kind, kind[:-1], message
+    def __init__(self, names: Names, listed: Any, page_size: int, state: StateFolder) -> None:
+        super().__init__(names, listed, page_size, state, folder="metadata-")
+        self._singular = self._field[:-1]
 
     def make(self, parent: str, node: Any, key: str = "") -> Any:
         """Creates one in a store, with a number as its id unless it has one.
@@ -52,7 +47,7 @@ class Nodes(Resources):
             raise ApiError(400, f"The {self._singular} id {key!r} does not match {_ID.pattern}.")
         raise_found([each for each in check_name_and_labels(node) if each[0] == "labels" or node.display_name])
         made = self._message(node)
-        made.name = self._names.new(parent, self._noun, key)
+        made.name = self._names.new(parent, self._field, key)
         made.create_time = made.update_time = now()
         made.etag = str(time.time_ns() // 1000)
         with self._lock:
@@ -70,7 +65,7 @@ class Nodes(Resources):
         """
         name = self._names.number(node.name)
         if name not in self.held and allow_missing:
-            parent, _, key = name.rpartition(f"/{self._noun}/")
+            parent, _, key = name.rpartition(f"/{self._field}/")
             return self.make(parent, node, key)
         held = self.one(node.name)
         with self._lock:
@@ -118,9 +113,9 @@ class Metadata:
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
         self._names, self._operations, self._state, self._lock = names, operations, state, threading.RLock()
-        self.contexts = Nodes(names, page_size, state, "contexts", api.Context, api.ListContextsResponse)
-        self.executions = Nodes(names, page_size, state, "executions", api.Execution, api.ListExecutionsResponse)
-        self.artifacts = Nodes(names, page_size, state, "artifacts", api.Artifact, api.ListArtifactsResponse)
+        self.contexts = Nodes(names, api.ListContextsResponse, page_size, state)
+        self.executions = Nodes(names, api.ListExecutionsResponse, page_size, state)
+        self.artifacts = Nodes(names, api.ListArtifactsResponse, page_size, state)
         # Members of contexts, by their name; events of executions, as pairs of an artifact and a type, by theirs.
         self._members = {each["name"]: list(each["members"]) for _, each in state.documents(_LINKS)}
         self._events = {each["name"]: [tuple(pair) for pair in each["events"]] for _, each in state.documents(_EVENTS)}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -112,33 +113,25 @@ class Resources:
 
     Args:
         names: the projects.
-        listed: type of the answer to a list.
-        field: its field for them.
+        listed: type of the answer to a list, whose first field has them: what they are called, and their type.
         page_size: the longest page of a list.
-        lock: is held while they change.
         state: where they are kept.
-        kind: how their names call them, such as customJobs.
-        message: their type.
+        lock: is held while they change.
+        folder: before what they are called, in the state.
 
     Attributes:
         held: the resources by name.
     """
 
     def __init__(
-        self,
-        names: Names,
-        listed: Any,
-        field: str,
-        page_size: int,
-        lock: Any,
-        state: StateFolder,
-        kind: str,
-        message: Any,
+        self, names: Names, listed: Any, page_size: int, state: StateFolder, lock: Any = None, folder: str = ""
     ) -> None:
-        self._state, self._kind = state, kind
-        self.held: dict[str, Any] = {each.name: each for each in restored(state, kind, message)}
+        self._field, declared = next(iter(listed.meta.fields.items()))
+        self._state, self._message = state, declared.message
+        self._kind = folder + listed.pb().DESCRIPTOR.fields_by_name[self._field].json_name
+        self.held: dict[str, Any] = {each.name: each for each in restored(state, self._kind, self._message)}
         self.page_size = page_size
-        self._names, self._listed, self._field, self._lock = names, listed, field, lock
+        self._names, self._listed, self._lock = names, listed, lock or threading.RLock()
 
     def get(self, request: Any) -> Any:
         """One of them, as it is now."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -24,9 +23,7 @@ class PersistentResources(Resources):
     """The persistent resources of all projects."""
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
-        answer, kind = api.ListPersistentResourcesResponse, "persistentResources"
-        field, message = "persistent_resources", api.PersistentResource
-        super().__init__(names, answer, field, page_size, threading.RLock(), state, kind, message)
+        super().__init__(names, api.ListPersistentResourcesResponse, page_size, state)
         self._operations = operations
 
     def create(self, request: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -60,8 +59,7 @@ class PipelineJobs(Resources):
         state: StateFolder,
         metadata: PipelineMetadata,
     ) -> None:
-        answer, lock = api.ListPipelineJobsResponse, threading.RLock()
-        super().__init__(names, answer, "pipeline_jobs", page_size, lock, state, "pipelineJobs", api.PipelineJob)
+        super().__init__(names, api.ListPipelineJobsResponse, page_size, state)
         self.jobs = self.held
         self.check: Callable[[dict[str, Any]], None] = lambda spec: None
         self.start: Callable[[str], None] = lambda name: None

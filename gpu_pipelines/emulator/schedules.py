@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import threading
 from collections.abc import Callable
 from datetime import datetime
 from typing import Any
@@ -45,8 +44,7 @@ class Schedules(Resources):
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
-        answer, lock = api.ListSchedulesResponse, threading.RLock()
-        super().__init__(names, answer, "schedules", page_size, lock, state, "schedules", api.Schedule)
+        super().__init__(names, api.ListSchedulesResponse, page_size, state)
         self.schedules = self.held
         self.time: Callable[[], datetime] = now
         self._operations = operations

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -26,16 +25,9 @@ class Tensorboards:
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
         self._names, self._operations = names, operations
-
-        def held(kind: str, field: str, listed: Any, message: Any) -> Resources:
-            return Resources(names, listed, field, page_size, threading.RLock(), state, kind, message)
-
-        listed_experiments, listed_runs = api.ListTensorboardExperimentsResponse, api.ListTensorboardRunsResponse
-        self.boards = held("tensorboards", "tensorboards", api.ListTensorboardsResponse, api.Tensorboard)
-        self.experiments = held(
-            "tensorboardExperiments", "tensorboard_experiments", listed_experiments, api.TensorboardExperiment
-        )
-        self.runs = held("tensorboardRuns", "tensorboard_runs", listed_runs, api.TensorboardRun)
+        self.boards = Resources(names, api.ListTensorboardsResponse, page_size, state)
+        self.experiments = Resources(names, api.ListTensorboardExperimentsResponse, page_size, state)
+        self.runs = Resources(names, api.ListTensorboardRunsResponse, page_size, state)
         self.time_series = TimeSeries(names, self.runs, page_size, state)
 
     def create(self, request: Any) -> Any:

@@ -15,7 +15,7 @@ from gpu_pipelines.emulator.state_folder import StateFolder
 from gpu_pipelines.emulator.transcoding import as_json, parsed
 
 SCALAR = api.TensorboardTimeSeries.ValueType.SCALAR
-_KIND, _POINTS = "tensorboardTimeSeries", "tensorboardPoints"
+_POINTS = "tensorboardPoints"
 #: Points of a curve that are read at once where the request does not say: reference of
 #: `ReadTensorboardTimeSeriesDataRequest`.
 _MOST_POINTS = 1000
@@ -32,10 +32,9 @@ class TimeSeries:
     """
 
     def __init__(self, names: Names, runs: Resources, page_size: int, state: StateFolder) -> None:
-        listed, message = api.ListTensorboardTimeSeriesResponse, api.TensorboardTimeSeries
         self._lock = threading.RLock()
         self._names, self._runs, self._state = names, runs, state
-        self.series = Resources(names, listed, "tensorboard_time_series", page_size, self._lock, state, _KIND, message)
+        self.series = Resources(names, api.ListTensorboardTimeSeriesResponse, page_size, state, self._lock)
         self._points: dict[str, list[Any]] = {}
         for name in list(self.series.held):
             points = [parsed(api.TimeSeriesDataPoint, line) for line in state.lines(_POINTS, name)]

@@ -34,9 +34,7 @@ class TuningJobs(Jobs):
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
-        answer, message = api.ListHyperparameterTuningJobsResponse, api.HyperparameterTuningJob
-        field, kind = "hyperparameter_tuning_jobs", "hyperparameterTuningJobs"
-        super().__init__(names, answer, field, page_size, state, kind, message)
+        super().__init__(names, api.ListHyperparameterTuningJobsResponse, page_size, state)
         self.start: Callable[[str], None] = lambda name: None
         self.check_study: Callable[[Any], None] = lambda study: None
         self.check: Callable[[str, Any], None] = lambda parent, spec: None
