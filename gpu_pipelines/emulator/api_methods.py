@@ -3,156 +3,99 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.emulator.batch_prediction_jobs import BatchPredictionJobs
-from gpu_pipelines.emulator.custom_jobs import CustomJobs
-from gpu_pipelines.emulator.endpoints import Endpoints
-from gpu_pipelines.emulator.metadata import Metadata
-from gpu_pipelines.emulator.models import Models
-from gpu_pipelines.emulator.persistent_resources import PersistentResources
-from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
-from gpu_pipelines.emulator.schedules import Schedules
-from gpu_pipelines.emulator.tensorboards import Tensorboards
-from gpu_pipelines.emulator.tuning_jobs import TuningJobs
+if TYPE_CHECKING:
+    from gpu_pipelines.emulator.metadata import Metadata, Nodes
+    from gpu_pipelines.emulator.tensorboards import Tensorboards
 
 #: By the name of a method what takes its protobuf request and gives the answer.
 Methods = dict[str, Callable[[Any], Any]]
 
 
-def job_methods(
-    custom_jobs: CustomJobs, tuning_jobs: TuningJobs, batch_prediction_jobs: BatchPredictionJobs
-) -> Methods:
-    """Those of JobService."""
+def methods_of(state: Any) -> dict[str, Methods]:
+    """The methods of each service, which the attributes of the emulator's `State` carry out."""
+    models, endpoints = state.models, state.endpoints
     return {
-        "CreateCustomJob": custom_jobs.create,
-        "GetCustomJob": custom_jobs.get,
-        "ListCustomJobs": custom_jobs.list,
-        "CancelCustomJob": custom_jobs.cancel,
-        "CreateHyperparameterTuningJob": tuning_jobs.create,
-        "GetHyperparameterTuningJob": tuning_jobs.get,
-        "ListHyperparameterTuningJobs": tuning_jobs.list,
-        "CancelHyperparameterTuningJob": tuning_jobs.cancel,
-        "DeleteHyperparameterTuningJob": tuning_jobs.delete,
-        "CreateBatchPredictionJob": batch_prediction_jobs.create,
-        "GetBatchPredictionJob": batch_prediction_jobs.get,
-        "ListBatchPredictionJobs": batch_prediction_jobs.list,
-        "CancelBatchPredictionJob": batch_prediction_jobs.cancel,
-        "DeleteBatchPredictionJob": batch_prediction_jobs.delete,
+        "JobService": {
+            **_usual("CustomJob", state.custom_jobs, "create", "get", "list", "cancel"),
+            **_usual("HyperparameterTuningJob", state.tuning_jobs, "create", "get", "list", "cancel", "delete"),
+            **_usual("BatchPredictionJob", state.batch_prediction_jobs, "create", "get", "list", "cancel", "delete"),
+        },
+        "PipelineService": _usual("PipelineJob", state.pipeline_jobs, "create", "get", "list", "cancel", "delete"),
+        "ScheduleService": _usual(
+            "Schedule", state.schedules, "create", "get", "list", "update", "pause", "resume", "delete"
+        ),
+        "ModelService": {
+            **_usual("Model", models, "upload", "get", "list"),
+            "ListModelVersions": models.list_versions,
+            "MergeVersionAliases": models.merge_aliases,
+            **_usual("Model", models, "update", "delete"),
+            "DeleteModelVersion": models.delete_version,
+            "ImportModelEvaluation": models.import_evaluation,
+            "ListModelEvaluations": models.list_evaluations,
+        },
+        "EndpointService": {
+            **_usual("Endpoint", endpoints, "create", "get", "list", "update", "delete"),
+            **_usual("Model", endpoints, "deploy", "undeploy"),
+        },
+        "MetadataService": _of_metadata(state.metadata),
+        "TensorboardService": _of_tensorboards(state.tensorboards),
+        "PersistentResourceService": _usual(
+            "PersistentResource", state.persistent_resources, "create", "get", "list", "delete"
+        ),
+        "PredictionService": {"Predict": endpoints.predict},
     }
 
 
-def pipeline_methods(pipeline_jobs: PipelineJobs) -> Methods:
-    """Those of PipelineService."""
-    return {
-        "CreatePipelineJob": pipeline_jobs.create,
-        "GetPipelineJob": pipeline_jobs.get,
-        "ListPipelineJobs": pipeline_jobs.list,
-        "CancelPipelineJob": pipeline_jobs.cancel,
-        "DeletePipelineJob": pipeline_jobs.delete,
-    }
+def _usual(noun: str, resources: Any, *verbs: str) -> Methods:
+    """Methods that are called after what they do, such as CreateModel and ListModels, and so are those of Python."""
+    return {f"{verb.title()}{noun}{'s' if verb == 'list' else ''}": getattr(resources, verb) for verb in verbs}
 
 
-def schedule_methods(schedules: Schedules) -> Methods:
-    """Those of ScheduleService."""
-    return {
-        "CreateSchedule": schedules.create,
-        "GetSchedule": schedules.get,
-        "ListSchedules": schedules.list,
-        "UpdateSchedule": schedules.update,
-        "PauseSchedule": schedules.pause,
-        "ResumeSchedule": schedules.resume,
-        "DeleteSchedule": schedules.delete,
-    }
-
-
-def model_methods(models: Models) -> Methods:
-    """Those of ModelService."""
-    return {
-        "UploadModel": models.upload,
-        "GetModel": models.get,
-        "ListModels": models.list,
-        "ListModelVersions": models.list_versions,
-        "MergeVersionAliases": models.merge_aliases,
-        "UpdateModel": models.update,
-        "DeleteModel": models.delete,
-        "DeleteModelVersion": models.delete_version,
-        "ImportModelEvaluation": models.import_evaluation,
-        "ListModelEvaluations": models.list_evaluations,
-    }
-
-
-def endpoint_methods(endpoints: Endpoints) -> Methods:
-    """Those of EndpointService."""
-    return {
-        "CreateEndpoint": endpoints.create,
-        "GetEndpoint": endpoints.get,
-        "ListEndpoints": endpoints.list,
-        "UpdateEndpoint": endpoints.update,
-        "DeleteEndpoint": endpoints.delete,
-        "DeployModel": endpoints.deploy,
-        "UndeployModel": endpoints.undeploy,
-    }
-
-
-def metadata_methods(metadata: Metadata) -> Methods:
-    """Those of MetadataService."""
+def _of_metadata(metadata: Metadata) -> Methods:
     return {
         "CreateMetadataStore": metadata.create_store,
         "GetMetadataStore": metadata.get_store,
         "ListMetadataStores": metadata.list_stores,
-        "CreateContext": metadata.create_context,
-        "GetContext": metadata.contexts.get,
-        "ListContexts": metadata.list_contexts,
-        "UpdateContext": metadata.update_context,
-        "DeleteContext": metadata.delete_context,
+        **_of_nodes("Context", metadata, metadata.contexts),
         "AddContextArtifactsAndExecutions": metadata.add_members,
         "AddContextChildren": metadata.add_children,
         "QueryContextLineageSubgraph": metadata.context_graph,
-        "CreateExecution": metadata.create_execution,
-        "GetExecution": metadata.executions.get,
-        "ListExecutions": metadata.list_executions,
-        "UpdateExecution": metadata.update_execution,
-        "DeleteExecution": metadata.delete_execution,
+        **_of_nodes("Execution", metadata, metadata.executions),
         "AddExecutionEvents": metadata.add_events,
         "QueryExecutionInputsAndOutputs": metadata.execution_graph,
-        "CreateArtifact": metadata.create_artifact,
-        "GetArtifact": metadata.artifacts.get,
-        "ListArtifacts": metadata.list_artifacts,
-        "UpdateArtifact": metadata.update_artifact,
-        "DeleteArtifact": metadata.delete_artifact,
+        **_of_nodes("Artifact", metadata, metadata.artifacts),
         "QueryArtifactLineageSubgraph": metadata.artifact_graph,
     }
 
 
-def tensorboard_methods(tensorboards: Tensorboards) -> Methods:
-    """Those of TensorboardService."""
+def _of_nodes(noun: str, metadata: Metadata, nodes: Nodes) -> Methods:
     return {
-        "CreateTensorboard": tensorboards.create,
-        "GetTensorboard": tensorboards.boards.get,
-        "ListTensorboards": tensorboards.boards.list,
-        "DeleteTensorboard": tensorboards.delete,
-        "CreateTensorboardExperiment": tensorboards.create_experiment,
-        "GetTensorboardExperiment": tensorboards.experiments.get,
-        "ListTensorboardExperiments": tensorboards.experiments.list,
-        "CreateTensorboardRun": tensorboards.create_run,
-        "GetTensorboardRun": tensorboards.runs.get,
-        "ListTensorboardRuns": tensorboards.runs.list,
-        "CreateTensorboardTimeSeries": tensorboards.time_series.create,
-        "GetTensorboardTimeSeries": tensorboards.time_series.series.get,
-        "ListTensorboardTimeSeries": tensorboards.time_series.list,
-        "DeleteTensorboardTimeSeries": tensorboards.delete_time_series,
-        "WriteTensorboardRunData": tensorboards.time_series.write,
-        "ReadTensorboardTimeSeriesData": tensorboards.time_series.read,
-        "BatchReadTensorboardTimeSeriesData": tensorboards.time_series.read_several,
+        f"Create{noun}": partial(metadata.create, nodes),
+        f"Get{noun}": nodes.get,
+        f"List{noun}s": partial(metadata.find, nodes),
+        f"Update{noun}": nodes.update,
+        f"Delete{noun}": partial(metadata.delete, nodes),
     }
 
 
-def persistent_resource_methods(persistent_resources: PersistentResources) -> Methods:
-    """Those of PersistentResourceService."""
+def _of_tensorboards(boards: Tensorboards) -> Methods:
+    curves = boards.time_series
     return {
-        "CreatePersistentResource": persistent_resources.create,
-        "GetPersistentResource": persistent_resources.get,
-        "ListPersistentResources": persistent_resources.list,
-        "DeletePersistentResource": persistent_resources.delete,
+        "CreateTensorboard": boards.create,
+        **_usual("Tensorboard", boards.boards, "get", "list"),
+        "DeleteTensorboard": boards.delete,
+        "CreateTensorboardExperiment": boards.create_experiment,
+        **_usual("TensorboardExperiment", boards.experiments, "get", "list"),
+        "CreateTensorboardRun": boards.create_run,
+        **_usual("TensorboardRun", boards.runs, "get", "list"),
+        "CreateTensorboardTimeSeries": curves.create,
+        "GetTensorboardTimeSeries": curves.series.get,
+        "ListTensorboardTimeSeries": curves.list,
+        "DeleteTensorboardTimeSeries": boards.delete_time_series,
+        "WriteTensorboardRunData": curves.write,
+        "ReadTensorboardTimeSeriesData": curves.read,
+        "BatchReadTensorboardTimeSeriesData": curves.read_several,
     }

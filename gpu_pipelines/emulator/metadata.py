@@ -31,11 +31,15 @@ _OWN = ("name", "etag", "create_time", "update_time")
 
 
 class Nodes(Resources):
-    """The contexts, executions or artifacts of all stores; arguments as of `Resources`."""
+    """The contexts, executions or artifacts of all stores; arguments as of `Resources`.
+
+    Attributes:
+        singular: what one of them is called.
+    """
 
     def __init__(self, names: Names, listed: Any, page_size: int, state: StateFolder) -> None:
         super().__init__(names, listed, page_size, state, folder="metadata-")
-        self._singular = self._field[:-1]
+        self.singular = self._field[:-1]
 
     def make(self, parent: str, node: Any, key: str = "") -> Any:
         """Creates one in a store, with a number as its id unless it has one.
@@ -44,7 +48,7 @@ class Nodes(Resources):
             ApiError: the id has another form, or there is such a one.
         """
         if key and not _ID.fullmatch(key):
-            raise ApiError(400, f"The {self._singular} id {key!r} does not match {_ID.pattern}.")
+            raise ApiError(400, f"The {self.singular} id {key!r} does not match {_ID.pattern}.")
         raise_found([each for each in check_name_and_labels(node) if each[0] == "labels" or node.display_name])
         made = self._message(node)
         made.name = self._names.new(parent, self._field, key)
@@ -52,10 +56,14 @@ class Nodes(Resources):
         made.etag = str(time.time_ns() // 1000)
         with self._lock:
             if made.name in self.held:
-                text = f"{self._singular.capitalize()} with name {made.name} already exists"
+                text = f"{self.singular.capitalize()} with name {made.name} already exists"
                 raise ApiError(409, text)
             self.keep(made)
         return self._copy(made)
+
+    def update(self, request: Any) -> Any:
+        """UpdateContext, UpdateExecution, UpdateArtifact."""
+        return self.change(getattr(request, self.singular), request.update_mask.paths, request.allow_missing)
 
     def change(self, node: Any, paths: Iterable[str], allow_missing: bool = False) -> Any:
         """Updates one: the fields that are named, or all that are set.
@@ -70,14 +78,14 @@ class Nodes(Resources):
         held = self.one(node.name)
         with self._lock:
             if node.etag and node.etag != held.etag:
-                noun = self._singular.capitalize()
+                noun = self.singular.capitalize()
                 text = f"Specified {noun} `etag`: `{node.etag}` does not match server `etag`: `{held.etag}`"
                 raise ApiError(409, text, "ABORTED")
             fields = list(paths) or [field for field in self._message.meta.fields if getattr(node, field)]
             changed = self._copy(held)
             for field in fields:
                 if field not in self._message.meta.fields:
-                    raise ApiError(400, f"The field {field} of a {self._singular} cannot be updated.")
+                    raise ApiError(400, f"The field {field} of a {self.singular} cannot be updated.")
                 if field not in _OWN:
                     setattr(changed, field, getattr(node, field))
             return self.touch(changed)
@@ -136,53 +144,29 @@ class Metadata:
         store = self._store(f"{self._names.number(request.parent)}/metadataStores/{DEFAULT_STORE}")
         return api.ListMetadataStoresResponse(metadata_stores=[store])
 
-    def create_context(self, request: Any) -> Any:
-        """CreateContext."""
-        return self.contexts.make(self._in_store(request.parent), request.context, request.context_id)
+    def create(self, nodes: Nodes, request: Any) -> Any:
+        """CreateContext, CreateExecution, CreateArtifact."""
+        store = self._store(self._names.number(request.parent))
+        return nodes.make(store.name, *(getattr(request, nodes.singular + part) for part in ("", "_id")))
 
-    def create_execution(self, request: Any) -> Any:
-        """CreateExecution."""
-        return self.executions.make(self._in_store(request.parent), request.execution, request.execution_id)
+    def find(self, nodes: Nodes, request: Any) -> Any:
+        """ListContexts, ListExecutions, ListArtifacts."""
+        return nodes.find(request, self._contexts_of)
 
-    def create_artifact(self, request: Any) -> Any:
-        """CreateArtifact."""
-        return self.artifacts.make(self._in_store(request.parent), request.artifact, request.artifact_id)
-
-    def update_context(self, request: Any) -> Any:
-        """UpdateContext."""
-        return self.contexts.change(request.context, request.update_mask.paths, request.allow_missing)
-
-    def update_execution(self, request: Any) -> Any:
-        """UpdateExecution."""
-        return self.executions.change(request.execution, request.update_mask.paths, request.allow_missing)
-
-    def update_artifact(self, request: Any) -> Any:
-        """UpdateArtifact."""
-        return self.artifacts.change(request.artifact, request.update_mask.paths, request.allow_missing)
-
-    def list_contexts(self, request: Any) -> Any:
-        """ListContexts."""
-        return self.contexts.find(request, self._contexts_of)
-
-    def list_executions(self, request: Any) -> Any:
-        """ListExecutions."""
-        return self.executions.find(request, self._contexts_of)
-
-    def list_artifacts(self, request: Any) -> Any:
-        """ListArtifacts."""
-        return self.artifacts.find(request, self._contexts_of)
-
-    def delete_context(self, request: Any) -> Any:
-        """DeleteContext; one that holds others only with `force`."""
-        return self._deleted(self.contexts, request, bool(self._members.get(self._names.number(request.name))))
-
-    def delete_execution(self, request: Any) -> Any:
-        """DeleteExecution."""
-        return self._deleted(self.executions, request)
-
-    def delete_artifact(self, request: Any) -> Any:
-        """DeleteArtifact."""
-        return self._deleted(self.artifacts, request)
+    def delete(self, nodes: Nodes, request: Any) -> Any:
+        """DeleteContext, DeleteExecution, DeleteArtifact; a context that holds others only with `force`."""
+        node = nodes.one(request.name)
+        if request.etag and request.etag != node.etag:
+            raise ApiError(409, f"The etag of {node.name} is {node.etag}.", "ABORTED")
+        if self._members.get(node.name) and not request.force:
+            raise ApiError(400, f"Context {node.name} has members.", "FAILED_PRECONDITION")
+        nodes.forget(node.name)
+        with self._lock:
+            self._members.pop(node.name, None)
+            self._events.pop(node.name, None)
+            self._state.remove(_LINKS, node.name)
+            self._state.remove(_EVENTS, node.name)
+        return self._operations.done(node.name)
 
     def add_members(self, request: Any) -> Any:
         """AddContextArtifactsAndExecutions."""
@@ -252,23 +236,6 @@ class Metadata:
 
     def _contexts_of(self, name: str) -> list[str]:
         return [context for context, members in list(self._members.items()) if name in members]
-
-    def _deleted(self, nodes: Nodes, request: Any, holds: bool = False) -> Any:
-        node = nodes.one(request.name)
-        if request.etag and request.etag != node.etag:
-            raise ApiError(409, f"The etag of {node.name} is {node.etag}.", "ABORTED")
-        if holds and not request.force:
-            raise ApiError(400, f"Context {node.name} has members.", "FAILED_PRECONDITION")
-        nodes.forget(node.name)
-        with self._lock:
-            self._members.pop(node.name, None)
-            self._events.pop(node.name, None)
-            self._state.remove(_LINKS, node.name)
-            self._state.remove(_EVENTS, node.name)
-        return self._operations.done(node.name)
-
-    def _in_store(self, parent: str) -> str:
-        return str(self._store(self._names.number(parent)).name)
 
     def _store(self, name: str) -> Any:
         if not re.fullmatch(rf"projects/\d+/locations/[^/]+/metadataStores/{DEFAULT_STORE}", name):

@@ -6,17 +6,7 @@ from collections.abc import Callable
 from functools import cached_property
 from typing import Any
 
-from gpu_pipelines.emulator.api_methods import (
-    Methods,
-    endpoint_methods,
-    job_methods,
-    metadata_methods,
-    model_methods,
-    persistent_resource_methods,
-    pipeline_methods,
-    schedule_methods,
-    tensorboard_methods,
-)
+from gpu_pipelines.emulator.api_methods import methods_of
 from gpu_pipelines.emulator.batch_prediction_jobs import BatchPredictionJobs
 from gpu_pipelines.emulator.custom_jobs import CustomJobs
 from gpu_pipelines.emulator.endpoints import Endpoints
@@ -138,19 +128,8 @@ class State:
     @cached_property
     def handlers(self) -> dict[str, tuple[Method, Callable[[Any], Any]]]:
         """Methods and what carries them out, by the method's name."""
-        services: dict[str, Methods] = {
-            "JobService": job_methods(self.custom_jobs, self.tuning_jobs, self.batch_prediction_jobs),
-            "PipelineService": pipeline_methods(self.pipeline_jobs),
-            "ScheduleService": schedule_methods(self.schedules),
-            "ModelService": model_methods(self.models),
-            "EndpointService": endpoint_methods(self.endpoints),
-            "MetadataService": metadata_methods(self.metadata),
-            "TensorboardService": tensorboard_methods(self.tensorboards),
-            "PersistentResourceService": persistent_resource_methods(self.persistent_resources),
-            "PredictionService": {"Predict": self.endpoints.predict},
-        }
         return {
             name: (method(service, name), handle)
-            for service, methods in services.items()
+            for service, methods in methods_of(self).items()
             for name, handle in methods.items()
         }

@@ -153,9 +153,11 @@ def test_metadata_is_there_after_a_restart(tmp_path: Path) -> None:
     folder = StateFolder(tmp_path)
     first = State(folder).metadata
     store = f"{PARENT}/metadataStores/default"
-    context = first.create_context(api.CreateContextRequest(parent=store, context_id="c"))
-    execution = first.create_execution(api.CreateExecutionRequest(parent=store, execution_id="e"))
-    artifact = first.create_artifact(api.CreateArtifactRequest(parent=store, artifact=api.Artifact(uri="gs://b/o")))
+    context = first.create(first.contexts, api.CreateContextRequest(parent=store, context_id="c"))
+    execution = first.create(first.executions, api.CreateExecutionRequest(parent=store, execution_id="e"))
+    artifact = first.create(
+        first.artifacts, api.CreateArtifactRequest(parent=store, artifact=api.Artifact(uri="gs://b/o"))
+    )
     first.note(execution.name, [(artifact.name, "OUTPUT")])
     first.put_in(context.name, [execution.name])
     asked = api.QueryContextLineageSubgraphRequest(context=context.name)
