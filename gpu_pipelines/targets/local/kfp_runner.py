@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from concurrent import futures
 from contextlib import contextmanager, suppress
 from datetime import datetime, timezone
+from functools import partial
 from importlib.metadata import version
 from itertools import pairwise
 from pathlib import Path
@@ -36,6 +37,8 @@ from gpu_pipelines.targets.local.kfp_results import FilesElsewhere, key_of_each_
 #: How a step's command makes the folder of its program; and in the run's.
 _FOLDER_OF_PROGRAM = "program_path=$(mktemp -d)"
 _FOLDER_IN_RUN = f'program_path=$(mktemp -d "${RUN_DIRECTORY}/.program-XXXXXX")'
+#: Makes what stands in the place of a part of the runner, of that part.
+_Mend = Callable[[Any], Any]
 
 
 @contextmanager
@@ -54,25 +57,24 @@ def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
     errors: list[Exception] = []
     turns = _Turns()
     try:
-        replaced = _replaced(errors, turns, FilesElsewhere(runs))
-        before = [(place, name, vars(place)[name]) for place, name, _ in replaced]
+        replaced = [_replaced(*each) for each in _replacements(errors, turns, FilesElsewhere(runs))]
     except (ImportError, AttributeError, KeyError) as error:
         raise UserError(
             f"kfp {version('kfp')} runs pipelines on this machine in another way than kfp 2.17 ({error}).",
             "Install the version of constraints.txt, or a later gpu-pipelines.",
         ) from None
     try:
-        for place, name, mended in replaced:
+        for place, name, _, mended in replaced:
             setattr(place, name, mended)
         yield errors
     finally:
         turns.wait()
-        for place, name, original in before:
+        for place, name, original, _ in replaced:
             setattr(place, name, original)
 
 
-def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[tuple[Any, str, Any]]:
-    """What is replaced: where it is, its name there, and what stands in its place."""
+def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[tuple[Any, str, _Mend]]:
+    """What is replaced: where it is, its name there, and what makes what stands in its place of it."""
     from kfp.compiler import pipeline_spec_builder
     from kfp.local import executor_input_utils, placeholder_utils, subprocess_task_handler, task_dispatcher
     from kfp.local.cache import LocalCache, _MissingArtifactError
@@ -80,64 +82,38 @@ def _replaced(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> 
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
 
     return [
-        (pipeline_spec_builder, "to_protobuf_value", _with_nulls(pipeline_spec_builder.to_protobuf_value)),
+        (pipeline_spec_builder, "to_protobuf_value", _with_nulls),
+        (placeholder_utils, "resolve_individual_placeholder", _with_all_of_the_run),
+        (executor_input_utils, "executor_input_to_dict", _whole_numbers),
+        (executor_input_utils, "construct_executor_input", _with_values_alone),
+        (OrchestratorUtils, "join_user_inputs_and_defaults", _with_optional_ones),
+        (orchestrator.task_spec_utils, "build_nested_dag_arguments", _with_own_defaults),
+        (OrchestratorUtils, "make_task_arguments", lambda original: place_of_each_training(_filled(original))),
+        (OrchestratorUtils, "_apply_expression_selector", lambda _: _selected),
+        (OrchestratorUtils, "get_dag_output_artifacts", _of_the_branch_that_ran),
+        (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions),
+        (orchestrator.ConditionEvaluator, "evaluate_condition", lambda _: _is_met),
+        (orchestrator, "_run_parallel_for_task", _loop),
+        (orchestrator, "execute_task", partial(_noting, errors=errors, turns=turns)),
+        (task_dispatcher, "run_single_task_implementation", turns.ended),
+        (orchestrator, "concurrent", lambda _: SimpleNamespace(futures=turns)),
+        (subprocess_task_handler.SubprocessTaskHandler, "run", _whose_numbers_are_read),
         (
-            placeholder_utils,
-            "resolve_individual_placeholder",
-            _with_all_of_the_run(placeholder_utils.resolve_individual_placeholder),
+            subprocess_task_handler,
+            "subprocess",
+            lambda _: SimpleNamespace(**{**vars(subprocess), "Popen": _ReadToItsEnd}),
         ),
-        (executor_input_utils, "executor_input_to_dict", _whole_numbers(executor_input_utils.executor_input_to_dict)),
-        (
-            executor_input_utils,
-            "construct_executor_input",
-            _with_values_alone(executor_input_utils.construct_executor_input),
-        ),
-        (
-            OrchestratorUtils,
-            "join_user_inputs_and_defaults",
-            staticmethod(_with_optional_ones(OrchestratorUtils.join_user_inputs_and_defaults)),
-        ),
-        (
-            orchestrator.task_spec_utils,
-            "build_nested_dag_arguments",
-            _with_own_defaults(orchestrator.task_spec_utils.build_nested_dag_arguments),
-        ),
-        (
-            OrchestratorUtils,
-            "make_task_arguments",
-            staticmethod(place_of_each_training(_filled(OrchestratorUtils.make_task_arguments))),
-        ),
-        (OrchestratorUtils, "_apply_expression_selector", staticmethod(_selected)),
-        (
-            OrchestratorUtils,
-            "get_dag_output_artifacts",
-            staticmethod(_of_the_branch_that_ran(OrchestratorUtils.get_dag_output_artifacts)),
-        ),
-        (orchestrator, "run_enhanced_dag", _with_inputs_in_conditions(orchestrator.run_enhanced_dag)),
-        (orchestrator.ConditionEvaluator, "evaluate_condition", staticmethod(_is_met)),
-        (orchestrator, "_run_parallel_for_task", _loop(orchestrator._run_parallel_for_task)),
-        (orchestrator, "execute_task", _noting(orchestrator.execute_task, errors, turns)),
-        (
-            task_dispatcher,
-            "run_single_task_implementation",
-            turns.ended(task_dispatcher.run_single_task_implementation),
-        ),
-        (orchestrator, "concurrent", SimpleNamespace(futures=turns)),
-        (
-            subprocess_task_handler.SubprocessTaskHandler,
-            "run",
-            _whose_numbers_are_read(subprocess_task_handler.SubprocessTaskHandler.run),
-        ),
-        (subprocess_task_handler, "subprocess", SimpleNamespace(**{**vars(subprocess), "Popen": _ReadToItsEnd})),
-        (LocalCache, "compute_key", key_of_each_step(LocalCache.compute_key)),
-        (LocalCache, "_serialize_value_for_key", staticmethod(files.in_keys(LocalCache._serialize_value_for_key))),
-        (LocalCache, "_serialize_artifact", staticmethod(files.kept(LocalCache._serialize_artifact))),
-        (
-            LocalCache,
-            "_deserialize_artifact",
-            staticmethod(files.taken(LocalCache._deserialize_artifact, _MissingArtifactError)),
-        ),
+        (LocalCache, "compute_key", key_of_each_step),
+        (LocalCache, "_serialize_value_for_key", files.in_keys),
+        (LocalCache, "_serialize_artifact", files.kept),
+        (LocalCache, "_deserialize_artifact", partial(files.taken, missing=_MissingArtifactError)),
     ]
+
+
+def _replaced(place: Any, name: str, mend: _Mend) -> tuple[Any, str, Any, Any]:
+    """A place and a name, what is there, and what is to be there."""
+    before, made = vars(place)[name], mend(getattr(place, name))
+    return place, name, before, staticmethod(made) if isinstance(before, staticmethod | classmethod) else made
 
 
 def _with_nulls(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
