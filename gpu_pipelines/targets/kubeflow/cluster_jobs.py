@@ -6,26 +6,29 @@ Nothing else imports Kubeflow's SDK, which connects to the cluster for both.
 from __future__ import annotations
 
 import os
-import re
 import socket
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import (
     Interrupted,
+    NodeLostError,
     NoMachinesError,
     ProcessKilledError,
     QuotaExceededError,
     UnavailableError,
     UserError,
+    distance_from_cause,
+    root_of,
 )
-from gpu_pipelines.network_errors import error_of_status
+from gpu_pipelines.targets.kubeflow.cluster_api import api_error, service_errors
+from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, held_up, patience, scheduling_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 #: Set by Kubeflow Pipelines in the pods of its steps.
@@ -37,6 +40,10 @@ _MOST_MISSES = 5
 #: For how long a cluster is waited for that does not answer: the nodes compute on while its control plane is upgraded,
 #: which takes minutes where it is in one zone.
 _PATIENCE = 1800.0
+#: Reason of a job that reached its deadline (`TrainJobDeadlineExceededReason`, `JobFailedReason`).
+TOO_LONG = "DeadlineExceeded"
+#: How a job says that Kueue has not let it go yet.
+SUSPENDED = "Suspended"
 #: Kubernetes's reason of a container that has used up its memory.
 OUT_OF_MEMORY = "OOMKilled"
 _Answer = TypeVar("_Answer")
@@ -63,75 +70,156 @@ def memory_was_full(pod: Any) -> ProcessKilledError:
     )
 
 
-@dataclass(frozen=True)
-class HeldUp:
-    """What keeps pods from starting.
+class ClusterObjects:
+    """What this project makes in the namespace that this process or the current kubeconfig is in, and has pods.
+
+    Args:
+        client: of the SDK; see `cluster_api.connected`.
 
     Attributes:
-        why: in Kubernetes's words, with the name of the pod.
-        is_lasting: whether it stays so until somebody mends it.
+        kind: as Kubernetes calls it.
+        api: group and version.
+        pod_label: the label of its pods that has its name.
     """
 
-    why: str
-    is_lasting: bool = False
+    kind: ClassVar[str]
+    api: ClassVar[tuple[str, str]]
+    pod_label: ClassVar[str]
 
+    def __init__(self, client: Any) -> None:
+        self._client, self._core, self._api = client, client.backend.core_api, client.backend.custom_api
+        self._namespace = client.backend.namespace
+        self._place = (*self.api, self._namespace, f"{self.kind.lower()}s")
 
-class Starting(Protocol):
-    """Jobs of one kind whose pods may not have started."""
+    def find(self, labels: Mapping[str, str]) -> list[str]:
+        """Names of those with some labels, but for those that are being deleted.
 
-    @property
-    def kind(self) -> str:
-        """As Kubernetes calls it."""
-        ...
+        Raises:
+            UserError: the cluster cannot be reached, or does not allow it.
+        """
+        selector = ",".join(f"{name}={value}" for name, value in labels.items())
+        with service_errors(f"Looking for {self.kind}s of this step", "May its service account list them?"):
+            found = self._api.list_namespaced_custom_object(*self._place, label_selector=selector)
+        metadata = [each["metadata"] for each in found["items"]]
+        return [str(each["name"]) for each in metadata if not each.get("deletionTimestamp")]
+
+    def owner(self) -> dict[str, Any] | None:
+        """Reference to what it is deleted with: the workflow that this pod belongs to, else the pod.
+
+        The workflow outlives its pods, so that a step whose pod is replaced finds its job.
+
+        Returns:
+            The reference; None where this is no pod, or the pod may not be read, which is said.
+
+        Raises:
+            UnavailableError: the cluster does not answer.
+        """
+        name = os.environ.get(_POD_NAME) or socket.gethostname()
+        try:
+            with service_errors(f"Reading the pod {name}"):
+                pod = self._core.read_namespaced_pod(name, self._namespace)
+        except UnavailableError:
+            raise
+        except UserError as error:
+            print(f"warning: nothing owns the {self.kind}. {error.problem}", flush=True)
+            return None
+        controllers = [each for each in pod.metadata.owner_references or [] if each.controller]
+        if not controllers:
+            return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod.metadata.uid}
+        above = controllers[0]
+        return {"apiVersion": above.api_version, "kind": above.kind, "name": above.name, "uid": above.uid}
+
+    def delete(self, name: str) -> None:
+        """Deletes one with its pods; one that is not there is passed over.
+
+        Raises:
+            UserError: the cluster cannot be reached.
+        """
+        remedy = f"Delete it: kubectl delete {self.kind.lower()} {name}."
+        with service_errors(f"Deleting the {self.kind} {name}", remedy):
+            try:
+                # Its name is free again once its pods are gone, and not before.
+                self._api.delete_namespaced_custom_object(*self._place, name, propagation_policy="Foreground")
+            except api_error() as error:
+                if error.status != HTTPStatus.NOT_FOUND:
+                    raise
 
     def without_node(self, name: str) -> tuple[list[str], str]:
-        """The pods of a job for which there is no node, and what the autoscaler says of that; empty for nothing."""
-        ...
+        """The pods of one for which there is no node, and what the autoscaler says of that; empty for nothing."""
+        return scheduling_of(self._core, self._namespace, self._pods(name))
 
     def held_up(self, name: str, nodes: int) -> HeldUp | None:
-        """What keeps pods of a job from starting, though there are nodes for them; None for nothing."""
-        ...
+        """What keeps pods of one from starting, though there are nodes for them; None for nothing."""
+        return self._held_up(self._pods(name), nodes)
 
     def is_running(self, name: str) -> bool:
-        """Whether a pod of a job has a node."""
-        ...
+        """Whether a pod of one has a node."""
+        return any(pod.status.phase not in (None, "Pending") for pod in self._pods(name))
+
+    def _create(self, manifest: Mapping[str, Any], *, is_strict: bool = False) -> bool:
+        """Creates one; whether there was none of its name. Where it is strict, a field that is not known is refused."""
+        options = {"field_validation": "Strict"} if is_strict else {}
+        try:
+            self._api.create_namespaced_custom_object(*self._place, manifest, **options)
+        except api_error() as error:
+            if error.status != HTTPStatus.CONFLICT:
+                raise
+            return False
+        return True
+
+    def _get(self, name: str) -> dict[str, Any]:
+        with service_errors(f"Looking at the {self.kind} {name}"):
+            return dict(self._api.get_namespaced_custom_object(*self._place, name))
+
+    def _pods(self, name: str) -> list[Any]:
+        return self._labelled(self.pod_label, name)
+
+    def _labelled(self, label: str, value: str) -> list[Any]:
+        with service_errors(f"Looking at the pods of {value}"):
+            return list(self._core.list_namespaced_pod(self._namespace, label_selector=f"{label}={value}").items)
+
+    def _held_up(self, pods: Sequence[Any], nodes: int, makers: Sequence[str] = ()) -> HeldUp | None:
+        return held_up(self._core, self._namespace, pods, nodes, makers)
+
+    def _lines(self, pod: str, container: str) -> Iterator[tuple[str, str]]:
+        """The lines of a container's log while it is written, each after its time, which can be sorted as text."""
+        stream = self._core.read_namespaced_pod_log(
+            pod,
+            self._namespace,
+            container=container,
+            follow=True,
+            timestamps=True,
+            _preload_content=False,
+            _request_timeout=_LOG_TIMEOUT,
+        )
+        begun = b""
+        for part in stream.stream():
+            *whole, begun = (begun + part).split(b"\n")
+            yield from (_timed(line) for line in whole)
+        if begun:
+            yield _timed(begun)
 
 
-class Jobs(Starting, Protocol):
-    """The jobs of one kind in the namespace that this process or the current kubeconfig is in."""
+class Jobs(ClusterObjects, ABC):
+    """The jobs of one kind that do the work of a step on several nodes."""
 
+    @abstractmethod
     def create(self, job: JobRequest) -> bool:
         """Creates a job; False if there is one of its name.
 
         Raises:
             UserError: the cluster refuses it, or lacks what it needs.
         """
-        ...
 
-    def find(self, labels: Mapping[str, str]) -> list[str]:
-        """Names of the jobs with some labels, but for those that are being deleted.
-
-        Raises:
-            UserError: the cluster cannot be reached, or does not allow it.
-        """
-        ...
-
-    def owner(self) -> dict[str, Any] | None:
-        """Reference to what a job of this pod is deleted with; None if there is no such thing.
-
-        Raises:
-            UnavailableError: the cluster does not answer.
-        """
-        ...
-
+    @abstractmethod
     def state(self, name: str) -> str:
         """Created, Running, Complete or Failed."""
-        ...
 
+    @abstractmethod
     def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
         """The lines of a node that the cluster still has, each after its time, until it ends; none before it starts."""
-        ...
 
+    @abstractmethod
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
         """Why a job failed.
 
@@ -140,15 +228,15 @@ class Jobs(Starting, Protocol):
             errors: with which the step has ended on its nodes.
             nodes: how many it had.
         """
-        ...
 
-    def delete(self, name: str) -> None:
-        """Deletes a job and its pods; one that is not there is passed over.
+    def _too_long(self, name: str) -> Failure:
+        return Failure(UserError(f"The {self.kind} {name} ran for longer than its limit (--hours)."), resumable=False)
 
-        Raises:
-            UserError: the cluster cannot be reached.
-        """
-        ...
+
+def caused_by(errors: Sequence[UserError]) -> Failure | None:
+    """The failure by the cause among errors, of which others have only lost their node; None where all have."""
+    causes = [error for error in errors if not isinstance(root_of(error), NodeLostError)]
+    return Failure(min(causes, key=distance_from_cause), resumable=False) if causes else None
 
 
 class LogFollower:
@@ -282,165 +370,60 @@ def wait(
             raise Interrupted(f"the step was interrupted, and its {jobs.kind} is deleted")
 
 
-def owner_of(backend: Any, kind: str) -> dict[str, Any] | None:
-    """Reference to what a job of this pod is deleted with: the workflow that the pod belongs to, else the pod.
-
-    The workflow outlives its pods, so that a step whose pod is replaced finds its job.
-
-    Args:
-        backend: of the SDK.
-        kind: of the job.
-
-    Returns:
-        The reference; None where this is no pod, or the pod may not be read, which is said.
-
-    Raises:
-        UnavailableError: the cluster does not answer.
-    """
-    name = os.environ.get(_POD_NAME) or socket.gethostname()
-    try:
-        with service_errors(f"Reading the pod {name}"):
-            pod = backend.core_api.read_namespaced_pod(name, backend.namespace)
-    except UnavailableError:
-        raise
-    except UserError as error:
-        print(f"warning: nothing owns the {kind}. {error.problem}", flush=True)
-        return None
-    controllers = [each for each in pod.metadata.owner_references or [] if each.controller]
-    if not controllers:
-        return {"apiVersion": "v1", "kind": "Pod", "name": name, "uid": pod.metadata.uid}
-    above = controllers[0]
-    return {"apiVersion": above.api_version, "kind": above.kind, "name": above.name, "uid": above.uid}
-
-
-def connected() -> Any:
-    """Kubeflow's client of the cluster that this process is in, or else of the current kubeconfig.
-
-    Raises:
-        UserError: the SDK is not installed, or there is no cluster to talk to.
-    """
-    with service_errors("Connecting to Kubernetes"):
-        try:
-            from kubeflow import trainer
-        except ImportError as error:
-            raise UserError(
-                f"Kubeflow's SDK is not installed ({error.name} is missing).",
-                "Run pip install 'gpu-pipelines[kubeflow]'; the image of the steps has it.",
-            ) from None
-        return trainer.TrainerClient()
-
-
-def has_api(client: Any, group: str, version: str) -> bool:
-    """Whether the cluster has an API, which everybody may ask.
-
-    Raises:
-        UserError: it cannot be reached.
-    """
-    with service_errors(f"Asking for {group}/{version}"):
-        try:
-            client.backend.custom_api.get_api_resources(group, version)
-        except api_error() as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-            return False
-    return True
-
-
-def create_job(api: Any, place: Sequence[str], manifest: Mapping[str, Any], *, is_strict: bool = False) -> bool:
-    """Creates a job; whether there was none of its name.
-
-    Args:
-        api: for custom objects.
-        place: group, version, namespace and plural of the kind.
-        manifest: it.
-        is_strict: whether a field that the cluster does not know is refused, and not dropped.
-    """
-    options = {"field_validation": "Strict"} if is_strict else {}
-    try:
-        api.create_namespaced_custom_object(*place, manifest, **options)
-    except api_error() as error:
-        if error.status != HTTPStatus.CONFLICT:
-            raise
-        return False
-    return True
-
-
-def names_of_jobs(api: Any, place: Sequence[str], kind: str, labels: Mapping[str, str]) -> list[str]:
-    """See `Jobs.find`; the arguments as of `create_job`."""
-    selector = ",".join(f"{name}={value}" for name, value in labels.items())
-    with service_errors(f"Looking for {kind}s of this step", "May its service account list them?"):
-        found = api.list_namespaced_custom_object(*place, label_selector=selector)
-    return [str(each["metadata"]["name"]) for each in found["items"] if not each["metadata"].get("deletionTimestamp")]
-
-
-def delete_job(api: Any, place: Sequence[str], kind: str, name: str) -> None:
-    """See `Jobs.delete`; the arguments as of `create_job`."""
-    with service_errors(f"Deleting the {kind} {name}", f"Delete it: kubectl delete {kind.lower()} {name}."):
-        try:
-            # Its name is free again once its pods are gone, and not before.
-            api.delete_namespaced_custom_object(*place, name, propagation_policy="Foreground")
-        except api_error() as error:
-            if error.status != HTTPStatus.NOT_FOUND:
-                raise
-
-
-def lines_of_pod(api: Any, namespace: str, pod: str, container: str) -> Iterator[tuple[str, str]]:
-    """The lines of a container's log while it is written, each after its time, which can be sorted as text.
-
-    Args:
-        api: Kubernetes's own.
-        namespace: of the pod.
-        pod: its name.
-        container: of it.
-    """
-    stream = api.read_namespaced_pod_log(
-        pod,
-        namespace,
-        container=container,
-        follow=True,
-        timestamps=True,
-        _preload_content=False,
-        _request_timeout=_LOG_TIMEOUT,
-    )
-    begun = b""
-    for part in stream.stream():
-        *whole, begun = (begun + part).split(b"\n")
-        yield from (_timed(line) for line in whole)
-    if begun:
-        yield _timed(begun)
-
-
 def _timed(line: bytes) -> tuple[str, str]:
     time_of_line, _, text = line.decode(errors="replace").partition(" ")
     return time_of_line, text
 
 
-def api_error() -> Any:
-    """The error of Kubernetes's client."""
-    from kubernetes.client import ApiException
+class Starts:
+    """Says why pods have not started, each time that this changes, and ends what only somebody could mend.
 
-    return ApiException
-
-
-@contextmanager
-def service_errors(what: str, remedy: str = "") -> Iterator[None]:
-    """Turns what the SDK raises, which hides the API's answer behind its own error, into one line.
-
-    Raises:
-        UserError: in place of every error of the SDK, of the API, or of the network.
+    Args:
+        jobs: where the job is.
+        nodes: how many it has.
+        say: takes a line.
+        tell_of_nodes: whether pods for which there is no node are told of as well.
+        is_elastic: whether the work begins with the nodes that are there: then one that runs is enough.
     """
-    from urllib3.exceptions import HTTPError
 
-    try:
-        yield
-    except UserError:
-        raise
-    except Exception as error:  # The SDK raises RuntimeError, TimeoutError, and what its clients do.
-        cause = error.__cause__ or error
-        body = getattr(cause, "body", None)
-        said = re.search(r'"message":\s*"((?:[^"\\]|\\.)*)"', str(body)) if body else None
-        text = said[1] if said else (str(cause).splitlines() or [type(cause).__name__])[0]
-        problem = f"{what} failed: {text[:500]}"
-        if isinstance(error, OSError) or isinstance(cause, (HTTPError, OSError)):
-            raise UnavailableError(problem, remedy) from error
-        raise error_of_status(getattr(cause, "status", None), problem, remedy) from error
+    def __init__(
+        self,
+        jobs: ClusterObjects,
+        nodes: int,
+        say: Callable[[str], None],
+        *,
+        tell_of_nodes: bool = False,
+        is_elastic: bool = False,
+    ) -> None:
+        self._jobs, self._nodes, self._say = jobs, nodes, say
+        self._tells_of_nodes, self._is_elastic = tell_of_nodes, is_elastic
+        self._said, self._since = "", 0.0
+
+    def look(self, name: str) -> None:
+        """Looks at a job.
+
+        Raises:
+            UserError: a pod cannot start, and could not for a quarter of an hour.
+        """
+        try:
+            said, is_lasting = self._why(name)
+        except UserError:
+            # It is for the reader alone; the state of the job is asked for elsewhere.
+            return
+        if said and said != self._said:
+            self._say(said)
+        self._said = said
+        self._since = (self._since or time.monotonic()) if is_lasting else 0.0
+        if is_lasting and time.monotonic() - self._since > patience():
+            # Its nodes cost what they cost at work, and the Job of Kubernetes would wait as long as it may run.
+            raise UserError(f"The {self._jobs.kind} {name} does not start: {said}.", "Mend it, and run it again.")
+
+    def _why(self, name: str) -> tuple[str, bool]:
+        if self._tells_of_nodes:
+            pods, why = self._jobs.without_node(name)
+            if pods:
+                return f"no node yet for {', '.join(pods)}: {why or 'the autoscaler says nothing'}", False
+        held_up = self._jobs.held_up(name, self._nodes)
+        if not held_up:
+            return "", False
+        return held_up.why, held_up.is_lasting and not (self._is_elastic and self._jobs.is_running(name))

@@ -21,21 +21,9 @@ from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, NotFoundError, UserError
 from gpu_pipelines.step_environment import RUN
-from gpu_pipelines.targets.kubeflow.cluster_jobs import (
-    HeldUp,
-    Misses,
-    answered,
-    connected,
-    create_job,
-    delete_job,
-    has_api,
-    owner_of,
-    service_errors,
-)
+from gpu_pipelines.targets.kubeflow.cluster_api import connected, has_api, service_errors
+from gpu_pipelines.targets.kubeflow.cluster_jobs import ClusterObjects, Misses, Starts, answered
 from gpu_pipelines.targets.kubeflow.experiment_manifest import command_of_trial, experiment_of
-from gpu_pipelines.targets.kubeflow.job_starts import Starts
-from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
-from gpu_pipelines.targets.kubeflow.pod_starts import held_up
 from gpu_pipelines.targets.kubeflow.train_job import interval
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
@@ -46,9 +34,6 @@ from gpu_pipelines.tuning.service.study import ServiceStudy
 
 #: Group and version of Katib's API.
 KATIB_API = ("kubeflow.org", "v1beta1")
-_KIND = "Experiment"
-#: Label of the pod that chooses values; the Suggestion that it belongs to has the name of the Experiment.
-_SUGGESTION_LABEL = "katib.kubeflow.org/suggestion"
 #: What is said of the trials, by the fields of an Experiment's status.
 _COUNTS = {
     "trialsRunning": "running",
@@ -59,18 +44,13 @@ _COUNTS = {
 }
 
 
-class Experiments:
-    """The Experiments of the namespace that this process or the current kubeconfig is in.
+class Experiments(ClusterObjects):
+    """Experiments; arguments as of `ClusterObjects`. Its own pod chooses values, that of a Suggestion of its name."""
 
-    Args:
-        client: of the SDK; see `cluster_jobs.connected`.
-    """
+    kind, api, pod_label = "Experiment", KATIB_API, "katib.kubeflow.org/suggestion"
 
     def __init__(self, client: Any) -> None:
-        self.kind = _KIND
-        self._client, self._backend = client, client.backend
-        self._api = self._backend.custom_api
-        self._place = (*KATIB_API, self._backend.namespace, "experiments")
+        super().__init__(client)
         #: What its trials are.
         self.trials = TrainJobs(client)
 
@@ -86,8 +66,7 @@ class Experiments:
             "step's service account may create Experiments: docs/kubeflow.md.",
         ):
             kind = self._client.get_runtime(job.spec.runtime).kind.value
-            owned = replace(job, owner=owner_of(self._backend, _KIND))
-            return create_job(self._api, self._place, experiment_of(owned, study, kind))
+            return self._create(experiment_of(replace(job, owner=self.owner()), study, kind))
 
     def status(self, name: str) -> dict[str, Any]:
         """What Katib says of an Experiment.
@@ -95,9 +74,7 @@ class Experiments:
         Raises:
             UserError: it is gone, or the cluster cannot be reached.
         """
-        with service_errors(f"Looking at the Experiment {name}"):
-            found = self._api.get_namespaced_custom_object(*self._place, name)
-        return dict(found.get("status") or {})
+        return dict(self._get(name).get("status") or {})
 
     def is_ending(self, name: str) -> bool:
         """Whether an Experiment is being deleted, or is gone.
@@ -106,33 +83,9 @@ class Experiments:
             UserError: the cluster cannot be reached.
         """
         try:
-            with service_errors(f"Looking at the Experiment {name}"):
-                found = self._api.get_namespaced_custom_object(*self._place, name)
+            return "deletionTimestamp" in self._get(name)["metadata"]
         except NotFoundError:
             return True
-        return "deletionTimestamp" in found["metadata"]
-
-    def without_node(self, name: str) -> tuple[list[str], str]:
-        """Of the pod that chooses values; see `Starting`."""
-        return scheduling_of(self._backend.core_api, self._backend.namespace, self._pods(name))
-
-    def held_up(self, name: str, nodes: int) -> HeldUp | None:
-        """Of the pod that chooses values; see `Starting`."""
-        return held_up(self._backend.core_api, self._backend.namespace, self._pods(name), nodes, ())
-
-    def is_running(self, name: str) -> bool:
-        """Whether the pod that chooses values has a node; see `Starting`."""
-        return any(pod.status.phase not in (None, "Pending") for pod in self._pods(name))
-
-    def _pods(self, name: str) -> list[Any]:
-        selector = f"{_SUGGESTION_LABEL}={name}"
-        with service_errors(f"Looking at the pods of {name}"):
-            found = self._backend.core_api.list_namespaced_pod(self._backend.namespace, label_selector=selector)
-        return list(found.items)
-
-    def delete(self, name: str) -> None:
-        """Deletes an Experiment with its trials."""
-        delete_job(self._api, self._place, _KIND, name)
 
 
 def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signalled) -> str:

@@ -8,12 +8,11 @@ https://cloud.google.com/kubernetes-engine/docs/troubleshooting/cluster-autoscal
 
 from __future__ import annotations
 
-import os
 import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.cost import dollars_per_hour
@@ -35,29 +34,15 @@ from gpu_pipelines.targets.fallback.tries import (
     Try,
     tries_at,
 )
-from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, service_errors
+from gpu_pipelines.targets.kubeflow.pod_starts import patience
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
-#: Seconds for which a pod may find no node without a word of the autoscaler, or no image, for tests.
-PATIENCE = "GPU_PIPELINES_UNSCHEDULABLE_SECONDS"
-_PATIENCE = 900.0
+if TYPE_CHECKING:
+    from gpu_pipelines.targets.kubeflow.trainer import TrainJobs
+
 #: Seconds that a TrainJob has to be gone with its pods, which get SIGTERM and half a minute.
 _LONGEST_END = 600.0
-_EVENTS = ("FailedScaleUp", "NotTriggerScaleUp")
 _QUOTA = re.compile(r"quota", re.IGNORECASE)
-
-
-def patience() -> float:
-    """Seconds for which a pod may wait for what does not come by itself."""
-    return float(os.environ.get(PATIENCE) or _PATIENCE)
-
-
-class PlacedJobs(Jobs, Protocol):
-    """Jobs that a step may have on one kind of node after the other."""
-
-    def is_gone(self, name: str) -> bool:
-        """Whether there is no such job any more, nor a pod of it."""
-        ...
 
 
 def choice_of(plan: AcceleratorPlan, spec: TrainJobSpec) -> Choice:
@@ -85,7 +70,7 @@ def run_on_choices(
     spec: TrainJobSpec,
     run: str,
     document: Mapping[str, Any],
-    jobs: PlacedJobs,
+    jobs: TrainJobs,
     stopped: Signalled,
     run_once: Callable[[TrainJobSpec, Callable[[str], None]], None],
 ) -> None:
@@ -140,7 +125,7 @@ def run_on_choices(
 class _Watched:
     """The TrainJob of a try, looked at while it runs."""
 
-    def __init__(self, tries: Tries, made: Try, jobs: PlacedJobs, stopped: Signalled) -> None:
+    def __init__(self, tries: Tries, made: Try, jobs: TrainJobs, stopped: Signalled) -> None:
         self._tries, self._made, self._jobs, self._stopped = tries, made, jobs, stopped
         self._waits_since: float | None = None
         self.is_spent = False
@@ -191,35 +176,6 @@ class _Watched:
             return self._jobs.is_gone(name)
         except UnavailableError:
             return False
-
-
-def scheduling_of(api: Any, namespace: str, pods: list[Any]) -> tuple[list[str], str]:
-    """The pods for which there is no node, and what the autoscaler says of the first of which it says something.
-
-    Args:
-        api: Kubernetes's own.
-        namespace: theirs.
-        pods: of a job.
-    """
-    waiting = [pod for pod in pods if any(_is_unschedulable(each) for each in pod.status.conditions or [])]
-    for pod in waiting:
-        try:
-            with service_errors("Reading the events of a pod"):
-                selector = f"involvedObject.name={pod.metadata.name}"
-                events = api.list_namespaced_event(namespace, field_selector=selector).items
-        except UserError:
-            # Whoever may not read events waits until the patience is over.
-            continue
-        said = [str(event.message) for event in events if event.reason in _EVENTS]
-        if said:
-            return [each.metadata.name for each in waiting], said[-1]
-    return [pod.metadata.name for pod in waiting], ""
-
-
-def _is_unschedulable(condition: Any) -> bool:
-    return bool(
-        condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable"
-    )
 
 
 def with_choices(spec: TrainJobSpec, choices: list[Choice], max_price: float | None) -> TrainJobSpec:

@@ -6,11 +6,19 @@ they may run, and say so in no state of their own.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.kubeflow.cluster_jobs import HeldUp, service_errors
+from gpu_pipelines.targets.kubeflow.cluster_api import service_errors
+
+#: Seconds for which a pod may find no node without a word of the autoscaler, or no image, for tests.
+PATIENCE = "GPU_PIPELINES_UNSCHEDULABLE_SECONDS"
+_PATIENCE = 900.0
+#: What the autoscaler says of a pod for which it makes no node.
+_NO_NODE = ("FailedScaleUp", "NotTriggerScaleUp")
 
 #: Reasons of a container that is about to start.
 _USUAL = ("ContainerCreating", "PodInitializing")
@@ -25,6 +33,24 @@ _NOT_MADE = (
     *("FailedCreate", "JobCreationFailed", "TrainJobResourcesCreationFailed"),
     *("FailedToCreateHeadPod", "FailedToCreateWorkerPod", "FailedToCreateRayCluster", "FailedToCreateRayJobSubmitter"),
 )
+
+
+def patience() -> float:
+    """Seconds for which a pod may wait for what does not come by itself."""
+    return float(os.environ.get(PATIENCE) or _PATIENCE)
+
+
+@dataclass(frozen=True)
+class HeldUp:
+    """What keeps pods from starting.
+
+    Attributes:
+        why: in Kubernetes's words, with the name of the pod.
+        is_lasting: whether it stays so until somebody mends it.
+    """
+
+    why: str
+    is_lasting: bool = False
 
 
 def is_usual(reason: str) -> bool:
@@ -72,9 +98,37 @@ def _waiting(pod: Any) -> Iterator[Any]:
 
 def _newest_event(api: Any, namespace: str, name: str) -> Any | None:
     """The last event of an object; None for none, and where events may not be read."""
+    events = _events(api, namespace, name)
+    return max(events, key=lambda event: str(event.last_timestamp or event.event_time), default=None)
+
+
+def _events(api: Any, namespace: str, name: str) -> list[Any]:
+    """The events of an object; none where they may not be read: who waits then does so until the patience is over."""
     try:
         with service_errors(f"Reading the events of {name}"):
-            events = api.list_namespaced_event(namespace, field_selector=f"involvedObject.name={name}").items
+            return list(api.list_namespaced_event(namespace, field_selector=f"involvedObject.name={name}").items)
     except UserError:
-        return None
-    return max(events, key=lambda event: str(event.last_timestamp or event.event_time), default=None)
+        return []
+
+
+def scheduling_of(api: Any, namespace: str, pods: list[Any]) -> tuple[list[str], str]:
+    """The pods for which there is no node, and what the autoscaler says of the first of which it says something.
+
+    Args:
+        api: Kubernetes's own.
+        namespace: theirs.
+        pods: of a job.
+    """
+    waiting = [pod for pod in pods if any(_is_unschedulable(each) for each in pod.status.conditions or [])]
+    for pod in waiting:
+        events = _events(api, namespace, pod.metadata.name)
+        said = [str(event.message) for event in events if event.reason in _NO_NODE]
+        if said:
+            return [each.metadata.name for each in waiting], said[-1]
+    return [pod.metadata.name for pod in waiting], ""
+
+
+def _is_unschedulable(condition: Any) -> bool:
+    return bool(
+        condition.type == "PodScheduled" and condition.status == "False" and condition.reason == "Unschedulable"
+    )

@@ -8,37 +8,24 @@ from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
 
-from gpu_pipelines.errors import (
-    INTERRUPTED,
-    NodeLostError,
-    ProcessFailedError,
-    UserError,
-    distance_from_cause,
-    first_line,
-    root_of,
-)
+from gpu_pipelines.errors import INTERRUPTED, NodeLostError, ProcessFailedError, UserError, first_line
+from gpu_pipelines.targets.kubeflow.cluster_api import service_errors
 from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     OUT_OF_MEMORY,
+    SUSPENDED,
+    TOO_LONG,
     Failure,
-    HeldUp,
-    create_job,
-    delete_job,
-    lines_of_pod,
+    Jobs,
+    caused_by,
     memory_was_full,
-    names_of_jobs,
-    owner_of,
-    service_errors,
 )
 from gpu_pipelines.targets.kubeflow.exchange import executor_input_of, with_executor_input
-from gpu_pipelines.targets.kubeflow.node_choices import scheduling_of
-from gpu_pipelines.targets.kubeflow.pod_starts import held_up, suspended
+from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, scheduling_of, suspended
 from gpu_pipelines.targets.kubeflow.ray_job_manifest import SUBMITTER, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 #: Group and version of its API.
 RAY_API = ("ray.io", "v1")
-#: Label of the pods of a Job of Kubernetes; the one that submits a RayJob has its name.
-_JOB_LABEL = "batch.kubernetes.io/job-name"
 #: Label of the pods of a RayCluster.
 _CLUSTER_LABEL = "ray.io/cluster"
 #: Label of the pod of its head, and its value.
@@ -46,28 +33,16 @@ _NODE_TYPE, _HEAD = "ray.io/node-type", "head"
 #: `JobDeploymentStatus` of KubeRay, in the words of `Jobs.state`; with others it has not begun.
 _STATES = {"Running": "Running", "Retrying": "Running", "Complete": "Complete", "Failed": "Failed"}
 _REFUSED = "ValidationFailed"
-#: Where Kueue has not let it go yet.
-_SUSPENDED = "Suspended"
-#: Reason of a RayJob that reached its deadline (`JobFailedReason`).
-_TOO_LONG = "DeadlineExceeded"
 #: What Ray says of a job whose command has ended; of one that was lost it says something else.
 _EXIT_STATUS = re.compile(r"failed with exit code (-?\d+)")
 #: The parameter of the step that gets the cluster, which is that of the head where it runs.
 _ADDRESS, _OF_THE_HEAD = "ray_address", "auto"
 
 
-class RayJobs:
-    """The RayJobs of the namespace that this process or the current kubeconfig is in.
+class RayJobs(Jobs):
+    """RayJobs; arguments as of `ClusterObjects`. The Job of Kubernetes that submits one has its name."""
 
-    Args:
-        client: of the SDK; see `cluster_jobs.connected`.
-    """
-
-    kind = "RayJob"
-
-    def __init__(self, client: Any) -> None:
-        self._backend, self._api = client.backend, client.backend.custom_api
-        self._ray_jobs = (*RAY_API, self._backend.namespace, "rayjobs")
+    kind, api, pod_label = "RayJob", RAY_API, "batch.kubernetes.io/job-name"
 
     def create(self, job: JobRequest) -> bool:
         """See `Jobs`; the command gets the cluster as its parameter `ray_address`."""
@@ -82,15 +57,7 @@ class RayJobs:
             "may create RayJobs: docs/kubeflow.md.",
         ):
             # Without its tokens, whoever reaches the cluster could run anything on it.
-            return create_job(self._api, self._ray_jobs, manifest, is_strict=True)
-
-    def find(self, labels: Mapping[str, str]) -> list[str]:
-        """See `Jobs`."""
-        return names_of_jobs(self._api, self._ray_jobs, self.kind, labels)
-
-    def owner(self) -> dict[str, Any] | None:
-        """See `owner_of`."""
-        return owner_of(self._backend, self.kind)
+            return self._create(manifest, is_strict=True)
 
     def state(self, name: str) -> str:
         """See `Jobs`."""
@@ -103,30 +70,27 @@ class RayJobs:
     def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
         """The lines of the step, whichever node is asked for: the pod that submits it prints them."""
         with service_errors(f"Reading the log of {name}"):
-            begun = [pod for pod in self._pods(_JOB_LABEL, name) if pod.status.phase != "Pending"]
+            begun = [pod for pod in self._pods(name) if pod.status.phase != "Pending"]
             if not begun:
                 return
             newest = max(begun, key=lambda pod: str(pod.metadata.creation_timestamp)).metadata.name
-            yield from lines_of_pod(self._backend.core_api, self._backend.namespace, newest, SUBMITTER)
+            yield from self._lines(newest, SUBMITTER)
 
     def without_node(self, name: str) -> tuple[list[str], str]:
-        """Of the nodes, and of the pod that submits it; see `Jobs`."""
-        pods = self._nodes(self._status(name)) + self._submitters(name)
-        return scheduling_of(self._backend.core_api, self._backend.namespace, pods)
+        """Of the nodes, and of the pod that submits it; see `ClusterObjects`."""
+        pods = self._nodes(self._status(name)) + self._pods(name)
+        return scheduling_of(self._core, self._namespace, pods)
 
     def held_up(self, name: str, nodes: int) -> HeldUp | None:
-        """What keeps the nodes from starting, or else the pod that submits it; see `Jobs`."""
+        """What keeps the nodes from starting, or else the pod that submits it; see `ClusterObjects`."""
         status = self._status(name)
-        if status.get("jobDeploymentStatus") == _SUSPENDED:
+        if status.get("jobDeploymentStatus") == SUSPENDED:
             return suspended(name)
-        place = (self._backend.core_api, self._backend.namespace)
         cluster = [status["rayClusterName"]] if status.get("rayClusterName") else []
-        of_nodes = held_up(*place, self._nodes(status), nodes, cluster)
-        # The RayJob and the Job that submits it have one name.
-        return of_nodes or held_up(*place, self._submitters(name), 1, [name])
+        return self._held_up(self._nodes(status), nodes, cluster) or self._held_up(self._pods(name), 1, [name])
 
     def is_running(self, name: str) -> bool:
-        """See `Jobs`."""
+        """Whether a node of it has one; see `ClusterObjects`."""
         return any(pod.status.phase not in (None, "Pending") for pod in self._nodes(self._status(name)))
 
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
@@ -134,11 +98,12 @@ class RayJobs:
         status = self._status(name)
         said = str(status.get("message", ""))
         ended = _EXIT_STATUS.search(said)
-        if status.get("reason") == _TOO_LONG:
-            return Failure(UserError(f"The RayJob {name} ran for longer than its limit (--hours)."), resumable=False)
-        killed = [memory_was_full(pod) for pod in self._nodes(status) if _is_full_head(pod)]
-        if causes := [error for error in [*errors, *killed] if not isinstance(root_of(error), NodeLostError)]:
-            return Failure(min(causes, key=distance_from_cause), resumable=False)
+        if status.get("reason") == TOO_LONG:
+            return self._too_long(name)
+        if failure := caused_by(
+            [*errors, *(memory_was_full(pod) for pod in self._nodes(status) if _is_full_head(pod))]
+        ):
+            return failure
         if _REFUSED in (status.get("reason"), status.get("jobDeploymentStatus")):
             return Failure(UserError(f"KubeRay refuses the RayJob {name}: {said}"), resumable=False)
         if ended and int(ended[1]) == INTERRUPTED:
@@ -150,29 +115,13 @@ class RayJobs:
             ProcessFailedError(f"The RayJob {name} failed: the step exited with {ended[1]}."), resumable=False
         )
 
-    def delete(self, name: str) -> None:
-        """See `Jobs`."""
-        delete_job(self._api, self._ray_jobs, self.kind, name)
-
     def _nodes(self, status: Mapping[str, Any]) -> list[Any]:
         """The pods of the cluster of a RayJob."""
         cluster = status.get("rayClusterName")
-        with service_errors(f"Looking at the pods of {cluster}"):
-            return self._pods(_CLUSTER_LABEL, cluster) if cluster else []
-
-    def _submitters(self, name: str) -> list[Any]:
-        with service_errors(f"Looking at the pods of {name}"):
-            return self._pods(_JOB_LABEL, name)
-
-    def _pods(self, label: str, value: str) -> list[Any]:
-        core, namespace = self._backend.core_api, self._backend.namespace
-        return list(core.list_namespaced_pod(namespace, label_selector=f"{label}={value}").items)
+        return self._labelled(_CLUSTER_LABEL, cluster) if cluster else []
 
     def _status(self, name: str) -> dict[str, Any]:
-        with service_errors(f"Looking at the RayJob {name}"):
-            found = self._api.get_namespaced_custom_object(*self._ray_jobs, name)
-        status: dict[str, Any] = found.get("status") or {}
-        return status
+        return self._get(name).get("status") or {}
 
 
 def _is_full_head(pod: Any) -> bool:

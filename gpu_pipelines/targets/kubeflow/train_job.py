@@ -26,10 +26,10 @@ from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RUN
-from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, LogFollower, answered, connected, has_api, wait
+from gpu_pipelines.targets.kubeflow.cluster_api import connected, has_api
+from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, LogFollower, Starts, answered, wait
 from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
-from gpu_pipelines.targets.kubeflow.job_starts import Starts
-from gpu_pipelines.targets.kubeflow.node_choices import PlacedJobs, run_on_choices
+from gpu_pipelines.targets.kubeflow.node_choices import run_on_choices
 from gpu_pipelines.targets.kubeflow.ray_jobs import RAY_API, RayJobs
 from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
 from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
@@ -105,12 +105,6 @@ def _same_for_all_pods(document: dict[str, Any]) -> dict[str, Any]:
     return same
 
 
-def _placed(jobs: Any) -> PlacedJobs:
-    """The TrainJobs of a step that has choices: data nodes, which may be RayJobs, have none."""
-    placed: PlacedJobs = jobs
-    return placed
-
-
 def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Signalled) -> None:
     """Runs a step as a TrainJob; created again where the nodes were taken away and the step can go on.
 
@@ -151,8 +145,9 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Si
             on_node = ["python3", "-m", _NODE, "--exchange", exchange.place, "--silence", f"{silence:g}", "--"]
             on_node += with_executor_input(command, sent)
             if spec.choices:
-                same = _same_for_all_pods(document)
-                run_on_choices(of_run, run, same, _placed(jobs), stopped, once)
+                # Data nodes, which may be RayJobs, have no choices.
+                assert isinstance(jobs, TrainJobs)
+                run_on_choices(of_run, run, _same_for_all_pods(document), jobs, stopped, once)
             else:
                 starts = Starts(jobs, spec.nodes, _say, tell_of_nodes=True, is_elastic=spec.is_elastic)
                 _run_until_complete(spec, attempts, existing, on_node, jobs, exchange, stopped, starts.look)
