@@ -293,11 +293,11 @@ class ComputeEngine(LocalTarget, Target):
         machine = {"machine": vm.machine_type, "gpu": plan.gpu.name, "gpus": plan.count, "strategy": plan.strategy}
         state |= {"strategy": plan.strategy, "machine": machine}
         run.write(REQUEST, content)
-        run.write(STATE, {**state, "vm": _place(vm)})
+        run.write(STATE, {**state, "vm": vm.place})
         try:
             if tries := tries_of(run, content):
                 return self._done(run, go_on(run, tries, None, tried.append), tried)
-            made = create_vm(vm, tried.append, lambda here: run.write(STATE, {**run.read(STATE), "vm": _place(here)}))
+            made = create_vm(vm, tried.append, lambda here: run.write(STATE, {**run.read(STATE), "vm": here.place}))
         except UserError as error:
             run.end("failed", error=as_data(error))
             raise
@@ -308,7 +308,7 @@ class ComputeEngine(LocalTarget, Target):
         from gpu_pipelines.targets.compute_engine.create import ways_to_it
 
         lines = [*tried, f"submitted {run.name}", f"folder: {run.uri}", f"ssh: {shlex.join(ways_to_it(vm)['ssh'])}"]
-        return Done(run.name, {"run": run.name, "folder": run.uri, "vm": _place(vm)}, lines)
+        return Done(run.name, {"run": run.name, "folder": run.uri, "vm": vm.place}, lines)
 
     def is_run(self, run: str) -> bool:
         """Whether a name is as such runs are named here."""
@@ -362,11 +362,6 @@ class ComputeEngine(LocalTarget, Target):
             labels = {**vm.labels, RUN_LABEL: vm.name}
             found.append((replace(vm, scopes=_SCOPES, termination_action=keeps, labels=labels), plan))
         return found, asked
-
-
-def _place(vm: VirtualMachine) -> dict[str, str]:
-    """By what a VM is found again."""
-    return {"name": vm.name, "zone": vm.zone, "project": vm.project}
 
 
 def _shown(uri: str, file: str, content: Mapping[str, Any]) -> list[str]:

@@ -153,7 +153,7 @@ class Vms:
         """The VM of the run, in the zones of a choice."""
         vm = vm_of(choice)
         for zone in (vm.zone, *vm.other_zones):
-            instance = Instance({"name": vm.name, "zone": zone, "project": vm.project})
+            instance = Instance(vm.in_zone(zone).place)
             if found := instance.look():
                 self._write(vm.in_zone(zone), choice)
                 if found.get("status") in ("TERMINATED", "STOPPED"):
@@ -163,15 +163,13 @@ class Vms:
 
     def cancel(self, choice: Choice, job: str) -> None:
         """Deletes a VM."""
-        vm = vm_of(choice)
-        _delete(Instance({"name": vm.name, "zone": job.partition("/")[0], "project": vm.project}))
+        _delete(Instance(vm_of(choice).in_zone(job.partition("/")[0]).place))
 
     def _write(self, vm: VirtualMachine, choice: Choice) -> None:
         """Notes in the state of the run which VM it has."""
-        place = {"name": vm.name, "zone": vm.zone, "project": vm.project}
         state = self.run.read(STATE)
         if state["status"] != "cancelled":
-            self.run.write(STATE, {**state, "vm": place, "strategy": choice.machines["strategy"]})
+            self.run.write(STATE, {**state, "vm": vm.place, "strategy": choice.machines["strategy"]})
 
 
 def go_on(run: VmRun, tries: Tries, before: Instance | None, tell: Callable[[str], None]) -> VirtualMachine:

@@ -69,8 +69,7 @@ class VmRun:
         """Notes that the run has ended, unless it was cancelled before."""
         state = self.read(STATE)
         if state["status"] != "cancelled":
-            ended = datetime.now(timezone.utc).isoformat(timespec="seconds")
-            self.write(STATE, {**state, "status": status, "ended": ended, **more})
+            self.write(STATE, {**state, "status": status, "ended": ended_now(), **more})
 
     def logs(self) -> list[str]:
         """The names of the logs that the VM has copied here, one of each of its starts, the first first."""
@@ -80,3 +79,8 @@ class VmRun:
         """The newest log of the VM that it has copied here; empty if there is none besides the first `earlier` ones."""
         names = self.logs()[earlier:]
         return RemoteFolder(f"{self.uri}/{LOGS}").read(names[-1]).decode(errors="replace") if names else ""
+
+
+def ended_now() -> str:
+    """When a run has ended, as its state has it."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")

@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from datetime import datetime, timedelta, timezone
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -37,7 +37,16 @@ from gpu_pipelines.project_settings import FILE as SETTINGS_FILE
 from gpu_pipelines.targets.compute_engine.fallback import go_on, machines_tried, note_end, tries_of
 from gpu_pipelines.targets.compute_engine.instance import Instance
 from gpu_pipelines.targets.compute_engine.machine_times import times_of_vm
-from gpu_pipelines.targets.compute_engine.run_folder import CHECKPOINTS, ENDED, LOGS, REQUEST, STATE, WORK, VmRun
+from gpu_pipelines.targets.compute_engine.run_folder import (
+    CHECKPOINTS,
+    ENDED,
+    LOGS,
+    REQUEST,
+    STATE,
+    WORK,
+    VmRun,
+    ended_now,
+)
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.run_account import RunAccount, StepAccount
 from gpu_pipelines.tracking.tracker import TrackedRun
@@ -102,8 +111,8 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
         if state["status"] not in ENDED and (problem := _why_it_ended(run, state, vm, said)):
             run.end("failed", error=as_data(problem))
             state = run.read(STATE)
-        if tries is not None and tries.current and state["status"] not in ENDED and _is_spent(tries):
-            run.end("failed", error=as_data(_too_dear(tries)))
+        if tries is not None and tries.current and state["status"] not in ENDED and tries.is_spent:
+            run.end("failed", error=as_data(tries.too_dear()))
             state = run.read(STATE)
             instance.delete()
         if state["status"] in ENDED:
@@ -130,20 +139,7 @@ def _gone_on(run: VmRun, tries: Tries, before: Instance, watch: Watch) -> Instan
     except UserError as error:
         watch.warn(f"it was not started, and is tried again: {error}")
         return None
-    return Instance({"name": vm.name, "zone": vm.zone, "project": vm.project})
-
-
-def _is_spent(tries: Tries) -> bool:
-    """Whether the money of a run is spent."""
-    left = tries.seconds_left(tries.choice_of(tries.made[-1]))
-    return left is not None and left <= 0
-
-
-def _too_dear(tries: Tries) -> NoMachinesError:
-    return NoMachinesError(
-        f"{tries.made[-1].told} was stopped at ${tries.spent:,.2f}, the limit of --max-price.",
-        "Its checkpoints are kept: a run with a higher limit goes on from them.",
-    )
+    return Instance(vm.place)
 
 
 def _why_it_ended(run: VmRun, state: Mapping[str, Any], vm: Mapping[str, Any], said: Sequence[str]) -> UserError | None:
@@ -235,10 +231,6 @@ def account(run: VmRun) -> RunAccount:
     )
 
 
-def _now() -> str:
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
-
-
 def _moment(text: str) -> datetime:
     return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
@@ -252,7 +244,7 @@ def cancel(run: VmRun) -> str:
     state = run.read(STATE)
     if state["status"] not in ENDED:
         # First, so that nobody who follows it starts the VM again.
-        run.write(STATE, {**state, "status": "cancelled", "error": None, "ended": _now()})
+        run.write(STATE, {**state, "status": "cancelled", "error": None, "ended": ended_now()})
     if refused := Instance(state["vm"]).delete():
         raise UserError(
             f"The VM {run.name} was not deleted: {refused}", "It is billed until it is deleted. Cancel the run again."

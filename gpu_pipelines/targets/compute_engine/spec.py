@@ -161,6 +161,11 @@ class VirtualMachine:
         """The start-up script."""
         return startup_script(self.startup)
 
+    @property
+    def place(self) -> dict[str, str]:
+        """By what it is found again."""
+        return {"name": self.name, "zone": self.zone, "project": self.project}
+
     def in_zone(self, zone: str) -> VirtualMachine:
         """The same VM in another zone."""
         return replace(self, zone=zone, startup=replace(self.startup, zone=zone))

@@ -119,7 +119,8 @@ class Tries:
         self.made: list[Try] = []
         self.refused = ""
         self.holder = secrets.token_hex(8)
-        self._file, self._max_price, self._version = file, max_price, ""
+        self.max_price = max_price
+        self._file, self._version = file, ""
         self.load()
 
     def load(self) -> None:
@@ -176,16 +177,24 @@ class Tries:
         seconds = self.seconds_left(choice)
         return seconds is None or seconds >= LEAST_SECONDS
 
-    @property
-    def max_price(self) -> float | None:
-        """Most that all tries together may cost, USD; None for no limit."""
-        return self._max_price
-
     def seconds_left(self, choice: Choice) -> float | None:
         """How long the money lasts on a choice; None for as long as one likes."""
-        if self._max_price is None or not choice.per_hour:
+        if self.max_price is None or not choice.per_hour:
             return None
-        return max(0.0, (self._max_price - self.spent) / choice.per_hour * 3600)
+        return max(0.0, (self.max_price - self.spent) / choice.per_hour * 3600)
+
+    @property
+    def is_spent(self) -> bool:
+        """Whether the last try has used up the money."""
+        left = self.seconds_left(self.choice_of(self.made[-1]))
+        return left is not None and left <= 0
+
+    def too_dear(self) -> NoMachinesError:
+        """That the last try was stopped for it."""
+        return NoMachinesError(
+            f"{self.made[-1].told} was stopped at ${self.spent:,.2f}, the limit of --max-price.",
+            "Its checkpoints are kept: a run with a higher limit goes on from them.",
+        )
 
     def change(self, **changes: Any) -> bool:
         """Changes the last try; whether nobody else has changed the document, which is read again then."""

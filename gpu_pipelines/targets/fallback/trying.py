@@ -233,8 +233,7 @@ def _followed(tries: Tries, jobs: Jobs, made: Try, stopped: Signalled, say: Call
 def _why_to_end(tries: Tries, made: Try, stopped: Signalled) -> str:
     if stopped:
         return INTERRUPTED
-    left = None if made.began is None else tries.seconds_left(tries.choice_of(made))
-    return TOO_DEAR if left is not None and left <= 0 else ""
+    return TOO_DEAR if made.began is not None and tries.is_spent else ""
 
 
 def _ended(tries: Tries, made: Try, seen: Seen, ending: str) -> Seen | None:
@@ -256,8 +255,9 @@ def _is_done(tries: Tries, seen: Seen, stopped: Signalled, say: Callable[[str], 
         # The second: whoever has interrupted it is gone, and the same choice is tried again.
         return False
     if seen.state == TOO_DEAR:
-        tries.refuse(f"{made.told} was stopped at ${tries.spent:,.2f}, the limit of --max-price.")
-        raise NoMachinesError(tries.refused, "Its checkpoints are kept: a run with a higher limit goes on from them.")
+        error = tries.too_dear()
+        tries.refuse(error.problem)
+        raise error
     if seen.state == INTERRUPTED:
         raise Interrupted(f"{made.told}: the step was interrupted, and its job with it")
     if seen.state == CANCELLED:

@@ -105,7 +105,7 @@ def run_on_choices(
             state = TOO_DEAR if watched.is_spent else NO_QUOTA if isinstance(error, QuotaExceededError) else NO_CAPACITY
             watched.end(state, error.problem)
             if watched.is_spent:
-                tries.refuse(f"{made.told} was stopped at ${tries.spent:,.2f}, the limit of --max-price.")
+                tries.refuse(tries.too_dear().problem)
                 raise
         except Interrupted as error:
             if stopped:
@@ -141,8 +141,7 @@ class _Watched:
             self._tries.change(state=SENT, job=name)
         if self._tries.made[-1].began is None and self._jobs.is_running(name):
             self._tries.change(began=time.time())
-        left = self._tries.seconds_left(self._tries.choice_of(self._made))
-        if left is not None and left <= 0:
+        if self._tries.is_spent:
             self.is_spent = True
             raise NoMachinesError(f"{self._made.told} costs more than --max-price leaves.")
         pods, said = self._jobs.without_node(name)
