@@ -81,11 +81,7 @@ class EarlierRun:
         Raises:
             UserError: it runs, or has succeeded.
         """
-        if self.state == SUCCEEDED:
-            raise InvalidRequestError(f"{self.name} has succeeded, so there is nothing to resume.", "Run it again.")
-        if self.state not in RESUMABLE:
-            remedy = "Wait for its end, or cancel it first."
-            raise InvalidRequestError(f"{self.name} has not ended: it is {self.state}.", remedy)
+        require_resumable(self.name, self.state, self.state in RESUMABLE)
 
     def after(self, before: EarlierRun) -> EarlierRun:
         """What there is of two runs together of which this one went on from the other.
@@ -104,6 +100,18 @@ class EarlierRun:
             {**before.trainings, **self.trainings},
             before.name,
         )
+
+
+def require_resumable(name: str, state: str, has_ended: bool) -> None:
+    """Checks that a run has ended, and not well.
+
+    Raises:
+        InvalidRequestError: it runs, or has succeeded.
+    """
+    if state == SUCCEEDED:
+        raise InvalidRequestError(f"{name} has succeeded, so there is nothing to resume.", "Run it again.")
+    if not has_ended:
+        raise InvalidRequestError(f"{name} has not ended: it is {state}.", "Wait for its end, or cancel it first.")
 
 
 def resumed_by(spec: Mapping[str, Any]) -> str:

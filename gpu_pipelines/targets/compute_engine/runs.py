@@ -47,6 +47,7 @@ from gpu_pipelines.targets.compute_engine.run_folder import (
     VmRun,
     ended_now,
 )
+from gpu_pipelines.targets.earlier import require_resumable
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.run_account import RunAccount, StepAccount
 from gpu_pipelines.tracking.tracker import TrackedRun
@@ -260,11 +261,7 @@ def require_restartable(run: VmRun) -> dict[str, str]:
         UserError: it runs, has succeeded, or its VM is gone with what it had done.
     """
     state = run.read(STATE)
-    if state["status"] == "succeeded":
-        raise InvalidRequestError(f"{run.name} has succeeded, so there is nothing to resume.", "Run it again.")
-    if state["status"] not in ENDED:
-        problem = f"{run.name} has not ended: it is {state['status']}."
-        raise InvalidRequestError(problem, "Wait for its end, or cancel it first.")
+    require_resumable(run.name, state["status"], state["status"] in ENDED)
     vm: dict[str, str] = state["vm"]
     anew = f"A new run with -p checkpoint_uri={run.uri}/{CHECKPOINTS} goes on from its checkpoints."
     if tries_of(run, run.read(REQUEST)):

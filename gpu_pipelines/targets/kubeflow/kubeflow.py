@@ -179,17 +179,17 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def submit(self, submission: Submission) -> Done:
         """Submits a run."""
-        from gpu_pipelines.targets.kubeflow.runs import RetryRequest, retry, run_page, submit
+        from gpu_pipelines.targets.kubeflow.runs import retry, run_page, submit
 
-        if isinstance(submission.content, RetryRequest):
-            run_id = submission.content.run_id
-            retry(submission.content, self.settings)
-            page = run_page(run_id, self.settings)
-            return Done(run_id, {"run_id": run_id, "console": page}, [f"goes on: {run_id}", f"console: {page}"])
-        run_id = submit(submission.content, self.settings)
+        sent = submission.content
+        if isinstance(sent, str):  # of `retried`
+            retry(sent, self.settings)
+            run_id, named, done = sent, {}, "goes on:"
+        else:
+            run_id, named, done = submit(sent, self.settings), {"name": sent.name}, "submitted"
         page = run_page(run_id, self.settings)
-        document = {"run_id": run_id, "name": submission.content.name, "console": page}
-        return Done(run_id, document, [f"submitted {run_id}", f"console: {page}"])
+        document = {"run_id": run_id, **named, "console": page}
+        return Done(run_id, document, [f"{done} {run_id}", f"console: {page}"])
 
     def follow(self, run: str, watch: Watch, every: float) -> Outcome:
         """Waits for the end of a run."""
@@ -221,11 +221,11 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def retried(self, run: str) -> Submission:
         """A run whose failed steps the service begins again: under its name, with what the others have made."""
-        from gpu_pipelines.targets.kubeflow.runs import retry_request
+        from gpu_pipelines.targets.kubeflow.runs import require_retriable
 
         self.settings.require("kubeflow_host")
-        request = retry_request(run, self.settings)
-        return Submission(request, lambda: [self._as_sent(f"runs/{request.run_id}:retry", {})])
+        require_retriable(run, self.settings)
+        return Submission(run, lambda: [self._as_sent(f"runs/{run}:retry", {})])
 
     def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
         """The pipeline with what an earlier run elsewhere has done taken out of it."""

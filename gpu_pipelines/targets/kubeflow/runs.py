@@ -12,15 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.accelerators.spent import spent_on
-from gpu_pipelines.errors import ERROR_PREFIX, InvalidRequestError, UnavailableError, UserError
+from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import parsed_documents, required_pipeline
-from gpu_pipelines.targets.kubeflow.connection import (
-    connect,
-    page_of,
-    quietly,
-    service_errors,
-)
+from gpu_pipelines.targets.earlier import require_resumable
+from gpu_pipelines.targets.kubeflow.connection import connect, page_of, quietly, service_errors
 from gpu_pipelines.targets.kubeflow.machine_times import NO_PRICES, NOT_COUNTED, times_of_run
 from gpu_pipelines.targets.kubeflow.run_failure import base_name, kept_pipeline, reason_of, waits_of
 from gpu_pipelines.targets.messages import Outcome
@@ -377,44 +373,27 @@ def account(run_id: str, settings: ProjectSettings) -> RunAccount:
     return found.with_bill(RUN_LABEL, run_id, settings)
 
 
-@dataclass(frozen=True)
-class RetryRequest:
-    """A run whose failed steps are begun again.
-
-    Attributes:
-        run_id: its id, which it keeps.
-    """
-
-    run_id: str
-
-
-def retry_request(run_id: str, settings: ProjectSettings) -> RetryRequest:
-    """A request that the service begin the failed steps of a run again.
+def require_retriable(run_id: str, settings: ProjectSettings) -> None:
+    """Checks that the service can begin the failed steps of a run again.
 
     Raises:
-        UserError: there is no such run, it is not over or has succeeded, or the service cannot be reached.
+        UserError: it runs, has succeeded, or cannot be looked at.
     """
     run = look(connect(settings), run_id)
-    if run.state == "succeeded":
-        raise InvalidRequestError(f"{run_id} has succeeded, so there is nothing to resume.", "Run it again.")
-    if not run.ended:
-        raise InvalidRequestError(
-            f"{run_id} has not ended: it is {run.state}.", "Wait for its end, or cancel it first."
-        )
-    return RetryRequest(run_id)
+    require_resumable(run_id, run.state, run.ended)
 
 
-def retry(request: RetryRequest, settings: ProjectSettings) -> None:
+def retry(run_id: str, settings: ProjectSettings) -> None:
     """Begins the failed steps of a run again.
 
     Raises:
         UserError: the service refuses it, or cannot be reached.
     """
     client = connect(settings)
-    lost = f"Look whether it goes on: {run_page(request.run_id, settings)}."
-    with service_errors(f"Beginning the failed steps of {request.run_id} again", lost):
+    lost = f"Look whether it goes on: {run_page(run_id, settings)}."
+    with service_errors(f"Beginning the failed steps of {run_id} again", lost):
         # kfp.Client has no method for it.
-        client._run_api.run_service_retry_run(request.run_id)
+        client._run_api.run_service_retry_run(run_id)
 
 
 def run_page(run_id: str, settings: ProjectSettings) -> str:
