@@ -12,7 +12,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +21,7 @@ import requests
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.json_server import free_port
-from gpu_pipelines.emulator.replicas import Replicas, container_variables
+from gpu_pipelines.emulator.replicas import Replicas, Say, container_variables
 
 #: What a container is told where its model says no routes: reference of `ModelContainerSpec`.
 _HEALTH, _PREDICT = "/v1/endpoints/0/deployedModels/0", "/v1/endpoints/0/deployedModels/0:predict"
@@ -29,8 +29,6 @@ _HEALTH, _PREDICT = "/v1/endpoints/0/deployedModels/0", "/v1/endpoints/0/deploye
 _DEPLOYMENT_S, _GRACE_S = 1800.0, 5.0
 _LOOK_S = 0.05
 _VARIABLE = re.compile(r"\$\((\w+)\)")
-#: Gets the lines that a server prints, each with its severity.
-Say = Callable[[str, str], None]
 
 
 @dataclass
@@ -136,21 +134,9 @@ class ModelServers:
         words = [_VARIABLE.sub(lambda found: variables.get(found[1], found[0]), word) for word in
                  (*container.command, *container.args)]  # fmt: skip
         try:
-            process = subprocess.Popen(
-                [*self._replicas.prefix, *words],
-                env=variables,
-                cwd=self._replicas.folder,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                start_new_session=True,
-            )
+            process, readers = self._replicas.start_process(words, variables, say)
         except OSError as error:
             raise _not_ready(f"it could not be started: {error}") from error
-        streams = ((process.stdout, "INFO"), (process.stderr, "ERROR"))
-        readers = [threading.Thread(target=_read, args=(*each, say), daemon=True) for each in streams]
-        for reader in readers:
-            reader.start()
         return _Server(process, f"http://127.0.0.1:{port}", readers)
 
     def _variables(self, model: Any, account: str, port: int) -> dict[str, str]:
@@ -184,8 +170,3 @@ class ModelServers:
 def _not_ready(why: str) -> ApiError:
     text = f"Model server never became ready: {why}. Please validate that your container configuration is valid."
     return ApiError(400, text, "FAILED_PRECONDITION")
-
-
-def _read(stream: Any, severity: str, say: Say) -> None:
-    for line in stream:
-        say(line.decode("utf-8", "replace").rstrip("\n"), severity)

@@ -13,9 +13,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,10 @@ _REDUCTION_SERVER = "reductionserver"
 _GRACE_S = 30.0
 _RESOURCE_EXHAUSTED = 8
 _LOOK_S = 0.02
+#: Gets the lines that a process prints, each with its severity.
+Say = Callable[[str, str], None]
+#: A process, and the threads that read its output.
+Process = tuple[subprocess.Popen[bytes], list[threading.Thread]]
 
 
 @dataclass
@@ -127,6 +132,27 @@ class Replicas:
     def preempt(self, name: str, replica: int = 0) -> None:
         """Takes the machine of a replica away now, counted from 0 over all pools of a job that runs."""
         self._runs[name].ordered = replica
+
+    def start_process(self, command: Sequence[str], variables: Mapping[str, str], say: Say) -> Process:
+        """Starts a command, whose lines go to `say`.
+
+        Raises:
+            OSError: it cannot be started.
+        """
+        process = subprocess.Popen(
+            [*self.prefix, *command],
+            env=variables,
+            cwd=self.folder,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+        streams = ((process.stdout, "INFO"), (process.stderr, "ERROR"))
+        readers = [threading.Thread(target=_read, args=(*each, say), daemon=True) for each in streams]
+        for reader in readers:
+            reader.start()
+        return process, readers
 
     def _start(self, job: Any) -> None:
         self._runs[job.name] = _Run(self, job, self._jobs, self._logs, self._names.project(job.name))
@@ -306,27 +332,13 @@ class _Run:
             command = [sys.executable, "-c", "import signal; signal.pause()"]
         if not command:
             raise OSError(f"{replica.name} has no command, and this server runs no images.")
-        replica.process = subprocess.Popen(
-            [*self._settings.prefix, *command],
-            env=self._environment(replica),
-            cwd=self._settings.folder,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-        for stream, severity in ((replica.process.stdout, "INFO"), (replica.process.stderr, "ERROR")):
-            reader = threading.Thread(target=self._read, args=(replica, stream, severity), daemon=True)
-            replica.readers.append(reader)
-            reader.start()
+        say = partial(self._say, replica.name)
+        replica.process, readers = self._settings.start_process(command, self._environment(replica), say)
+        replica.readers += readers
 
     def _is_reduction_server(self, replica: Replica) -> bool:
         container = self._job.job_spec.worker_pool_specs[replica.pool].container_spec
         return _REDUCTION_SERVER in container.image_uri and not container.command
-
-    def _read(self, replica: Replica, stream: Any, severity: str) -> None:
-        for line in stream:
-            self._say(replica.name, line.decode("utf-8", "replace").rstrip("\n"), severity)
 
     def _say(self, task: str, line: str, severity: str = "INFO") -> None:
         labels = {"job_id": self._job.name.rpartition("/")[2], "task_name": task}
@@ -345,6 +357,11 @@ class _Run:
         account = spec.service_account or f"service-{number}@gcp-sa-aiplatform-cc.iam.gserviceaccount.com"
         own |= {"OMP_NUM_THREADS": "1"} | self._settings.environment | self._settings.identity(account)
         return own | named
+
+
+def _read(stream: Any, severity: str, say: Say) -> None:
+    for line in stream:
+        say(line.decode("utf-8", "replace").rstrip("\n"), severity)
 
 
 def container_variables() -> dict[str, str]:
