@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import traceback
 from typing import Any
 
 #: google.rpc.Code by HTTP status.
@@ -42,6 +43,14 @@ class ApiError(Exception):
     def json(self) -> bytes:
         """The same as text."""
         return json.dumps(self.body()).encode()
+
+
+def answer_to(error: Exception) -> ApiError:
+    """The answer that an error is. What nobody has thought of is answered as well, and the emulator goes on."""
+    if isinstance(error, ApiError):
+        return error
+    traceback.print_exception(error)
+    return ApiError(500, f"The emulator failed: {type(error).__name__}: {error}")
 
 
 def not_found(name: str) -> ApiError:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import requests
 from google.protobuf import json_format
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError, answer_to
 from gpu_pipelines.emulator.batch_instances import Instance, instances_of, rows_of_csv, rows_of_json_lines
 from gpu_pipelines.emulator.batch_outputs import FileOutput, Output
 from gpu_pipelines.emulator.batch_prediction_jobs import BatchPredictionJobs
@@ -93,7 +93,7 @@ class BatchPredictor:
                 error, code = refused.message, _FAILED_PRECONDITION
             except Exception as problem:
                 # Whatever it is, the job has to end, and to say why.
-                error = f"The emulator failed: {type(problem).__name__}: {problem}"
+                error = answer_to(problem).message
             finally:
                 self._servers.stop(name)
                 capacity.free(name)

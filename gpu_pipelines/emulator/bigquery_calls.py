@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import grpc
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError, answer_to
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.bigquery_reads import ReadSessions
@@ -66,8 +65,6 @@ class BigQueryCalls(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore
                 raise ApiError(401, "Request is missing required authentication credential.")
             self._check(method, metadata)
             yield
-        except ApiError as error:
-            context.abort(grpc.StatusCode[error.status], error.message)
         except Exception as error:
-            traceback.print_exc()
-            context.abort(grpc.StatusCode.INTERNAL, f"The emulator failed: {type(error).__name__}: {error}")
+            told = answer_to(error)
+            context.abort(grpc.StatusCode[told.status], told.message)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import traceback
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import parse_qsl, unquote, urlsplit
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError, answer_to
 from gpu_pipelines.emulator.rest import HttpRequest
 
 if TYPE_CHECKING:
@@ -57,13 +56,9 @@ def respond(
         if match := _PROJECT.fullmatch(unquote(urlsplit(target).path)):
             api.state.names.number(f"projects/{match[1]}")
         return answered(api.bigquery(), verb, target, headers, content, host)
-    except ApiError as error:
-        return error.code, error_of(error), {}
     except Exception as error:
-        # A request that nobody has thought of is answered as well, and the emulator goes on.
-        traceback.print_exc()
-        broken = ApiError(500, f"The emulator failed: {type(error).__name__}: {error}")
-        return broken.code, error_of(broken), {}
+        told = answer_to(error)
+        return told.code, error_of(told), {}
 
 
 def error_of(error: ApiError) -> dict[str, Any]:

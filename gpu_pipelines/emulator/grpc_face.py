@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Mapping
 from concurrent import futures
 from typing import TYPE_CHECKING, Any
@@ -11,7 +10,7 @@ import grpc
 from google.cloud import resourcemanager_v3
 from google.protobuf.message import DecodeError
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError, answer_to
 from gpu_pipelines.emulator.bigquery_calls import BigQueryCalls
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.not_emulated import RefusedByName
@@ -96,11 +95,8 @@ def _behaviour(api: VertexApi, method: Method, handle: Callable[[Any, str], Any]
             _abort(context, ApiError(fault.status or 503, fault.message))
         try:
             answer = handle(request, api.state.permissions.account_of(str(metadata.get("authorization", ""))))
-        except ApiError as error:
-            _abort(context, error)
         except Exception as error:
-            traceback.print_exc()
-            _abort(context, ApiError(500, f"The emulator failed: {type(error).__name__}: {error}"))
+            _abort(context, answer_to(error))
         if fault:
             _abort(context, ApiError(fault.status or 503, fault.message))
         return answer

@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import answer_to
 from gpu_pipelines.emulator.mounted_bucket import command_with_bucket, require_mounts
 from gpu_pipelines.emulator.payload import PipelineRun, as_stored, executor_input_with, read_parameter, resolved_texts
 from gpu_pipelines.emulator.pipeline_run import (
@@ -145,11 +145,9 @@ class PipelineBackend:
         )
         try:
             ended = job_run.whole(values)
-        except ApiError as error:
-            ended = Ended(FAILED, error=error.message)
         except Exception as error:
             # Whatever it is, the job has to end, and to say why.
-            ended = Ended(FAILED, error=f"The emulator failed: {type(error).__name__}: {error}")
+            ended = Ended(FAILED, error=answer_to(error).message)
         if name in self._stopped:
             return
         if ended.state == FAILED:
@@ -186,9 +184,7 @@ class PipelineBackend:
             self._jobs.set_task(name, task.name, SUCCEEDED)
             return Ended(SUCCEEDED)
         if missing := _missing(task):
-            error = f"The input artifact {missing} of {task.name} was not made."
-            self._jobs.set_task(name, task.name, FAILED, error)
-            return Ended(FAILED, error=error)
+            return self._failed(name, task, f"The input artifact {missing} of {task.name} was not made.")
         executor_input = executor_input_with(
             task.component, task.name, run, task.given.parameters, task.given.artifacts
         )
@@ -236,9 +232,7 @@ class PipelineBackend:
         """Runs a task's container once."""
         if self.broken.get(task.name, 0) > 0:
             self.broken[task.name] -= 1
-            error = "Internal error occurred for the current attempt."
-            self._jobs.set_task(name, task.name, FAILED, error)
-            return Ended(FAILED, error=error)
+            return self._failed(name, task, "Internal error occurred for the current attempt.")
         here = self._here(run.files / task.name)
         here.mkdir(parents=True, exist_ok=True)
         # What a task has left itself is there for the next attempt at it, as its place in the bucket is the same.
@@ -249,9 +243,7 @@ class PipelineBackend:
                 (self._bucket / uri.removeprefix("gs://")).parent.mkdir(parents=True, exist_ok=True)
         capacity, place = self._api.state.replicas.capacity, f"{name} {task.name}"
         if not capacity.take(place, run.location, _accelerators_of(container, task)):
-            error = stockout(run.location)
-            self._jobs.set_task(name, task.name, FAILED, error)
-            return Ended(FAILED, error=error)
+            return self._failed(name, task, stockout(run.location))
         try:
             self._jobs.set_task(name, task.name, "RUNNING")
             code = self._process(name, container, task, run, executor_input)
@@ -260,17 +252,18 @@ class PipelineBackend:
         custom_job = _custom_job_in(here / "gcp_resources")
         if code:
             error = f"The replica workerpool0-0 exited with a non-zero status of {code}."
-            state = "CANCELLED" if name in self._stopped else FAILED
-            self._jobs.set_task(name, task.name, state, error, custom_job)
-            return Ended(FAILED, error=error)
+            return self._failed(name, task, error, custom_job, CANCELLED if name in self._stopped else FAILED)
         try:
             made = self._outputs(task.component, executor_input)
         except ValueError as wrong:
-            self._jobs.set_task(name, task.name, FAILED, str(wrong), custom_job)
-            return Ended(FAILED, error=str(wrong))
+            return self._failed(name, task, str(wrong), custom_job)
         self._jobs.set_outputs(name, task.name, made.parameters, made.artifacts)
         self._jobs.set_task(name, task.name, SUCCEEDED, custom_job=custom_job)
         return Ended(SUCCEEDED, made)
+
+    def _failed(self, name: str, task: Task, error: str, custom_job: str = "", state: str = FAILED) -> Ended:
+        self._jobs.set_task(name, task.name, state, error, custom_job)
+        return Ended(FAILED, error=error)
 
     def _process(
         self, name: str, container: Mapping[str, Any], task: Task, run: PipelineRun, executor_input: Mapping[str, Any]

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 import errno
 import json
-import traceback
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError, answer_to
 from gpu_pipelines.emulator.bigquery_face import error_of, respond
 from gpu_pipelines.emulator.bigquery_face import serves as serves_bigquery
 from gpu_pipelines.emulator.certificates import Certificates
@@ -77,13 +76,9 @@ class _Handler(ProxyHandler):
         try:
             self._check_credentials(request)
             found: Answer = answer(self.api.state, request)
-        except ApiError as error:
-            return error.code, "application/json", error.json()
         except Exception as error:
-            # A request that nobody has thought of is answered as well, and the emulator goes on.
-            traceback.print_exc()
-            broken = ApiError(500, f"The emulator failed: {type(error).__name__}: {error}")
-            return broken.code, "application/json", broken.json()
+            told = answer_to(error)
+            return told.code, "application/json", told.json()
         if isinstance(found, bytes):
             return 200, "text/plain", found
         return 200, "application/json", json.dumps(found).encode()

@@ -22,7 +22,7 @@ from typing import Any
 
 from google.cloud import aiplatform_v1 as api
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.api_error import ApiError, answer_to
 from gpu_pipelines.emulator.custom_jobs import CustomJobs
 from gpu_pipelines.emulator.job_states import STATES, now
 from gpu_pipelines.emulator.tuning_jobs import MEDIAN, TuningJobs, check_emulated
@@ -82,7 +82,7 @@ class Tuner:
                 list(pool.map(lambda each: self._trial(name, *each), enumerate(self._values(job), 1)))
             except Exception as problem:
                 # Whatever it is, the job has to end, and to say why.
-                error = f"The emulator failed: {type(problem).__name__}: {problem}"
+                error = answer_to(problem).message
         failed = [trial.id for trial in job.trials if trial.state == _TRIAL.INFEASIBLE]
         if name in self._stopped:
             self._jobs.set_state(name, STATES.JOB_STATE_CANCELLED)
