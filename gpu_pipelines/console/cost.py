@@ -11,6 +11,7 @@ from gpu_pipelines.accelerators.cost import LEFT_OUT, RegionPrice, estimate_cost
 from gpu_pipelines.console.shown import Task
 from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, RUNS_SCRIPT, TRAINS, TUNES
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: The steps of this project that run on the accelerator.
 _ON_THE_ACCELERATOR = (TRAINS, RUNS_SCRIPT, TUNES, EVALUATES, PREDICTS)
@@ -116,16 +117,15 @@ def cost_of_jobs(spec: Mapping[str, Any], tasks: Sequence[Task], region: str) ->
 def _jobs(spec: Mapping[str, Any]) -> Iterator[tuple[str, tuple[list[dict[str, Any]], bool]]]:
     """The worker pools of each task that has some, given to it or of its component, and whether they are on Spot."""
     components = spec.get("components", {})
-    for part in (spec.get("root", {}), *components.values()):
-        for name, task in part.get("dag", {}).get("tasks", {}).items():
-            component = components.get(task.get("componentRef", {}).get("name"), {})
-            declared = component.get("inputDefinitions", {}).get("parameters", {})
-            values = {key: each.get("defaultValue") for key, each in declared.items()}
-            for key, given in task.get("inputs", {}).get("parameters", {}).items():
-                values[key] = given.get("runtimeValue", {}).get("constant")
-            if isinstance(pools := values.get(_POOLS), list):
-                used = [pool for pool in pools if isinstance(pool, dict) and pool.get("machine_spec")]
-                yield name, (used, values.get("strategy") in _SPOT)
+    for name, task in tasks_in(spec):
+        component = components.get(task.get("componentRef", {}).get("name"), {})
+        declared = component.get("inputDefinitions", {}).get("parameters", {})
+        values = {key: each.get("defaultValue") for key, each in declared.items()}
+        for key, given in task.get("inputs", {}).get("parameters", {}).items():
+            values[key] = given.get("runtimeValue", {}).get("constant")
+        if isinstance(pools := values.get(_POOLS), list):
+            used = [pool for pool in pools if isinstance(pool, dict) and pool.get("machine_spec")]
+            yield name, (used, values.get("strategy") in _SPOT)
 
 
 def _usd(price: RegionPrice | None, is_spot: bool) -> float | None:

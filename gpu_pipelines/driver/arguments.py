@@ -24,6 +24,7 @@ from gpu_pipelines.dag.places import REGISTRY
 from gpu_pipelines.driver.opening import option_of_targets
 from gpu_pipelines.errors import UserError, nearest, said_by
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER, as_number, as_protobuf_writes, number_of
+from gpu_pipelines.targets.spec_steps import tasks_in
 from gpu_pipelines.tasks.tasks import defaults_of_task
 from gpu_pipelines.tracking.trackers import problems_of_tracking
 from gpu_pipelines.yaml_input import data_of, node_of, read_text, text_of
@@ -290,8 +291,7 @@ def compiled_in(spec: Mapping[str, Any]) -> dict[str, Any]:
     Args:
         spec: the pipeline; empty, and nothing is known of it, where a target runs it as it was built.
     """
-    for part in (spec.get("root", {}), *spec.get("components", {}).values()):
-        given = part.get("dag", {}).get("tasks", {}).get(CHECKS, {}).get("inputs", {}).get("parameters", {})
+    for given in [task.get("inputs", {}).get("parameters", {}) for name, task in tasks_in(spec) if name == CHECKS]:
         values = {name: given.get(name, {}).get("runtimeValue", {}).get("constant") for name in ("task", "processes")}
         if any(values.values()):
             return {"processes": int(values["processes"] or 0), **({"task": values["task"]} if values["task"] else {})}

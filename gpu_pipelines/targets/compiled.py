@@ -15,6 +15,7 @@ import yaml
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.spec_steps import tasks_in
 from gpu_pipelines.yaml_input import require_bounded
 
 #: A program writes larger files than people do.
@@ -208,8 +209,7 @@ def steps_of(spec: Mapping[str, Any]) -> dict[str, list[str]]:
 def step_components(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The component of each task of a pipeline that runs something, by the task's name."""
     components = spec.get("components", {})
-    dags = [part["dag"] for part in (spec["root"], *components.values()) if "dag" in part]
-    tasks = {name: components[task["componentRef"]["name"]] for dag in dags for name, task in dag["tasks"].items()}
+    tasks = {name: components[task["componentRef"]["name"]] for name, task in tasks_in(spec)}
     return {name: component for name, component in tasks.items() if "executorLabel" in component}
 
 

@@ -21,7 +21,7 @@ from gpu_pipelines.errors import InvalidRequestError, some_of
 from gpu_pipelines.targets.compiled import without_turns
 from gpu_pipelines.targets.earlier import NOT_TRIGGERED, RESUMES, SUCCEEDED, EarlierRun, Made
 from gpu_pipelines.targets.own.placed import drop_unused
-from gpu_pipelines.targets.spec_steps import containers_of, inputs_named_in, is_last
+from gpu_pipelines.targets.spec_steps import containers_of, inputs_named_in, is_last, tasks_in
 
 _CHECKPOINT_URI = "checkpoint_uri"
 _NAMED = 8
@@ -366,9 +366,7 @@ class _Rewriting:
 
 def _require_names(spec: Mapping[str, Any], earlier: EarlierRun) -> None:
     """Raises UserError if steps or loops in several parts have one name, of which the earlier run has begun one."""
-    parts = [spec["root"], *spec.get("components", {}).values()]
-    tasks = [named for part in parts for named in part.get("dag", {}).get("tasks", {}).items()]
-    loops = [name for name, task in tasks if "parameterIterator" in task or "artifactIterator" in task]
+    loops = [name for name, task in tasks_in(spec) if "parameterIterator" in task or "artifactIterator" in task]
     names = [*containers_of(spec, spec["root"]), *loops]
     if several := {name for name in names if names.count(name) > 1 and earlier.has_begun(name)}:
         raise InvalidRequestError(

@@ -52,14 +52,18 @@ class Program:
         )
 
 
+def tasks_in(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The tasks of a pipeline and of the parts in it, such as branches, by name; two parts may have one of a name."""
+    for part in (spec.get("root", {}), *spec.get("components", {}).values()):
+        yield from part.get("dag", {}).get("tasks", {}).items()
+
+
 def programs_of(spec: Mapping[str, Any]) -> dict[str, Program]:
     """The programs of the steps of a pipeline, by name; none of one that is not known."""
     if "root" not in spec:
         return {}
     found = {}
-    parts = [spec["root"], *spec["components"].values()]
-    tasks = {name: task for part in parts for name, task in part.get("dag", {}).get("tasks", {}).items()}
-    for name, task in tasks.items():
+    for name, task in dict(tasks_in(spec)).items():
         component = spec["components"][task["componentRef"]["name"]]
         executor = spec["deploymentSpec"]["executors"].get(component.get("executorLabel", ""), {})
         if "container" in executor:

@@ -23,6 +23,7 @@ from gpu_pipelines.targets.kubeflow.pods import (
 )
 from gpu_pipelines.targets.kubeflow.run_failure import pods_of_steps
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
+from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: What is said where nothing can be priced.
 NO_PRICES = "The region of the cluster is not known: give --region, and there are prices."
@@ -112,11 +113,10 @@ def nodes_of(spec: Mapping[str, Any]) -> dict[str, Nodes]:
 def _steps(pipeline: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """The tasks of a pipeline with their executors."""
     components = pipeline.get("components", {})
-    for part in (pipeline.get("root", {}), *components.values()):
-        for task, placed in part.get("dag", {}).get("tasks", {}).items():
-            component = components.get(placed["componentRef"]["name"], {})
-            if "executorLabel" in component:
-                yield task, str(component["executorLabel"])
+    for task, placed in tasks_in(pipeline):
+        component = components.get(placed["componentRef"]["name"], {})
+        if "executorLabel" in component:
+            yield task, str(component["executorLabel"])
 
 
 def _of_needs(needs: PodNeeds, nodes: int) -> Nodes:

@@ -21,6 +21,7 @@ from gpu_pipelines.targets.kubeflow.machine_times import NO_PRICES, NOT_COUNTED,
 from gpu_pipelines.targets.kubeflow.run_failure import base_name, kept_pipeline, reason_of, waits_of
 from gpu_pipelines.targets.messages import Outcome
 from gpu_pipelines.targets.run_account import RunAccount, StepAccount
+from gpu_pipelines.targets.spec_steps import tasks_in
 from gpu_pipelines.targets.steps import Observer, StepRecord
 
 #: The experiment that runs are filed under if no other is given.
@@ -274,9 +275,7 @@ def _spec_of(client: Any, run: Any) -> dict[str, Any]:
 
 def _tasks_of(spec: dict[str, Any]) -> set[str]:
     """Names of the tasks of a run's pipeline, of those within conditions and loops too."""
-    pipeline = spec.get("pipeline_spec", spec)
-    components = [pipeline.get("root", {}), *pipeline.get("components", {}).values()]
-    return {name for component in components for name in component.get("dag", {}).get("tasks", {})}
+    return {name for name, _ in tasks_in(spec.get("pipeline_spec", spec))}
 
 
 def follow(run_id: str, settings: ProjectSettings, observer: Observer, every: float) -> RunState:

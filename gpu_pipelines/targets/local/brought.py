@@ -8,6 +8,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, listed
 from gpu_pipelines.reports.run_report import REPORTS
+from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: Below the directory of runs: copies of artifacts that were taken over, in a folder for each run that made them.
 TAKEN_OVER = ".taken-over"
@@ -27,14 +28,9 @@ def bring_here(spec: Mapping[str, Any], folder: Path) -> None:
         if importer and is_remote(uri := str(importer["artifactUri"].get("constant", ""))):
             copy = str(_copied(uri, folder / label.removeprefix("exec-")))
             importer["artifactUri"] = {"constant": copy}
-            _name_copy(spec, component, copy)
-
-
-def _name_copy(spec: Mapping[str, Any], component: Mapping[str, Any], copy: str) -> None:
-    for part in (spec["root"], *spec["components"].values()):
-        for task in part.get("dag", {}).get("tasks", {}).values():
-            if spec["components"][task["componentRef"]["name"]] is component:
-                task["inputs"]["parameters"]["uri"] = {"runtimeValue": {"constant": copy}}
+            for _, task in tasks_in(spec):
+                if spec["components"][task["componentRef"]["name"]] is component:
+                    task["inputs"]["parameters"]["uri"] = {"runtimeValue": {"constant": copy}}
 
 
 def brought_for_report(artifacts: Mapping[str, str], folder: Path) -> dict[str, str]:

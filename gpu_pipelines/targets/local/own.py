@@ -20,6 +20,7 @@ from gpu_pipelines.targets.local.state import state_of_own
 from gpu_pipelines.targets.local.target import LocalTarget
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.placed import Step, drop_unused, steps_in
+from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: What KFP starts a component of Python code with.
 _EXECUTOR = "kfp.dsl.executor_main"
@@ -138,14 +139,13 @@ def require_no_container(steps: Sequence[Step]) -> None:
 
 def _one_at_a_time(spec: Mapping[str, Any], accelerated: Collection[str]) -> None:
     """Lets the turns of loops follow each other in which there are steps that take all accelerators of this machine."""
-    for part in (spec["root"], *spec["components"].values()):
-        for name, task in part.get("dag", {}).get("tasks", {}).items():
-            if not ("parameterIterator" in task or "artifactIterator" in task):
-                continue
-            inside = spec["components"][task["componentRef"]["name"]]
-            names = {name} if "executorLabel" in inside else {step.name for step in steps_in({**spec, "root": inside})}
-            if names & set(accelerated):
-                task["iteratorPolicy"] = {"parallelismLimit": 1}
+    for name, task in tasks_in(spec):
+        if not ("parameterIterator" in task or "artifactIterator" in task):
+            continue
+        inside = spec["components"][task["componentRef"]["name"]]
+        names = {name} if "executorLabel" in inside else {step.name for step in steps_in({**spec, "root": inside})}
+        if names & set(accelerated):
+            task["iteratorPolicy"] = {"parallelismLimit": 1}
 
 
 def _is_container(container: Mapping[str, Any]) -> bool:

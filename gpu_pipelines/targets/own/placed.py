@@ -21,6 +21,7 @@ from gpu_pipelines.component_interface.parameter import PYTHON_TYPES
 from gpu_pipelines.dag.placement import EVALUATES, TRAINING_STEPS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.own.names import free_name
+from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: What the program of a component of this project says.
 _OURS = re.compile(r"^ *from gpu_pipelines\.\S+ import", re.MULTILINE)
@@ -183,10 +184,8 @@ def place_steps(
 
 def _names_kept(spec: Mapping[str, Any], placed: Sequence[Step]) -> set[str]:
     """What the components and executors of all other tasks are called, which stay as they are."""
-    parts = [spec["root"], *spec["components"].values()]
-    tasks = [task for part in parts for task in part.get("dag", {}).get("tasks", {}).values()]
     own = {id(step.task) for step in placed}
-    keys = {task["componentRef"]["name"] for task in tasks if id(task) not in own}
+    keys = {task["componentRef"]["name"] for _, task in tasks_in(spec) if id(task) not in own}
     labels = {spec["components"][key].get("executorLabel", "") for key in keys}
     return {key.removeprefix("comp-") for key in keys} | {label.removeprefix("exec-") for label in labels}
 
@@ -370,8 +369,7 @@ def executors_on_kubernetes(document: Mapping[str, Any]) -> dict[str, Any]:
 def drop_unused(documents: Sequence[dict[str, Any]]) -> None:
     """Takes out components and executors that no task has any more."""
     spec = documents[0]
-    parts = [spec["root"], *spec["components"].values()]
-    used = {task["componentRef"]["name"] for part in parts for task in part.get("dag", {}).get("tasks", {}).values()}
+    used = {task["componentRef"]["name"] for _, task in tasks_in(spec)}
     spec["components"] = {key: spec["components"][key] for key in sorted(used)}
     labels = {each["executorLabel"] for each in spec["components"].values() if "executorLabel" in each}
     executors = spec["deploymentSpec"]["executors"]

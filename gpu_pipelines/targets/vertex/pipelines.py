@@ -19,6 +19,7 @@ from gpu_pipelines.google_cloud.connection import (
 )
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import parsed_documents, required_pipeline
+from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: The name of a job in full.
 FULL_NAME = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
@@ -110,10 +111,9 @@ def pipeline_job(
 
 def _with_caching(spec: Mapping[str, Any], cache: bool) -> dict[str, Any]:
     changed: dict[str, Any] = copy.deepcopy(dict(spec))
-    for component in (changed["root"], *changed.get("components", {}).values()):
-        for name, task in component.get("dag", {}).get("tasks", {}).items():
-            # What looks whether anything has changed must look each time.
-            task["cachingOptions"] = {"enableCache": cache and name not in LOOKING_STEPS}
+    for name, task in tasks_in(changed):
+        # What looks whether anything has changed must look each time.
+        task["cachingOptions"] = {"enableCache": cache and name not in LOOKING_STEPS}
     return changed
 
 
