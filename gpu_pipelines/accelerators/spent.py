@@ -230,7 +230,6 @@ def spent_on(
     times: Iterable[MachineTime],
     left_out: Sequence[str] = LEFT_OUT,
     planned: Mapping[str, Planned] | None = None,
-    catalog: Catalog | None = None,
 ) -> Spent:
     """What machines have cost at the prices of the catalog.
 
@@ -238,9 +237,8 @@ def spent_on(
         times: the machines; those that never ran are left out.
         left_out: what the figures do not have in them.
         planned: what was to be paid before the run.
-        catalog: the facts; None takes those of the package.
     """
-    facts = catalog or load_catalog()
+    facts = load_catalog()
     found = [_priced(time, facts) for time in times if time.seconds > 0]
     prices = [price for _, price in found if price is not None]
     day = facts.as_of({source for price in prices for source in price.sources})

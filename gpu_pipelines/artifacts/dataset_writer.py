@@ -171,14 +171,14 @@ class DatasetWriter:
             if self._pending[split].is_full:
                 self._write_shard(split)
 
-    def leave_out_duplicates(self, records: int = 1) -> None:
-        """Counts records that are left out because the same ones were there before."""
-        self._duplicates += records
+    def leave_out_duplicate(self) -> None:
+        """Counts a record that is left out because the same one was there before."""
+        self._duplicates += 1
 
-    def leave_out_test_rows(self, records: int = 1) -> None:
-        """Counts records that are left out because the same content is in the test source."""
-        self._duplicates += records
-        self._in_test_source += records
+    def leave_out_test_row(self) -> None:
+        """Counts a record that is left out because the same content is in the test source."""
+        self._duplicates += 1
+        self._in_test_source += 1
 
     def note_label_conflict(self, source: str, label: str, other: str) -> None:
         """Keeps note of a record that is kept though the same content came before in another class.

@@ -15,19 +15,20 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError
 
+#: Of the documents' format: what is written, and the newest that is understood.
+_FORMAT_VERSION = 1
 Made = TypeVar("Made")
 _hints_of = cache(get_type_hints)
 
 
-def write_document(path: Path, content: dict[str, Any], format_version: int = 1) -> None:
+def write_document(path: Path, content: dict[str, Any]) -> None:
     """Writes a JSON document in one step: a reader sees the whole of it or nothing.
 
     Args:
         path: the file; its directory must exist.
         content: what to write; NaN and infinity are refused, because JSON has neither.
-        format_version: version of the document's format, written first.
     """
-    text = json.dumps({"format_version": format_version, **content}, indent=2, allow_nan=False) + "\n"
+    text = json.dumps({"format_version": _FORMAT_VERSION, **content}, indent=2, allow_nan=False) + "\n"
     replace_file(path, text.encode())
 
 
@@ -55,13 +56,12 @@ def replace_file(path: Path, content: bytes) -> None:
         raise
 
 
-def read_document(path: Path, what: str, format_version: int = 1) -> dict[str, Any]:
+def read_document(path: Path, what: str) -> dict[str, Any]:
     """Reads a JSON document that `write_document` wrote.
 
     Args:
         path: the file.
         what: what it should be, for the message ("dataset", "evaluation").
-        format_version: the newest version this program understands.
 
     Raises:
         DamagedError: the file is not such JSON.
@@ -74,16 +74,15 @@ def read_document(path: Path, what: str, format_version: int = 1) -> dict[str, A
         raise UserError(f"{path.parent} is no {what}: it has no {path.name}.") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
-    return document_in(content, str(path), format_version)
+    return document_in(content, str(path))
 
 
-def document_in(text: bytes, place: str, format_version: int = 1) -> dict[str, Any]:
+def document_in(text: bytes, place: str) -> dict[str, Any]:
     """A JSON document that `write_document` wrote, wherever it was read.
 
     Args:
         text: all of it.
         place: where it is, for messages.
-        format_version: the newest version this program understands.
 
     Raises:
         DamagedError: it is not such JSON.
@@ -96,9 +95,9 @@ def document_in(text: bytes, place: str, format_version: int = 1) -> dict[str, A
     version = content.get("format_version") if isinstance(content, dict) else None
     if not isinstance(version, int):
         raise DamagedError(f"{place} is damaged: it has format_version {version!r}.")
-    if version > format_version:
+    if version > _FORMAT_VERSION:
         raise NewerFormatError(
-            f"{place} has format_version {version!r}; this program reads up to {format_version}.",
+            f"{place} has format_version {version!r}; this program reads up to {_FORMAT_VERSION}.",
             "Use the version of gpu-pipelines that wrote it, or a newer one.",
         )
     return dict(content)

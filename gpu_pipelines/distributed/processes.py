@@ -72,12 +72,11 @@ def _begin(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None
 
 
 @contextmanager
-def killed_is_said(what: str, remedy: str = "") -> Iterator[None]:
+def killed_is_said(what: str) -> Iterator[None]:
     """Says it when a process of a pool was killed.
 
     Args:
         what: the process, as in "The process that evaluates on cuda:1".
-        remedy: what to do about it.
 
     Raises:
         ProcessKilledError: one was.
@@ -85,8 +84,9 @@ def killed_is_said(what: str, remedy: str = "") -> Iterator[None]:
     try:
         yield
     except BrokenProcessPool:
-        killed = f"{what} was killed, most probably because the memory of the machine is full."
-        raise ProcessKilledError(killed, remedy) from None
+        raise ProcessKilledError(
+            f"{what} was killed, most probably because the memory of the machine is full."
+        ) from None
 
 
 def leave_for_the_launcher(error: UserError) -> None:

@@ -111,12 +111,12 @@ class Storage:
             told["Location"] = told["Location"].replace(self._address, host)
         return StorageAnswer(found.status_code, kind, found.content, told)
 
-    def add_bucket(self, name: str, location: str = "US-CENTRAL1") -> None:
+    def add_bucket(self, name: str) -> None:
         """Makes a bucket; the emulator itself takes no location with it."""
         with self._lock:
             at = f"{self._address}/storage/v1/b"
             requests.post(at, json={"name": name}, timeout=_SECONDS).raise_for_status()
-            requests.patch(f"{at}/{name}", json={"location": location}, timeout=_SECONDS).raise_for_status()
+            requests.patch(f"{at}/{name}", json={"location": "US-CENTRAL1"}, timeout=_SECONDS).raise_for_status()
 
     def put(self, name: str, content: bytes) -> None:
         """Writes an object into the bucket that is there."""

@@ -208,7 +208,7 @@ class ClassificationScores(Scores):
 
     @cached_property
     def _by_bin(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        return _groups(bin_of(self.confidence, BINS))
+        return _groups(bin_of(self.confidence))
 
 
 def predictions(probabilities: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
@@ -231,9 +231,9 @@ def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
     return np.divide(part, whole, out=np.zeros(np.shape(part), dtype=np.float64), where=whole > 0)
 
 
-def bin_of(confidence: np.ndarray, bins: int) -> np.ndarray:
+def bin_of(confidence: np.ndarray) -> np.ndarray:
     """The bin of each probability, int64; one at the edge belongs to the bin below, as in the source."""
-    return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+    return np.clip(np.ceil(confidence * BINS).astype(np.int64) - 1, 0, BINS - 1)
 
 
 def reliability(confidence: np.ndarray, right: np.ndarray) -> list[dict[str, Any]]:
@@ -247,7 +247,7 @@ def reliability(confidence: np.ndarray, right: np.ndarray) -> list[dict[str, Any
         confidence: float64 (rows,): probability of the predicted class.
         right: bool (rows,): whether it is the true one.
     """
-    bins = bin_of(confidence, BINS)
+    bins = bin_of(confidence)
     rows = np.bincount(bins, minlength=BINS)
     sums = np.bincount(bins, confidence, BINS), np.bincount(bins, right, BINS)
     return [

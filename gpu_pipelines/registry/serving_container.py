@@ -94,14 +94,13 @@ class ServingContainer:
         return {name: value for name, value in given.items() if value}
 
 
-def serving_container(model: Path, image: str = "", gpus: int = 1, steps_image: str = "") -> ServingContainer:
+def serving_container(model: Path, image: str = "", steps_image: str = "") -> ServingContainer:
     """The container for an exported model.
 
     Args:
         model: its directory.
         image: what the user asked for; empty for that of the settings, else vLLM for a large language model, else the
             image of the steps, else Hugging Face's.
-        gpus: that a machine has for it, over which vLLM splits the model.
         steps_image: the image in which the upload runs, and with it the test of what is uploaded; empty if that is not
             known.
 
@@ -111,7 +110,7 @@ def serving_container(model: Path, image: str = "", gpus: int = 1, steps_image: 
     # Of the settings it alone is in the file or nowhere; a job's own variables are not looked at for it.
     asked = image or (load_project_settings().serving_image if Path(FILE).is_file() else "") or ""
     if "vllm" in asked or (not asked and _is_large_language_model(model)):
-        return _vllm(asked or VLLM_IMAGE, gpus)
+        return _vllm(asked or VLLM_IMAGE)
     if asked:
         return ServingContainer(asked)
     # Models of other recipes than this project's are not for its server.
@@ -125,13 +124,13 @@ def serving_container(model: Path, image: str = "", gpus: int = 1, steps_image: 
     return ServingContainer(HUGGING_FACE_IMAGE)
 
 
-def _vllm(image: str, gpus: int) -> ServingContainer:
+def _vllm(image: str) -> ServingContainer:
     return ServingContainer(
         image,
         command=("python", "-m", "vllm.entrypoints.api_server"),
         # Vertex AI puts the place of its copy of the files in here:
         # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec.
-        args=("--host=0.0.0.0", f"--port={_PORT}", "--model=$(AIP_STORAGE_URI)", f"--tensor-parallel-size={gpus}"),
+        args=("--host=0.0.0.0", f"--port={_PORT}", "--model=$(AIP_STORAGE_URI)", "--tensor-parallel-size=1"),
         predict_route="/generate",
         health_route="/ping",
         shared_memory_mb=_SHARED_MEMORY_MB,

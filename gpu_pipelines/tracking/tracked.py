@@ -76,21 +76,15 @@ class Tracked:
         """Whether there is a tracker; without one nothing need be found out for it."""
         return self._tracking != NONE
 
-    def require_tracker(self, place: str = "") -> None:
+    def require_tracker(self) -> None:
         """Checks that there is such a tracker, and that it is installed here.
-
-        Args:
-            place: the target of the run, if that is known.
 
         Raises:
             UserError: there is not.
         """
-        if problems := problems_of_tracking(self._tracking, place or self._place(), is_here=True):
+        place = "local" if os.environ.get(TRACKED_RUN) else ""
+        if problems := problems_of_tracking(self._tracking, place, is_here=True):
             raise UserError.of_all(problems)
-
-    @staticmethod
-    def _place() -> str:
-        return "local" if os.environ.get(TRACKED_RUN) else ""
 
     def __enter__(self) -> Tracked:
         return self

@@ -218,7 +218,7 @@ def test_a_row_that_is_not_accounted_for_is_a_fault_of_the_program(tmp_path: Pat
     features = {"x": Feature("int32")}
     with DatasetWriter(tmp_path, task="t", source="s", features=features, labels=[], preprocessing={}) as writer:
         writer.add("train", "a", {"x": 1})
-        writer.leave_out_duplicates()
+        writer.leave_out_duplicate()
         with pytest.raises(RuntimeError, match="Of 3 rows read 2"):
             writer.finish(rows_read=3)
 

@@ -196,11 +196,11 @@ def leave_out(assignment: SplitAssignment, source: str, writer: DatasetWriter) -
     if assignment.near:
         writer.leave_out_near_duplicate(source, **assignment.near)
     elif assignment.in_test_source:
-        writer.leave_out_test_rows()
+        writer.leave_out_test_row()
     elif assignment.other_label:
         writer.reject(source, "label conflict", f"the same content is in the class {assignment.other_label!r} too")
     else:
-        writer.leave_out_duplicates()
+        writer.leave_out_duplicate()
     return True
 
 
