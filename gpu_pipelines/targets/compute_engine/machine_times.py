@@ -43,13 +43,13 @@ def times_of_vm(
 def _starts(vm: Mapping[str, Any], operations: Iterable[Mapping[str, Any]]) -> Iterator[float]:
     """For how many seconds the VM ran after each start."""
     events = [
-        (_time(each["endTime"]), each["operationType"] in _BEGIN)
+        (moment(each["endTime"]), each["operationType"] in _BEGIN)
         for each in operations
         if each.get("status") == "DONE" and not each.get("error") and each["operationType"] in (*_BEGIN, *_END)
     ]
     if not any(begins for _, begins in events):
         # Forgotten: of a VM that is still there, the last start and stop are known.
-        events = [(_time(vm[name]), begins) for name, begins in _LAST if vm.get(name)]
+        events = [(moment(vm[name]), begins) for name, begins in _LAST if vm.get(name)]
     began: datetime | None = None
     for at, begins in [*sorted(events), *_last_stop(vm, events)]:
         if began is not None and not begins:
@@ -66,9 +66,10 @@ _LAST = (("lastStartTimestamp", True), ("lastStopTimestamp", False))
 
 def _last_stop(vm: Mapping[str, Any], events: Sequence[tuple[datetime, bool]]) -> list[tuple[datetime, bool]]:
     """The stop that no operation tells of, such as at the VM's limit of time."""
-    stopped = _time(vm["lastStopTimestamp"]) if vm.get("lastStopTimestamp") else None
+    stopped = moment(vm["lastStopTimestamp"]) if vm.get("lastStopTimestamp") else None
     return [(stopped, False)] if stopped and events and stopped > max(events)[0] else []
 
 
-def _time(text: str) -> datetime:
+def moment(text: str) -> datetime:
+    """A time as Compute Engine writes it."""
     return datetime.fromisoformat(text.replace("Z", "+00:00"))

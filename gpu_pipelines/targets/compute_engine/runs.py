@@ -36,7 +36,7 @@ from gpu_pipelines.errors import (
 from gpu_pipelines.project_settings import FILE as SETTINGS_FILE
 from gpu_pipelines.targets.compute_engine.fallback import go_on, machines_tried, note_end, tries_of
 from gpu_pipelines.targets.compute_engine.instance import Instance
-from gpu_pipelines.targets.compute_engine.machine_times import times_of_vm
+from gpu_pipelines.targets.compute_engine.machine_times import moment, times_of_vm
 from gpu_pipelines.targets.compute_engine.run_folder import (
     CHECKPOINTS,
     ENDED,
@@ -216,7 +216,7 @@ def account(run: VmRun) -> RunAccount:
     else:
         times = times_of_vm(machine, vm, operations, region, state["pipeline"]) if machine else []
     ended = datetime.fromisoformat(state["ended"]) if state["status"] in ENDED and state.get("ended") else None
-    began = min((_moment(each["insertTime"]) for each in operations), default=None)
+    began = min((moment(each["insertTime"]) for each in operations), default=None)
     tracked = TrackedRun(f"{WORK}/runs/{record['run_id']}", record["run_id"]) if record else None
     return RunAccount(
         run=run.name,
@@ -224,16 +224,12 @@ def account(run: VmRun) -> RunAccount:
         state=str(state["status"]),
         steps=[StepAccount(step["name"], step["status"], step["seconds"]) for step in record.get("steps", [])],
         spent=spent_on(times, NOT_COUNTED),
-        began=began or (_moment(vm["creationTimestamp"]) if vm.get("creationTimestamp") else None),
+        began=began or (moment(vm["creationTimestamp"]) if vm.get("creationTimestamp") else None),
         ended=ended,
         error=str(from_data(state["error"]) or "") if state.get("error") else "",
         tracking=str(request["arguments"].get("tracking") or ""),
         tracked=tracked,
     )
-
-
-def _moment(text: str) -> datetime:
-    return datetime.fromisoformat(text.replace("Z", "+00:00"))
 
 
 def cancel(run: VmRun) -> str:
