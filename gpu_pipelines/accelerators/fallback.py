@@ -13,7 +13,7 @@ from typing import Any
 
 from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
-from gpu_pipelines.errors import InvalidRequestError, first_line
+from gpu_pipelines.errors import InvalidRequestError, UserError, first_line
 
 #: The shortest that a job is begun for, where money ends it: before that it has not even loaded its program.
 LEAST_SECONDS = 300.0
@@ -53,6 +53,19 @@ class Fallback:
     def is_plain(self) -> bool:
         """Whether there is nothing to fall back to, and no limit to hold."""
         return len(self.plans) == 1 and not self.limits
+
+    def without(self, why: Callable[[AcceleratorPlan], str]) -> Fallback:
+        """The same without the choices for which there is a reason.
+
+        Raises:
+            UserError: none is left.
+        """
+        found = [(plan, why(plan)) for plan in self.plans]
+        kept = tuple(plan for plan, reason in found if not reason)
+        left_out = (*self.left_out, *(f"{named(plan)}: {reason}" for plan, reason in found if reason))
+        if not kept:
+            raise UserError.of_all([f"There is nothing to train on: {reason}" for reason in left_out])
+        return replace(self, plans=kept, left_out=left_out)
 
     def of_each(self, change: Callable[[AcceleratorPlan], AcceleratorPlan]) -> Fallback:
         """The same with another plan for each; what comes out the same stands once."""

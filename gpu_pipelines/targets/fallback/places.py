@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from gpu_pipelines.accelerators import AcceleratorPlan
-from gpu_pipelines.accelerators.fallback import Fallback, named
+from gpu_pipelines.accelerators.fallback import Fallback
 from gpu_pipelines.accelerators.live.clients import Clients
 from gpu_pipelines.accelerators.live.quota import read_quota
 from gpu_pipelines.errors import UserError, first_line
@@ -44,21 +44,16 @@ def with_quota(asked: Fallback, settings: ProjectSettings) -> tuple[Fallback, li
                 )
                 return asked, [told]
             limits[plan.quota_metric] = {each.region: each.limit for each in report.regions}
-    kept: list[AcceleratorPlan] = []
-    left_out = list(asked.left_out)
-    for plan in asked.plans:
+
+    def why_not(plan: AcceleratorPlan) -> str:
         region = plan.region or settings.region or ""
         limit = limits.get(plan.quota_metric or "", {}).get(region, -1)
-        if 0 <= limit < plan.total_gpus:
-            metric = str(plan.quota_metric).rpartition("/")[2]
-            left_out.append(
-                f"{named(plan)}: the quota {metric} is {limit} in {region}, and {plan.total_gpus} are needed"
-            )
-        else:
-            kept.append(plan)
-    if not kept:
-        raise UserError.of_all([f"There is nothing to train on: {reason}" for reason in left_out])
-    return replace(asked, plans=tuple(kept), left_out=tuple(left_out)), []
+        if not 0 <= limit < plan.total_gpus:
+            return ""
+        metric = str(plan.quota_metric).rpartition("/")[2]
+        return f"the quota {metric} is {limit} in {region}, and {plan.total_gpus} are needed"
+
+    return asked.without(why_not), []
 
 
 def told_of_data(plans: Iterable[AcceleratorPlan], settings: ProjectSettings) -> list[str]:

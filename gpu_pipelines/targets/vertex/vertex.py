@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpu_pipelines.accelerators.fallback import Fallback, named
+from gpu_pipelines.accelerators.fallback import Fallback
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.placement import TRAINS
 from gpu_pipelines.errors import InvalidRequestError, UserError
@@ -349,15 +349,7 @@ class Vertex(VertexTarget, CloudTarget):
         """Without the regions in which something is not that the jobs need."""
         if asked.is_plain:
             return asked
-        kept, left_out = [], list(asked.left_out)
-        for plan in asked.plans:
-            if reason := not_in(self.settings, plan.region or self.settings.region or ""):
-                left_out.append(f"{named(plan)}: {reason}")
-            else:
-                kept.append(plan)
-        if not kept:
-            raise UserError.of_all([f"There is nothing to train on: {reason}" for reason in left_out])
-        found = replace(asked, plans=tuple(kept), left_out=tuple(left_out))
+        found = asked.without(lambda plan: not_in(self.settings, plan.region or self.settings.region or ""))
         return self.looked_at(found) if self._is_sent else found
 
     def _as_sent(self, path: str, body: Mapping[str, Any]) -> str:
