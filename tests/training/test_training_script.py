@@ -19,6 +19,7 @@ from kfp import dsl
 from network import ADDRESSES, two_machines
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
+from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.distributed.members import Cluster
@@ -136,14 +137,28 @@ def test_a_place_in_a_bucket_is_a_path_where_that_is_mounted(tmp_path: Path, mon
     monkeypatch.setattr(variables, "MOUNTED", tmp_path)
     (tmp_path / "bucket").mkdir()
     uris = ("gs://bucket/a/1", "gs://other/a/1", "s3://bucket/a", "/a/1")
-    own = [variables.script_variables(tmp_path, uri, tmp_path / "metrics", {}) for uri in uris]
-    assert [each[variables.CHECKPOINTS] for each in own] == [f"{tmp_path}/bucket/a/1", *uris[1:]]
-    assert own[0]["AIP_CHECKPOINT_DIR"] == "gs://bucket/a/1/"
+    assert [variables.mounted(uri) for uri in uris] == [f"{tmp_path}/bucket/a/1", *uris[1:]]
+
+
+def test_a_script_that_writes_to_a_path_has_written_to_a_bucket_and_finds_it_again(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
+        "import os, pathlib\n"
+        "out = pathlib.Path(os.environ['GPU_PIPELINES_CHECKPOINTS'])\n"
+        "step = len(list(out.glob('checkpoint-*'))) + 1\n"
+        "(out / f'checkpoint-{step}').mkdir()\n"
+        "(out / f'checkpoint-{step}' / 'config.json').write_text(os.environ['AIP_CHECKPOINT_DIR'])\n"
+    )
+    uri = f"memory://{tmp_path.name}/run"
+    for _ in range(2):
+        run_script(ScriptSettings(script=str(tmp_path / "script.py"), launcher="plain"), tmp_path, uri)
+    folder = RemoteFolder(uri)
+    assert folder.names() == ["checkpoint-1/config.json", "checkpoint-2/config.json"]
+    assert folder.read("checkpoint-2/config.json").decode() == f"{uri}/"
 
 
 def test_a_script_that_takes_a_bucket_for_a_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    Path("script.py").write_text("import os\nos.makedirs(os.environ['GPU_PIPELINES_CHECKPOINTS'])\n")
+    Path("script.py").write_text("import os\nos.makedirs(os.environ['AIP_CHECKPOINT_DIR'])\n")
     with pytest.raises(UserError, match="The script has taken memory://bucket/run for a path"):
         run_script(ScriptSettings(script="script.py", launcher="plain"), tmp_path, "memory://bucket/run")
 

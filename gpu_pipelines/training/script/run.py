@@ -9,11 +9,13 @@ import shutil
 import sys
 import tempfile
 import time
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.distributed.launch import launch, run_program
 from gpu_pipelines.distributed.members import TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
@@ -21,8 +23,10 @@ from gpu_pipelines.step_environment import environment_with
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.code import fetch
+from gpu_pipelines.training.script.mirrored_folder import MirroredFolder
 from gpu_pipelines.training.script.settings import ONE_PROCESS, ScriptSettings
 from gpu_pipelines.training.script.variables import (
+    mounted,
     require_not_taken_for_path,
     script_variables,
     tf_config,
@@ -84,7 +88,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
     Args:
         settings: what to run and how.
         dataset: the dataset artifact.
-        checkpoint_uri: where the script writes, a directory or `gs://…`; the latter it has to reach by itself.
+        checkpoint_uri: where what the script writes goes, a directory or `gs://…`.
 
     Returns:
         How it went; None on a node that is not rank 0, for which there is nothing to report.
@@ -103,18 +107,24 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
     with tempfile.TemporaryDirectory(prefix="script-") as folder:
         target, imports = fetch(settings, Path(folder))
         store = CheckpointStore(checkpoint_uri.rstrip("/"), Path(folder) / "staging")
-        own = script_variables(dataset, store.uri, store.directory / METRICS, os.environ)
+        place = mounted(store.uri)
+        is_mirrored = is_remote(place)
+        checkpoints = str(store.directory) if is_mirrored else place
+        own = script_variables(dataset, store.uri, checkpoints, store.directory / METRICS, os.environ)
         own |= {name: str(value) for name, value in settings.environment.items()}
         if imports:
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
         arguments = [*target, *with_places(settings.words, own)]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
+        mirror = MirroredFolder(store.uri, store.directory, cluster.node_rank) if is_mirrored else nullcontext()
         if not cluster.is_rank_0:
-            run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
+            with mirror:
+                run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
             return None
         with lock_of(store) as lock:
             store.fetch_log()
-            run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
+            with mirror:
+                run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
             lock.require_held()
             require_not_taken_for_path(store.uri)
             store.publish_log()

@@ -36,7 +36,7 @@ _KEPT_IF_SET = (TENSORBOARD_LOG_DIR,)
 
 
 def script_variables(
-    dataset: Path, checkpoint_uri: str, metrics_file: Path, platform: Mapping[str, str]
+    dataset: Path, checkpoint_uri: str, checkpoints: str, metrics_file: Path, platform: Mapping[str, str]
 ) -> dict[str, str]:
     """What the script is told.
 
@@ -46,12 +46,13 @@ def script_variables(
     Args:
         dataset: the dataset artifact.
         checkpoint_uri: the checkpoint directory or `gs://…`, which becomes the artifact.
+        checkpoints: the path at which this machine has it.
         metrics_file: local file for metrics.
         platform: the environment of the step.
     """
     own = {
         DATASET: str(dataset),
-        CHECKPOINTS: _mounted(checkpoint_uri),
+        CHECKPOINTS: checkpoints,
         METRICS_FILE: str(metrics_file),
         MODEL_DIR: f"{checkpoint_uri}/model/",
         CHECKPOINT_DIR: f"{checkpoint_uri}/",
@@ -61,10 +62,8 @@ def script_variables(
     return {name: platform.get(name) or value if name in _KEPT_IF_SET else value for name, value in own.items()}
 
 
-def _mounted(uri: str) -> str:
-    """A place in Cloud Storage as the path at which this machine has it, where the bucket is mounted.
-
-    Most programs take what they are told for a path: they would write into a folder `gs:`, which ends with the machine.
+def mounted(uri: str) -> str:
+    """A place in Cloud Storage as the path at which this machine has it; the place itself where no bucket is mounted.
 
     Args:
         uri: a directory, or `gs://…`.
@@ -86,7 +85,7 @@ def require_not_taken_for_path(uri: str) -> None:
     if "://" in uri and Path(uri).exists():
         raise UserError(
             f"The script has taken {uri} for a path: what it wrote is in {Path(uri)} of its machine, and lost.",
-            "Let it write there by fsspec, or give a checkpoint_uri that is a path of a volume.",
+            f"Let it write to the path in {CHECKPOINTS}, or there by fsspec.",
         )
 
 
