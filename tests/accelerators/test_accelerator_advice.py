@@ -461,9 +461,7 @@ def test_it_is_said_whose_layers_the_activations_are_of() -> None:
 
 def test_of_a_family_that_keeps_more_it_is_said_how_much() -> None:
     job = Workload(parameters=4e8, vocabulary=128_100, encoder=True, family="deberta-v2", tokens=1e9)
-    said = (
-        "as of the layers of a ViT or BERT. DeBERTa-v3 keeps 3 to 4 times as much where nothing is recomputed"
-    )
+    said = "as of the layers of a ViT or BERT. DeBERTa-v3 keeps 3 to 4 times as much where nothing is recomputed"
     assert any(said in line for line in advise(job, today=TODAY).assumptions)
 
 
