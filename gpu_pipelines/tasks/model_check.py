@@ -42,7 +42,7 @@ _TIMM = "pretrained_cfg"
 #: out.
 CROSSING = frozenset(
     (
-        *("afmoe", "bailing_hybrid", "biogpt", "falcon", "falcon_h1", "gpt_oss", "jamba", "lfm3", "minimax"),
+        *("afmoe", "bailing_hybrid", "biogpt", "falcon_h1", "gpt_oss", "jamba", "lfm3", "minimax"),
         *("nemotron_h", "opt", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "recurrent_gemma", "zaya"),
     )
 )

@@ -312,7 +312,13 @@ def test_a_model_that_looks_across_documents_is_refused_where_a_row_has_several(
     tokens = torch.from_numpy(columns["input_ids"]).long()
     for shape in (
         {"model_type": "bloom", "hidden_size": 32, "n_layer": 1, "n_head": 2},
-        {"model_type": "falcon", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
+        {
+            "model_type": "opt",
+            "hidden_size": 32,
+            "word_embed_proj_dim": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        },
     ):
         (tmp_path / "config.json").write_text(json.dumps(shape))
         recipe.has_one_shape = True
@@ -326,7 +332,7 @@ def test_a_model_that_looks_across_documents_is_refused_where_a_row_has_several(
         assert Preference(tokenizer, LENGTH).build_model(str(tmp_path)) is not None, "a row has one document"
         recipe.export(model, tmp_path / "exported")
         # Bloom has no largest number of positions; its rows were so long.
-        of_tokens = {"bloom": LENGTH, "falcon": 2048}[str(shape["model_type"])]
+        of_tokens = {"bloom": LENGTH, "opt": 2048}[str(shape["model_type"])]
         assert CausalLanguageModel.for_exported(tmp_path / "exported").sequence_length == of_tokens
 
 

@@ -364,5 +364,5 @@ def test_libraries_that_do_not_go_together_are_found(monkeypatch: pytest.MonkeyP
     monkeypatch.syspath_prepend(str(tmp_path))
     check = look_at_versions(("kfp", "kfp-pipeline-spec"))
     assert check.state == "missing"
-    assert "kfp needs kfp-pipeline-spec<3,>=2.17.0, but 0.1.0 is there" in check.message
+    assert "kfp needs kfp-pipeline-spec<3,>=2.17.3, but 0.1.0 is there" in check.message
     assert look_at_versions(("no-such-library",)).message == "no-such-library is not installed"
