@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 from collections import Counter
 from pathlib import Path
@@ -15,6 +16,7 @@ from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.splits import judgement_plan
+from gpu_pipelines.data.splits.ranges import Range, Shares
 
 SIZES = {"common": 700, "rare": 30, "once": 1, "thrice": 3}
 
@@ -97,3 +99,13 @@ def test_images_are_stratified_as_well(tmp_path: Path) -> None:
 
 def test_stratify_without_classes_is_refused() -> None:
     assert "causal_lm has not" in PrepareSettings(task="causal_lm", source="x", stratify=True).problems()[0]
+
+
+def test_records_are_not_gone_through_for_each_class() -> None:
+    numbers = np.arange(1200, dtype=np.uint64)
+    some = Range(np.stack([numbers, numbers, numbers % np.uint64(400), numbers, numbers], axis=1), 0, PrepareSettings())
+    profile = cProfile.Profile()
+    profile.runcall(some.split_by_class, {label: Shares(label % 2, 1, 1) for label in range(400)})
+    kinds = [[SPLITS[code] for code in some.codes[label::400]] for label in (0, 1, 399)]
+    assert kinds == [["test", "val", "train"], ["val", "train", "train"], ["val", "train", "train"]]
+    assert sum(entry.callcount for entry in profile.getstats()) < 400

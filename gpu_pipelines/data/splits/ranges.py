@@ -126,12 +126,14 @@ class Range:
     def split_by_class(self, shares: dict[int, Shares]) -> None:
         """Of each class the contents with the smallest hashes are in test, those that follow in val."""
         kept, which, labels = self._contents()
-        codes = np.empty(len(labels), dtype=np.uint8)
-        for label in np.unique(labels).tolist():
-            here = np.flatnonzero(labels == label)
-            before, test, val = shares[label]
-            rank = before + np.arange(len(here))
-            codes[here] = np.where(rank < test, _TEST, np.where(rank < test + val, _VAL, _TRAIN))
+        found, place, counts = np.unique(labels, return_inverse=True, return_counts=True)
+        of_class = np.array([shares[label] for label in found.tolist()], dtype=np.int64).reshape(-1, 3)
+        before, test, val = of_class[place].T
+        rank = np.empty(len(labels), dtype=np.int64)
+        # Sorted by class once: there may be as many classes as contents.
+        rank[np.argsort(place, kind="stable")] = np.arange(len(labels)) - np.repeat(np.cumsum(counts) - counts, counts)
+        rank += before
+        codes = np.where(rank < test, _TEST, np.where(rank < test + val, _VAL, _TRAIN)).astype(np.uint8)
         self.codes[kept] = codes[which]
 
     def _contents(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
