@@ -159,20 +159,34 @@ class SummedScores(Scores):
         """What `of_totals` takes the totals of, float64 (rows, columns)."""
         return self.sums
 
+    @property
+    def total(self) -> np.ndarray:
+        """The total of all rows, float64 (columns,)."""
+        total: np.ndarray = self.columns.sum(axis=0)
+        return total
+
+    def totals(self, weights: np.ndarray) -> np.ndarray:
+        """The totals of sets of rows, float64 (sets of rows, columns).
+
+        Args:
+            weights: how often each set has each row, float64 (sets of rows, rows).
+        """
+        totals: np.ndarray = weights @ self.columns
+        return totals
+
     def subset(self, rows: np.ndarray) -> Self:
         return replace(self, sums=self.sums[rows])
 
     def metrics(self) -> dict[str, float]:
-        return {name: float(values[0]) for name, values in self.of_totals(self.columns.sum(axis=0)[None]).items()}
+        return {name: float(values[0]) for name, values in self.of_totals(self.total[None]).items()}
 
     @cached_property
     def resampled(self) -> Resampled:
         """Each metric of 1,000 resamples of the rows."""
-        columns = self.columns
 
         def metrics(weights: np.ndarray) -> Resampled:
             with np.errstate(invalid="ignore"):
-                totals = weights.astype(np.float64) @ columns
+                totals = self.totals(weights.astype(np.float64))
             return self.of_totals(totals)
 
         return resample(metrics, self.rows)

@@ -10,6 +10,7 @@ import random
 import re
 import shutil
 import sys
+import tracemalloc
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,7 @@ from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.tasks.multi_label_classification import scoring
 from gpu_pipelines.tasks.multi_label_classification.labels import classes_of_row
 from gpu_pipelines.tasks.multi_label_classification.recipe import MultiLabelClassification
 from gpu_pipelines.tasks.multi_label_classification.scoring import MultiLabelScores, MultiLabelScoring
@@ -249,6 +251,24 @@ def test_metrics_are_those_of_scikit_learn() -> None:
     diverged = MultiLabelScores.of(np.full(true.shape, np.nan, np.float32), true, "abcde").metrics()
     assert diverged["f1"] == diverged["exact_match"] == 0
     assert np.isnan(diverged["log_loss"])
+
+
+def test_rows_of_many_classes_take_little_more_memory_than_their_probabilities(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    true = np.zeros((400, 500), np.uint8)
+    true[np.arange(400), np.arange(400)] = 1
+    probabilities = np.random.default_rng(0).random(true.shape, np.float32)
+    at_once = MultiLabelScores.of(probabilities, true, [str(number) for number in range(500)])
+    monkeypatch.setattr(scoring, "_CELLS_AT_ONCE", 7000)
+    tracemalloc.start()
+    scores = MultiLabelScores.of(probabilities, true, at_once.classes)
+    totals = scores.totals(np.ones((1, 400)))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 10 * true.size
+    assert totals[0, :-3].reshape(500, 3)[:, 2].tolist() == true.sum(axis=0).tolist()
+    assert scores.intervals() == at_once.intervals()
 
 
 def test_a_champion_of_other_classes_is_put_in_their_order(animals: Dataset) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,16 @@ from gpu_pipelines.tasks.instances import images_to_send, texts_to_send
 from gpu_pipelines.tasks.multi_label_classification.answers import as_answer, is_found
 
 _EXACT, _LOSS, _ROWS = range(-3, 0)
+#: Whole numbers up to here, and so the counts of so many rows, are exact in float32.
+_EXACT_IN_FLOAT32 = 1 << 24
+#: Counts or probabilities that are in memory as floats at once: rows may be of thousands of classes.
+_CELLS_AT_ONCE = 8_000_000
+
+
+def _some_at_once(rows: int, columns: int) -> Iterator[slice]:
+    """The rows, some at a time."""
+    size = max(1, _CELLS_AT_ONCE // max(1, columns))
+    return (slice(start, start + size) for start in range(0, rows, size))
 
 
 @dataclass(frozen=True)
@@ -35,13 +45,14 @@ class MultiLabelScores(SummedScores):
     """Classes of rows.
 
     Attributes:
-        sums: float64 (rows, 3 × classes + 3): of each class whether it was found where it is one, was found, and is
-            one; then whether all classes of the row are right, its mean binary cross entropy, and 1.
+        sums: float64 (rows, 3): whether all classes of the row are right, its mean binary cross entropy, and 1.
         classes: their names.
+        counts: uint8 (rows, classes, 3): of each class whether it was found where it is one, was found, and is one.
         probabilities: float32 (rows, classes).
     """
 
     classes: tuple[str, ...]
+    counts: np.ndarray
     probabilities: np.ndarray
 
     @classmethod
@@ -51,19 +62,29 @@ class MultiLabelScores(SummedScores):
         A model that has diverged gives NaN: it finds nothing, and its loss is none.
         """
         there, found = true > 0, is_found(probabilities)
-        sums = np.zeros((len(true), 3 * len(classes) + 3))
-        by_class = sums[:, :_EXACT].reshape(len(true), len(classes), 3)
-        by_class[..., RIGHT], by_class[..., FOUND], by_class[..., TRUE] = found & there, found, there
-        sums[:, :_EXACT] = by_class.reshape(len(true), -1)
-        finite = np.isfinite(probabilities).all(axis=1)
-        sums[:, _EXACT] = (found == there).all(axis=1) & finite
-        of_truth = np.where(there, probabilities, 1 - probabilities).astype(np.float64)
-        sums[:, _LOSS] = -np.log(np.clip(of_truth, SMALLEST_PROBABILITY, 1.0)).mean(axis=1)
-        sums[:, _ROWS] = 1
-        return cls(sums, tuple(classes), probabilities)
+        counts = np.empty((*true.shape, 3), np.uint8)
+        counts[..., RIGHT], counts[..., FOUND], counts[..., TRUE] = found & there, found, there
+        sums = np.ones((len(true), 3))
+        sums[:, _EXACT] = (found == there).all(axis=1) & np.isfinite(probabilities).all(axis=1)
+        for some in _some_at_once(*true.shape):
+            of_truth = np.where(there[some], probabilities[some], 1 - probabilities[some]).astype(np.float64)
+            sums[some, _LOSS] = -np.log(np.clip(of_truth, SMALLEST_PROBABILITY, 1.0)).mean(axis=1)
+        return cls(sums, tuple(classes), counts, probabilities)
 
     def subset(self, rows: np.ndarray) -> MultiLabelScores:
-        return MultiLabelScores(self.sums[rows], self.classes, self.probabilities[rows])
+        return MultiLabelScores(self.sums[rows], self.classes, self.counts[rows], self.probabilities[rows])
+
+    @property
+    def total(self) -> np.ndarray:
+        return np.concatenate([self._of_each.ravel(), self.sums.sum(axis=0)])
+
+    def totals(self, weights: np.ndarray) -> np.ndarray:
+        kind = np.float32 if self.rows < _EXACT_IN_FLOAT32 else np.float64
+        drawn, counts = weights.astype(kind), self.counts.reshape(self.rows, -1)
+        of_counts = np.zeros((len(weights), counts.shape[1]), kind)
+        for some in _some_at_once(*counts.shape):
+            of_counts += drawn[:, some] @ counts[some].astype(kind)
+        return np.concatenate([of_counts, weights @ self.sums], axis=1)
 
     @property
     def right(self) -> np.ndarray:
@@ -94,13 +115,16 @@ class MultiLabelScores(SummedScores):
 
     def _of_classes(self, names: Sequence[str]) -> MultiLabelScores:
         places = [self.classes.index(name) for name in names]
-        true = self.sums[:, :_EXACT].reshape(self.rows, len(self.classes), 3)[..., TRUE]
-        return MultiLabelScores.of(self.probabilities[:, places], true[:, places], names)
+        return MultiLabelScores.of(self.probabilities[:, places], self.counts[:, places, TRUE], names)
+
+    @property
+    def _of_each(self) -> np.ndarray:
+        """Float64 (classes, 3): `counts` of all rows."""
+        return self.counts.sum(axis=0, dtype=np.float64)
 
     @property
     def _by_class(self) -> list[dict[str, Any]]:
-        counts = self.sums[:, :_EXACT].sum(axis=0).reshape(len(self.classes), 3)
-        return figures_of_each(counts, self.classes, "rows")
+        return figures_of_each(self._of_each, self.classes, "rows")
 
 
 class MultiLabelScoring(Scoring):
