@@ -19,6 +19,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.digests import digest_of_program
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
+from gpu_pipelines.artifacts.exported_model import CONFIG
 from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.data.settings import limit_of
 from gpu_pipelines.data.sources.archives import archive_of
@@ -53,6 +54,8 @@ from gpu_pipelines.tasks.tasks import task_named, task_problems
 
 #: Rows of a piece where each takes long: texts that are written.
 _MOST_TEXTS = 256
+#: Scores of a piece at most, and rows that it has all the same: each score is about 100 bytes until it is written.
+_MOST_SCORES, _FEWEST_ROWS = 1 << 20, 32
 #: Pieces that are being written to the unfinished work.
 _KEPT_AT_ONCE = 4
 _REASONS_TOLD = 3
@@ -143,7 +146,7 @@ class _Prediction:
 
     def __init__(self, settings: PredictSettings, model: Model, fingerprint: str, piece_rows: int) -> None:
         self._settings, self._model, self._fingerprint = settings, model, fingerprint
-        self._piece_rows = piece_rows or (_MOST_TEXTS if settings.max_new_tokens else MOST_ROWS)
+        self._given_piece_rows = piece_rows
         self._task = task_of(model.directory)
         self._predictor: Any = task_named(self._task).load_predictor()
         self._inputs = self._predictor.inputs_of(model.directory)
@@ -157,6 +160,16 @@ class _Prediction:
             if name not in self._predictor.parameters:
                 raise UserError(f"{name} is given, but a model for {self._task} takes none.", "Leave it out.")
         return given
+
+    @property
+    def _piece_rows(self) -> int:
+        """Rows of a piece at most."""
+        if self._given_piece_rows or self._settings.max_new_tokens:
+            return self._given_piece_rows or _MOST_TEXTS
+        scores = self._settings.top_k or _classes_of(self._model.directory)
+        if "top_k" not in self._predictor.parameters or not scores:
+            return MOST_ROWS
+        return min(MOST_ROWS, max(_FEWEST_ROWS, _MOST_SCORES // scores))
 
     def source(self, scratch: Path) -> RowSource:
         """Finds the source, as the model reads it; arguments and errors as those of `RowSource`."""
@@ -304,6 +317,12 @@ def _kept_by_threads(work: UnfinishedWork, suffix: str) -> Iterator[Callable[[Pr
         yield keep
         for future in waiting:
             future.result()
+
+
+def _classes_of(directory: Path) -> int:
+    """How many classes an exported model has; 0 where its config.json does not say that."""
+    config = directory / CONFIG
+    return len(json.loads(config.read_text(encoding="utf-8")).get("id2label") or ()) if config.is_file() else 0
 
 
 def _not_default(settings: PredictSettings) -> dict[str, Any]:

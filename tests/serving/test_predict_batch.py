@@ -25,7 +25,7 @@ from server_process import started
 from gpu_pipelines.artifacts.documents import sha256_of_tree
 from gpu_pipelines.artifacts.image_features import IMAGE_FORMATS
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.prediction import worker
+from gpu_pipelines.prediction import predict, worker
 from gpu_pipelines.prediction.outputs import Predictions, filled_in
 from gpu_pipelines.prediction.settings import PredictSettings
 from gpu_pipelines.serving.predictor import Predictor
@@ -430,6 +430,17 @@ def test_scores_are_as_many_as_asked_for_and_other_tasks_refuse_that(model: Any,
     assert len(written(tmp_path / "out")[0]["prediction"]["scores"]) == 1 < len(LABELS)
     with pytest.raises(UserError, match="top_k is given, but a model for causal_lm takes none"):
         predicted(model("causal_lm"), source, tmp_path / "out", top_k=1)
+
+
+def test_a_piece_has_fewer_rows_where_each_has_many_scores(
+    model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = write_lines(tmp_path / "rows.jsonl", [{"text": text} for text in texts(70)])
+    monkeypatch.setattr(predict, "_MOST_SCORES", 40 * len(LABELS))
+    for top_k, rows in ((0, [40, 30]), (1, [70])):
+        # A file ends with a piece.
+        found = predicted(model("text_classification"), source, tmp_path / "out", top_k=top_k, rows_per_file=1)
+        assert [file.rows for file in found.files] == rows
 
 
 def test_a_missing_column_is_said_before_anything_is_predicted(model: Any, tmp_path: Path) -> None:
