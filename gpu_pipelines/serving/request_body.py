@@ -186,10 +186,10 @@ def require_keys(given: Mapping[str, Any], known: Iterable[str], what: str, reme
     Raises:
         WrongRequest: it has one, perhaps misspelt.
     """
-    names = list(known)
+    names = dict.fromkeys(known)  # a row of numbers may have thousands
     unknown = next((key for key in given if key not in names), None)
     if unknown is not None:
-        told = nearest(unknown, names) if names else "There are none."
+        told = nearest(unknown, list(names)) if names else "There are none."
         raise WrongRequest(f"{what} has a field {unknown[:_SHOWN]!r}, which is not known. {told}{remedy}")
 
 

@@ -27,7 +27,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.app import Serving
 from gpu_pipelines.serving.batching import FAILURES_OF_THE_ILL
 from gpu_pipelines.serving.predictors import load_predictor
-from gpu_pipelines.serving.request_body import WrongRequest
+from gpu_pipelines.serving.request_body import WrongRequest, require_keys
 from gpu_pipelines.serving.settings import Contract, ServerSettings
 
 GOOD = {"b64": png(np.zeros((16, 16, 3), dtype=np.uint8))}
@@ -255,3 +255,17 @@ def test_a_misspelt_setting_is_refused_with_the_name_that_was_meant() -> None:
         ServerSettings.of_environment({f"{prefix}MAX_BACH": "64", f"{prefix}TOKENFILE": "/secret"})
     with pytest.raises(UserError, match=f"{prefix}PORT is no setting"):
         ServerSettings.of_environment({f"{prefix}PORT": "8000"})
+
+
+def test_each_of_thousands_of_columns_is_looked_up_once() -> None:
+    class Name(str):
+        compared = 0
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Name.compared += 1
+            return str.__eq__(self, other)
+
+    names = [f"column {number}" for number in range(1000)]
+    require_keys({Name(name): 0.0 for name in names}, names, "values")
+    assert Name.compared < 3000
