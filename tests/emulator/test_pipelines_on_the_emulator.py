@@ -71,15 +71,21 @@ def test_no_image_is_needed_where_none_is_pulled(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "service"),
-    [("bq://example-project.shop.reviews", "BigQuery"), ("gs://my-bucket/reviews", "Cloud Storage")],
+    ("name", "place", "service"),
+    [
+        ("source", "bq://example-project.shop.reviews", "BigQuery"),
+        ("source", "gs://my-bucket/reviews", "Cloud Storage"),
+        ("test_source", "gs://my-bucket/reviews", "Cloud Storage"),
+        ("image_root", "/gcs/my-bucket/images", "Cloud Storage"),
+    ],
 )
-def test_data_is_refused_where_the_emulator_has_none(tmp_path: Path, source: str, service: str) -> None:
-    given = ("-p", f"source={source}", "-p", "model_name=reviews")
+def test_data_is_refused_where_the_emulator_has_none(tmp_path: Path, name: str, place: str, service: str) -> None:
+    pipeline = "batch_prediction" if name == "source" else "train_evaluate_upload"
+    given = ("-p", f"{name}={place}", "-p", "model_name=reviews")
     machine = ("--accelerator", "l4:1")
-    done = command("run", "batch_prediction", "--target", "vertex", "--emulate", *machine, *given, cwd=tmp_path)
+    done = command("run", pipeline, "--target", "vertex", "--emulate", *machine, *given, cwd=tmp_path)
     assert done.status == 2
-    assert f"is in {service}, which is empty on the emulator that --emulate starts" in done.err
+    assert f"The {name} {place} is in {service}, which is empty on the emulator that --emulate starts" in done.err
     assert not (tmp_path / "runs").exists()
 
 

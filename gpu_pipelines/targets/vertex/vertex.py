@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators.fallback import Fallback
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
+from gpu_pipelines.dag import load_request
 from gpu_pipelines.dag.placement import TRAINS
+from gpu_pipelines.dag.places import OUTPUT, REGISTRY
 from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
@@ -47,8 +49,10 @@ if TYPE_CHECKING:
 
 #: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
 MOUNTED = "/gcs/"
-#: Services that are empty on an emulator of a run's own, by how a source in them begins.
-_EMPTY = {"bq://": "BigQuery", "gs://": "Cloud Storage"}
+#: Services that are empty on an emulator of a run's own, by how a place in them begins.
+_EMPTY = {"bq://": "BigQuery", "gs://": "Cloud Storage", MOUNTED: "Cloud Storage"}
+#: What a run writes to: there need be nothing.
+_NOT_READ = (REGISTRY, OUTPUT)
 
 
 @dataclass(frozen=True)
@@ -96,14 +100,20 @@ class Vertex(VertexTarget, CloudTarget):
         """That the model is too large for the GPU that evaluates it; that an emulator of its own has no data."""
         from gpu_pipelines.targets.vertex.machines import not_evaluated
 
-        source = str(arguments.get("source", ""))
-        for scheme, service in _EMPTY.items():
-            if self.options.emulate and source.startswith(scheme):
-                return [
-                    f"{source} is in {service}, which is empty on the emulator that --emulate starts. Load it into one "
-                    "that runs (gpu-pipelines emulator start), and run there; see docs/emulator.md."
-                ]
-        return not_evaluated(compiled.spec, arguments)
+        return self._empty(compiled, arguments) or not_evaluated(compiled.spec, arguments)
+
+    def _empty(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
+        """What a run would read from a service that is empty on an emulator of the run's own."""
+        if not self.options.emulate:
+            return []
+        places = load_request(compiled.name.replace("-", "_")).places(arguments)
+        return [
+            f"The {each.parameter} {each.uri} is in {service}, which is empty on the emulator that --emulate starts. "
+            "Load it into one that runs (gpu-pipelines emulator start), and run there; see docs/emulator.md."
+            for each in places
+            for scheme, service in _EMPTY.items()
+            if each.uri.startswith(scheme) and each.kind not in _NOT_READ and each.parameter != "checkpoint_uri"
+        ]
 
     def defaults(self) -> dict[str, Any]:
         """The images of the project, whose file is not there where the steps run."""
