@@ -10,6 +10,7 @@ import typer
 
 from gpu_pipelines.cli.application import print_json
 from gpu_pipelines.cli.target_options import AsJson
+from gpu_pipelines.dag import BY_SCRIPT
 
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
@@ -40,6 +41,8 @@ def parameters(
         print_json({"pipeline": pipeline, "parameters": _documents(steps)})
         return
     _print(steps)
+    if by_script := BY_SCRIPT.get(pipeline):
+        print("with -p script=…:", f"  gpu-pipelines parameters {by_script}", sep="\n")
 
 
 def _documents(steps: Mapping[str, Mapping[str, Parameter]]) -> list[dict[str, Any]]:

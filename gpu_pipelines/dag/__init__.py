@@ -20,7 +20,7 @@ PUBLISHED = ("train_evaluate_upload", "scheduled_retraining", "tune_train_evalua
 #: The one that trains nothing: what it reads needs no labels.
 PREDICTION = "batch_prediction"
 #: The pipeline that trains by a script in place of another, by the name of that one.
-_BY_SCRIPT = {"train_evaluate_upload": "train_script_evaluate_upload"}
+BY_SCRIPT = {"train_evaluate_upload": "train_script_evaluate_upload"}
 
 
 def pipeline_for(name: str, given: Mapping[str, Any]) -> str:
@@ -33,11 +33,11 @@ def pipeline_for(name: str, given: Mapping[str, Any]) -> str:
     Raises:
         UserError: a script is given, and it is a pipeline of this project that runs none.
     """
-    if not given.get("script") or name not in PIPELINES or name in _BY_SCRIPT.values():
+    if not given.get("script") or name not in PIPELINES or name in BY_SCRIPT.values():
         return name
-    if name not in _BY_SCRIPT:
-        raise UserError(f"The pipeline {name} runs no script.", f"Give script to {' or '.join(_BY_SCRIPT)}.")
-    return _BY_SCRIPT[name]
+    if name not in BY_SCRIPT:
+        raise UserError(f"The pipeline {name} runs no script.", f"Give script to {' or '.join(BY_SCRIPT)}.")
+    return BY_SCRIPT[name]
 
 
 def load_request(name: str) -> ModuleType:

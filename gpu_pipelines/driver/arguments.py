@@ -103,16 +103,20 @@ def checked_values(
     Raises:
         UserError: lists everything that is wrong with them.
     """
-    from gpu_pipelines.dag import PIPELINES, load_request
+    from gpu_pipelines.dag import PIPELINES, load_request, pipeline_for
     from gpu_pipelines.dag.places import problems_of_own_files
     from gpu_pipelines.targets.messages import Values
 
+    name = compiled.name.replace("-", "_")
+    if (by_script := pipeline_for(name, given_values(assignments, file))) != name:
+        raise UserError(
+            f"{compiled.name} trains by no script.", f"Compile or upload {by_script}, and give script to that one."
+        )
     known = parameters_of_pipeline(compiled.built) if compiled.built else parameters_of_spec(compiled.spec)
     fields = fields_of(compiled.name, known)
     if before is None:
         said = {**known, **fields}
         before = {name: value for name, value in defaults_of_project(target).items() if name in said}
-    name = compiled.name.replace("-", "_")
     before = {**_left_to_steps(fields, known, before), **before}
     opened = with_defaults_of_file(fields, known)
     arguments = all_arguments(known, assignments, file, before, opened, of_anybody=name not in PIPELINES)

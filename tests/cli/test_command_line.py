@@ -175,6 +175,7 @@ def test_the_parameters_of_a_pipeline_are_described(tmp_path: Path) -> None:
     assert "  learning_rate  (number; default 0.0)\n      Peak learning rate, reached after the warm-up. " in done.out
     assert "  packing  (true or false; default true)\n" in done.out
     assert "  gates  (list of texts; default empty)\n" in done.out
+    assert done.out.endswith("\nwith -p script=…:\n  gpu-pipelines parameters train_script_evaluate_upload\n")
 
 
 def test_the_parameters_of_a_compiled_file_are_its_own(tmp_path: Path) -> None:
