@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
 
 _TYPES = {**CALLED, "Integer": "a whole number (at most 2^53)"}
+#: How a value of a type is written that is not written as it is called.
+_REMEDIES = {"Dict": ' Write it as JSON, {"NAME": "value"}; a shell wants that in quotes.'}
 
 #: What lists of a pipeline in Python may be said to hold.
 _ITEMS = {int: "whole numbers", float: "numbers", bool: "truth values"}
@@ -375,7 +377,7 @@ def all_arguments(
         except (ValueError, RecursionError):
             given[name] = None
             wanted = "a list" if of_anybody and known[name].type == "List" else _TYPES.get(known[name].type)
-            problems.append(f"{name} takes {wanted}; got {str(value)[:80]!r}.")
+            problems.append(f"{name} takes {wanted}; got {str(value)[:80]!r}.{_REMEDIES.get(known[name].type, '')}")
     problems += [
         f"The parameter {name} must be given." for name, p in known.items() if not (p.optional or name in given)
     ]
@@ -410,7 +412,7 @@ def _opened(texts: Sequence[tuple[str, Any]], problems: list[str]) -> Iterator[t
         try:
             inside = _converted("Dict", value)
         except (ValueError, RecursionError):
-            problems.append(f"{name} takes {_TYPES['Dict']}; got {str(value)[:80]!r}.")
+            problems.append(f"{name} takes {_TYPES['Dict']}; got {str(value)[:80]!r}.{_REMEDIES['Dict']}")
             continue
         for field, held in inside.items():
             yield field, held if isinstance(held, (str, list, dict)) else json.dumps(held)

@@ -441,7 +441,7 @@ def test_a_later_value_wins_wherever_it_stands(real_pipeline: Any, tmp_path: Pat
         ('advanced={"batch_size": 8}', "Did you mean 'micro_batch_size' or 'global_batch_size' or"),
         ('advanced={"keep_last": 1.5}', "keep_last takes a whole number"),
         ('advanced={"packing": null}', "packing takes true or false"),
-        ("advanced=[1]", "advanced takes a mapping"),
+        ("advanced=[1]", 'advanced takes a mapping; got \'[1]\'. Write it as JSON, {"NAME": "value"}; a shell'),
     ],
 )
 def test_what_is_wrong_in_advanced_is_told_as_of_any_parameter(real_pipeline: Any, given: str, message: str) -> None:
