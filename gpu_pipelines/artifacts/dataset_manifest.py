@@ -25,5 +25,7 @@ def manifest_at(place: str) -> Manifest:
         try:
             Path(scratch, MANIFEST).write_bytes(RemoteFolder(place).read(MANIFEST))
         except FileNotFoundError:
-            raise NotFoundError(f"{place} is no dataset: it has no {MANIFEST}.") from None
+            raise NotFoundError(
+                f"{place} is no dataset: it has no {MANIFEST}.", "Give the folder that prepare_data has written."
+            ) from None
         return Dataset(Path(scratch)).manifest

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gpu_pipelines.artifacts.dataset_manifest import manifest_at
 from gpu_pipelines.artifacts.remote_files import (
     RemoteFolder,
     fetched_folder,
@@ -20,10 +21,12 @@ def dataset_to_evaluate(place: str) -> Path:
         place: a directory, or a folder in object storage.
 
     Raises:
-        UserError: it has no files, or the storage cannot be read.
+        UserError: it is no dataset, or the storage cannot be read.
     """
     if not is_remote(place):
         return folder_at(place)
+    # What is no dataset is told of by its own name, and before all of it is copied.
+    manifest_at(place)
     sizes = RemoteFolder(place).sizes()
     if not is_large_for_the_disk(sum(sizes.values())):
         return fetched_folder(place)

@@ -15,6 +15,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.dataset import SPLITS, Dataset, Manifest
+from gpu_pipelines.artifacts.dataset_manifest import manifest_at
 from gpu_pipelines.artifacts.remote_files import (
     RemoteFolder,
     fetched_folder,
@@ -87,6 +88,8 @@ def given_data(settings: TrainingSettings, place: str, checkpoint_uri: str, proc
     if not is_remote(place):
         yield GivenData(Path(place), None, "on" if settings.streaming == "on" else "off")
         return
+    # What is no dataset is told of by its own name, and before all of it is copied.
+    manifest_at(place)
     sizes: dict[str, int] = {}
     if settings.streaming != "off":
         sizes = {name: size for name, size in RemoteFolder(place).sizes().items() if _is_shard(name)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -336,6 +337,17 @@ def test_what_is_evaluated_of_a_large_dataset_is_copied_without_train(
         assert len(copied.split(split).take(np.arange(5))["target"]) == 5
     with pytest.raises(UserError, match=r"There is no shard .*train/part-00000.arrow"):
         copied.split("train")
+
+
+def test_a_folder_that_is_no_dataset_is_named_as_it_was_given(bucket: str, tmp_path: Path) -> None:
+    (tmp_path / "rows.csv").write_text("text,label\na,b\n")
+    table = f"{bucket}/table"
+    RemoteFolder(table).upload(tmp_path, ["rows.csv"])
+    said = f"{table} is no dataset: it has no dataset.json.\n  Give the folder that prepare_data has written."
+    with pytest.raises(UserError, match=re.escape(said)):
+        dataset_to_evaluate(table)
+    with pytest.raises(UserError, match=re.escape(said)), given_data(SETTINGS, table, str(tmp_path)):
+        pass
 
 
 @pytest.mark.slow
