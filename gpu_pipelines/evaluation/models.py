@@ -251,7 +251,11 @@ def _require_same_kind(source: ModelSource, evaluation: Evaluation, dataset: Dat
             "Give another model_name.",
         )
     if labels and not set(evaluation.labels) & set(labels):
-        raise UserError(f"{source.title} knows none of the classes of this dataset.", "Give another model_name.")
+        raise UserError(
+            f"{source.title} knows none of the classes of this dataset: it has {some_of(evaluation.labels, most=5)}, "
+            f"the dataset {some_of(labels, most=5)}.",
+            "Give another model_name, or the data that this one is for.",
+        )
 
 
 def require_same_tokens(source: ModelSource, recipe: Any, dataset: Dataset) -> None:

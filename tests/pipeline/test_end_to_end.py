@@ -176,7 +176,7 @@ def test_a_champion_of_other_classes_is_not_compared_with(digits_run: Path, tmp_
         tmp_path, source="data", model_name="digits", max_steps=2, registry=digits_run / "registry", global_batch_size=8
     )
     assert done.status == 1
-    assert "knows none of the classes" in done.err
+    assert "knows none of the classes of this dataset: it has 0, 1, 2, 3, 4 and 5 more, the dataset " in done.err
     assert [path.name for path in (digits_run / "registry/digits/versions").iterdir()] == ["1"]
 
 
