@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -367,6 +368,10 @@ def test_a_training_that_may_not_go_on_is_begun_anew(digits_run: Path) -> None:
     for kind, goes_on in (("user_error", f"my.py --resume {run.run_id}"), ("invalid_request", again)):
         training.status, training.kind = "failed", kind
         assert f"  gpu-pipelines run {goes_on}" in next_commands(run, request, LocalOptions())
+    run.status = training.status = "interrupted"
+    for pipeline, named in (("my.py", "my.py "), ("train_evaluate_upload", "")):
+        _, _, _, goes_on = next_commands(run, replace(request, pipeline=pipeline), LocalOptions(runs=Path("elsewhere")))
+        assert goes_on == f"  gpu-pipelines run {named}--resume {run.run_id} --runs elsewhere"
 
 
 def test_checkpoints_are_found_where_the_runs_have_been_moved_to(digits_run: Path, tmp_path: Path) -> None:

@@ -58,8 +58,8 @@ def _commands(record: RunRecord, request: Request, options: Options, target: str
     yield f"gpu-pipelines runs open {record.run_id}" + ("" if runs == RUNS else f" --runs {shlex.quote(str(runs))}")
     if record.tensorboard:
         yield f"tensorboard --logdir {shlex.quote(str(record.tensorboard))}"
-    if record.status == "failed" and len(record.steps) > 1:
-        # It goes on with the step that failed.
+    # It goes on with the step that failed; one that was interrupted in its first has the same command for that.
+    if record.status in ("failed", "interrupted") and len(record.steps) > 1:
         yield shlex.join([*_going_on(record, request), *_flags(options)])
     if record.status != "succeeded":
         return
@@ -186,8 +186,9 @@ def _commands_of_model(record: RunRecord) -> Iterator[str]:
 
 
 def _going_on(record: RunRecord, request: Request) -> list[str]:
-    """The command with which a run goes on that failed, but for its options."""
-    if _is_of_another_training(record) or not (record.resumes or _has_trained(record)):
+    """The command with which a run goes on that failed or was interrupted, but for its options."""
+    begun_anew = _is_of_another_training(record) or not (record.resumes or _has_trained(record))
+    if record.status == "failed" and begun_anew:
         return [*_again(request), "--cache"]
     # What a training goes on from is known by the run alone, and so is what was taken over of another place.
     if request.is_own:
