@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.remote_files import is_remote, listed
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import DamagedError, UserError
 
 CONFIG = "config.json"
 #: How the names of the files end by which transformers knows a tokenizer; those of SentencePiece have many names.
@@ -74,10 +74,15 @@ def base_of_adapters(directory: Path) -> str:
     """The model that adapters of peft are for, as it is named here; empty where a folder has none, or they name none.
 
     Raises:
-        ValueError: their adapter_config.json is damaged.
+        DamagedError: their adapter_config.json is damaged.
     """
     path = directory / ADAPTERS
-    said = json.loads(path.read_bytes()) if path.is_file() else {}
+    try:
+        said = json.loads(path.read_bytes()) if path.is_file() else {}
+        if not isinstance(said, dict):
+            raise ValueError("it is no mapping")
+    except ValueError as error:
+        raise DamagedError(f"{path} is damaged: {error}.", "Save the adapters again, or leave them out.") from None
     base = str(said.get("base_model_name_or_path") or "")
     is_of_hub = bool(base) and bool(place_and_revision(base)[1])
     return f"{base}@{said['revision']}" if is_of_hub and said.get("revision") else base

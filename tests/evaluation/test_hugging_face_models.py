@@ -338,6 +338,8 @@ def test_adapters_that_cannot_be_put_on_their_model_are_named(texts: Dataset, tr
             evaluate(texts, tmp_path / "trained", tmp_path)
         return str(caught.value)
 
+    settings.write_text("[]")
+    assert refused().startswith(f"{settings} is damaged: it is no mapping.\n  Save the adapters again")
     settings.write_text(said.replace(f'"{trained / "checkpoint-500"}"', "null"))
     assert "cannot be put on a model: they name none" in refused()
     settings.write_text(said.replace(str(trained / "checkpoint-500"), str(tmp_path / "first")))
