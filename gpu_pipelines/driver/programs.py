@@ -152,7 +152,10 @@ def upload(
     named = [tags] if isinstance(tags, str) else list(tags)
     assignments = assignments_of(parameters_given(others, arguments))
     with _ONE_AT_A_TIME, _named(pipeline) as asked, defaults_in_file(asked, assignments) as name:
-        return dict(store.publish(store.load(Request(name, to_publish=True)), named).document)
+        compiled = store.load(Request(name, to_publish=True))
+        for line in compiled.told:
+            print(line, file=sys.stderr)
+        return dict(store.publish(compiled, named).document)
 
 
 def list_parameters(pipeline: Any, task: str | None = None) -> dict[str, dict[str, Parameter]]:

@@ -71,7 +71,7 @@ def test_a_schedule_has_the_failure_policy_and_the_network_of_its_runs(vertex_ap
 
 
 def test_a_program_uploads_and_schedules_as_the_commands_do(
-    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "gpu-pipelines.yaml").write_text(PROJECT_FILE.format(url=vertex_api.url))
     monkeypatch.chdir(tmp_path)
@@ -99,6 +99,9 @@ def test_a_program_uploads_and_schedules_as_the_commands_do(
     with pytest.raises(UserError, match="There is no parameter 'epoch'"):
         gpu_pipelines.upload("train_evaluate_upload", accelerator="l4:1", epoch=3)
     assert len(schedules(vertex_api)) == 1
+    capsys.readouterr()
+    gpu_pipelines.upload("train_evaluate_upload", accelerator="t4:1")
+    assert "warning: t4 (Turing) has no bf16" in capsys.readouterr().err
 
 
 def test_a_program_looks_at_schedules_and_changes_them_as_the_commands_do(
