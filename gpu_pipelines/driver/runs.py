@@ -100,7 +100,8 @@ def compare_runs(first: str, second: str, runs: str | PathLike[str] = RUNS) -> d
 
     Returns:
         By name and by `a` and `b`, as far as each has one: the `parameters` that differ, all `metrics`, and of the
-        `steps` the durations in seconds; of a step that did not end well or took its results, how it went.
+        `steps` the durations in seconds; of a step that did not end well or took its results, how it went. The
+        accelerators are among the parameters as `--accelerator`: a pipeline may have a parameter `accelerator`.
 
     Raises:
         UserError: there is no such run, or there are several.
