@@ -357,6 +357,10 @@ class Split:
             arrays = self._shard(index).arrays
             yield _as_arrays(self._features, {name: arrays[name][low:high] for name in names or arrays})
 
+    def column(self, name: str) -> np.ndarray:
+        """A feature of fixed size of all rows, (rows, *shape)."""
+        return np.concatenate([columns[name] for columns in self.columns(0, len(self), [name])])
+
     def _touched(self, start: int, stop: int) -> range:
         """The shards that have rows `start` to `stop`."""
         if start >= min(stop, len(self)):

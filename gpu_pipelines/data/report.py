@@ -139,7 +139,7 @@ def _examples(dataset: Dataset) -> list[dict[str, str]]:
         taken = train.take(np.arange(min(EXAMPLES_SHOWN, len(train))))
         rows_of = [{name: values[row] for name, values in taken.items()} for row in range(len(taken["image"]))]
         return [{"image": image_data(row["image"]), "label": _names_of(row, dataset.manifest)} for row in rows_of]
-    labels = np.concatenate([columns["label"] for columns in train.columns(0, len(train), ["label"])])
+    labels = train.column("label")
     by_class = np.argsort(labels, kind="stable")
     _, starts, counts = np.unique(labels[by_class], return_index=True, return_counts=True)
     rows = [int(by_class[start + turn]) for turn in range(2) for start in starts[counts > turn]]

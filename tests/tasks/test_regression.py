@@ -84,7 +84,7 @@ def test_metrics_are_those_of_scikit_learn_and_differences_are_of_pairs() -> Non
 
 def test_the_worst_rows_are_shown_with_what_was_predicted(diabetes: Dataset) -> None:
     test = diabetes.split("test")
-    true = np.concatenate([columns["target"] for columns in test.columns(0, len(test), ["target"])])
+    true = test.column("target")
     predicted = np.concatenate([true, true - 1, true + 1], axis=1)
     predicted[7, 0] -= 100
     scoring = RegressionScoring(diabetes)

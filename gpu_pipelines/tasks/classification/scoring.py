@@ -28,8 +28,7 @@ class ClassificationScoring(Scoring):
         return by_label(predicted, labels, self.dataset.manifest.labels)
 
     def scores(self, predicted: np.ndarray, split: str) -> ClassificationScores:
-        rows = self.dataset.split(split)
-        labels = np.concatenate([columns["label"] for columns in rows.columns(0, len(rows), ["label"])])
+        labels = self.dataset.split(split).column("label")
         return ClassificationScores.of(predicted, labels, len(self.dataset.manifest.labels))
 
     def worst(self, scores: ClassificationScores) -> list[dict[str, Any]]:

@@ -157,8 +157,7 @@ class MultiLabelScoring(Scoring):
         return MultiLabelScores.of(predicted, self._true(split), self._classes)
 
     def _true(self, split: str) -> np.ndarray:
-        rows = self.dataset.split(split)
-        return np.concatenate([columns[CLASSES] for columns in rows.columns(0, len(rows), [CLASSES])])
+        return self.dataset.split(split).column(CLASSES)
 
     def worst(self, scores: MultiLabelScores) -> list[dict[str, Any]]:
         test, true = self.dataset.split("test"), self._true("test") > 0

@@ -117,8 +117,7 @@ class PreferenceScoring(Scoring):
     def _judged(self, split: str) -> np.ndarray | None:
         if "label" not in self.dataset.manifest.features:
             return None
-        rows = self.dataset.split(split)
-        return np.concatenate([columns["label"] for columns in rows.columns(0, len(rows), ["label"])]) != 0
+        return self.dataset.split(split).column("label") != 0
 
     def worst(self, scores: PreferenceScores) -> list[dict[str, Any]]:
         margins = scores.sums[:, MARGIN]

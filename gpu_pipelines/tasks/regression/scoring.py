@@ -91,16 +91,12 @@ class RegressionScoring(Scoring):
         return f"({rows}, {self.width(labels)}): numbers, and where their intervals begin and end"
 
     def scores(self, predicted: np.ndarray, split: str) -> RegressionScores:
-        rows = self.dataset.split(split)
-        true = np.concatenate([columns["target"] for columns in rows.columns(0, len(rows), ["target"])])
-        return RegressionScores.of(predicted, true, self._targets)
+        return RegressionScores.of(predicted, self.dataset.split(split).column("target"), self._targets)
 
     def worst(self, scores: RegressionScores) -> list[dict[str, Any]]:
         error = scores.sums.reshape(len(scores.sums), 7, len(self._targets))[:, ERROR]
         test = self.dataset.split("test")
-        true = np.concatenate([columns["target"] for columns in test.columns(0, len(test), ["target"])]).astype(
-            np.float64
-        )
+        true = test.column("target").astype(np.float64)
         spread = np.where(true.std(axis=0) > 0, true.std(axis=0), 1.0)
         farthest = np.nan_to_num((abs(error) / spread).max(axis=1), nan=np.inf)
         rows = [int(row) for row in np.argsort(-farthest, kind="stable")[:WORST_KEPT]]
