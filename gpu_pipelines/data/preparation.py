@@ -121,9 +121,9 @@ class Preparation(ABC, Generic[Found]):
     def _found(self, settings: PrepareSettings, scratch: Path, source: SourceFiles | None = None) -> SourceFiles:
         found = source or open_source(settings, scratch)
         require_usable_source(found, settings)
-        return replace(found, columns=columns) if (columns := self._columns(found, settings)) else found
+        return replace(found, columns=columns) if (columns := self.columns_of(found, settings)) else found
 
-    def _columns(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
+    def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
         """The columns that are read, where the first file tells them."""
         return ()
 

@@ -14,7 +14,7 @@ from gpu_pipelines.data.class_names import ClassNumbers, class_of_row
 from gpu_pipelines.data.preparation import Preparation, Survey
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
+from gpu_pipelines.data.sources.rows import beside, columns_read, rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.splits.content_split import content_number, split_number
 from gpu_pipelines.data.units.host import Host
@@ -78,8 +78,8 @@ class RowPreparation(Preparation[Survey]):
         """What whoever serves the model has to know of how a row becomes features, in the terms of JSON."""
         return {}
 
-    def _columns(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
-        return self.task.columns_of(settings, source_columns(source, self.task.columns(settings)))
+    def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
+        return columns_read(source, settings)
 
     def empty_survey(self) -> Survey:
         return Survey()

@@ -16,7 +16,7 @@ from gpu_pipelines.data.sources.files import format_of
 from gpu_pipelines.data.sources.listing import REMEDY_OF_ARCHIVE, TABLE_BESIDE, is_pattern, remedy_of_table, shown_path
 from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, as_damaged
-from gpu_pipelines.data.sources.rows import rows_of, source_columns
+from gpu_pipelines.data.sources.rows import columns_read, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import source_of
 from gpu_pipelines.data.usable import require_labels
@@ -55,8 +55,7 @@ def model_problems_here(settings: PrepareSettings, model: str) -> list[str]:
     source = kind.open(settings, Path())
     if source.format not in TABLES or not len(source):
         return []
-    columns = task.columns_of(settings, source_columns(source, task.columns(settings)))
-    return task.model_problems(settings, columns, model)
+    return task.model_problems(settings, columns_read(source, settings), model)
 
 
 def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> None:

@@ -29,7 +29,8 @@ from gpu_pipelines.data.sources.files import format_of
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.listing import is_listed_in
 from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.text.sources import labelled_texts, plain_texts, text_columns
+from gpu_pipelines.data.sources.rows import columns_read
+from gpu_pipelines.data.text.sources import labelled_texts, plain_texts
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.vertex.vertex import Vertex
 
@@ -52,7 +53,8 @@ def read(source: Path | str, **changes: Any) -> list[tuple[str, str, str]]:
     found = find_files(settings)
     meter = Meter(found)
     if settings.task == "causal_lm":
-        texts = plain_texts(found, settings, meter, text_columns(found, settings))
+        columns = ("text",) if found.format == "text" else columns_read(found, settings)
+        texts = plain_texts(found, settings, meter, columns)
     else:
         texts = labelled_texts(found, settings, meter)
     records = [(r.source, str(r.text), r.label) for r in texts]

@@ -11,6 +11,7 @@ from gpu_pipelines.data.sources.reader import reader_of
 from gpu_pipelines.data.sources.row_streams import Meter, Problem, Row, as_damaged
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.numbers import number_in_text, whole
+from gpu_pipelines.tasks.tasks import task_named
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
@@ -54,6 +55,16 @@ def source_columns(source: SourceFiles, choices: Sequence[Sequence[str]]) -> lis
     first = next(iter(source))
     with as_damaged(first, source.format):
         return reader_of(source.format).columns(first, choices)
+
+
+def columns_read(source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
+    """The columns that the task reads, of those of the first file.
+
+    Raises:
+        UserError: it lacks one.
+    """
+    task = task_named(settings.task)
+    return task.columns_of(settings, source_columns(source, task.columns(settings)))
 
 
 class Beside(TypedDict):

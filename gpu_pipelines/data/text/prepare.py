@@ -86,13 +86,6 @@ class TextPreparation(Preparation[Survey]):
         """What tells what is learned of a record."""
         return lambda record: 0
 
-    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
-        """The columns that are read, where the first file tells them."""
-        return ()
-
-    def _columns(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
-        return self.columns_of(source)
-
     def empty_survey(self) -> Survey:
         return Survey()
 

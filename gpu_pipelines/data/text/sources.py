@@ -11,7 +11,7 @@ from typing import Any
 from gpu_pipelines.data.class_names import LabelOf, class_of_row, encoding_problem
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
+from gpu_pipelines.data.sources.rows import beside, rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import BESIDE, BESIDE_CHATS, INPUT, INSTRUCTED, SYSTEM, TOOLS
@@ -103,7 +103,7 @@ def plain_texts(
         source: the files.
         settings: `task` is read.
         meter: is told how much has been read.
-        columns: those with the text, by `text_columns`.
+        columns: those with the text.
 
     Raises:
         UserError: a file cannot be read or lacks a column, or a text has none to group by.
@@ -122,18 +122,6 @@ def plain_texts(
         row = _with_conversation(row) if are_instructions else _with_messages(row, texts, are_chats)
         record = text_record(where, row, (*held, *others))
         yield replace(record, **beside(row, settings)) if more else record
-
-
-def text_columns(source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
-    """The columns with the text of a language model: the one that was named, or those of prompts or chats.
-
-    Raises:
-        UserError: the first file has none of them.
-    """
-    if source.format == "text":
-        return ("text",)
-    task = task_named(settings.task)
-    return task.columns_of(settings, source_columns(source, task.columns(settings)))
 
 
 def _labelled(

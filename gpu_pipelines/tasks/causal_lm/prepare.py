@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from gpu_pipelines.artifacts.dataset import SPLITS, Feature
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
+from gpu_pipelines.data.sources.rows import columns_read
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.packing import PackedRow, Packer, packed_features, packed_rows
 from gpu_pipelines.data.text.prepare import TextPreparation
-from gpu_pipelines.data.text.sources import TextRecord, plain_texts, text_columns
+from gpu_pipelines.data.text.sources import TextRecord, plain_texts
 from gpu_pipelines.data.text.work import TextRows, TextWork, UsableText
 from gpu_pipelines.data.usable import TOO_LONG
 from gpu_pipelines.tasks.text_encoding import CannotEncodeError, Chat, Encoded
@@ -69,6 +71,6 @@ class PackedTexts(TextPreparation):
     def features(self, length: int) -> dict[str, Feature]:
         return packed_features(length)
 
-    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
+    def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
         # Told by the first file, and the same for all but for what stands beside chats.
-        return text_columns(source, self.settings)
+        return ("text",) if source.format == "text" else columns_read(source, settings)

@@ -15,7 +15,7 @@ from gpu_pipelines.data.images.sources import Record, image_records
 from gpu_pipelines.data.preparation import Preparation, Survey
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter
-from gpu_pipelines.data.sources.rows import source_columns
+from gpu_pipelines.data.sources.rows import columns_read
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.text.prepare import TextPreparation
@@ -24,7 +24,6 @@ from gpu_pipelines.data.text.work import SingleTexts
 from gpu_pipelines.data.usable import require_labels, require_labels_of_test
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.multi_label_classification.labels import MARKS, classes_in, classes_of_row
-from gpu_pipelines.tasks.tasks import task_named
 
 
 def preparation_of(settings: PrepareSettings, scratch: Path) -> Preparation[Any]:
@@ -34,9 +33,7 @@ def preparation_of(settings: PrepareSettings, scratch: Path) -> Preparation[Any]
         UserError: the source does not exist or lacks a column.
     """
     source = open_source(settings, scratch / "source")
-    task = task_named(settings.task)
-    columns = task.columns_of(settings, source_columns(source, task.columns(settings)))
-    if columns[0] == settings.text_column:
+    if columns_read(source, settings)[0] == settings.text_column:
         return TextsOfClasses(settings, scratch, source)
     if settings.near_duplicates:
         raise UserError("near_duplicates are found among texts only.", "Leave it at 0 for images.")
@@ -81,8 +78,8 @@ class TextsOfClasses(TextPreparation):
     reads_all = True
     work = ClassesWork
 
-    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
-        return self.task.columns_of(self.settings, source_columns(source, self.task.columns(self.settings)))
+    def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
+        return columns_read(source, settings)
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         return labelled_texts(source, self.settings, meter, classes_of_row)

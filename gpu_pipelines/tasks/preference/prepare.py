@@ -8,8 +8,9 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Feature
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
+from gpu_pipelines.data.sources.rows import beside, columns_read, rows_of
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.text.prepare import TextPreparation
 from gpu_pipelines.data.text.sources import TextRecord
@@ -88,8 +89,8 @@ class ComparedTexts(TextPreparation):
     ends = False
     work = ComparedWork
 
-    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
-        return self.task.columns_of(self.settings, source_columns(source, self.task.columns(self.settings)))
+    def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
+        return columns_read(source, settings)
 
     @property
     def _are_judged(self) -> bool:

@@ -18,7 +18,7 @@ from gpu_pipelines.data.preparation import Preparation
 from gpu_pipelines.data.row_preparation import RowPreparation
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
-from gpu_pipelines.data.sources.rows import source_columns
+from gpu_pipelines.data.sources.rows import columns_read
 from gpu_pipelines.data.sources.source import SourceFiles
 from gpu_pipelines.data.sources.sources import open_source
 from gpu_pipelines.data.text.prepare import TextPreparation
@@ -26,7 +26,7 @@ from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.data.text.work import SingleTexts
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import number_of
-from gpu_pipelines.tasks.regression.task import RegressionTask, without_number
+from gpu_pipelines.tasks.regression.task import without_number
 
 #: Before the name of a column that is learned from, as a feature.
 INPUT = "input."
@@ -46,8 +46,7 @@ def preparation_of(settings: PrepareSettings, scratch: Path) -> Preparation[Any]
         UserError: the source does not exist or lacks a column.
     """
     source = open_source(settings, scratch / "source")
-    task = RegressionTask(settings.task)
-    columns = task.columns_of(settings, source_columns(source, task.columns(settings)))
+    columns = columns_read(source, settings)
     learned_from = None if settings.feature_names else columns[0]
     if learned_from == settings.text_column:
         return MeasuredTexts(settings, scratch, source)
@@ -87,9 +86,8 @@ class MeasuredTexts(TextPreparation):
 
     work = MeasuredWork
 
-    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
-        task = RegressionTask(self.settings.task)
-        return task.columns_of(self.settings, source_columns(source, task.columns(self.settings)))
+    def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
+        return columns_read(source, settings)
 
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[TextRecord]:
         return labelled_texts(source, self.settings, meter, numbers_of)

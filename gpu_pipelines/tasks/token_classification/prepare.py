@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Feature
 from gpu_pipelines.data.class_names import ClassNumbers, encoding_problem
+from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.row_streams import Meter, Problem
 from gpu_pipelines.data.sources.rows import beside, rows_of, source_columns
 from gpu_pipelines.data.sources.source import SourceFiles
@@ -68,10 +69,10 @@ class TaggedTexts(TextPreparation):
             else:
                 yield TextRecord(where, " ".join(words), " ".join(tags), **beside(row, self.settings))
 
-    def columns_of(self, source: SourceFiles) -> tuple[str, ...]:
-        choices = self.task.columns(self.settings)
+    def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
+        choices = self.task.columns(settings)
         has = source_columns(source, choices)
-        return self.task.columns_of(self.settings, has) if has else choices[0]
+        return self.task.columns_of(settings, has) if has else choices[0]
 
     def features(self, length: int) -> dict[str, Feature]:
         return {"tokens": Feature("int32", (-1,)), "tags": Feature("int32", (-1,))}
