@@ -418,6 +418,11 @@ class Dataset:
         self.directory = directory
         self.manifest = read_as(directory / MANIFEST, "dataset", Manifest.from_json)
 
+    @property
+    def tokenizer(self) -> Path | None:
+        """The directory of the tokenizer that its texts were prepared with; None of other data."""
+        return self.directory / self.manifest.tokenizer if self.manifest.tokenizer else None
+
     def split(self, name: str) -> Split:
         """Opens one split.
 

@@ -16,6 +16,7 @@ from gpu_pipelines.artifacts.dataset import CLASSES, LABEL_CONFLICTS, REJECTED, 
 from gpu_pipelines.reports.page import image_data, render, write_page
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.text_tokenizer import load_tokenizer
 
 CLASSES_SHOWN = 40
 EXAMPLES_SHOWN = 20
@@ -215,7 +216,8 @@ def special_tokens_in_texts(dataset: Dataset) -> list[str]:
         "".join(part["text"] for part in parts_of({name: column[row] for name, column in taken.items()}, decode))
         for row in range(rows)
     ]
-    special = (token for token in _tokenizer_of(dataset).get_added_tokens_decoder().values() if token.special)
+    tokenizer = load_tokenizer(dataset.directory / str(dataset.manifest.tokenizer))
+    special = (token for token in tokenizer.get_added_tokens_decoder().values() if token.special)
     return sorted(token.content for token in special if sum(token.content in text for text in texts) > rows / 2)
 
 
@@ -248,14 +250,8 @@ def _row_text(dataset: Dataset) -> Any:
     return task_named(dataset.manifest.task).load_row_text()
 
 
-def _tokenizer_of(dataset: Dataset) -> Any:
-    from tokenizers import Tokenizer
-
-    return Tokenizer.from_file(str(dataset.directory / str(dataset.manifest.tokenizer) / "tokenizer.json"))
-
-
 def _decoder(dataset: Dataset, *, skips_special: bool) -> Callable[[np.ndarray], str]:
-    tokenizer = _tokenizer_of(dataset)
+    tokenizer = load_tokenizer(dataset.directory / str(dataset.manifest.tokenizer))
     return lambda tokens: str(tokenizer.decode(tokens.tolist(), skip_special_tokens=skips_special))
 
 

@@ -141,11 +141,11 @@ def copy_adapters(directory: Path, to: Path) -> None:
 
 def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
     """Copies what a model consists of, and nothing else; where it has no tokenizer, that of the dataset with it."""
-    if dataset.manifest.tokenizer is not None and not (directory / TOKENIZER).is_file():
-        shutil.copytree(dataset.directory / dataset.manifest.tokenizer, to, dirs_exist_ok=True)
+    if dataset.tokenizer is not None and not (directory / TOKENIZER).is_file():
+        shutil.copytree(dataset.tokenizer, to, dirs_exist_ok=True)
     copy_files((*KEPT, OTHER_TEMPLATES), directory, to, LEFT_OUT)
-    if dataset.manifest.tokenizer is not None:
-        ours = TextTokenizer.read(dataset.directory / dataset.manifest.tokenizer)
+    if dataset.tokenizer is not None:
+        ours = TextTokenizer.read(dataset.tokenizer)
         if ours.takes_pairs:  # what a program saves need not say so
             ours.copy_to(to)
             declare_inputs(to)

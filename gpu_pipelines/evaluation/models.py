@@ -264,10 +264,10 @@ def require_same_tokens(source: ModelSource, recipe: Any, dataset: Dataset) -> N
     Raises:
         UserError: it is such a model.
     """
-    tokenizer, ours = getattr(recipe, "tokenizer", None), dataset.manifest.tokenizer
+    tokenizer, ours = getattr(recipe, "tokenizer", None), dataset.tokenizer
     if not isinstance(tokenizer, TextTokenizer) or ours is None:
         return
-    if rules_of(tokenizer.directory) != rules_of(dataset.directory / ours):
+    if rules_of(tokenizer.directory) != rules_of(ours):
         raise UserError(
             f"{source.title} has another tokenizer than this dataset, so they cannot be compared on the same rows.",
             f"Prepare the data with -p tokenizer={source.path}, or give another model_name.",

@@ -22,6 +22,7 @@ from gpu_pipelines.reports.page import image_data, render, write_page
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.metric import Metric
 from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.tasks.text_tokenizer import load_tokenizer
 
 #: A table of so many classes has them all; of more, those of lowest recall.
 MOST_CLASSES, CLASSES_SHOWN = 40, 20
@@ -308,17 +309,15 @@ def shown_rows(worst: list[dict[str, Any]], dataset_directory: Path) -> list[dic
         return worst
     if "image" in rows:
         more = [{"image": image_data(image)} for image in rows["image"]]
-    elif "input_ids" in rows and dataset.manifest.tokenizer:
-        more = _texts(worst, rows, dataset_directory / dataset.manifest.tokenizer)
+    elif "input_ids" in rows and dataset.tokenizer:
+        more = _texts(worst, rows, dataset.tokenizer)
     else:
         more = [{} for _ in worst]
     return [{**entry, **shown} for entry, shown in zip(worst, more, strict=True)]
 
 
 def _texts(worst: list[dict[str, Any]], rows: dict[str, np.ndarray], directory: Path) -> list[dict[str, str]]:
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer = load_tokenizer(directory)
     width = rows["input_ids"].shape[1]
     shown = []
     for number, entry in enumerate(worst):

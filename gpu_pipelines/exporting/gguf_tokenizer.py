@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.text_tokenizer import OTHER_TEMPLATES, TOKENIZER, named_token
+from gpu_pipelines.tasks.text_tokenizer import OTHER_TEMPLATES, TOKENIZER, load_tokenizer, named_token
 
 _SPACE = "\u2581"
 #: What llama.cpp calls the ways in which tokenizers of bytes split a text, by their regular expressions.
@@ -61,11 +61,9 @@ class GgufTokenizer:
         Raises:
             UserError: GGUF has no such tokenizer, or it has more words than the model.
         """
-        from tokenizers import Tokenizer
-
         content = json.loads((directory / TOKENIZER).read_text(encoding="utf-8"))
         config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
-        tokenizer = Tokenizer.from_file(str(directory / TOKENIZER))
+        tokenizer = load_tokenizer(directory)
         rules = content["model"]
         if rules.get("type") != "BPE":
             raise _unknown(f"it is {rules.get('type')}, and no BPE")

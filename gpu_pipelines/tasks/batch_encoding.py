@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, cast
 import numpy as np
 
 from gpu_pipelines.tasks.text_encoding import Chat, Encoded, TextEncoder
-from gpu_pipelines.tasks.text_tokenizer import TEXT_PAIR, named_token, special_tokens_of
+from gpu_pipelines.tasks.text_tokenizer import TEXT_PAIR, TOKENIZER, load_tokenizer, named_token, special_tokens_of
 
 #: The feature that a dataset of pairs has and no other, and the name of it as an input of models.
 TYPE_IDS = "token_type_ids"
@@ -81,10 +81,8 @@ class BatchEncoder:
     """
 
     def __init__(self, directory: Path) -> None:
-        from tokenizers import Tokenizer
-
         self._directory = directory
-        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._tokenizer = load_tokenizer(directory)
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         self._tokenizer.encode_special_tokens = True
@@ -202,7 +200,7 @@ class BatchEncoder:
 
         usual = self._probed(None)
         try:
-            fast = Tokenizer.from_file(str(self._directory / "tokenizer.json"))
+            fast = Tokenizer.from_file(str(self._directory / TOKENIZER))
             fast.no_padding()
             fast.no_truncation()
             found = self._probed(fast)

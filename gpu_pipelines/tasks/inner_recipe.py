@@ -47,8 +47,8 @@ def inner_recipe(dataset: Dataset, outputs: Sequence[str], own: str) -> Any:
     if image := manifest.features.get("image"):
         said = {name: value for name, value in manifest.preprocessing.items() if name != own}
         return ImageClassification(list(outputs), said, image.shape)
-    if manifest.tokenizer:
-        tokenizer = TextTokenizer.read(dataset.directory / manifest.tokenizer)
+    if dataset.tokenizer:
+        tokenizer = TextTokenizer.read(dataset.tokenizer)
         return TextClassification(list(outputs), tokenizer, manifest.features["input_ids"].shape[0])
     return None
 

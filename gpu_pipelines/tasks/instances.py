@@ -10,19 +10,27 @@ import numpy as np
 
 from gpu_pipelines.reports.page import png_bytes
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder, rows_in_columns
+from gpu_pipelines.tasks.text_tokenizer import load_tokenizer
 
 Columns = dict[str, np.ndarray]
 #: The fields of an instance of two texts, as `pipeline("text-classification")` of transformers takes them.
 PAIR = ("text", "text_pair")
 
 
-def images_to_send(rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]]:
-    """Images as PNG in base64, and the columns of each."""
+def rows_to_send(rows: Columns, tokenizer: Path | None) -> tuple[list[dict[str, Any]], list[Columns]] | None:
+    """Images or texts as a server gets them, and the columns of each; None of rows that are neither.
+
+    Args:
+        rows: of a dataset.
+        tokenizer: directory of the tokenizer that texts were made with.
+    """
+    if "image" not in rows:
+        return _texts_to_send(rows, tokenizer) if tokenizer else None
     instances = [{"b64": base64.b64encode(png_bytes(image)).decode("ascii")} for image in rows["image"]]
     return instances, [{name: values[[number]] for name, values in rows.items()} for number in range(len(instances))]
 
 
-def texts_to_send(rows: Columns, tokenizer: Path) -> tuple[list[dict[str, Any]], list[Columns]]:
+def _texts_to_send(rows: Columns, tokenizer: Path) -> tuple[list[dict[str, Any]], list[Columns]]:
     """Texts, or pairs, whose tokens are those of their rows, and these rows; without cut ones and unknown words.
 
     Args:
@@ -57,7 +65,4 @@ def _pairs(rows: list[np.ndarray], special: frozenset[int], directory: Path) -> 
 
 def decoded(tokens: list[np.ndarray], directory: Path) -> list[str]:
     """The texts that some tokens are, without the special ones."""
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
-    return tokenizer.decode_batch([each.tolist() for each in tokens], skip_special_tokens=True)
+    return load_tokenizer(directory).decode_batch([each.tolist() for each in tokens], skip_special_tokens=True)

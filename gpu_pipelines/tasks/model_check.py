@@ -23,7 +23,7 @@ from gpu_pipelines.tasks.model_places import (
     place_told,
 )
 from gpu_pipelines.tasks.task import Task
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER
+from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, load_tokenizer
 
 #: What the client of the hub raises, and what to do; the first that fits.
 _REMEDIES = {
@@ -113,13 +113,11 @@ def problems_of_configuration(
 
 def _tokens_in(tokenizer: str) -> int:
     """One more than the largest token of a tokenizer; 0 where it cannot be read, which what takes it says."""
-    from tokenizers import Tokenizer
-
     if not may_be_pretrained(tokenizer):
         return 0
     try:
         with TemporaryDirectory() as folder:
-            held = Tokenizer.from_file(str(with_file(tokenizer, TOKENIZER, Path(folder)) / TOKENIZER))
+            held = load_tokenizer(with_file(tokenizer, TOKENIZER, Path(folder)))
     except Exception:  # the library raises a bare one for all that can be wrong with the file
         return 0
     return max(held.get_vocab(with_added_tokens=True).values(), default=-1) + 1

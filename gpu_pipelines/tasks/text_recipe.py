@@ -217,13 +217,13 @@ def require_dataset_of(dataset: Dataset, task: str, features: tuple[str, ...]) -
     """
     manifest = dataset.manifest
     missing = set(features) - set(manifest.features)
-    if missing or not manifest.tokenizer:
+    if missing or not dataset.tokenizer:
         raise UserError(
             f"The dataset {dataset.directory} was prepared for {manifest.task}; {task} needs the features "
             f"{some_of(features, most=5)} and a tokenizer.",
             f"Prepare it with task={task}.",
         )
-    return TextTokenizer.read(dataset.directory / manifest.tokenizer)
+    return TextTokenizer.read(dataset.tokenizer)
 
 
 def require_known_tokens(model: str, tokenizer: TextTokenizer) -> None:

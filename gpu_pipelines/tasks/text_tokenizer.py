@@ -55,10 +55,8 @@ class TextTokenizer:
         Raises:
             UserError: they are missing or damaged.
         """
-        from tokenizers import Tokenizer
-
         try:
-            tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+            tokenizer = load_tokenizer(directory)
             config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
         except Exception as error:  # the library raises a bare Exception for all that can be wrong with the file
             raise UserError(f"The tokenizer {directory} cannot be read: {error}.") from None
@@ -86,11 +84,18 @@ class TextTokenizer:
 
     def fingerprint(self) -> str:
         """Hex SHA-256 of the vocabulary and the rules: two models with the same one understand the same tokens."""
-        return sha256_of_file(self.directory / "tokenizer.json")
+        return sha256_of_file(self.directory / TOKENIZER)
 
     def copy_to(self, directory: Path) -> None:
         """Puts the tokenizer beside a model."""
         copy_files(TOKENIZER_FILES, self.directory, directory)
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """The tokenizer of a directory, as one of the library `tokenizers`, whose bare errors are passed on."""
+    from tokenizers import Tokenizer
+
+    return Tokenizer.from_file(str(directory / TOKENIZER))
 
 
 def copy_files(patterns: Iterable[str], directory: Path, to: Path, left_out: Container[str] = ()) -> None:
@@ -127,10 +132,8 @@ def tokens_of(tokenizer_directory: Path) -> dict[int, str]:
     Raises:
         UserError: the file is damaged.
     """
-    from tokenizers import Tokenizer
-
     try:
-        tokenizer = Tokenizer.from_file(str(tokenizer_directory / TOKENIZER))
+        tokenizer = load_tokenizer(tokenizer_directory)
     except Exception as error:  # the library raises a bare Exception for all that can be wrong with the file
         raise UserError(f"The tokenizer {tokenizer_directory} cannot be read: {error}.") from None
     return {number: token for token, number in tokenizer.get_vocab(with_added_tokens=True).items()}

@@ -16,7 +16,7 @@ from gpu_pipelines.evaluation.generation.port import Pair, TextTask, Written
 from gpu_pipelines.tasks.causal_lm.scoring import documents_of, holds_completions
 from gpu_pipelines.tasks.causal_lm.writing import Text, ends_of, writer_of
 from gpu_pipelines.tasks.packed_attention import by_length
-from gpu_pipelines.tasks.text_tokenizer import TOKENIZER, TextTokenizer, special_tokens_of
+from gpu_pipelines.tasks.text_tokenizer import TextTokenizer, load_tokenizer, special_tokens_of
 
 #: Tokens of prompts that are read at once; nobody waits for a first answer.
 _PROMPT_TOKENS = 16_384
@@ -31,13 +31,13 @@ class Answering(TextTask):
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__(dataset)
-        if dataset.manifest.tokenizer is None or not self._has_references():
+        if dataset.tokenizer is None or not self._has_references():
             raise UserError(
                 f"The rows of the dataset from {dataset.manifest.source} have no references: they are plain texts. "
                 "generate compares the text that a model writes after a prompt with a reference.",
                 "Prepare columns prompt and completion, or messages; or leave generate out.",
             )
-        self._directory = dataset.directory / dataset.manifest.tokenizer
+        self._directory = dataset.tokenizer
 
     def pairs(self, split: str) -> list[Pair]:
         rows = self.dataset.split(split)
@@ -95,9 +95,7 @@ class Answering(TextTask):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_file(str(self._directory / TOKENIZER))
+        return load_tokenizer(self._directory)
 
     @cached_property
     def _special(self) -> frozenset[int]:

@@ -32,6 +32,7 @@ from gpu_pipelines.tasks.causal_lm.chats import (
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.causal_lm.writing import Text, writer_of
 from gpu_pipelines.tasks.text_encoding import Chat
+from gpu_pipelines.tasks.text_tokenizer import load_tokenizer
 
 
 class _Row(NamedTuple):
@@ -64,15 +65,13 @@ class LanguageModel(Predictor):
     example = {"prompt": "a prompt"}  # noqa: RUF012 (read only)
 
     def __init__(self, directory: Path, settings: ServerSettings, device: torch.device) -> None:
-        from tokenizers import Tokenizer
-
         self.device = device
         self._recipe = CausalLanguageModel.for_exported(directory)
         self._model: Any = self._recipe.load_exported(directory).to(device).eval()
         self._encoder = BatchEncoder(directory)
         self._end = int(self._encoder.documents(["a"])[0].tokens[-1])
         self._encoding = threading.Lock()
-        self._tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+        self._tokenizer = load_tokenizer(directory)
         self._max_characters, self._max_new_tokens = settings.max_characters, settings.max_new_tokens
         self._writer = writer_of(self._model, self._recipe.tokenizer.padding, ends_of_answers(self._encoder))
         self.writes_at_once = settings.max_batch if self._writer.joins_rows else 1

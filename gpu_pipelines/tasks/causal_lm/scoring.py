@@ -16,6 +16,7 @@ from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores, LossScoring
 from gpu_pipelines.evaluation.scoring import Columns
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
 from gpu_pipelines.tasks.instances import decoded
+from gpu_pipelines.tasks.text_tokenizer import load_tokenizer
 
 #: A prompt is short, so that any server takes it.
 PROMPT_CHARACTERS = 200
@@ -50,7 +51,7 @@ class TokenScoring(LossScoring):
         return LikelihoodScores.of(predicted, self._text_bytes(split), self.apart)
 
     def worst(self, scores: LikelihoodScores) -> list[dict[str, Any]]:
-        if self.dataset.manifest.tokenizer is None:
+        if self.dataset.tokenizer is None:
             return []
         return self._worst_texts(scores, self._documents if self.apart else None)
 
@@ -59,19 +60,17 @@ class TokenScoring(LossScoring):
         return [values[row] for row in self._documents[0]] if self.apart else values
 
     def examples(self, rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]] | None:
-        tokenizer = self.dataset.manifest.tokenizer
-        return _prompts(rows, self.dataset.directory / tokenizer) if tokenizer else None
+        return _prompts(rows, self.dataset.tokenizer) if self.dataset.tokenizer else None
 
     def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
         return {"loss": float(predicted[0] / predicted[1]), "tokens": int(predicted[1])}
 
     def _text_bytes(self, split: str) -> np.ndarray | None:
-        tokenizer = self.dataset.manifest.tokenizer
+        tokenizer = self.dataset.tokenizer
         if tokenizer is None:
             return None
         if split not in self._bytes:
-            directory = self.dataset.directory / tokenizer
-            self._bytes[split] = scored_bytes(self.dataset.split(split), directory, self.apart)
+            self._bytes[split] = scored_bytes(self.dataset.split(split), tokenizer, self.apart)
         return self._bytes[split]
 
     @cached_property
@@ -123,9 +122,7 @@ def scored_bytes(split: Split, tokenizer_directory: Path, apart: bool) -> np.nda
         tokenizer_directory: the tokenizer that it was made with.
         apart: whether documents are scored, not rows.
     """
-    from tokenizers import Tokenizer
-
-    tokenizer = Tokenizer.from_file(str(tokenizer_directory / "tokenizer.json"))
+    tokenizer = load_tokenizer(tokenizer_directory)
     of_tokens = _bytes_of_tokens(tokenizer)
     rows = []
     for columns in split.columns(0, len(split)):

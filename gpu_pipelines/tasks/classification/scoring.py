@@ -8,7 +8,7 @@ import numpy as np
 
 from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
-from gpu_pipelines.tasks.instances import images_to_send, texts_to_send
+from gpu_pipelines.tasks.instances import rows_to_send
 
 NOT_A_CLASS = "none (not a number)"
 
@@ -49,10 +49,7 @@ class ClassificationScoring(Scoring):
         ]
 
     def examples(self, rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]] | None:
-        if "image" in rows:
-            return images_to_send(rows)
-        tokenizer = self.dataset.manifest.tokenizer
-        return texts_to_send(rows, self.dataset.directory / tokenizer) if tokenizer else None
+        return rows_to_send(rows, self.dataset.tokenizer)
 
     def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
         scores = dict(zip(labels, predicted.astype(float).tolist(), strict=True))

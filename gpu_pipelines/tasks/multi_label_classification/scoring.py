@@ -24,7 +24,7 @@ from gpu_pipelines.evaluation.counts import (
 from gpu_pipelines.evaluation.moved import ShiftCheck
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
-from gpu_pipelines.tasks.instances import images_to_send, texts_to_send
+from gpu_pipelines.tasks.instances import rows_to_send
 from gpu_pipelines.tasks.multi_label_classification.answers import as_answer, is_found
 
 _EXACT, _LOSS, _ROWS = range(-3, 0)
@@ -179,9 +179,7 @@ class MultiLabelScoring(Scoring):
         return ", ".join(name for name, mark in zip(self._classes, marks, strict=True) if mark) or "none"
 
     def examples(self, rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]] | None:
-        if "image" in rows:
-            return images_to_send(rows)
-        return texts_to_send(rows, self.dataset.directory / str(self.dataset.manifest.tokenizer))
+        return rows_to_send(rows, self.dataset.tokenizer)
 
     def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
         return as_answer(predicted, labels, len(predicted))

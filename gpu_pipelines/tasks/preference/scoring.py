@@ -141,7 +141,7 @@ class PreferenceScoring(Scoring):
 
     @property
     def _tokenizer(self) -> Any:
-        return self.dataset.directory / str(self.dataset.manifest.tokenizer)
+        return self.dataset.tokenizer
 
     def examples(self, rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]] | None:
         """Beginnings of prompts, as the server of a language model takes them."""

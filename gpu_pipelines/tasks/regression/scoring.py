@@ -11,7 +11,7 @@ from gpu_pipelines.evaluation.bootstrap import Resampled
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
 from gpu_pipelines.numbers import figure
-from gpu_pipelines.tasks.instances import images_to_send, texts_to_send
+from gpu_pipelines.tasks.instances import rows_to_send
 
 ROWS, ERROR, ABSOLUTE, SQUARE, OFFSET, OFFSET_SQUARE, INSIDE = range(7)
 #: A spread that is less than this share of the squares that it is a difference of is their rounding.
@@ -112,10 +112,8 @@ class RegressionScoring(Scoring):
         ]
 
     def examples(self, rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]] | None:
-        if "image" in rows:
-            return images_to_send(rows)
-        if tokenizer := self.dataset.manifest.tokenizer:
-            return texts_to_send(rows, self.dataset.directory / tokenizer)
+        if sent := rows_to_send(rows, self.dataset.tokenizer):
+            return sent
         names = self.dataset.manifest.preprocessing["inputs"]
         columns = [{name: values[[row]] for name, values in rows.items()} for row in range(len(rows["target"]))]
         return [{"values": {name: float(each[f"input.{name}"][0]) for name in names}} for each in columns], columns

@@ -135,7 +135,7 @@ class EntityScoring(Scoring):
 
     @property
     def _tokenizer(self) -> Any:
-        return self.dataset.directory / str(self.dataset.manifest.tokenizer)
+        return self.dataset.tokenizer
 
     def examples(self, rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]] | None:
         lengths = rows["tokens_length"]

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gpu_pipelines.tasks.marks import MARKS
+from gpu_pipelines.tasks.text_tokenizer import load_tokenizer
 
 #: What a word is where a text is not given in words: letters and digits with their marks, or a single other character.
 _WORD = re.compile(rf"\w[\w{MARKS}]*|[^\w\s]")
@@ -69,9 +70,7 @@ class WordEncoder:
     """
 
     def __init__(self, tokenizer: Path, longest: int) -> None:
-        from tokenizers import Tokenizer
-
-        self._tokenizer: Any = Tokenizer.from_file(str(tokenizer / "tokenizer.json"))
+        self._tokenizer = load_tokenizer(tokenizer)
         self._tokenizer.no_padding()
         self._tokenizer.enable_truncation(longest)
         self._tokenizer.encode_special_tokens = True
