@@ -15,6 +15,8 @@ from gpu_pipelines.tasks.text_tokenizer import load_tokenizer
 Columns = dict[str, np.ndarray]
 #: The fields of an instance of two texts, as `pipeline("text-classification")` of transformers takes them.
 PAIR = ("text", "text_pair")
+#: A prompt is short, so that any server takes it.
+PROMPT_CHARACTERS = 200
 
 
 def rows_to_send(rows: Columns, tokenizer: Path | None) -> tuple[list[dict[str, Any]], list[Columns]] | None:
@@ -46,6 +48,21 @@ def _texts_to_send(rows: Columns, tokenizer: Path) -> tuple[list[dict[str, Any]]
     encoded = encoder.rows([texts[number] for number in told], rows["input_ids"].shape[1])
     same = [n for n, row in zip(told, encoded, strict=True) if np.array_equal(row.tokens, tokens[n])]
     return [as_instance(texts[n]) for n in same], [{name: values[[n]] for name, values in rows.items()} for n in same]
+
+
+def prompts_to_send(texts: list[str], tokenizer: Path, longest: int) -> tuple[list[dict[str, Any]], list[np.ndarray]]:
+    """Beginnings of texts as the server of a language model takes them, each once, and the tokens of each.
+
+    Args:
+        texts: whose beginnings are prompts.
+        tokenizer: its directory.
+        longest: tokens above which one is left out.
+    """
+    prompts = list(dict.fromkeys(text[:PROMPT_CHARACTERS].strip() for text in texts))
+    encoded = BatchEncoder(tokenizer).completions([(prompt, "") for prompt in prompts])
+    both = [(prompt, each.tokens[each.targets == 0]) for prompt, each in zip(prompts, encoded, strict=True) if prompt]
+    usable = [(prompt, tokens) for prompt, tokens in both if 2 <= len(tokens) <= longest]
+    return [{"prompt": prompt} for prompt, _ in usable], [tokens for _, tokens in usable]
 
 
 def as_instance(text: str | tuple[str, str]) -> dict[str, str]:

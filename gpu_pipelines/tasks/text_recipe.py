@@ -146,7 +146,7 @@ def encoder_logits(model: nn.Module, batch: Batch) -> torch.Tensor:
     """
     names = ("input_ids", "attention_mask", *([TYPE_IDS] if TYPE_IDS in batch and knows_types(model) else []))
     given = {name: batch[name] for name in names}
-    if getattr(_config_of(model), "summary_type", None) != "last":
+    if getattr(config_of(model), "summary_type", None) != "last":
         return model(**given).logits.float()
     mask = batch["attention_mask"]
     # Where each place of a row comes from, and where it went.
@@ -163,10 +163,11 @@ def knows_types(model: Any) -> bool:
     Args:
         model: of transformers, or a wrapper around it.
     """
-    return has_types(_config_of(model))
+    return has_types(config_of(model))
 
 
-def _config_of(model: Any) -> Any:
+def config_of(model: Any) -> Any:
+    """The configuration of a model of transformers, which may be in a wrapper."""
     return getattr(model, "module", model).config
 
 

@@ -19,7 +19,7 @@ from torch import nn
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
 from gpu_pipelines.tasks.causal_lm.chats import ends_of_answers
-from gpu_pipelines.tasks.causal_lm.chunked_loss import in_chunks
+from gpu_pipelines.tasks.causal_lm.chunked_loss import Scored, in_chunks
 from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
 from gpu_pipelines.tasks.model_check import crosses_documents, takes_positions
 from gpu_pipelines.tasks.packed_attention import OFFSETS, by_length, offsets_of
@@ -28,6 +28,7 @@ from gpu_pipelines.tasks.text_architectures import language_model
 from gpu_pipelines.tasks.text_recipe import (
     NOT_SCORED,
     TextRecipe,
+    config_of,
     mean_of_scored,
     require_dataset_of,
     trimmed_length,
@@ -99,12 +100,12 @@ class CausalLanguageModel(TextRecipe):
             _require_causal(name, model)
             if self.has_one_shape:  # in rows that are not packed, nothing stands before a document
                 _require_documents_apart(name, model)
-        _config_of(model).use_cache = False
+        config_of(model).use_cache = False
         return model
 
     def load_exported(self, directory: Path) -> nn.Module:
         model = super().load_exported(directory)
-        _config_of(model).use_cache = False
+        config_of(model).use_cache = False
         return model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
@@ -133,11 +134,9 @@ class CausalLanguageModel(TextRecipe):
             loss = mean_of_scored(outputs.logits.float(), targets, smoothing)
         else:
             outputs, loss = scored.outputs, scored.mean(targets)
-        router = getattr(outputs, "aux_loss", None)
-        if router is None:
-            return loss
-        # Switch Transformer, https://arxiv.org/abs/2101.03961, equations 4 to 6; an empty batch weighs nothing.
-        return loss + _config_of(model).router_aux_loss_coef * router * (targets != NOT_SCORED).any()
+        router = router_loss(model, outputs)
+        # An empty batch weighs nothing.
+        return loss if router is None else loss + router * (targets != NOT_SCORED).any()
 
     def loss_tokens(self, columns: Mapping[str, Any]) -> int:
         """Number of tokens that are scored."""
@@ -145,18 +144,22 @@ class CausalLanguageModel(TextRecipe):
 
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         """Float32 of shape (rows, 3): sum of the losses of a row in nats, scored tokens, those predicted right."""
+        scored, found = batch["targets"] != NOT_SCORED, self._of_tokens(model, batch, tells=True)
+        right = found.right & scored
+        return torch.stack([found.losses.sum(1), scored.sum(1), right.sum(1)], dim=1).float()
+
+    def _of_tokens(self, model: nn.Module, batch: Batch, *, tells: bool = False) -> Scored:
+        """The loss of each token, 0 where it is not scored; if it `tells`, whether it is predicted right as well."""
         targets = batch["targets"]
-        found = in_chunks(model, lambda: self._outputs(model, batch), targets, tells=True)
-        scored = targets != NOT_SCORED
+        found = in_chunks(model, lambda: self._outputs(model, batch), targets, tells=tells, each=True)
         if found is not None:
-            losses, right = found.losses, found.right & scored
-        else:
-            logits = self._outputs(model, batch).logits.float()
-            losses = nn.functional.cross_entropy(
-                logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED, reduction="none"
-            ).view_as(targets)
-            right = (logits.argmax(dim=-1) == targets) & scored
-        return torch.stack([losses.sum(1), scored.sum(1), right.sum(1)], dim=1).float()
+            return found
+        outputs = self._outputs(model, batch)
+        logits = outputs.logits.float()
+        losses = nn.functional.cross_entropy(
+            logits.flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED, reduction="none"
+        )
+        return Scored(outputs, losses.view_as(targets), logits.argmax(dim=-1) == targets if tells else None)
 
     def _outputs(self, model: nn.Module, batch: Batch) -> Any:
         documents = by_length(model, batch, self.attention)
@@ -168,7 +171,7 @@ class CausalLanguageModel(TextRecipe):
         What the chat template ends an answer with is named in generation_config.json: a base model that has learned
         from chats knows another end, and other programs would let it write on.
         """
-        config = _config_of(model)
+        config = config_of(model)
         config.use_cache = True  # without it those who generate with the model would wait
         try:
             super().export(model, directory)
@@ -197,8 +200,13 @@ def _scored(columns: Mapping[str, Any]) -> np.ndarray:
     return (np.asarray(columns["loss_mask"]) != 0) & (np.asarray(columns["position_ids"]) != 0)
 
 
-def _config_of(model: nn.Module) -> Any:
-    return getattr(model, "module", model).config
+def router_loss(model: nn.Module, outputs: Any) -> torch.Tensor | None:
+    """The weighted loss of the router of experts; None where there is none, or the configuration wants none.
+
+    Source: Switch Transformer, https://arxiv.org/abs/2101.03961, equations 4 to 6.
+    """
+    router = getattr(outputs, "aux_loss", None)
+    return None if router is None else config_of(model).router_aux_loss_coef * router
 
 
 def _require_causal(name: str, model: nn.Module) -> None:

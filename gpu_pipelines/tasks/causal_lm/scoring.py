@@ -14,12 +14,9 @@ import numpy as np
 from gpu_pipelines.artifacts.dataset import Dataset, Split
 from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores, LossScoring
 from gpu_pipelines.evaluation.scoring import Columns
-from gpu_pipelines.tasks.batch_encoding import BatchEncoder
-from gpu_pipelines.tasks.instances import decoded
+from gpu_pipelines.tasks.instances import decoded, prompts_to_send
 from gpu_pipelines.tasks.text_tokenizer import load_tokenizer
 
-#: A prompt is short, so that any server takes it.
-PROMPT_CHARACTERS = 200
 _FEATURES = {"input_ids", "loss_mask", "position_ids"}
 # Rows in which prompts are looked for.
 _LOOKED_AT = 256
@@ -81,14 +78,8 @@ class TokenScoring(LossScoring):
 def _prompts(rows: Columns, directory: Path) -> tuple[list[dict[str, Any]], list[Columns]]:
     """Beginnings of the first document of each row, and rows of their tokens, all but the first of which are scored."""
     texts = decoded([_first(*row) for row in zip(rows["input_ids"], rows["position_ids"], strict=True)], directory)
-    prompts = list(dict.fromkeys(text[:PROMPT_CHARACTERS].strip() for text in texts))
-    made = []
-    width = rows["input_ids"].shape[1]
-    for prompt, encoded in zip(prompts, BatchEncoder(directory).completions([(p, "") for p in prompts]), strict=True):
-        tokens = encoded.tokens[encoded.targets == 0]
-        if prompt and 2 <= len(tokens) <= width:
-            made.append((prompt, _row_of(tokens)))
-    return [{"prompt": prompt} for prompt, _ in made], [columns for _, columns in made]
+    instances, tokens = prompts_to_send(texts, directory, rows["input_ids"].shape[1])
+    return instances, [_row_of(each) for each in tokens]
 
 
 def _first(tokens: np.ndarray, positions: np.ndarray) -> np.ndarray:

@@ -15,8 +15,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.tasks.causal_lm.chunked_loss import in_chunks
-from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel, router_loss
 from gpu_pipelines.tasks.packed_attention import OFFSETS, offsets_of
 from gpu_pipelines.tasks.preference.losses import KTO, ORPO, SIGMOID, Said, drift_of, judged_losses, pair_losses
 from gpu_pipelines.tasks.recipe import REFERENCE, SUMS, Batch, on_device
@@ -208,20 +207,9 @@ class Preference(CausalLanguageModel):
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None]:
         """Of each sequence the log-probability of its completion, the tokens of that, the sum of the losses of all
         targets; and the weighted loss of the router, where the configuration has one."""
-        targets = batch["targets"]
-        found = in_chunks(model, lambda: self._outputs(model, batch), targets, each=True)
-        if found is None:
-            outputs = self._outputs(model, batch)
-            losses = nn.functional.cross_entropy(
-                outputs.logits.float().flatten(0, 1), targets.flatten(), ignore_index=NOT_SCORED, reduction="none"
-            ).view_as(targets)
-        else:
-            outputs, losses = found.outputs, found.losses
-        completion = batch["completion"]
-        config: Any = getattr(model, "module", model).config
-        router = getattr(outputs, "aux_loss", None)
-        weighted = None if router is None else config.router_aux_loss_coef * router
-        return -(losses * completion).sum(dim=1), completion.sum(dim=1), losses.sum(dim=1), weighted
+        found, completion = self._of_tokens(model, batch), batch["completion"]
+        sums = -(found.losses * completion).sum(dim=1), completion.sum(dim=1), found.losses.sum(dim=1)
+        return *sums, router_loss(model, found.outputs)
 
 
 def _names_of(columns: Iterable[str]) -> tuple[str, str]:

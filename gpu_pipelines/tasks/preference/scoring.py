@@ -12,14 +12,11 @@ import torch
 from gpu_pipelines.evaluation.bootstrap import Resampled
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
-from gpu_pipelines.tasks.batch_encoding import BatchEncoder
-from gpu_pipelines.tasks.instances import decoded
+from gpu_pipelines.tasks.instances import decoded, prompts_to_send
 from gpu_pipelines.tasks.preference.losses import ORPO, SIGMOID, Said, drift_of, judged_losses, pair_losses, rewards
 from gpu_pipelines.tasks.preference.recipe import FIRST, FIRST_TOKENS, PREDICTED, SECOND, SECOND_TOKENS, WHOLE
 
 RIGHT, MARGIN, LOSS, ROWS, FIRST_REWARD, SECOND_REWARD = range(6)
-#: A prompt is short, so that any server takes it.
-PROMPT_CHARACTERS = 200
 #: Characters of each text that a report shows.
 _SHOWN = 240
 _BETA = 0.1
@@ -145,12 +142,9 @@ class PreferenceScoring(Scoring):
 
     def examples(self, rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]] | None:
         """Beginnings of prompts, as the server of a language model takes them."""
-        texts = list(dict.fromkeys(text[:PROMPT_CHARACTERS].strip() for text in self._texts(rows, "prompt")))
-        encoded = BatchEncoder(self._tokenizer).completions([(text, "") for text in texts])
         longest = self.dataset.manifest.preprocessing["sequence_length"]
-        pairs = [(text, each.tokens[each.targets == 0]) for text, each in zip(texts, encoded, strict=True) if text]
-        usable = [(text, tokens) for text, tokens in pairs if 2 <= len(tokens) <= longest]
-        return [{"prompt": text} for text, _ in usable], [_row_of(tokens) for _, tokens in usable]
+        instances, tokens = prompts_to_send(self._texts(rows, "prompt"), self._tokenizer, longest)
+        return instances, [_row_of(each) for each in tokens]
 
     def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
         return {"loss": float(predicted[WHOLE] / predicted[PREDICTED]), "tokens": int(predicted[PREDICTED])}
