@@ -8,12 +8,19 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, asdict, dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint_blocks import Blocks
-from gpu_pipelines.artifacts.documents import read_as, read_document, sha256_of_file, sha256_of_tree, write_document
+from gpu_pipelines.artifacts.documents import (
+    fields_in,
+    read_as,
+    read_document,
+    sha256_of_file,
+    sha256_of_tree,
+    write_document,
+)
 from gpu_pipelines.errors import DamagedError, NotFoundError, UserError, first_line
 
 MARKER = "checkpoint.json"
@@ -68,12 +75,8 @@ class CheckpointInfo:
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
         """Made of the fields it knows; a field that has a default may be missing."""
-        known = cls.__dataclass_fields__
-        needed = [n for n, each in known.items() if each.default is MISSING and each.default_factory is MISSING]
-        if missing := [name for name in needed if name not in content]:
-            raise KeyError(missing[0])
         blocks = {name: Blocks.from_json(entry) for name, entry in content.get("blocks", {}).items()}
-        return cls(**{name: value for name, value in content.items() if name in known} | {"blocks": blocks})
+        return cls(**fields_in(cls, content) | {"blocks": blocks})
 
 
 @dataclass(frozen=True)

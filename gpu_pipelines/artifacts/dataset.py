@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from gpu_pipelines.artifacts.documents import read_as
+from gpu_pipelines.artifacts.documents import fields_in, read_as
 from gpu_pipelines.artifacts.moments import Moments, joined_moments
 from gpu_pipelines.errors import UserError
 
@@ -194,35 +194,22 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Manifest:
-        return cls(
-            task=content["task"],
-            source=content["source"],
-            features={
+        # What is made anew here is what readers go through: of a damaged document it would be something else.
+        made = {
+            "features": {
                 n: Feature(f["dtype"], tuple(f["shape"]), f.get("encoded")) for n, f in content["features"].items()
             },
-            labels=list(content["labels"]),
-            splits={split: [DataFile(**file) for file in files] for split, files in content["splits"].items()},
-            rows_read=content["rows_read"],
-            rejected=dict(content["rejected"]),
-            class_rows={split: list(rows) for split, rows in content["class_rows"].items()},
-            moments={
+            "labels": list(content["labels"]),
+            "splits": {split: [DataFile(**file) for file in files] for split, files in content["splits"].items()},
+            "rejected": dict(content["rejected"]),
+            "class_rows": {split: list(rows) for split, rows in content["class_rows"].items()},
+            "moments": {
                 split: {name: Moments.from_json(moments) for name, moments in found.items()}
                 for split, found in content.get("moments", {}).items()
             },
-            preprocessing=dict(content["preprocessing"]),
-            tokenizer=content["tokenizer"],
-            tokenizer_files=dict(content.get("tokenizer_files", {})),
-            records=dict(content.get("records", {})),
-            duplicates=content.get("duplicates", 0),
-            source_fingerprint=content.get("source_fingerprint", ""),
-            slice_by=content.get("slice_by", ""),
-            near_duplicates=content.get("near_duplicates", 0),
-            in_test_source=content.get("in_test_source", 0),
-            label_conflicts=content.get("label_conflicts", 0),
-            test_source=content.get("test_source"),
-            files_read=content.get("files_read", 0),
-            files_passed_over=dict(content.get("files_passed_over", {})),
-        )
+            "preprocessing": dict(content["preprocessing"]),
+        }
+        return cls(**fields_in(cls, content) | made)
 
 
 class _Lists:

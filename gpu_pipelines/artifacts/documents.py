@@ -6,8 +6,8 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Callable, Iterable
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
 from functools import cache
 from pathlib import Path
 from types import UnionType
@@ -119,6 +119,16 @@ def read_as(path: Path, what: str, make: Callable[[dict[str, Any]], Made]) -> Ma
         return make(content)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise DamagedError(f"{path} is damaged: {type(error).__name__}: {error}.", f"It is no {what}.") from None
+
+
+def fields_in(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a dataclass that a document has; what it has besides is of a later version.
+
+    Raises:
+        KeyError: it lacks one that has no default.
+    """
+    needed = {each.name for each in fields(kind) if each.default is each.default_factory is MISSING}
+    return {each.name: content[each.name] for each in fields(kind) if each.name in needed | content.keys()}
 
 
 def require_types(made: Any) -> None:

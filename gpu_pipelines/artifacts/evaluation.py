@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import read_as, write_document
+from gpu_pipelines.artifacts.documents import fields_in, read_as, write_document
 from gpu_pipelines.numbers import figure
 
 EVALUATION = "evaluation.json"
@@ -132,11 +132,7 @@ class Evaluation:
         Args:
             content: the document.
         """
-        known = cls.__dataclass_fields__
-        required = {
-            name: content[name] for name, each in known.items() if each.default is each.default_factory is MISSING
-        }
-        return cls(**{**{name: value for name, value in content.items() if name in known}, **required})
+        return cls(**fields_in(cls, content))
 
     def __repr__(self) -> str:
         shown = list(self.test["metrics"].items())[:_METRICS_SHOWN]

@@ -274,11 +274,9 @@ class RemoteFolder:
 
     def state(self) -> str:
         """Hex SHA-256 of the names of all files with what tells one version of a file from another."""
-        with as_user_errors(self.uri, "listed"):
-            self._files.invalidate_cache()
-            found = self._files.find(self._path, detail=True)
         told = ("size", "generation", "md5Hash", "etag", "ETag", "mtime")
-        entries = [(path, [str(info.get(name)) for name in told]) for path, info in sorted(found.items())]
+        found = sorted(self._details().items())
+        entries = [(f"{self._path}/{path}", [str(info.get(name)) for name in told]) for path, info in found]
         return hashlib.sha256(json.dumps(entries).encode()).hexdigest()
 
     def sizes(self) -> dict[str, int]:
