@@ -15,7 +15,7 @@ import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import MATRIX_CLASSES, Evaluation
 from gpu_pipelines.evaluation.bootstrap import Resampled, resample
-from gpu_pipelines.evaluation.counts import least_and_mean
+from gpu_pipelines.evaluation.counts import least_and_mean, share
 from gpu_pipelines.evaluation.moved import (
     LEAST_FALL,
     LEAST_FALL_OF_A_CLASS,
@@ -108,7 +108,7 @@ class ClassificationScores(Scores):
             np.bincount(each, minlength=self.classes)[: self.classes]
             for each in (self.labels[self.right], self.labels, self.predicted)
         )
-        figures = _share(right, predicted), _share(right, rows), _share(2 * right, rows + predicted)
+        figures = share(right, predicted), share(right, rows), share(2 * right, rows + predicted)
         columns = zip(rows, *figures, strict=True)
         return [{"rows": int(n), "precision": float(p), "recall": float(r), "f1": float(f)} for n, p, r, f in columns]
 
@@ -174,7 +174,7 @@ class ClassificationScores(Scores):
         right, rows, predicted = self._class_counts(weights)
         present = rows > 0
         counted = np.maximum(present.sum(axis=1), 1)
-        recall, f1 = _share(right, rows), _share(2 * right, rows + predicted)
+        recall, f1 = share(right, rows), share(2 * right, rows + predicted)
         total = weights.sum(axis=1)
         order, starts, _ = self._by_bin
         gaps = np.add.reduceat((weights * (self.confidence - self.right))[:, order], starts, axis=1)
@@ -225,10 +225,6 @@ def _groups(keys: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     order = np.argsort(keys, kind="stable")
     found, starts = np.unique(keys[order], return_index=True)
     return order, starts, found
-
-
-def _share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    return np.divide(part, whole, out=np.zeros(np.shape(part), dtype=np.float64), where=whole > 0)
 
 
 def bin_of(confidence: np.ndarray) -> np.ndarray:

@@ -98,8 +98,7 @@ class Models:
         if source.kind == "champion":
             return load_champion(source, self._dataset)
         if source.kind == "hugging_face":
-            recipe, model, labels = open_model(source.path, self._dataset)
-            return Loaded(recipe, model, labels)
+            return Loaded(*open_model(source.path, self._dataset))
         if source.kind == "untrained":
             return self._build()
         if self._trained is None:
@@ -155,8 +154,7 @@ def load_champion(source: ModelSource, dataset: Dataset) -> Loaded:
     _require_same_kind(source, evaluation, dataset)
     settings = evaluation.configuration["settings"]
     if not settings:
-        recipe, model, labels = open_model(source.path, dataset)
-        return Loaded(recipe, model, labels)
+        return Loaded(*open_model(source.path, dataset))
     with champion_errors(source):
         found: Any = recipe_class(settings, dataset.manifest.task)
         recipe = found.for_dataset(dataset)
@@ -179,8 +177,7 @@ def _load_unevaluated(source: ModelSource, dataset: Dataset) -> Loaded:
             f"{source.title} was registered without an evaluation, and is not a model in Hugging Face layout."
         )
     with champion_errors(source):
-        recipe, model, labels = open_model(source.path, dataset)
-    return Loaded(recipe, model, labels)
+        return Loaded(*open_model(source.path, dataset))
 
 
 def _built(source: ModelSource, recipe: Recipe, name: str) -> nn.Module:

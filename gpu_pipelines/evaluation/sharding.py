@@ -140,13 +140,13 @@ class ShardedRunner:
         """
         size = self._shard_size(rows)
         places = [(start, min(rows, start + size)) for start in range(0, rows, size)]
-        self._sharded(sources, _predict, split, places, done)
+        self._sharded(sources, Runner.predict, split, places, done)
 
     def write(
         self, sources: Sequence[ModelSource], split: str, units: int, done: Callable[[int, np.ndarray], None]
     ) -> None:
         """Writes text for the prompts of a split with several models; as `predict`, but for units of prompts."""
-        self._sharded(sources, _write, split, [(unit, unit + 1) for unit in range(units)], done)
+        self._sharded(sources, Runner.write, split, [(unit, unit + 1) for unit in range(units)], done)
 
     def _sharded(
         self,
@@ -290,14 +290,6 @@ def _warm() -> None:
 
 def _in_process(function: Callable[..., Any], source: ModelSource, *arguments: Any) -> Any:
     return function(_runner[0], source, *arguments)
-
-
-def _predict(runner: Runner, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
-    return runner.predict(source, split, start, stop)
-
-
-def _write(runner: Runner, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
-    return runner.write(source, split, start, stop)
 
 
 def evaluation_devices(gpus_visible: int, processes: int | None = None) -> list[str]:

@@ -452,7 +452,7 @@ def test_a_group_is_the_mean_of_its_tasks_by_size_or_not() -> None:
         group = GroupScores("g", (one, two), {"acc": GroupMetric(value, True, by_size)})
         assert group.resampled["g.acc"].mean() == pytest.approx(value, abs=0.01)
         assert (group.right_by("g.acc") is not None) == by_size
-    same = GroupScores("g", (one, replace(one, task="same", seed=1)), {"acc": GroupMetric(0.5, True, True)})
+    same = GroupScores("g", (one, replace(one, name="same", seed=1)), {"acc": GroupMetric(0.5, True, True)})
     assert same.resampled["g.acc"].std() == pytest.approx(one.resampled["one.acc"].std() / np.sqrt(2), rel=0.1)
 
 

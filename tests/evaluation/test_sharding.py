@@ -17,7 +17,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation import sharding
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models import ModelSource
-from gpu_pipelines.evaluation.runner import RunnerSettings
+from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 from gpu_pipelines.evaluation.sharding import Shard, ShardedRunner, Shards, evaluation_devices
 
 
@@ -148,7 +148,7 @@ def test_one_process_hashes_the_frozen_weights(numbers: Dataset) -> None:
         RunnerSettings(numbers.directory, training, "of other weights", 4), ["cpu", "cpu"], at_once=True
     )
     (pool,) = shared._pools
-    assert pool.submit(sharding._in_process, sharding._predict, source, "val", 0, 4).result().shape == (4, 3)
+    assert pool.submit(sharding._in_process, Runner.predict, source, "val", 0, 4).result().shape == (4, 3)
     with pytest.raises(UserError, match="have changed since the training"):
         shared.runner.predict(source, "val", 0, 4)
     shared.close()

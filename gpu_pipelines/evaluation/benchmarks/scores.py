@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -32,11 +33,21 @@ class BenchmarkScores(Scores):
     """What tasks and groups have in common.
 
     Attributes:
-        directions: of each metric, whether more is better.
+        name: of the task or the group.
+        results: of each metric, by its name within that.
     """
 
     row_name = "documents"
-    directions: Mapping[str, bool]
+    name: str
+    results: Mapping[str, Any]
+
+    @property
+    def directions(self) -> Mapping[str, bool]:
+        """Of each metric, whether more is better."""
+        return {metric_name(self.name, name): each.more_is_better for name, each in self.results.items()}
+
+    def metrics(self) -> dict[str, float]:
+        return {metric_name(self.name, name): as_float(each.value) for name, each in self.results.items()}
 
     def subset(self, rows: np.ndarray) -> BenchmarkScores:
         raise NotImplementedError("benchmarks have no slices")
@@ -59,13 +70,11 @@ class DocumentScores(BenchmarkScores):
     """A task. Documents are drawn, and what is a ratio of sums, such as a perplexity, is made of the drawn ones.
 
     Attributes:
-        task: its name.
         documents: their number.
-        results: of each metric, by its name within the task.
         seed: of the drawing; tasks of a group are drawn apart from each other.
     """
 
-    task: str
+    name: str
     documents: int
     results: Mapping[str, MetricResult]
     seed: int = 0
@@ -73,13 +82,6 @@ class DocumentScores(BenchmarkScores):
     @property
     def rows(self) -> int:
         return self.documents
-
-    @property
-    def directions(self) -> Mapping[str, bool]:  # type: ignore[override]
-        return {metric_name(self.task, name): each.more_is_better for name, each in self.results.items()}
-
-    def metrics(self) -> dict[str, float]:
-        return {metric_name(self.task, name): as_float(each.value) for name, each in self.results.items()}
 
     @cached_property
     def resampled(self) -> Resampled:
@@ -93,7 +95,7 @@ class DocumentScores(BenchmarkScores):
             with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
                 means = totals[:, 0::2] / totals[:, 1::2]
                 return {
-                    metric_name(self.task, name): _OF_MEAN[each.aggregation](means[:, number])
+                    metric_name(self.name, name): _OF_MEAN[each.aggregation](means[:, number])
                     for number, (name, each) in enumerate(known.items())
                 }
 
@@ -101,7 +103,7 @@ class DocumentScores(BenchmarkScores):
 
     def right_by(self, metric: str) -> np.ndarray | None:
         for name, each in self.results.items():
-            if metric_name(self.task, name) == metric and each.aggregation == "mean":
+            if metric_name(self.name, name) == metric and each.aggregation == "mean":
                 values = each.of_documents
                 return np.array(values) == 1 if set(values) <= {0, 1} else None
         return None
@@ -112,12 +114,10 @@ class GroupScores(BenchmarkScores):
     """A group: means over its tasks, in each of which documents are drawn for themselves.
 
     Attributes:
-        group: its name.
         tasks: their scores.
-        results: of each metric, by its name within the group.
     """
 
-    group: str
+    name: str
     tasks: tuple[DocumentScores, ...]
     results: Mapping[str, GroupMetric]
 
@@ -125,28 +125,21 @@ class GroupScores(BenchmarkScores):
     def rows(self) -> int:
         return sum(task.rows for task in self.tasks)
 
-    @property
-    def directions(self) -> Mapping[str, bool]:  # type: ignore[override]
-        return {metric_name(self.group, name): each.more_is_better for name, each in self.results.items()}
-
-    def metrics(self) -> dict[str, float]:
-        return {metric_name(self.group, name): as_float(each.value) for name, each in self.results.items()}
-
     @cached_property
     def resampled(self) -> Resampled:
         found: Resampled = {}
         for name, each in self.results.items():
-            parts = [(task, task.resampled.get(metric_name(task.task, name))) for task in self._with(name)]
+            parts = [(task, task.resampled.get(metric_name(task.name, name))) for task in self._with(name)]
             values = [value for _, value in parts if value is not None]
             if values and len(values) == len(parts):
                 sizes = [task.rows if each.by_size else 1 for task, _ in parts]
-                found[metric_name(self.group, name)] = np.average(np.stack(values), axis=0, weights=sizes)
+                found[metric_name(self.name, name)] = np.average(np.stack(values), axis=0, weights=sizes)
         return found
 
     def right_by(self, metric: str) -> np.ndarray | None:
         for name, each in self.results.items():
-            if metric_name(self.group, name) == metric and each.by_size:
-                parts = [task.right_by(metric_name(task.task, name)) for task in self._with(name)]
+            if metric_name(self.name, name) == metric and each.by_size:
+                parts = [task.right_by(metric_name(task.name, name)) for task in self._with(name)]
                 known = [part for part in parts if part is not None]
                 return np.concatenate(known) if known and len(known) == len(parts) else None
         return None
