@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from gpu_pipelines import __version__
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
@@ -96,12 +98,15 @@ def _benchmarks(evaluation: Evaluation) -> list[str]:
     if evaluation.benchmarks is None:
         return []
     told, metrics = evaluation.benchmarks, evaluation.benchmarks["checkpoints"][0]["metrics"]
+    return ["## Benchmarks", f"By lm-eval {told['lm_eval']}.\n\n{_with_intervals(metrics, 'value')}"]
+
+
+def _with_intervals(metrics: Mapping[str, Any], title: str) -> str:
     rows = "\n".join(
         f"| {name} | {figure(metric['value'])} | {figure(metric['low'])} to {figure(metric['high'])} |"
         for name, metric in metrics.items()
     )
-    table = f"| metric | value | 95% interval |\n|---|---|---|\n{rows}"
-    return ["## Benchmarks", f"By lm-eval {told['lm_eval']}.\n\n{table}"]
+    return f"| metric | {title} | 95% interval |\n|---|---|---|\n{rows}"
 
 
 def _front_matter(evaluation: Evaluation, pipeline_tag: str, base_model: str) -> str:
@@ -120,14 +125,10 @@ def _figures(evaluation: Evaluation) -> str:
         where = f"on the {evaluation.test['rows']:,} rows of the test split, by `{evaluation.scoring_function}`"
         table = f"| metric | test |\n|---|---|\n{rows}"
     else:
-        rows = "\n".join(
-            f"| {name} | {figure(metric['value'])} | {figure(metric['low'])} to {figure(metric['high'])} |"
-            for name, metric in metrics.items()
-        )
         where = (
             f"on {evaluation.test['rows']:,} test rows that neither training nor the choice of the checkpoint has seen"
         )
-        table = f"| metric | test | 95% interval |\n|---|---|---|\n{rows}"
+        table = _with_intervals(metrics, "test")
     return (
         f"Checkpoint `{evaluation.best}`, chosen among {len(evaluation.checkpoints)} by {evaluation.select_by} on the "
         f"validation split. The figures below are {where}.\n\n{table}"

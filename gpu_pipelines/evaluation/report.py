@@ -9,15 +9,17 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from gpu_pipelines.artifacts.benchmark_results import as_float
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.benchmarks.report import benchmark_section
+from gpu_pipelines.evaluation.beside_champion import charts_beside, verdicts
 from gpu_pipelines.evaluation.bootstrap import without_interval
 from gpu_pipelines.evaluation.generation.request import metric_of
 from gpu_pipelines.evaluation.one_answer import no_better_than_one_answer
 from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.numbers import figure, signed
-from gpu_pipelines.reports.charts import Line, Range, heatmap, interval_chart, line_chart, reliability_chart
+from gpu_pipelines.reports.charts import Line, heatmap, line_chart, reliability_chart
 from gpu_pipelines.reports.page import image_data, render, write_page
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.metric import Metric
@@ -129,7 +131,7 @@ def _chart_of_trainings(evaluation: Evaluation) -> list[Markup]:
     lines = []
     for training in best_first[:TRAININGS_IN_CHART]:
         trained = [scored for scored in _of_training(evaluation, training["name"]) if not _is_mean(scored)]
-        values = [_or_nan(scored["val"][evaluation.select_by]) for scored in trained]
+        values = [as_float(scored["val"][evaluation.select_by]) for scored in trained]
         lines.append(Line(training["name"], [scored["step"] for scored in trained], values, dots=True))
     return [line_chart(f"{evaluation.select_by} on val", "step", lines)] if lines else []
 
@@ -155,7 +157,7 @@ def _charts(evaluation: Evaluation) -> list[Markup]:
         lines = []
         for of, what in ((trained, ""), (averages, " (ema)")):
             # None, which is no figure, leaves a gap.
-            values = {name: [_or_nan(scored["val"][name]) for scored in of] for name in names}
+            values = {name: [as_float(scored["val"][name]) for scored in of] for name in names}
             at = [scored["step"] for scored in of]
             lines += [Line(f"{name}{what}", at, values[name], dots=True) for name in names if of]
         return line_chart(title, counted, lines, mark=best)
@@ -177,34 +179,11 @@ def _beside_champion(evaluation: Evaluation) -> list[Markup]:
     """The metrics of both models that are shares, and their differences, as far as intervals are known."""
     if evaluation.champion is None or "differences" not in evaluation.champion:
         return []
-    metrics, theirs = _known_metrics(evaluation), evaluation.champion["metrics"]
-    ours = evaluation.test["metrics"]
+    metrics, ours = _known_metrics(evaluation), evaluation.test["metrics"]
     # Shares have one scale in common; where the metric that decides is none of them, it is shown alone.
     main = evaluation.select_by
     names = [name for name in ours if name in metrics and metrics[name].largest == 1]
-    names = names if main in names else [main]
-    shares = [name for name in names if _is_known(ours[name]) and _is_known(theirs.get(name))]
-    charts = []
-    if shares:
-        both = {
-            "this model": [_range(ours[name]) for name in shares],
-            f"champion (version {evaluation.champion['version']})": [_range(theirs[name]) for name in shares],
-        }
-        charts.append(interval_chart("Both models on test, 95% intervals", shares, both))
-    differences = evaluation.champion["differences"]
-    known = {name: _range(differences[name]) for name in shares if _is_known(differences[name])}
-    if known:
-        title = "This model less the champion, 95% intervals"
-        charts.append(interval_chart(title, list(known), {"difference": list(known.values())}, zero=True))
-    return charts
-
-
-def _is_known(metric: dict[str, Any] | None) -> bool:
-    return metric is not None and metric["value"] is not None and metric["low"] is not None
-
-
-def _range(metric: dict[str, Any]) -> Range:
-    return Range(metric["value"], metric["low"], metric["high"])
+    return charts_beside("test", names if main in names else [main], ours, evaluation.champion)
 
 
 def _calibration(evaluation: Evaluation) -> Markup | None:
@@ -213,24 +192,14 @@ def _calibration(evaluation: Evaluation) -> Markup | None:
 
 
 def _better(evaluation: Evaluation) -> dict[str, str]:
-    """For each metric whether its difference to the champion is good or bad, with an interval on one side of 0."""
     known = {} if evaluation.scoring_function else _known_metrics(evaluation)
-    found = {}
-    for name, difference in (evaluation.champion or {}).get("differences", {}).items():
-        low, high = difference["low"], difference["high"]
-        if name in known and low is not None and high is not None and (low > 0 or high < 0):
-            found[name] = "good" if (low > 0) == known[name].more_is_better else "bad"
-    return found
+    return verdicts(evaluation.champion, lambda name: known[name].more_is_better if name in known else None)
 
 
 def _known_metrics(evaluation: Evaluation) -> dict[str, Metric]:
     """The metrics of the task, and those of written text."""
     written = (evaluation.texts or {}).get("metrics", ())
     return {**task_named(evaluation.task).metrics, **{name: metric_of(name) for name in written}}
-
-
-def _or_nan(value: float | None) -> float:
-    return math.nan if value is None else value
 
 
 def _classes(evaluation: Evaluation) -> list[dict[str, Any]]:

@@ -9,8 +9,9 @@ from markupsafe import Markup
 
 from gpu_pipelines.artifacts.benchmark_results import first_metrics, plain
 from gpu_pipelines.artifacts.evaluation import Evaluation
+from gpu_pipelines.evaluation.beside_champion import charts_beside, is_known, ranges, verdicts
 from gpu_pipelines.numbers import figure, signed
-from gpu_pipelines.reports.charts import Range, interval_chart
+from gpu_pipelines.reports.charts import interval_chart
 from gpu_pipelines.reports.page import render
 
 #: A chart shows no more metrics.
@@ -39,7 +40,7 @@ def benchmark_section(evaluation: Evaluation) -> Markup:
         tables=[each for each in (("", shown), ("Parts of groups", parts_shown)) if each[1]],
         hidden_parts=len(parts) - len(parts_shown),
         first=first_metrics(told),
-        verdicts=_verdicts(told, champion),
+        verdicts=verdicts(champion, told["more_is_better"].__getitem__),
         documents={plain(name): task["documents"] for name, task in told["tasks"].items()},
         options=_options(told["options"]),
         charts=_charts(told, shown, champion),
@@ -57,16 +58,6 @@ def _most_telling(parts: list[str], metrics: dict[str, Any], champion: dict[str,
     return parts if len(parts) <= PARTS_SHOWN else sorted(parts, key=rank)[:PARTS_SHOWN]
 
 
-def _verdicts(told: dict[str, Any], champion: dict[str, Any] | None) -> dict[str, str]:
-    """For each metric whether its difference to the champion is good or bad, with an interval on one side of 0."""
-    found = {}
-    for name, difference in (champion or {}).get("differences", {}).items():
-        low, high = difference["low"], difference["high"]
-        if low is not None and high is not None and (low > 0 or high < 0):
-            found[name] = "good" if (low > 0) == told["more_is_better"][name] else "bad"
-    return found
-
-
 def _options(options: dict[str, Any]) -> list[str]:
     """What was told otherwise than a task says itself, for people."""
     found = []
@@ -82,26 +73,11 @@ def _options(options: dict[str, Any]) -> list[str]:
 def _charts(told: dict[str, Any], shown: list[str], champion: dict[str, Any] | None) -> list[Markup]:
     """The metrics that are shares: this model beside the champion, and the differences; else each checkpoint."""
     best = told["checkpoints"][0]["metrics"]
-    shares = [name for name in shown if _is_share(best[name])][:MOST_IN_CHART]
+    shares = [name for name in shown if is_known(best[name]) and 0 <= best[name]["value"] <= 1][:MOST_IN_CHART]
     if not shares:
         return []
-    groups = {"this model": [_range(best[name]) for name in shares]}
-    if champion is None:
-        for other in told["checkpoints"][1:3]:
-            groups[other["name"]] = [_range(other["metrics"][name]) for name in shares]
-        return [interval_chart("Benchmarks, 95% intervals", shares, groups)]
-    groups[f"champion (version {champion['version']})"] = [_range(champion["metrics"][name]) for name in shares]
-    differences = [_range(champion["differences"][name]) for name in shares]
-    title = "This model less the champion, 95% intervals"
-    return [
-        interval_chart("Both models on benchmarks, 95% intervals", shares, groups),
-        interval_chart(title, shares, {"difference": differences}, zero=True),
-    ]
-
-
-def _is_share(metric: dict[str, Any]) -> bool:
-    return metric["value"] is not None and metric["low"] is not None and 0 <= metric["value"] <= 1
-
-
-def _range(metric: dict[str, Any]) -> Range:
-    return Range(metric["value"], metric["low"], metric["high"])
+    if champion is not None:
+        return charts_beside("benchmarks", shares, best, champion)
+    groups = {"this model": ranges(best, shares)}
+    groups |= {other["name"]: ranges(other["metrics"], shares) for other in told["checkpoints"][1:3]}
+    return [interval_chart("Benchmarks, 95% intervals", shares, groups)]
