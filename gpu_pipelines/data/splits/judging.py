@@ -19,16 +19,13 @@ import numpy as np
 
 from gpu_pipelines.data.splits.judgement_plan import Plan
 from gpu_pipelines.data.splits.near_duplicates import Signatures, near_duplicates
-from gpu_pipelines.data.splits.near_pieces import NearPieces
+from gpu_pipelines.data.splits.near_pieces import THOUSANDTHS, NearPieces
 from gpu_pipelines.data.splits.ranges import Range, Shares, keys_of, positions_of, shards_of
-from gpu_pipelines.data.splits.record_index import RecordIndex, index_name
+from gpu_pipelines.data.splits.record_index import index_in
 from gpu_pipelines.data.splits.split_assignments import CODES, CONFLICTS, NEAR, UNKNOWN, judged_name
 from gpu_pipelines.data.units.exchange import Exchange
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 from gpu_pipelines.distributed.pieces import Executor, WorkOptions
-
-#: Similarities are exchanged as whole numbers of these.
-_THOUSANDTHS = 1000
 
 
 def judge(plan: Plan, work: UnfinishedWork, executor: Executor, check: Callable[[], None]) -> None:
@@ -135,8 +132,7 @@ class Judge:
             return
         rows = []
         for shard in self._plan.shards_in(group):
-            self._work.require(index_name(shard))
-            index = RecordIndex(self._work.path(index_name(shard)))
+            index = index_in(self._work, shard)
             key = keys_of(shard, np.asarray(index.position))
             rows.append(np.stack([index.content, index.number, index.label, key, index.split], axis=1))
         table = np.concatenate(rows)
@@ -178,27 +174,23 @@ class Judge:
     def _find_near(self) -> None:
         if self._near.is_sent(0) and self._near_of.is_sent(0):
             return
-        indexes = [self._index(shard) for shard in range(self._plan.shards)]
+        indexes = [index_in(self._work, shard) for shard in range(self._plan.shards)]
         # Usable records are numbered in the order of the source, as their signatures are.
         keys = np.concatenate([keys_of(shard, np.sort(index.position)) for shard, index in enumerate(indexes)])
         received = np.concatenate([self._kept.received(group) for group in range(self._plan.groups)])
         kept = np.isin(keys, received[:, 0])
         signatures = Signatures([index.signatures() for index in indexes])
         found = list(near_duplicates(signatures, self._plan.settings.near_duplicates, kept))
-        rows = [(int(keys[n.record]), int(keys[n.of]), round(n.similarity * _THOUSANDTHS)) for n in found]
+        rows = [(int(keys[n.record]), int(keys[n.of]), round(n.similarity * THOUSANDTHS)) for n in found]
         of = np.array(rows, dtype=np.uint64).reshape(-1, 3)
         self._near_of.send(0, of, self._plan.group_of(of[:, 0]))
         here = received[np.isin(received[:, 0], of[:, 0])]
         self._near.send(0, here, self._plan.range_of(here[:, 1]))
 
-    def _index(self, shard: int) -> RecordIndex:
-        self._work.require(index_name(shard))
-        return RecordIndex(self._work.path(index_name(shard)))
-
     def _sources(self, shard: int) -> tuple[Any, np.ndarray]:
         """Where the usable records of a shard are, for people, and their places in it."""
         if shard not in self._read:
-            index = self._index(shard)
+            index = index_in(self._work, shard)
             self._read[shard] = (index.sources(), np.sort(index.position))
         return self._read[shard]
 
@@ -225,5 +217,5 @@ class Judge:
         for position, of, thousandths in zip(positions_of(near[:, 0]), near[:, 1:2], near[:, 2].tolist(), strict=True):
             sources, places = self._sources(int(shards_of(of)[0]))
             row = int(np.searchsorted(places, np.uint64(positions_of(of)[0])))
-            said = {"duplicate_of": sources[row].as_py(), "similarity": thousandths / _THOUSANDTHS}
+            said = {"duplicate_of": sources[row].as_py(), "similarity": thousandths / THOUSANDTHS}
             yield json.dumps({"position": int(position), **said}) + "\n"

@@ -11,14 +11,14 @@ from gpu_pipelines.data.splits import near_rounds
 from gpu_pipelines.data.splits.judgement_plan import Plan
 from gpu_pipelines.data.splits.near_duplicates import SIGNATURE_LENGTH, bands_for, hashes
 from gpu_pipelines.data.splits.ranges import positions_of, shards_of
-from gpu_pipelines.data.splits.record_index import RecordIndex, index_name
+from gpu_pipelines.data.splits.record_index import index_in
 from gpu_pipelines.data.units.exchange import Exchange
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 
 #: Shards whose signatures are open at once.
 _SHARDS_AT_ONCE = 64
-#: Of a similarity, as they are exchanged.
-_THOUSANDTHS = 1000
+#: Similarities are exchanged as whole numbers of these.
+THOUSANDTHS = 1000
 
 
 class NearPieces:
@@ -112,7 +112,7 @@ class NearPieces:
         if self._near.is_sent(group) and self._near_of.is_sent(group):
             return
         rows = near_rounds.first_found(self._found.received(group))
-        same = [round(round(int(number) / SIGNATURE_LENGTH, 3) * _THOUSANDTHS) for number in rows[:, 3]]
+        same = [round(round(int(number) / SIGNATURE_LENGTH, 3) * THOUSANDTHS) for number in rows[:, 3]]
         of = np.column_stack([rows[:, 0], rows[:, 2], np.array(same, dtype=np.uint64)])
         self._near_of.send(group, of, self._plan.group_of(of[:, 0]))
         kept = self._kept.received(group)
@@ -131,6 +131,5 @@ class NearPieces:
 
     def _open(self, shard: int) -> tuple[np.ndarray, np.ndarray]:
         """The places of the usable records of a shard, ascending, and their signatures in that order."""
-        self._work.require(index_name(shard))
-        index = RecordIndex(self._work.path(index_name(shard)))
+        index = index_in(self._work, shard)
         return np.sort(index.position), index.signatures()

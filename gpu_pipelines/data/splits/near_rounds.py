@@ -87,10 +87,16 @@ def verdicts(groups: Groups, states: np.ndarray, signatures_of: SignaturesOf, th
         for part in parts:
             if part.stop - part.start > 2:
                 _settle(here[part], signatures[part], threshold)
-    keys, which = np.unique(groups.key, return_inverse=True)
+    keys, strongest, _ = _strongest(groups.key, said)
+    return np.stack([keys, strongest], axis=1)
+
+
+def _strongest(key: np.ndarray, said: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Each key once, the strongest of what is said of it, and of each row the place of its key among them."""
+    keys, which = np.unique(key, return_inverse=True)
     strongest = np.zeros(len(keys), dtype=np.uint64)
     np.maximum.at(strongest, which, said.astype(np.uint64))
-    return np.stack([keys, strongest], axis=1)
+    return keys, strongest, which
 
 
 def _settle(said: np.ndarray, signatures: np.ndarray, threshold: float) -> None:
@@ -114,9 +120,7 @@ def states_of(said: np.ndarray) -> tuple[np.ndarray, int]:
     Returns:
         The state of each row's record.
     """
-    keys, which = np.unique(said[:, 0], return_inverse=True)
-    strongest = np.zeros(len(keys), dtype=np.uint64)
-    np.maximum.at(strongest, which, said[:, 1])
+    _, strongest, which = _strongest(said[:, 0], said[:, 1])
     strongest[strongest == FREE] = KEPT
     return strongest[which], int((strongest == OPEN).sum())
 

@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from gpu_pipelines.data.splits.duplicates import label_number, record_number
 from gpu_pipelines.data.splits.near_duplicates import SIGNATURE_LENGTH
+from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
 
 _INDEX, _SOURCES, _SIGNATURES = "index.npy", "sources.arrow", "signatures.u32"
 _COLUMNS = ("position", "content", "number", "label", "split")
@@ -105,3 +106,9 @@ def write_index(folder: Path, entries: Iterator[Entry]) -> int:
 def index_name(shard: int) -> str:
     """The name of the part with the index of a shard."""
     return f"index/{shard:05d}"
+
+
+def index_in(work: UnfinishedWork, shard: int) -> RecordIndex:
+    """The index of a shard, which is part of the unfinished work."""
+    work.require(index_name(shard))
+    return RecordIndex(work.path(index_name(shard)))

@@ -6,9 +6,6 @@ part of each. Nobody holds more than that, whoever sent is not needed any more, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
 import numpy as np
 
 from gpu_pipelines.data.units.unfinished_work import UnfinishedWork
@@ -37,20 +34,19 @@ class Exchange:
         """Whether a sender has sent all of its rows."""
         return self._work.has(self._part(sender))
 
-    def send(self, sender: int, rows: np.ndarray, receivers: np.ndarray, said: Mapping[str, Any] | None = None) -> None:
+    def send(self, sender: int, rows: np.ndarray, receivers: np.ndarray) -> None:
         """Sends all rows of one sender.
 
         Args:
             sender: its number.
             rows: (rows, columns).
             receivers: of each row the number of its receiver.
-            said: what there is to say besides.
         """
         folder = self._work.begin(self._part(sender))
         order = np.argsort(receivers, kind="stable")
         np.searchsorted(receivers[order], np.arange(self._receivers + 1)).astype(np.int64).tofile(folder / _STARTS)
         np.ascontiguousarray(rows[order], dtype=np.uint64).tofile(folder / _ROWS)
-        self._work.commit(self._part(sender), said or {})
+        self._work.commit(self._part(sender), {})
         self._work.let_go(self._part(sender))
 
     def received(self, receiver: int) -> np.ndarray:
