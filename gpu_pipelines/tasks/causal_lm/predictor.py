@@ -15,6 +15,7 @@ import torch
 
 from gpu_pipelines.data.text.packing import last_piece
 from gpu_pipelines.data.text.sources import CHATS
+from gpu_pipelines.numbers import finite_or_none
 from gpu_pipelines.serving.batching import Unfinished
 from gpu_pipelines.serving.predictor import TEXTS, Inputs, Predictor, row_or_why_not, tensor
 from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
@@ -185,7 +186,7 @@ class LanguageModel(Predictor):
     @staticmethod
     def _prediction(row: _Row, sums: np.ndarray) -> dict[str, Any] | _Continuation:
         loss = float(sums[0] / sums[1]) if sums[1] else math.nan
-        scored = {"loss": loss if math.isfinite(loss) else None, "tokens": int(sums[1])}
+        scored = {"loss": finite_or_none(loss), "tokens": int(sums[1])}
         return _Continuation(row, scored) if row.max_new_tokens else scored
 
 

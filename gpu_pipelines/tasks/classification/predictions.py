@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from gpu_pipelines.numbers import finite_or_none
 from gpu_pipelines.serving.predictor import Predictor, tensor
 from gpu_pipelines.serving.request_body import require_keys, whole_parameter
 
@@ -69,9 +69,5 @@ def checked_top_k(parameters: Mapping[str, Any], classes: int) -> int:
 def class_prediction(probabilities: np.ndarray, labels: Sequence[str], top_k: int) -> dict[str, Any]:
     """The most probable class, and the `top_k` greatest probabilities, the greatest first."""
     order = np.argsort(-probabilities, kind="stable")
-    scores = {labels[place]: _number(probabilities[place]) for place in order[:top_k]}
+    scores = {labels[place]: finite_or_none(probabilities[place]) for place in order[:top_k]}
     return {"label": labels[order[0]], "scores": scores}
-
-
-def _number(value: float) -> float | None:
-    return float(value) if math.isfinite(value) else None

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+
+from gpu_pipelines.numbers import finite_or_none
 
 #: A class is found from this probability on.
 THRESHOLD = 0.5
@@ -27,9 +28,5 @@ def as_answer(probabilities: np.ndarray, classes: Sequence[str], top_k: int) -> 
     """
     order = np.argsort(-probabilities, kind="stable")
     found = sorted(classes[int(place)] for place in np.flatnonzero(is_found(probabilities)))
-    scores = {classes[place]: _number(float(probabilities[place])) for place in order[:top_k]}
+    scores = {classes[place]: finite_or_none(probabilities[place]) for place in order[:top_k]}
     return {"labels": found, "scores": scores}
-
-
-def _number(value: float) -> float | None:
-    return value if math.isfinite(value) else None

@@ -10,7 +10,7 @@ import numpy as np
 from gpu_pipelines.evaluation.bootstrap import Resampled
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
-from gpu_pipelines.numbers import figure
+from gpu_pipelines.numbers import figure, finite_or_none
 from gpu_pipelines.tasks.instances import rows_to_send
 
 ROWS, ERROR, ABSOLUTE, SQUARE, OFFSET, OFFSET_SQUARE, INSIDE = range(7)
@@ -129,8 +129,8 @@ class RegressionScoring(Scoring):
 
 def as_answer(predicted: np.ndarray, targets: tuple[str, ...]) -> dict[str, Any]:
     """A row of predictions (3 × targets,) as the server answers it; null for what is not a number."""
-    parts = np.split(predicted.astype(float), 3)
+    parts = np.split(predicted, 3)
     return {
-        name: {target: float(n) if np.isfinite(n) else None for target, n in zip(targets, part, strict=True)}
+        name: {target: finite_or_none(n) for target, n in zip(targets, part, strict=True)}
         for name, part in zip(("values", "low", "high"), parts, strict=True)
     }
