@@ -20,6 +20,7 @@ from gpu_pipelines.tasks.image_classification.predictor import ImageClassifier
 from gpu_pipelines.tasks.regression.prepare import number_in
 from gpu_pipelines.tasks.regression.recipe import Regression
 from gpu_pipelines.tasks.regression.scoring import as_answer
+from gpu_pipelines.tasks.regression.task import INPUT, TARGET
 from gpu_pipelines.tasks.text_classification.predictor import TextClassifier
 
 #: What reads what a model of numbers learns from, by the kind of that.
@@ -86,7 +87,7 @@ class Regressor(Predictor):
 
     def predict(self, rows: Sequence[Any]) -> list[dict[str, Any]]:
         columns = self.columns(rows)
-        columns["target"] = np.zeros((len(rows), len(self._targets)), np.float32)
+        columns[TARGET] = np.zeros((len(rows), len(self._targets)), np.float32)
         with torch.inference_mode():
             found = self._recipe.predict(self._model, self._recipe.batch(columns, self.device)).cpu().numpy()
         return [as_answer(row, self._targets) for row in found]
@@ -99,13 +100,13 @@ class Regressor(Predictor):
             found: dict[str, np.ndarray] = self._reader.columns(rows)
             return found
         numbers = np.stack(rows)
-        return {f"input.{name}": numbers[:, place] for place, name in enumerate(self._recipe.form.inputs)}
+        return {f"{INPUT}{name}": numbers[:, place] for place, name in enumerate(self._recipe.form.inputs)}
 
     def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
         if self._reader is not None:
             found: list[Any] = self._reader.rows_of_dataset(columns)
             return found
-        numbers = [columns[f"input.{name}"] for name in self._recipe.form.inputs]
+        numbers = [columns[f"{INPUT}{name}"] for name in self._recipe.form.inputs]
         return list(np.stack(numbers, axis=1).astype(np.float32))
 
 

@@ -26,11 +26,8 @@ from gpu_pipelines.data.text.sources import TextRecord, labelled_texts
 from gpu_pipelines.data.text.work import SingleTexts
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import number_of
-from gpu_pipelines.tasks.regression.task import without_number
+from gpu_pipelines.tasks.regression.task import INPUT, TARGET, without_number
 
-#: Before the name of a column that is learned from, as a feature.
-INPUT = "input."
-TARGET = "target"
 #: Features and targets are float32.
 _LARGEST = float(np.finfo(np.float32).max)
 #: Numbers as people write them, which cannot be told from each other: 1,234 is one of four digits, or of one.

@@ -19,6 +19,7 @@ from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
 from gpu_pipelines.tasks.inner_recipe import OuterRecipe, inner_recipe, inputs_in
 from gpu_pipelines.tasks.recipe import Batch, on_device
+from gpu_pipelines.tasks.regression.task import INPUT, TARGET
 from gpu_pipelines.tasks.text_classification.recipe import TextClassification
 from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
 from gpu_pipelines.tasks.text_recipe import encoder_logits
@@ -29,7 +30,6 @@ QUANTILE = NormalDist().inv_cdf((1 + LEVEL) / 2)
 #: Of the logarithm of a variance; beyond that the loss of a single row outweighs all others.
 MOST_LOG_VARIANCE = 10.0
 HIDDEN = 128
-_INPUT = "input."
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Regression(OuterRecipe):
     @classmethod
     def for_dataset(cls, dataset: Dataset) -> Regression:
         manifest = dataset.manifest
-        if "target" not in manifest.features:
+        if TARGET not in manifest.features:
             raise UserError(
                 f"The dataset {dataset.directory} was prepared for {manifest.task}; regression needs numbers to learn.",
                 "Prepare it with task=regression.",
@@ -84,8 +84,8 @@ class Regression(OuterRecipe):
         said = manifest.preprocessing
         names = list(said.get("inputs", []))
         kind = "image" if "image" in manifest.features else "text" if manifest.tokenizer else "numbers"
-        inputs = _spread(dataset, [f"{_INPUT}{name}" for name in names])
-        form = Form(kind, list(said["targets"]), *_spread(dataset, ["target"]), names, *inputs)
+        inputs = _spread(dataset, [f"{INPUT}{name}" for name in names])
+        form = Form(kind, list(said["targets"]), *_spread(dataset, [TARGET]), names, *inputs)
         return cls(form, inner_recipe(dataset, form.outputs, "targets"))
 
     @classmethod
@@ -156,11 +156,11 @@ class Regression(OuterRecipe):
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
         """What the model takes, and `target`, in standard deviations from the mean; float32 (rows, targets)."""
-        target = (columns["target"] - np.array(self.form.mean)) / np.array(self.form.deviation)
-        made = {"target": on_device(target.astype(np.float32), device)}
+        target = (columns[TARGET] - np.array(self.form.mean)) / np.array(self.form.deviation)
+        made = {TARGET: on_device(target.astype(np.float32), device)}
         if self.inner is not None:
             return {**inputs_in(self.inner, columns, device), **made}
-        numbers = np.stack([columns[f"{_INPUT}{name}"] for name in self.form.inputs], axis=1).astype(np.float64)
+        numbers = np.stack([columns[f"{INPUT}{name}"] for name in self.form.inputs], axis=1).astype(np.float64)
         numbers = (numbers - np.array(self.form.inputs_mean)) / np.array(self.form.inputs_deviation)
         return {"inputs": on_device(numbers.astype(np.float32), device), **made}
 
@@ -171,7 +171,7 @@ class Regression(OuterRecipe):
         https://arxiv.org/abs/2203.09168, equation 5 with β = 0.5.
         """
         mean, log_variance = self._outputs(model, batch)
-        likelihood = (log_variance + (batch["target"] - mean) ** 2 / log_variance.exp()) / 2
+        likelihood = (log_variance + (batch[TARGET] - mean) ** 2 / log_variance.exp()) / 2
         return (likelihood * (log_variance / 2).exp().detach()).mean()
 
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
@@ -197,7 +197,7 @@ class Regression(OuterRecipe):
         if self.form.kind == "text":
             found = encoder_logits(model, batch)
         else:
-            given = {name: values for name, values in batch.items() if name != "target"}
+            given = {name: values for name, values in batch.items() if name != TARGET}
             found = model(batch["inputs"]) if self.inner is None else model(**given).logits
         mean, log_variance = found.float().chunk(2, dim=1)
         return mean, log_variance.clamp(-MOST_LOG_VARIANCE, MOST_LOG_VARIANCE)

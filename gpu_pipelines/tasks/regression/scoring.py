@@ -12,6 +12,7 @@ from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
 from gpu_pipelines.numbers import figure, finite_or_none
 from gpu_pipelines.tasks.instances import rows_to_send
+from gpu_pipelines.tasks.regression.task import INPUT, TARGET
 
 ROWS, ERROR, ABSOLUTE, SQUARE, OFFSET, OFFSET_SQUARE, INSIDE = range(7)
 #: A spread that is less than this share of the squares that it is a difference of is their rounding.
@@ -91,12 +92,12 @@ class RegressionScoring(Scoring):
         return f"({rows}, {self.width(labels)}): numbers, and where their intervals begin and end"
 
     def scores(self, predicted: np.ndarray, split: str) -> RegressionScores:
-        return RegressionScores.of(predicted, self.dataset.split(split).column("target"), self._targets)
+        return RegressionScores.of(predicted, self.dataset.split(split).column(TARGET), self._targets)
 
     def worst(self, scores: RegressionScores) -> list[dict[str, Any]]:
         error = scores.sums.reshape(len(scores.sums), 7, len(self._targets))[:, ERROR]
         test = self.dataset.split("test")
-        true = test.column("target").astype(np.float64)
+        true = test.column(TARGET).astype(np.float64)
         spread = np.where(true.std(axis=0) > 0, true.std(axis=0), 1.0)
         farthest = np.nan_to_num((abs(error) / spread).max(axis=1), nan=np.inf)
         rows = [int(row) for row in np.argsort(-farthest, kind="stable")[:WORST_KEPT]]
@@ -115,8 +116,8 @@ class RegressionScoring(Scoring):
         if sent := rows_to_send(rows, self.dataset.tokenizer):
             return sent
         names = self.dataset.manifest.preprocessing["inputs"]
-        columns = [{name: values[[row]] for name, values in rows.items()} for row in range(len(rows["target"]))]
-        return [{"values": {name: float(each[f"input.{name}"][0]) for name in names}} for each in columns], columns
+        columns = [{name: values[[row]] for name, values in rows.items()} for row in range(len(rows[TARGET]))]
+        return [{"values": {name: float(each[f"{INPUT}{name}"][0]) for name in names}} for each in columns], columns
 
     def prediction(self, predicted: np.ndarray, labels: list[str], instance: dict[str, Any]) -> dict[str, Any]:
         return as_answer(predicted, self._targets)

@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.formats import TABLES
+from gpu_pipelines.tasks.image_classification.task import ImageClassificationTask
 from gpu_pipelines.tasks.metric import ERROR, Metric
 from gpu_pipelines.tasks.task import Task
+from gpu_pipelines.tasks.text_classification.task import TextClassificationTask
 
 if TYPE_CHECKING:
     from gpu_pipelines.data.settings import PrepareSettings
 
 
+#: The feature of the numbers to learn, and what stands before the name of a column that is learned from, as a feature.
+TARGET, INPUT = "target", "input."
 #: How the reason begins for which a row without a number is rejected; the column follows.
 WITHOUT_NUMBER = "no number in"
 
 
 _OF_NUMBERS = ("mlp-small", "linear")
-_OF_IMAGES = ("convnext-micro", "convnext-tiny", "resnet-micro", "swin-micro", "swin-tiny", "vit-micro", "vit-base")
-_OF_TEXTS = ("bert-micro", "bert-base")
-
 
 #: What pandas calls the numbers of rows, which it writes unless told not to: the order of a file is no feature.
 _ROW_NUMBERS = re.compile(r"(Unnamed: \d+|__index_level_\d+__)?")
@@ -42,7 +43,7 @@ class RegressionTask(Task):
     defaults = {"source": "sample:diabetes", "model": "mlp-small"}
     preparation = "gpu_pipelines.tasks.regression.prepare:preparation_of"
     recipe = "gpu_pipelines.tasks.regression.recipe:Regression"
-    models = (*_OF_NUMBERS, *_OF_IMAGES, *_OF_TEXTS)
+    models = (*_OF_NUMBERS, *ImageClassificationTask.models, *TextClassificationTask.models)
     metrics = {
         "rmse": ERROR,
         "mae": ERROR,
@@ -101,9 +102,9 @@ class RegressionTask(Task):
         kind: str = "numbers"
         fit: tuple[str, ...] = _OF_NUMBERS
         if not settings.feature_names and columns[0] == settings.image_column:
-            kind, fit = f"the images in {columns[0]!r}", _OF_IMAGES
+            kind, fit = f"the images in {columns[0]!r}", ImageClassificationTask.models
         elif not settings.feature_names and columns[0] == settings.text_column:
-            kind, fit = f"the texts in {columns[0]!r}", _OF_TEXTS
+            kind, fit = f"the texts in {columns[0]!r}", TextClassificationTask.models
         if model not in self.models or model in fit:
             return []
         return [f"model is {model!r}, and {settings.source} is learned from {kind}. Give {', '.join(fit)}."]
