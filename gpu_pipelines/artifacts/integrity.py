@@ -16,14 +16,12 @@ from gpu_pipelines.artifacts.benchmark_results import BENCHMARKS
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_file
 from gpu_pipelines.artifacts.evaluation import EVALUATION, GENERATED
 from gpu_pipelines.artifacts.examples import EXAMPLES
-from gpu_pipelines.artifacts.exported_model import MODEL_CARD, PROFILE
+from gpu_pipelines.artifacts.exported_model import CONFIG, MODEL_CARD, PROFILE
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, open_remote
 from gpu_pipelines.errors import UserError
 
 #: What was recorded with a version, among its files.
 VERSION = "version.json"
-#: A model that has this file is in Hugging Face layout.
-_CONFIG = "config.json"
 _PIECE = 1 << 20
 
 
@@ -38,7 +36,7 @@ def model_files(files: Mapping[str, str]) -> dict[str, str]:
     if EVALUATION not in files:
         return {**files, EVALUATION: ""}
     # Beside a checkpoint of a format of the user's own, files of the other names are the user's.
-    beside = {EVALUATION, MODEL_CARD, *([BENCHMARKS, EXAMPLES, GENERATED, PROFILE] if _CONFIG in files else [])}
+    beside = {EVALUATION, MODEL_CARD, *([BENCHMARKS, EXAMPLES, GENERATED, PROFILE] if CONFIG in files else [])}
     return {name: digest for name, digest in files.items() if name not in beside}
 
 

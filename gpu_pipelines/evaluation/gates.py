@@ -152,7 +152,7 @@ class _Parser:
             # accuracy>=0,95 on a command line is two gates.
             hint = " In a number write a point: a comma begins another gate." if name.isdecimal() else ""
             raise self._wrong(at, f"a gate begins with a metric, such as accuracy>=0.95.{hint}")
-        metric = self._known(name, at, (BETTER,))
+        metric = self._known(name, at)
         sign, at = self._take("one of >=, <=, > and <")
         if sign not in _OPERATORS:
             raise self._wrong(at, f"{sign[:20]!r} is not one of >=, <=, > and <.")
@@ -211,7 +211,7 @@ class _Parser:
         self._next += 1
         return self._tokens[self._next - 1]
 
-    def _known(self, name: str, at: int, also: Iterable[str]) -> Metric | None:
+    def _known(self, name: str, at: int) -> Metric | None:
         if name in self._more:
             return self._more[name]
         if self._is_of_benchmark(name):
@@ -219,7 +219,7 @@ class _Parser:
         if self._metrics is None:
             return None
         if name not in self._metrics:
-            close = self._nearest(name, self._metrics, (*also, *self._more))
+            close = self._nearest(name, self._metrics, (BETTER, *self._more))
             raise self._wrong(at, f"there is no metric {name[:40]!r} to gate on. {close}")
         return self._metrics[name]
 

@@ -238,9 +238,7 @@ class RecipeScorer:
             self.release()
             most = texts.request.max_new_tokens
             written = written_in_process(self._dataset.directory, model, source.title, prompts, most)
-        found = np.empty(len(written), dtype=object)
-        found[:] = written
-        return found
+        return np.array(written, dtype=object)
 
     def _write(self, path: Path, loaded: Loaded, directory: Path) -> None:
         """Writes a model from `path` as it is exported; with adapters, it is none of the training any more."""

@@ -110,9 +110,7 @@ class Runner:
             for unit in units[start:stop]:
                 prompts = [pairs[number].prompt for number in unit]
                 written += self._text_task.write(loaded, prompts, self._settings.max_new_tokens)
-        found = np.empty(len(written), dtype=object)
-        found[:] = written
-        return found
+        return np.array(written, dtype=object)
 
     def latency_ms(self, source: ModelSource, split: str) -> np.ndarray:
         """Milliseconds of calls with one row each, from a row in host memory to its prediction there, after warm-up."""

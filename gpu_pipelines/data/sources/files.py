@@ -113,5 +113,4 @@ def _suffix_within(name: str) -> str:
 
 def is_tab_separated(name: str) -> bool:
     """Whether a name says that a table's fields are separated by tabs."""
-    path = PurePosixPath(name.lower())
-    return (PurePosixPath(path.stem) if path.suffix in _COMPRESSIONS else path).suffix in _TAB_SUFFIXES
+    return _suffix_within(name) in _TAB_SUFFIXES
