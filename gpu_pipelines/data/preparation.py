@@ -124,7 +124,15 @@ class Preparation(ABC, Generic[Found]):
         return replace(found, columns=columns) if (columns := self.columns_of(found, settings)) else found
 
     def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
-        """The columns that are read, where the first file tells them."""
+        """The columns that are read, where the first file tells them; else none.
+
+        Args:
+            source: the files.
+            settings: how they are read; those of a test source may differ.
+
+        Raises:
+            UserError: a column is missing.
+        """
         return ()
 
     @property
