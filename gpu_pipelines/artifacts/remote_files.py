@@ -270,7 +270,7 @@ class RemoteFolder:
                 found = self._files.find(self._path)
         except FileNotFoundError:
             raise NotFoundError(f"{self.uri} cannot be listed: there is no such bucket.", "Check its name.") from None
-        return sorted(path[len(self._path) + 1 :] for path in found)
+        return sorted(filter(_is_file, (path[len(self._path) + 1 :] for path in found)))
 
     def state(self) -> str:
         """Hex SHA-256 of the names of all files with what tells one version of a file from another."""
@@ -292,7 +292,8 @@ class RemoteFolder:
         with as_user_errors(self.uri, "listed"):
             self._files.invalidate_cache()
             found = self._files.find(self._path, detail=True)
-        return {path[len(self._path) + 1 :]: info for path, info in found.items()}
+        named = {path[len(self._path) + 1 :]: info for path, info in found.items()}
+        return {name: info for name, info in named.items() if _is_file(name)}
 
     def read(self, name: str, start: int = 0, stop: int | None = None) -> bytes:
         """The content of a file, from byte `start` to byte `stop`."""
@@ -355,6 +356,11 @@ class RemoteFolder:
                 self._files.rm([f"{self._path}/{name}" for name in names])
         except FileNotFoundError:
             pass
+
+
+def _is_file(name: str) -> bool:
+    """Whether a relative path is a file's, and not of what marks a folder, as mounted buckets and consoles have it."""
+    return bool(name) and not name.endswith("/")
 
 
 def _is_same(file: Path, info: Mapping[str, Any]) -> bool:

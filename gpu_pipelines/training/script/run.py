@@ -110,6 +110,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
         place = mounted(store.uri)
         is_mirrored = is_remote(place)
         checkpoints = str(store.directory) if is_mirrored else place
+        Path(checkpoints).mkdir(parents=True, exist_ok=True)  # where a bucket is mounted, nobody has
         own = script_variables(dataset, store.uri, checkpoints, store.directory / METRICS, os.environ)
         own |= {name: str(value) for name, value in settings.environment.items()}
         if imports:
