@@ -44,13 +44,6 @@ def test_an_emulator_is_not_asked_over_grpc_though_gcsfs_was_imported_before(buc
     assert type(connected(bucket)[0]) is GCSFileSystem
 
 
-def test_what_marks_a_folder_is_no_file(bucket: str) -> None:
-    folder = RemoteFolder(f"{bucket}/mounted")
-    for name in ("", "checkpoint-1/", "checkpoint-1/config.json"):
-        folder.write(name, b"")
-    assert folder.names() == list(folder.sizes()) == ["checkpoint-1/config.json"]
-
-
 def texts(source: str, **changes: Any) -> dict[str, Any]:
     return {"task": "text_classification", "source": source, **changes}
 

@@ -250,7 +250,8 @@ def test_what_marks_a_folder_of_a_bucket_is_no_file(marker: bytes, tmp_path: Pat
     files = RemoteFolder(f"{bucket}/{folder}")
     for name in ("", "blue/", "empty/"):
         files.write(name, marker)
-    assert {"", "blue/", "empty/"} < set(files.names())
+    assert files.read("empty/") == marker
+    assert not {"", "blue/", "empty/"} & {*files.names(), *files.sizes()}
     assert [record.label for record in images(f"{bucket}/{folder}")] == ["blue"] * 4 + ["red"] * 4
     assert folders_in(f"{bucket}/{folder}") == ["blue", "empty", "red"]
 
