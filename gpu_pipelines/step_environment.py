@@ -7,6 +7,9 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
+#: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
+MOUNTED = "/gcs/"
+
 # Which accelerators the step is placed on, such as cpu:2. Unset: all GPUs of the machine, else two CPU processes.
 ACCELERATOR = "GPU_PIPELINES_ACCELERATOR"
 

@@ -44,8 +44,8 @@ from gpu_pipelines.emulator.step_environments import StepEnvironments
 from gpu_pipelines.emulator.transcoding import as_json
 from gpu_pipelines.emulator.vertex_api import VertexApi
 from gpu_pipelines.numbers import finite_json
+from gpu_pipelines.step_environment import MOUNTED
 
-_MOUNT = Path("/gcs")
 _MAIL = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
 _CACHE = "cache"
 #: That the steps have to end when the emulator does.
@@ -122,7 +122,7 @@ class PipelineBackend:
         given = runtime.get("parameterValues", {})
         run = PipelineRun(
             root=root,
-            files=_MOUNT / root.removeprefix("gs://") / job_id,
+            files=Path(MOUNTED, root.removeprefix("gs://"), job_id),
             parameters=given,
             encryption_key=job.get("encryptionSpec", {}).get("kmsKeyName", ""),
             job_id=job_id,
@@ -335,7 +335,7 @@ class PipelineBackend:
 
     def _here(self, path: Path) -> Path:
         """A path under `/gcs` as this machine has it."""
-        return self._bucket / path.relative_to(_MOUNT)
+        return self._bucket / path.relative_to(MOUNTED)
 
 
 def _missing(task: Task) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import resource
 import sys
 import time
@@ -15,7 +14,7 @@ import torch.distributed as dist
 
 from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.artifacts.checkpoint_store import read_metrics
-from gpu_pipelines.numbers import throughput, throughput_told
+from gpu_pipelines.numbers import finite_or_none, throughput, throughput_told
 
 #: Lines of progress are not printed more often.
 PROGRESS_SECONDS = 1.0
@@ -200,7 +199,7 @@ class MetricsLog:
 
     def validation(self, step: int, epoch: float, loss: float) -> None:
         """Writes the loss on val."""
-        told = {"step": step, "epoch": round(epoch, 4), "val_loss": loss if math.isfinite(loss) else None}
+        told = {"step": step, "epoch": round(epoch, 4), "val_loss": finite_or_none(loss)}
         self._write({**told, "time": time.time()})
         if self._is_rank_0:
             print(f"step {step}/{self._total}  epoch {epoch:.2f}  loss on val {loss:.4f}", flush=True)

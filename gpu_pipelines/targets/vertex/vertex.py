@@ -17,6 +17,7 @@ from gpu_pipelines.dag.places import OUTPUT, REGISTRY
 from gpu_pipelines.errors import InvalidRequestError, UserError
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.step_environment import MOUNTED
 from gpu_pipelines.targets.cloud import CloudTarget, told_left_out
 from gpu_pipelines.targets.compiled import with_image
 from gpu_pipelines.targets.data_nodes import STANDARD
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.machines import StepMachines
     from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
 
-#: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
-MOUNTED = "/gcs/"
 #: Services that are empty on an emulator of a run's own, by how a place in them begins.
 _EMPTY = {"bq://": "BigQuery", "gs://": "Cloud Storage", MOUNTED: "Cloud Storage"}
 #: What a run writes to: there need be nothing.

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gpu_pipelines.distributed.members import CLUSTER_SPEC, TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_environment import MOUNTED
 
 DATASET = "GPU_PIPELINES_DATASET"
 CHECKPOINTS = "GPU_PIPELINES_CHECKPOINTS"
@@ -19,9 +20,6 @@ MODEL_DIR = "AIP_MODEL_DIR"
 CHECKPOINT_DIR = "AIP_CHECKPOINT_DIR"
 TENSORBOARD_LOG_DIR = "AIP_TENSORBOARD_LOG_DIR"
 DATA_URIS = {"AIP_TRAINING_DATA_URI": "train", "AIP_VALIDATION_DATA_URI": "val", "AIP_TEST_DATA_URI": "test"}
-
-#: Where Vertex AI mounts the buckets of a project in the containers of its jobs.
-MOUNTED = Path("/gcs")
 
 _OF_LAUNCHERS = ("RANK", "LOCAL_RANK", "GROUP_RANK", "NODE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "NNODES")
 _OF_CLUSTERS = (CLUSTER_SPEC, TF_CONFIG, "MASTER_ADDR", "MASTER_PORT")
@@ -69,8 +67,8 @@ def mounted(uri: str) -> str:
         uri: a directory, or `gs://…`.
     """
     scheme, _, place = uri.partition("://")
-    is_mounted = scheme == "gs" and (MOUNTED / place.partition("/")[0]).is_dir()
-    return str(MOUNTED / place) if is_mounted else uri
+    is_mounted = scheme == "gs" and Path(MOUNTED, place.partition("/")[0]).is_dir()
+    return str(Path(MOUNTED, place)) if is_mounted else uri
 
 
 def require_not_taken_for_path(uri: str) -> None:
