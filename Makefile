@@ -24,7 +24,9 @@ run: $(VENV)/.steps
 test: $(VENV)/.dev
 	$(MAKE) --no-print-directory --jobs 2 lint tests
 
-# Hundreds of processes of the tests import the packages; where PYTHONDONTWRITEBYTECODE is set, each would compile them.
+# Hundreds of processes of the tests import the packages; where PYTHONDONTWRITEBYTECODE is set, each would compile them,
+# and each worker the tests.
+tests: export PYTHONDONTWRITEBYTECODE =
 tests: $(VENV)/.dev
 	$(BIN)/python -m compileall -q gpu_pipelines components pipelines
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"

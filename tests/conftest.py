@@ -97,9 +97,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=turn)
 
 
-def pytest_collection_finish() -> None:
-    """What the imports of all tests have made is no garbage, and is not looked at again, nor at the end by pytest."""
-    gc.freeze()
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """What the imports of all tests make is no garbage: it is not looked at meanwhile, nor again, nor at the end."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(trylast=True)
