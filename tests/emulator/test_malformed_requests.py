@@ -43,7 +43,7 @@ def emulator(tmp_path_factory: pytest.TempPathFactory, vertex_certificates: Any)
         api.state.batch_prediction_jobs.wait(next(iter(api.state.batch_prediction_jobs.jobs)), 60)
         (job,) = api.state.pipeline_jobs.jobs
         while api.state.pipeline_jobs.one(job).end_time is None:
-            pass
+            time.sleep(0.05)
         yield api
 
 

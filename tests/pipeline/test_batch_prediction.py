@@ -78,6 +78,7 @@ def test_the_command_and_the_function_predict_without_a_pipeline(
     assert dated.out.endswith(f"1 file in {folder.name}\n"), dated.out + dated.err
 
 
+@pytest.mark.slow_but_for("out")
 @pytest.mark.parametrize("full", ["out", "runs"])
 def test_a_full_disk_is_named(digits_run: Path, tmp_path: Path, full: str) -> None:
     (tmp_path / full).mkdir()

@@ -66,6 +66,7 @@ def test_who_waits_for_another_writer_says_so(tmp_path: Path, model: Path, capsy
         while "waiting for another process, which writes digits in" not in told:
             assert time.monotonic() < until
             told += capsys.readouterr().err
+            time.sleep(0.02)
         assert waiting.is_alive()
     waiting.join(20)
     assert registry.aliases("digits")["live"] == 1

@@ -172,8 +172,8 @@ def step(shape: Shape, parallelism: str) -> tuple[Counter[str], dict[str, int], 
 
 @pytest.mark.parametrize("parallelism", ["fsdp", "hsdp"])
 def test_a_step_sends_each_unit_as_often_as_it_must(parallelism: str) -> None:
-    counts, _, units = step(llama(4, 4096, 32, 512, recompute=False), parallelism)
-    assert units == 4 + 3, "layers, table, head, and what is left"
+    counts, _, units = step(llama(2, 4096, 32, 512, recompute=False), parallelism)
+    assert units == 2 + 3, "layers, table, head, and what is left"
     # Forwards all units are gathered; backwards those that were let go, which the last one is not.
     assert counts.pop("_allgather_base_") == units + units - 1
     assert counts.pop("_reduce_scatter_base_") == units
@@ -224,8 +224,8 @@ def qwen_of_experts(layers: int, **how: bool) -> Shape:
 
 
 def test_experts_are_sharded_with_their_layer() -> None:
-    counts, _, units = step(mixtral(4, 512), "fsdp")
-    assert counts["_reduce_scatter_base_"] == units == 4 + 3
+    counts, _, units = step(mixtral(2, 512), "fsdp")
+    assert counts["_reduce_scatter_base_"] == units == 2 + 3
 
 
 @pytest.mark.slow_but_for("four-layers-of-70b")
