@@ -9,13 +9,14 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import yaml
 from conftest import Finished
+from forked import Forked
 from kubernetes_api.server import KubernetesApi, serving
 from manifests import yaml_blocks
 
@@ -42,6 +43,9 @@ LAUNCHER_POD = {
 NO_IMAGE = {"reason": "ErrImagePull", "message": "no match for platform in manifest"}
 NO_VOLUME = {"reason": "ContainerCreating", "event": "Multi-Attach error for volume pvc-1"}
 NO_POD = {"event": "pods is forbidden: exceeded quota: gpus"}
+#: What the pods of steps run, and Kubeflow's SDK.
+LAUNCHERS = "gpu_pipelines.targets.kubeflow"
+IMPORTS = [f"{LAUNCHERS}.train_job", f"{LAUNCHERS}.experiment", "kubeflow.trainer"]
 #: Of what the pod of the step runs, at its jobs.
 SECONDS_BETWEEN_LOOKS = 0.1
 #: How KFP compiles a component to a command, without what it installs.
@@ -160,7 +164,19 @@ def command_of(tmp_path: Path, place: str, what: str = "", dataset: str = "") ->
     return [*as_process_1(["sh", "-ec", STUB]), STEP, *step]
 
 
-def start(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str], silence: float = 60) -> subprocess.Popen[str]:
+def launched(
+    module: str, arguments: Sequence[str], environment: Mapping[str, str], apart: bool = False
+) -> Forked | subprocess.Popen[str]:
+    """Starts what launches jobs in a cluster; `apart` as it is installed, for a second that it takes to import."""
+    if not apart:
+        return Forked(f"{LAUNCHERS}.{module}", arguments, environment, IMPORTS, anew=["kubernetes.config.kube_config"])
+    command = [sys.executable, "-m", f"{LAUNCHERS}.{module}", *arguments]
+    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def start(
+    api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str], silence: float = 60, apart: bool = False
+) -> Forked | subprocess.Popen[str]:
     """Starts what the step's own pod runs; `silence` is how long its nodes do without a sign of it, seconds."""
     environment = {
         **os.environ,
@@ -171,19 +187,17 @@ def start(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str], silenc
         "GPU_PIPELINES_STORAGE": spec.storage,
         "GPU_PIPELINES_TRAIN_JOB_INTERVAL": str(SECONDS_BETWEEN_LOOKS),
     }
-    launcher = [sys.executable, "-m", "gpu_pipelines.targets.kubeflow.train_job", "--train-job", spec.dumps(), "--"]
-    return subprocess.Popen(
-        [*launcher, *command], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
+    return launched("train_job", ["--train-job", spec.dumps(), "--", *command], environment, apart)
 
 
-def run(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str]) -> Finished:
-    process = start(api, spec, command)
+def run(api: KubernetesApi, spec: TrainJobSpec, command: Sequence[str], apart: bool = False) -> Finished:
+    process = start(api, spec, command, apart=apart)
     out, err = process.communicate(timeout=240)
+    assert process.returncode is not None
     return Finished(process.returncode, out, err)
 
 
-def says_once(process: subprocess.Popen[str], *said: str) -> None:
+def says_once(process: Forked | subprocess.Popen[str], *said: str) -> None:
     """Requires that a step whose nodes do not start says why, once; and ends it."""
     late = threading.Timer(30, process.kill)
     late.start()

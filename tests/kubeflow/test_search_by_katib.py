@@ -14,10 +14,11 @@ from typing import Any
 
 import pytest
 from driver import CompiledFile
+from forked import Forked
 from kubernetes_api.experiments import Experiment, problems_of_experiment
 from kubernetes_api.server import KATIB, TRAINER, KubernetesApi
 from kubernetes_api.train_jobs import behind_a_shell
-from step_on_nodes import NO_IMAGE, SECONDS_BETWEEN_LOOKS, WORKFLOW, says_once, spec_on, until
+from step_on_nodes import NO_IMAGE, SECONDS_BETWEEN_LOOKS, WORKFLOW, launched, says_once, spec_on, until
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.members import Cluster
@@ -153,7 +154,9 @@ def katib(kubernetes_api: KubernetesApi) -> KubernetesApi:
     return kubernetes_api
 
 
-def launcher(api: KubernetesApi, spec: TrainJobSpec, study: Path, job: Path) -> subprocess.Popen[str]:
+def launcher(
+    api: KubernetesApi, spec: TrainJobSpec, study: Path, job: Path, apart: bool = False
+) -> Forked | subprocess.Popen[str]:
     environment = {
         **os.environ,
         "KUBECONFIG": str(api.kubeconfig),
@@ -161,9 +164,8 @@ def launcher(api: KubernetesApi, spec: TrainJobSpec, study: Path, job: Path) -> 
         "KFP_POD_NAME": "launcher",
         "GPU_PIPELINES_TRAIN_JOB_INTERVAL": str(SECONDS_BETWEEN_LOOKS),
     }
-    command = [sys.executable, "-m", "gpu_pipelines.targets.kubeflow.experiment", "--train-job", spec.dumps()]
-    command += ["--study", str(study), "--job", str(job)]
-    return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    arguments = ["--train-job", spec.dumps(), "--study", str(study), "--job", str(job)]
+    return launched("experiment", arguments, environment, apart)
 
 
 def begun(tmp_path: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Path:
@@ -179,7 +181,7 @@ def begun(tmp_path: Path, patch: pytest.MonkeyPatch, **settings: Any) -> Path:
 
 def test_a_cluster_without_katib_is_told(katib: KubernetesApi, tmp_path: Path) -> None:
     katib.apis = {TRAINER}
-    process = launcher(katib, replace(spec_on(tmp_path), nodes=1), tmp_path, tmp_path / "job")
+    process = launcher(katib, replace(spec_on(tmp_path), nodes=1), tmp_path, tmp_path / "job", apart=True)
     _, err = process.communicate(timeout=60)
     assert process.returncode == 1
     assert "The cluster has no Katib." in err

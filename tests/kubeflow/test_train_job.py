@@ -71,7 +71,7 @@ def test_a_step_runs_on_its_nodes_and_its_outputs_are_those_of_rank_0(
     kubernetes_api: KubernetesApi, spec: TrainJobSpec, claim: Path, tmp_path: Path
 ) -> None:
     place = f"{claim}/checkpoints/${{GPU_PIPELINES_RUN}}"
-    finished = run(kubernetes_api, spec, command_of(tmp_path, place))
+    finished = run(kubernetes_api, spec, command_of(tmp_path, place), apart=True)
     assert finished.status == 0, finished.out + finished.err
     (job,) = kubernetes_api.created
     assert "node 0 of 2 reads 42 rows" in finished.out
