@@ -345,8 +345,10 @@ def _groups(mesh: DeviceMesh | None) -> tuple[dist.ProcessGroup | None, dist.Pro
     if mesh is None:
         return None, None
     first_replica = mesh.mesh.reshape(-1, mesh.mesh.shape[-1])[0].tolist()
-    groups = [dist.new_group(first_replica, backend="gloo") for _ in range(2)]
-    return (groups[0], groups[1]) if dist.get_rank() in first_replica else (None, None)
+    # Those that stay outside must not be told: with a device bound to it, PyTorch would have them split NCCL's
+    # communicator, and they would wait for ever for those inside, which split nothing for Gloo.
+    first, second = (dist.new_group(first_replica, backend="gloo", use_local_synchronization=True) for _ in range(2))
+    return first, second
 
 
 def is_given_up(left: float, again: float, time_left: float) -> bool:

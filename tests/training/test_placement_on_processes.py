@@ -20,6 +20,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gpu_pipelines.tasks.checkpoint_state import WEIGHTS, load_state, save_state, trained_weights
+from gpu_pipelines.training.checkpointing import _groups
 from gpu_pipelines.training.optimizer import make_optimizers
 from gpu_pipelines.training.parallelism import (
     built_once,
@@ -104,6 +105,27 @@ def on_processes(program: Callable[..., Any], *more: Any, processes: int = PROCE
         done = subprocess.run([sys.executable, "-c", code, job], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=True) for rank in range(processes)]
+
+
+class Communicator:
+    """NCCL's, of which a part can be split by all of its processes together alone."""
+
+    def perform_nocolor_split(self, device: torch.device) -> None:
+        raise RuntimeError("this process waits for ever")
+
+
+def groups_of_writers() -> list[int]:
+    """As on GPUs, where the group of all processes has a device: PyTorch has NCCL split there."""
+    mesh = mesh_of("hsdp", "cpu", 2, 1)
+    dist.group.WORLD.bound_device_id = torch.device("cuda", dist.get_rank())
+    dist.distributed_c10d._get_split_source = lambda group: Communicator()
+    groups = [dist.get_world_size(group) for group in _groups(mesh) if group is not None]
+    dist.group.WORLD.bound_device_id = None
+    return groups
+
+
+def test_those_who_write_no_checkpoint_do_not_wait_for_those_who_do() -> None:
+    assert on_processes(groups_of_writers, processes=2) == [[1, 1], []]
 
 
 def trained(parallelism: str, micro_batches: int = 1, tied: bool = True) -> dict[str, torch.Tensor]:
