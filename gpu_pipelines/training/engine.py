@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import asdict
+from datetime import timedelta
 from functools import partial
 from itertools import takewhile
 from pathlib import Path
@@ -267,8 +268,7 @@ class Trainer:
         cadence = Cadence(self._total, step, self._between_interruptions())
         self._parallel.train()
         began = saved = step
-        if self._device.type == "cuda":
-            bound(FIRST_STEP)
+        self._bound(FIRST_STEP)
         if self._was_interrupted and step % between == 0:
             self._save(step, self._validate(step))  # it was due, and had no time for its validation
         while step < self._end and not self._has_stalled(step, between):
@@ -282,12 +282,11 @@ class Trainer:
                 rate = self._step(step)
             self._writer.require_no_failure()
             step += 1
-            if step == began + 1:
-                self._writer.prepare(self._state())  # not when the first checkpoint is due
             if self._progress is not None:
                 self._progress.note(step)
-            if step == began + 1 and self._device.type == "cuda":
-                bound(NEXT_STEPS)
+            if step == began + 1:
+                self._writer.prepare(self._state())  # not when the first checkpoint is due
+                self._bound(NEXT_STEPS)
             interrupted = self._interruption.agreed() and step < self._end
             due = step % between == 0 or step == self._total
             told = due or interrupted or cadence.line_is_due(step)
@@ -305,6 +304,16 @@ class Trainer:
             if interrupted:
                 return False
         return True
+
+    def _bound(self, waiting: timedelta) -> None:
+        """Bounds how long GPUs wait for each other, once all have come so far.
+
+        One that is ahead would go by the shorter bound while another may still compile, by the longer one.
+        """
+        if self._device.type == "cuda":
+            torch.cuda.synchronize()
+            self._meet()
+            bound(waiting, self._mesh)
 
     def _tell(self, cadence: Cadence) -> None:
         """Writes the entries that ended since the last call; all processes call it together."""

@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.distributed_c10d import _set_pg_timeout
 
 #: Until the first step processes compile, allocate and read; afterwards one that is so late on GPUs hangs.
@@ -38,9 +39,15 @@ class Progress:
             self._store.set(_key(self._rank), json.dumps([step, time.time()]))
 
 
-def bound(waiting: timedelta) -> None:
-    """Bounds how long the collectives of the training wait from now on."""
-    _set_pg_timeout(waiting, dist.group.WORLD)
+def bound(waiting: timedelta, mesh: DeviceMesh | None) -> None:
+    """Bounds how long the collectives of the training wait from now on.
+
+    Args:
+        waiting: at most.
+        mesh: over which the model is sharded, as `mesh_of` gives it; its groups have bounds of their own.
+    """
+    for group in {dist.group.WORLD, *(mesh.get_all_groups() if mesh else ())}:
+        _set_pg_timeout(waiting, group)
 
 
 def latest(store: Any, processes: int) -> str:

@@ -6,15 +6,21 @@ import re
 import time
 from datetime import timedelta
 
+import pytest
 import torch
 import torch.distributed as dist
 from test_placement_on_processes import on_processes
 
-from gpu_pipelines.training.lateness import Progress, bound, latest
+from gpu_pipelines.training import engine
+from gpu_pipelines.training.engine import Trainer
+from gpu_pipelines.training.lateness import NEXT_STEPS, Progress, bound, latest
+from gpu_pipelines.training.parallelism import mesh_of
 
 
 def one_hangs() -> dict[str, str]:
     """Rank 1 stops after step 7; the others wait for it in step 8."""
+    mesh = mesh_of("hsdp", "cpu", 2, 1)
+    assert mesh is not None
     rank, store = dist.get_rank(), dist.distributed_c10d._get_default_store()
     progress = Progress(store, rank)
     progress.note(7)
@@ -24,7 +30,9 @@ def one_hangs() -> dict[str, str]:
     store.wait(["progress/1"])
     time.sleep(2.1)  # one who was heard of within 2 s is not behind
     progress.note(8)
-    bound(timedelta(seconds=0.3))
+    bound(timedelta(seconds=0.3), mesh)
+    bounds = [group._get_backend(torch.device("cpu")).options._timeout for group in mesh.get_all_groups()]
+    assert set(bounds) == {timedelta(seconds=0.3)}, "those of the shards and of the replicas too"
     try:
         dist.all_reduce(torch.ones(1))
     except RuntimeError as error:
@@ -49,3 +57,15 @@ def test_nobody_is_blamed_where_all_are_as_far() -> None:
         Progress(store, rank).note(5)
     assert latest(store, 2) == ""
     assert latest(store, 3) == "Rank 2 has not finished a step."
+
+
+def test_nobody_goes_by_a_shorter_bound_before_all_have_come_so_far(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that still compiles goes by the longer one, and others must not have begun what waits for it."""
+    done: list[object] = []
+    trainer = Trainer.__new__(Trainer)
+    trainer._device, trainer._mesh = torch.device("cuda"), None
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("this GPU"))
+    monkeypatch.setattr(trainer, "_meet", lambda: done.append("the others"))
+    monkeypatch.setattr(engine, "bound", lambda waiting, mesh: done.append(waiting))
+    trainer._bound(NEXT_STEPS)
+    assert done == ["this GPU", "the others", NEXT_STEPS]
