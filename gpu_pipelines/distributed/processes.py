@@ -6,6 +6,7 @@ import json
 import logging
 import multiprocessing
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -39,6 +40,7 @@ _WORK = "work.json"
 _RUN = "train_model"
 _LAST_LINES = 8
 _TRACEBACK = "Traceback (most recent call last)"
+_FRAME = re.compile(r"frame #\d+: ")
 #: What libraries of collectives write when another process has gone (Gloo, PyTorch's stores, NCCL through PyTorch).
 _OF_A_LOST_CONNECTION = ("onnection closed", "onnection reset", "roken pipe", "remote process", "DistBackendError")
 
@@ -180,9 +182,12 @@ class Workers(ABC):
         return [child for child in self._own.children() if child.pid not in self._before]
 
     def last_lines(self, local_rank: int) -> list[str]:
-        """The end of what a process has written to stderr, as a terminal shows it: of a progress bar the last state."""
+        """The end of what a process has written to stderr, as a terminal shows it: of a progress bar the last state.
+
+        An exception of C++, as that of NCCL's watchdog, says what it is above frames without number; they are left out.
+        """
         shown = (line.rstrip().rpartition("\r")[2] for line in self._stderr(local_rank).split("\n"))
-        return [line for line in shown if line.strip()][-_LAST_LINES:]
+        return [line for line in shown if line.strip() and not _FRAME.match(line)][-_LAST_LINES:]
 
     def error_of(self, local_rank: int) -> UserError | Interrupted | None:
         """The error that a process has left; None if none.

@@ -11,6 +11,7 @@ from gated import GATE
 from started_training import run_training, weights_digest
 from trainings import entries, names
 
+from gpu_pipelines.distributed.processes import Program
 from gpu_pipelines.distributed.restarts import Restarts, is_of_a_machine
 from gpu_pipelines.errors import (
     ConnectionLostError,
@@ -103,6 +104,30 @@ def test_what_is_tried_again(error: UserError, expected: bool) -> None:
     elsewhere = NodeFailedError("node 1 failed")
     elsewhere.__cause__ = error
     assert is_of_a_machine(elsewhere) == expected
+
+
+#: What PyTorch's watchdog of NCCL writes as it ends a process, with fewer frames.
+TIMED_OUT = """\
+terminate called after throwing an instance of 'c10::DistBackendError'
+  what():  [PG ID 0 PG GUID 0(default_pg) Rank 3] Process group watchdog thread terminated with exception: [Rank 3] \
+Watchdog caught collective operation timeout: WorkNCCL(SeqNum=41, OpType=ALLREDUCE, Timeout(ms)=100000) ran too long
+""" + "".join(
+    f"Exception raised from {what} at /pytorch/torch/csrc/distributed/c10d/x.cpp:1 (most recent call first):\n"
+    + "".join(f"frame #{number}: <unknown function> + 0x94ac3 (0x7f in libtorch_cuda.so)\n" for number in range(9))
+    + "\n"
+    for what in ("checkTimeout", "ncclCommWatchdog")
+)
+
+
+def test_of_an_exception_of_cpp_what_it_says_is_told_and_not_its_frames(tmp_path: Path) -> None:
+    (tmp_path / "0").mkdir()
+    (tmp_path / "0" / "stderr.log").write_text(TIMED_OUT)
+    workers = Program([], {})
+    workers._logs = tmp_path
+    lines = workers.last_lines(0)
+    assert "OpType=ALLREDUCE" in "".join(lines)
+    assert not any(line.startswith("frame #") for line in lines)
+    assert is_of_a_machine(ProcessFailedError("\n".join(lines)))
 
 
 def test_it_is_tried_so_often_within_an_hour(monkeypatch: pytest.MonkeyPatch) -> None:
