@@ -282,8 +282,6 @@ class Trainer:
                 rate = self._step(step)
             self._writer.require_no_failure()
             step += 1
-            if self._progress is not None:
-                self._progress.note(step)
             if step == began + 1:
                 self._writer.prepare(self._state())  # not when the first checkpoint is due
                 self._bound(NEXT_STEPS)
@@ -362,6 +360,8 @@ class Trainer:
             for group in optimizer.param_groups:
                 group["lr"] = rate * group.get(SCALE, 1.0)
         micro_batches, all_loss_tokens = self._batches.of_step(step)
+        if self._progress is not None:
+            self._progress.note(step + 1)
         if self._recipe.has_sums:
             sums = self._sums_of(micro_batches)
             for batch, _ in micro_batches:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
@@ -15,28 +15,53 @@ from torch.distributed.distributed_c10d import _set_pg_timeout
 #: Until the first step processes compile, allocate and read; afterwards one that is so late on GPUs hangs.
 #: Source: torchtitan, `comm.init_timeout_seconds` and `comm.train_timeout_seconds`.
 FIRST_STEP, NEXT_STEPS = timedelta(minutes=5), timedelta(seconds=100)
+#: So long after the last step has begun rank 0 says who is late. NCCL ends a process without a word of it.
+SECONDS_UNTIL_TOLD = 60.0
 _SECONDS_BETWEEN_NOTES = 1.0
 
 
 class Progress:
-    """How far this process is, told to the others about once a second.
+    """How far this process is, told to the others by a thread, also while the process itself waits for them.
 
     Args:
         store: that all processes of the training share.
         rank: of this process.
+        processes: their number.
+        patience: seconds after which rank 0 says who is late.
     """
 
-    def __init__(self, store: Any, rank: int) -> None:
-        self._store, self._rank = store, rank
-        self._told = 0.0
+    def __init__(self, store: Any, rank: int, processes: int, patience: float = SECONDS_UNTIL_TOLD) -> None:
+        self._store, self._rank, self._processes, self._patience = store, rank, processes, patience
+        self._step, self._at = 0, time.monotonic()
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._tell, daemon=True, name="progress")
+        self._thread.start()
 
     def note(self, step: int) -> None:
-        """Tells that a step is done, if it is time to."""
-        if time.monotonic() - self._told < _SECONDS_BETWEEN_NOTES:
-            return
-        self._told = time.monotonic()
-        with suppress(RuntimeError):  # the machine of the store is gone, which the launcher will say
-            self._store.set(_key(self._rank), json.dumps([step, time.time()]))
+        """Notes that the rows of a step, from 1, have come to this process, which computes it now."""
+        self._step, self._at = step, time.monotonic()
+
+    def close(self) -> None:
+        """Ends the thread, after it has told the last step."""
+        self._over.set()
+        self._thread.join(2 * _SECONDS_BETWEEN_NOTES)
+
+    def _tell(self) -> None:
+        told = warned = 0
+        over = False
+        while not over:
+            over = self._over.wait(min(_SECONDS_BETWEEN_NOTES, self._patience))
+            step, seconds = self._step, time.monotonic() - self._at
+            try:
+                if step != told:
+                    self._store.set(_key(self._rank), str(step))
+                    told = step
+                elif self._rank == 0 and step > warned and seconds > self._patience:
+                    warned = step
+                    if late := latest(self._store, self._processes):
+                        print(f"warning: no step has begun for {seconds:.0f} s. {late}", flush=True)
+            except RuntimeError:  # the machine of the store is gone, which the launcher will say
+                return
 
 
 def bound(waiting: timedelta, mesh: DeviceMesh | None) -> None:
@@ -57,21 +82,16 @@ def latest(store: Any, processes: int) -> str:
         store: that all processes of the training share.
         processes: their number.
     """
-    noted: dict[int, tuple[int, float]] = {}
+    begun: dict[int, int] = {}
     with suppress(RuntimeError):
         for rank in range(processes):
-            if store.check([_key(rank)]):
-                step, at = json.loads(store.get(_key(rank)))
-                noted[rank] = step, at
-    if len(noted) < processes:
-        silent = [rank for rank in range(processes) if rank not in noted]
-        return f"Rank {silent[0]} has not finished a step." if noted else ""
-    slowest = min(noted, key=lambda rank: noted[rank])
-    ago = max(at for _, at in noted.values()) - noted[slowest][1]
-    if ago < 2 * _SECONDS_BETWEEN_NOTES:
+            begun[rank] = int(store.get(_key(rank))) if store.check([_key(rank)]) else 0
+    last, first = min(begun.values(), default=0), max(begun.values(), default=0)
+    if last == first:
         return ""
-    heard = f"it was last heard of at step {noted[slowest][0]}, {ago:.0f} s before the others"
-    return f"Rank {slowest} is the furthest behind: {heard}."
+    rank = min(begun, key=lambda rank: begun[rank])
+    reached = f"step {last}" if last else "no step"
+    return f"Rank {rank} is the furthest behind: it has begun {reached}, and others step {first}."
 
 
 def _key(rank: int) -> str:

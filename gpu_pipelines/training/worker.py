@@ -89,8 +89,9 @@ def _train(job: dict[str, Any]) -> bool:
     # With the device NCCL connects at once, and a GPU that cannot be reached is said before anything is built.
     on_gpu = device if devices.kind == "cuda" else None
     dist.init_process_group(backend, store=own, rank=rank, world_size=processes, timeout=PATIENCE, device_id=on_gpu)
+    progress = Progress(store, rank, processes)
     try:
-        return _train_in_group(job, devices, device, Progress(store, rank))
+        return _train_in_group(job, devices, device, progress)
     except UserError:
         raise
     except Exception as error:
@@ -100,6 +101,8 @@ def _train(job: dict[str, Any]) -> bool:
             raise known from None
         leave_for_the_launcher(_explained(error, store, processes))
         raise
+    finally:
+        progress.close()
 
 
 def _out_of_memory(error: Exception, device: torch.device, settings: TrainingSettings) -> UserError | None:
