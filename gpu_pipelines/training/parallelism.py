@@ -209,8 +209,11 @@ def before_gradients_are_awaited(loss: torch.Tensor, work: Callable[[], None]) -
 def without_all_reduce(parallel: nn.Module, last: bool) -> AbstractContextManager[object]:
     """The context of one micro-batch: DDP reduces gradients after the last of a step only.
 
-    A sharded model reduces and scatters those of each: what is kept between them is a shard, not the whole.
+    A sharded model reduces and scatters those of each: what is kept between them is a shard, not the whole. Replicas of
+    it, which are on other nodes, sum their shards after the last one.
     """
+    if isinstance(parallel, FSDPModule):
+        parallel.set_requires_all_reduce(last)
     if isinstance(parallel, DistributedDataParallel) and not last:
         return parallel.no_sync()
     return nullcontext()

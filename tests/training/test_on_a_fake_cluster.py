@@ -24,7 +24,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.workload import Workload
 from gpu_pipelines.tasks.causal_lm.chunked_loss import in_chunks
-from gpu_pipelines.training.parallelism import SHARD, emptied, mesh_of, shard
+from gpu_pipelines.training.parallelism import SHARD, emptied, mesh_of, shard, without_all_reduce
 from gpu_pipelines.training.recomputing import recompute_activations
 
 NODES, PER_NODE = 4, 8
@@ -137,7 +137,7 @@ def loss_of(model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
     return model(**batch).loss
 
 
-def step(shape: Shape, parallelism: str) -> tuple[Counter[str], dict[str, int], int]:
+def step(shape: Shape, parallelism: str, micro_batches: int = 1) -> tuple[Counter[str], dict[str, int], int]:
     """A second step: what it sent, the most bytes by kind, and the number of units."""
     with torch.device("meta"):
         model, blocks = shape.build()
@@ -153,30 +153,32 @@ def step(shape: Shape, parallelism: str) -> tuple[Counter[str], dict[str, int], 
         memory, batch = FSDPMemTracker(model, optimizer), shape.inputs()
         memory.track_inputs(tuple(batch.values()))
         with memory:
-            for number in range(2):
+            for _ in range(2):
                 memory._peak_mem, memory._peak_mem_snap = {}, {}
                 with Collectives() as sent:
-                    with torch.autocast("cpu", torch.bfloat16):
-                        loss = loss_of(model, batch)
-                    loss.backward()
-                del loss
+                    for micro_batch in range(1, micro_batches + 1):
+                        memory.reset_mod_stats()
+                        with without_all_reduce(model, last=micro_batch == micro_batches):
+                            with torch.autocast("cpu", torch.bfloat16):
+                                loss = loss_of(model, batch)
+                            loss.backward()
+                        del loss
                 peak = memory.get_tracker_snapshot("peak")[CPU]
                 # Fused, the fake kernel copies the whole state; one by one, it makes what the real one does not.
                 optimizer.step()
                 optimizer.zero_grad()
-                if number == 0:
-                    memory.reset_mod_stats()
     units = sum(type(module).__name__.startswith("FSDP") for module in model.modules())
     return sent.counts, {str(kind).split(".")[-1]: held for kind, held in peak.items()}, units
 
 
-@pytest.mark.parametrize("parallelism", ["fsdp", "hsdp"])
-def test_a_step_sends_each_unit_as_often_as_it_must(parallelism: str) -> None:
-    counts, _, units = step(llama(2, 4096, 32, 512, recompute=False), parallelism)
+@pytest.mark.parametrize(("parallelism", "micro_batches"), [("fsdp", 1), ("hsdp", 1), ("hsdp", 2)])
+def test_a_step_sends_each_unit_as_often_as_it_must(parallelism: str, micro_batches: int) -> None:
+    counts, _, units = step(llama(2, 4096, 32, 512, recompute=False), parallelism, micro_batches)
     assert units == 2 + 3, "layers, table, head, and what is left"
     # Forwards all units are gathered; backwards those that were let go, which the last one is not.
-    assert counts.pop("_allgather_base_") == units + units - 1
-    assert counts.pop("_reduce_scatter_base_") == units
+    assert counts.pop("_allgather_base_") == micro_batches * (units + units - 1)
+    assert counts.pop("_reduce_scatter_base_") == micro_batches * units
+    # Between nodes, whose network is the slow one, they are summed once.
     assert counts.pop("allreduce_", 0) == (units if parallelism == "hsdp" else 0)
     assert not counts, "nothing else is sent"
 

@@ -146,7 +146,7 @@ def trained(parallelism: str, micro_batches: int = 1, tied: bool = True) -> dict
             with without_all_reduce(parallel, last=number == micro_batches):
                 loss = nn.functional.cross_entropy(parallel(batch), (batch + 1) % 11) / micro_batches
                 loss.backward()
-            gradients = [parameter.grad for parameter in model.parameters()]
+            gradients = [parameter.grad for parameter in model.parameters() if parameter.grad is not None]
             kept = max(kept, sum((g.to_local() if isinstance(g, DTensor) else g).numel() for g in gradients))
         optimizer.step()
         optimizer.zero_grad()
@@ -159,7 +159,7 @@ def trained(parallelism: str, micro_batches: int = 1, tied: bool = True) -> dict
 
 def trained_in_all_ways() -> dict[str, dict[str, torch.Tensor]]:
     ways = [(parallelism, 1, tied) for parallelism in ("ddp", "fsdp", "hsdp") for tied in (True, False)]
-    return {" ".join(map(str, way)): trained(*way) for way in (*ways, ("fsdp", 2, True))}
+    return {" ".join(map(str, way)): trained(*way) for way in (*ways, ("fsdp", 2, True), ("hsdp", 2, True))}
 
 
 @pytest.fixture(scope="module")
@@ -167,7 +167,9 @@ def ways() -> list[dict[str, dict[str, torch.Tensor]]]:
     return on_processes(trained_in_all_ways)
 
 
-@pytest.mark.parametrize("way", ["fsdp 1 True", "fsdp 1 False", "hsdp 1 True", "hsdp 1 False", "fsdp 2 True"])
+@pytest.mark.parametrize(
+    "way", ["fsdp 1 True", "fsdp 1 False", "hsdp 1 True", "hsdp 1 False", "fsdp 2 True", "hsdp 2 True"]
+)
 def test_every_way_of_placing_a_model_trains_alike(ways: Any, way: str) -> None:
     """The words are how it is placed, the number of micro-batches, and whether head and table are one weight."""
     for held in ways:
