@@ -49,6 +49,7 @@ from gpu_pipelines.training.parallelism import (
     before_gradients_are_awaited,
     built_once,
     choose_parallelism,
+    least_memory,
     mesh_of,
     place,
     without_all_reduce,
@@ -143,7 +144,7 @@ class Trainer:
     def _place(self) -> nn.Module:
         settings, model = self._settings, self._model
         trained, frozen = count_parameters(model)
-        memory = torch.cuda.mem_get_info(self._device)[1] if self._device.type == "cuda" else None
+        memory = least_memory(self._device)
         per_node = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
         nodes = dist.get_world_size() // per_node
         self._parallelism = choose_parallelism(settings.parallelism, state_bytes(model), memory, nodes, per_node)
@@ -573,6 +574,10 @@ class Trainer:
         sharded = self._mesh is not None
         with computing_in(self._precision, self._device.type):
             cost = measure_cost(self._recipe, self._parallel if sharded else self._model, batch, rows, sharded=sharded)
+        # Each has counted its own rows, whose documents differ in length; whether to compile must not.
+        told = [cost]
+        dist.broadcast_object_list(told, src=0)
+        (cost,) = told
         if self._device.type != "cuda":
             return cost, None
         peak = peak_flops(self._device_name, self._precision)

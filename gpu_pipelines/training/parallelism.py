@@ -52,6 +52,19 @@ def choose_parallelism(asked: str, needed: float, device_memory: int | None, nod
     return "hsdp" if nodes > 1 and needed <= room * per_node else "fsdp"
 
 
+def least_memory(device: torch.device) -> int | None:
+    """Bytes of the GPU of this training that has the least, the same on all processes; None on CPUs.
+
+    Args:
+        device: of this process.
+    """
+    if device.type != "cuda":
+        return None
+    least = torch.tensor(torch.cuda.mem_get_info(device)[1])
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    return int(least)
+
+
 def mesh_of(parallelism: str, device_type: str, nodes: int, per_node: int) -> DeviceMesh | None:
     """The processes as FSDP2 takes them: one dimension for what is sharded, one for replicas of it; None for DDP.
 

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
+from types import SimpleNamespace as Namespace
 from typing import Any
 
 import pytest
@@ -20,11 +21,15 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gpu_pipelines.tasks.checkpoint_state import WEIGHTS, load_state, save_state, trained_weights
+from gpu_pipelines.training import engine
 from gpu_pipelines.training.checkpointing import _groups
+from gpu_pipelines.training.compute import ModelCost
+from gpu_pipelines.training.engine import Trainer
 from gpu_pipelines.training.optimizer import make_optimizers
 from gpu_pipelines.training.parallelism import (
     built_once,
     choose_parallelism,
+    least_memory,
     mesh_of,
     place,
     shard,
@@ -126,6 +131,22 @@ def groups_of_writers() -> list[int]:
 
 def test_those_who_write_no_checkpoint_do_not_wait_for_those_who_do() -> None:
     assert on_processes(groups_of_writers, processes=2) == [[1, 1], []]
+
+
+def what_follows_from_one_process() -> tuple[float, int | None]:
+    """Operations of a row, of which others hold documents of other lengths, and the memory of a GPU."""
+    trainer, rows = Trainer.__new__(Trainer), [({"input_ids": torch.ones(1)}, 1)]
+    trainer._batches, trainer._recipe = Namespace(of_step=lambda _: (rows, 1)), Namespace(rows_of=len)
+    trainer._model, trainer._mesh, trainer._precision = nn.Identity(), None, "fp32"
+    trainer._device = torch.device("cpu")
+    engine.measure_cost = lambda *_, **__: ModelCost(1, 0, 100.0 + dist.get_rank(), None)
+    torch.cuda.mem_get_info = lambda _: (0, 80_000 - dist.get_rank())
+    return trainer._measure()[0].forward_flops_per_row, least_memory(torch.device("cuda"))
+
+
+def test_all_processes_compile_and_shard_by_the_same_figures() -> None:
+    """One that did something else would wait for the others for ever."""
+    assert on_processes(what_follows_from_one_process, processes=2) == [(100.0, 79_999)] * 2
 
 
 def trained(parallelism: str, micro_batches: int = 1, tied: bool = True) -> dict[str, torch.Tensor]:
