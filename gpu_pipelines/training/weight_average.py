@@ -7,7 +7,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from gpu_pipelines.tasks.checkpoint_state import trained_weights
+from gpu_pipelines.tasks.checkpoint_state import trained_weights, without_wrappers
 
 
 class WeightAverage:
@@ -49,7 +49,7 @@ class WeightAverage:
     def take_statistics_of_rank_0(self) -> None:
         """Makes the averages of running statistics, as of BatchNorm, the same everywhere."""
         for name, _ in self._model.named_buffers():
-            if name in self.tensors:
+            if (name := without_wrappers(name)) in self.tensors:
                 dist.broadcast(self.tensors[name], src=0)
 
 

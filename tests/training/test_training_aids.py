@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import load_file, save_file
 from started_training import tensors, weights_digest
 from torch import nn
@@ -28,9 +29,11 @@ from gpu_pipelines.tasks.frozen import freeze
 from gpu_pipelines.tasks.recipe import OTHER_LABEL, OTHER_SHARE
 from gpu_pipelines.training.layer_rates import layer_scales
 from gpu_pipelines.training.optimizer import SCALE, make_optimizers
+from gpu_pipelines.training.recomputing import recompute_activations
 from gpu_pipelines.training.row_changes import RowChanges, adopt
 from gpu_pipelines.training.settings import OFF, TrainingSettings
 from gpu_pipelines.training.train import train_model
+from gpu_pipelines.training.weight_average import WeightAverage
 
 SETTINGS = TrainingSettings(
     model="vit-micro", max_steps=6, checkpoint_every_steps=3, global_batch_size=16, learning_rate=0.004, epochs=1,
@@ -262,6 +265,17 @@ def test_an_average_follows_the_weights_and_is_not_one_of_frozen_ones(photos: Pa
         for name in names:
             expected = stays * before[f"ema.{name}"] + (1 - stays) * after[f"model.{name}"]
             np.testing.assert_allclose(after[f"ema.{name}"], expected, rtol=1e-4, atol=1e-6)
+
+
+def test_averages_of_statistics_in_recomputed_layers_are_those_of_rank_0(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of shards, any process may write them."""
+    model = nn.Sequential(nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4)), nn.BatchNorm1d(4))
+    recompute_activations(model, [model[0]])
+    average, sent = WeightAverage(model, 0.9), []
+    monkeypatch.setattr(dist, "broadcast", lambda tensor, src: sent.append(tensor.data_ptr()))
+    average.take_statistics_of_rank_0()
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    assert sent == [average.tensors[f"{norm}.{name}"].data_ptr() for norm in ("0.1", "1") for name in statistics]
 
 
 def test_an_average_is_evaluated_beside_its_checkpoint_and_exported_where_it_is_better(tmp_path: Path) -> None:
