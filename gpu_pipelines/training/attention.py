@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -51,6 +53,24 @@ def choose_attention(model: nn.Module, asked: str, device: torch.device, precisi
     config: Any = model.config
     if config._attn_implementation != name:
         raise UserError(f"attention is {asked}, which {kind} does not have.", "Give auto.")
+
+
+@contextmanager
+def watchable(model: nn.Module) -> Iterator[None]:
+    """Lets a model compute by sdpa where it does by flex, which PyTorch cannot call while operations are watched.
+
+    Args:
+        model: maybe of transformers.
+    """
+    changed: Any = model
+    if getattr(getattr(model, "config", None), "_attn_implementation", "") != _NAMES["flex"]:
+        yield
+        return
+    changed.set_attn_implementation(_NAMES["sdpa"])
+    try:
+        yield
+    finally:
+        changed.set_attn_implementation(_NAMES["flex"])
 
 
 def _what_is_missing(asked: str, device: torch.device, precision: str) -> str:

@@ -15,6 +15,7 @@ from gpu_pipelines.accelerators.device_names import catalog_names
 from gpu_pipelines.tasks.nf4 import Nf4Linear
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.training.activations import activation_bytes
+from gpu_pipelines.training.attention import watchable
 
 
 @dataclass(frozen=True)
@@ -73,11 +74,12 @@ def measure_cost(recipe: Recipe, model: nn.Module, batch: Batch, rows: int, *, s
     model.eval()  # running statistics must not move
     counter = FlopCounterMode(display=False)
     counter.mod_tracker = _Untold()
-    with counter, torch.no_grad():
-        recipe.loss(model, batch)
-    if sharded:
-        _gather_no_more(model)
-    activations = None if sharded else activation_bytes(recipe, model, batch) / rows
+    with watchable(model):
+        with counter, torch.no_grad():
+            recipe.loss(model, batch)
+        if sharded:
+            _gather_no_more(model)
+        activations = None if sharded else activation_bytes(recipe, model, batch) / rows
     model.train(was_training)
     in_nf4 = sum(2 * layer.packed.numel() for layer in _in_four_bits(model))
     return ModelCost(*count_parameters(model), counter.get_total_flops() / rows, activations, in_nf4)

@@ -15,6 +15,7 @@ from trainings import entries, train_here
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.packed_attention import OFFSETS, by_length
 from gpu_pipelines.training.attention import choose_attention
+from gpu_pipelines.training.compute import measure_cost
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -64,6 +65,23 @@ def test_what_cpus_do_not_train_with_is_refused_and_rehearsed_by_another(
 def test_the_package_of_flash_attention_has_to_be_there() -> None:
     with pytest.raises(UserError, match="flash-attn is not installed; auto takes PyTorch's own"):
         choose_attention(llama(), "flash_attention_2", torch.device("cuda"), "bf16", Devices("cuda", 1))
+
+
+def test_what_a_model_with_flex_costs_is_counted_by_another() -> None:
+    """PyTorch compiles it in each call, and compiles nothing while operations are watched."""
+
+    class ItsOwn:
+        def loss(self, model: Any, batch: dict[str, torch.Tensor]) -> torch.Tensor:
+            return model(**batch, labels=batch["input_ids"]).loss
+
+    costs, model = {}, llama()
+    for name in ("sdpa", "flex_attention"):
+        model.set_attn_implementation(name)
+        costs[name] = measure_cost(
+            ItsOwn(), model, {"input_ids": torch.ones(2, 128, dtype=torch.int64)}, 2, sharded=False
+        )
+        assert model.config._attn_implementation == name
+    assert costs["flex_attention"] == costs["sdpa"]
 
 
 def test_a_model_without_a_choice_is_refused() -> None:
