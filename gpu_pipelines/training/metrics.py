@@ -63,8 +63,8 @@ class Speed:
 
 
 def peak_memory() -> int:
-    """Most memory that this process has had, bytes: of its GPU, or of the host where it has none."""
-    if torch.cuda.is_available():
+    """Most memory that this process has had, bytes: of its GPU, or of the host where it uses none."""
+    if torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated()
     # Linux counts KiB, macOS bytes.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)

@@ -8,15 +8,22 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from started_training import run_training
 from trainings import numbers_dataset
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints, read_configuration
 from gpu_pipelines.training.local_devices import build_problem
+from gpu_pipelines.training.metrics import peak_memory
 from gpu_pipelines.training.settings import TrainingSettings
 
 CUDA_13 = ["sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120", "compute_120"]
+
+
+def test_the_memory_of_a_rehearsal_beside_gpus_is_that_of_the_host(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    assert peak_memory() > 1e6
 
 
 @pytest.mark.parametrize(
