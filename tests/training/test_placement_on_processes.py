@@ -129,10 +129,6 @@ def groups_of_writers() -> list[int]:
     return groups
 
 
-def test_those_who_write_no_checkpoint_do_not_wait_for_those_who_do() -> None:
-    assert on_processes(groups_of_writers, processes=2) == [[1, 1], []]
-
-
 def what_follows_from_one_process() -> tuple[float, int | None]:
     """Operations of a row, of which others hold documents of other lengths, and the memory of a GPU."""
     trainer, rows = Trainer.__new__(Trainer), [({"input_ids": torch.ones(1)}, 1)]
@@ -144,9 +140,22 @@ def what_follows_from_one_process() -> tuple[float, int | None]:
     return trainer._measure()[0].forward_flops_per_row, least_memory(torch.device("cuda"))
 
 
-def test_all_processes_compile_and_shard_by_the_same_figures() -> None:
+def asked_of_two() -> tuple[list[int], tuple[float, int | None]]:
+    return groups_of_writers(), what_follows_from_one_process()
+
+
+@pytest.fixture(scope="module")
+def two() -> list[tuple[list[int], tuple[float, int | None]]]:
+    return on_processes(asked_of_two, processes=2)
+
+
+def test_those_who_write_no_checkpoint_do_not_wait_for_those_who_do(two: Any) -> None:
+    assert [groups for groups, _ in two] == [[1, 1], []]
+
+
+def test_all_processes_compile_and_shard_by_the_same_figures(two: Any) -> None:
     """One that did something else would wait for the others for ever."""
-    assert on_processes(what_follows_from_one_process, processes=2) == [(100.0, 79_999)] * 2
+    assert [figures for _, figures in two] == [(100.0, 79_999)] * 2
 
 
 def trained(parallelism: str, micro_batches: int = 1, tied: bool = True) -> dict[str, torch.Tensor]:
