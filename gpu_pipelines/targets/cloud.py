@@ -61,7 +61,8 @@ class CloudTarget(Target):
         """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
         if is_own(pipeline):
             require_no_task(task)
-            own, plans = self._placed(own_pipeline(pipeline), pipeline, self.options.region)
+            own = own_pipeline(pipeline, lambda text: text.replace(STEPS_IMAGE, self.settings.image or STEPS_IMAGE))
+            own, plans = self._placed(own, pipeline, self.options.region)
             self.note = note_of_file(self.settings) if STEPS_IMAGE in own.text else ""
             return Compiled(own.name, own.text, told=[*told_warnings(plans.values()), *self.told_of(own.spec)])
         training, evaluation = self.choices(self.options.region)

@@ -55,6 +55,31 @@ def test_steps_with_accelerators_are_custom_jobs_on_the_machines_of_their_plans(
     assert tasks["train-model"]["dependentTasks"] == ["count", "prepare-data"]
 
 
+BY_GCPC = """
+from google_cloud_pipeline_components.v1.custom_job import create_custom_training_job_from_component
+from kfp import dsl
+
+from gpu_pipelines.components import prepare_data, train_model
+
+train = create_custom_training_job_from_component(
+    train_model, machine_type="g2-standard-8", accelerator_type="NVIDIA_L4", accelerator_count=1
+)
+
+
+@dsl.pipeline(name="by-gcpc")
+def by_gcpc(source: str = "gs://bucket/photos"):
+    train(dataset=prepare_data(source=source).outputs["dataset"])
+"""
+
+
+def test_a_job_that_gcpc_has_made_of_a_training_of_ours_runs_in_the_given_image(tmp_path: Path) -> None:
+    (tmp_path / "by_gcpc.py").write_text(BY_GCPC)
+    (spec,) = compiled(tmp_path, "--target", "vertex", *IMAGE, pipeline=str(tmp_path / "by_gcpc.py"))
+    (trained,) = pools(spec, "train-model")
+    assert trained["container_spec"]["image_uri"] == IMAGE[1]
+    assert trained["machine_spec"]["accelerator_type"] == "NVIDIA_L4", "as its author has it"
+
+
 LOOKING = """
 from kfp import dsl
 from gpu_pipelines.components import check_for_new_data, prepare_data, train_model
