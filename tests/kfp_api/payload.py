@@ -10,6 +10,14 @@ from google.protobuf import json_format
 from kfp.pipeline_spec.pipeline_spec_pb2 import PipelineSpec, PlatformSpec
 
 _PLAIN: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "bool": (bool,), "float": (int, float)}
+_OF_PIPELINES: dict[str, type | tuple[type, ...]] = {
+    "NUMBER_INTEGER": (int, float),
+    "NUMBER_DOUBLE": (int, float),
+    "STRING": str,
+    "BOOLEAN": bool,
+    "LIST": list,
+    "STRUCT": dict,
+}
 
 
 class Refused(Exception):
@@ -54,14 +62,22 @@ def checked_spec(content: Any) -> None:
 
 
 def checked_parameters(spec: dict[str, Any], parameters: dict[str, Any]) -> None:
-    """Checks the parameters of a run by name, as the API server does.
+    """Checks the parameters of a run by name and type, as the API server does (`validatePipelineJobInputs`).
 
     Raises:
-        Refused: one is unknown.
+        Refused: one is unknown, missing or of another type.
     """
     known = spec.get("pipeline_spec", spec)["root"].get("inputDefinitions", {}).get("parameters", {})
     if unknown := sorted(set(parameters) - set(known)):
         raise Refused(400, f"unknown input parameters: {', '.join(unknown)}")
+    for name, definition in known.items():
+        if name not in parameters:
+            if "defaultValue" not in definition and not definition.get("isOptional"):
+                raise Refused(400, f"parameter {name} has neither default value nor user provided value")
+            continue
+        value, kind = parameters[name], definition["parameterType"]
+        if not isinstance(value, _OF_PIPELINES[kind]) or isinstance(value, bool) != (kind == "BOOLEAN"):
+            raise Refused(400, f"input parameter {name} requires type {kind}, but is {value!r}")
 
 
 def _problems(kind: str, value: Any, path: str) -> list[str]:

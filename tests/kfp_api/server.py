@@ -111,6 +111,7 @@ class _Service:
             ("POST", "experiments", self._create_experiment),
             ("GET", "pipelines", lambda query, body: {"pipelines": self._of_namespace(self._state.pipelines, query)}),
             ("POST", "pipelines", self._create_pipeline),
+            ("POST", "pipelines/upload", self._upload),
             ("POST", "pipelines/upload_version", self._upload_version),
             ("GET", f"pipelines/{name}/versions", self._list_versions),
             ("GET", f"pipelines/{name}/versions/{name}", self._get_version),
@@ -178,6 +179,17 @@ class _Service:
             raise Refused(409, "The name is taken")
         made = {**body, "pipeline_id": _new_id(), "created_at": _now()}
         self._state.pipelines.append(made)
+        return made
+
+    def _upload(self, query: dict[str, str], body: Any) -> Any:
+        """A pipeline with its first version, which has its name."""
+        body_of_pipeline = {"display_name": query["name"], "namespace": query.get("namespace", "")}
+        made = self._create_pipeline(query, body_of_pipeline)
+        try:
+            self._upload_version({**query, "pipelineid": made["pipeline_id"]}, body)
+        except Refused:
+            self._state.pipelines.remove(made)
+            raise
         return made
 
     def _upload_version(self, query: dict[str, str], body: Any) -> Any:

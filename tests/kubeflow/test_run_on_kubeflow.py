@@ -19,6 +19,7 @@ from kfp_api.server import KfpApi
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.dag.placement import EVALUATES
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
@@ -512,6 +513,22 @@ def test_schedules_that_cannot_be_are_refused(
     finished = command(folder, *create, *arguments)
     assert (finished.status, told in finished.err) == (2, True), finished.err
     assert kfp_api.state.recurring == {}
+
+
+def test_what_kfps_client_has_uploaded_is_scheduled_if_its_image_is_one(
+    folder: Path, kfp_api: KfpApi, compiled: Path
+) -> None:
+    import kfp
+
+    client = kfp.Client(host=kfp_api.url)
+    create = ("--target", "kubeflow", "--name", "nightly", "--cron", "0 3 * * *")
+    theirs = client.upload_pipeline(str(compiled), pipeline_name="theirs")
+    refused = command(folder, "schedule", "create", "theirs", *create)
+    assert (refused.status, "run in gpu-pipelines/steps:" in refused.err) == (2, True), refused.err
+    of_image = folder / "file.yaml"
+    of_image.write_text(compiled.read_text().replace(STEPS_IMAGE, "mine:1"))
+    client.upload_pipeline_version(str(of_image), "v2", pipeline_id=theirs.pipeline_id)
+    assert "created   nightly" in done(folder, "schedule", "create", "theirs", *create)
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.cron import Cron
 from gpu_pipelines.targets.kubeflow.connection import all_of, connect, page_of, quietly, service_errors
@@ -96,6 +97,20 @@ class RecurringRequest:
             yield {"pipeline_package_path": str(path), "enable_caching": self.cache}
 
 
+def _require_image(spec: Mapping[str, Any], uploaded: str) -> None:
+    """Checks that the pods of an uploaded pipeline can be started: KFP's client uploads a file as it is.
+
+    Raises:
+        UserError: steps have the image that stands for one.
+    """
+    executors = spec.get("deploymentSpec", {}).get("executors", {}).values()
+    if any(each.get("container", {}).get("image") == STEPS_IMAGE for each in executors):
+        raise UserError(
+            f"The steps of the uploaded {uploaded} run in {STEPS_IMAGE}, which stands for an image of your own.",
+            "Upload the file with gpu-pipelines upload, or compile it with --image and upload that.",
+        )
+
+
 class KubeflowSchedules(Schedules):
     """The recurring runs of a namespace.
 
@@ -125,6 +140,7 @@ class KubeflowSchedules(Schedules):
             return self._of_file(pipeline)
         require_no_flags(f"The uploaded {pipeline}", self._options, UPLOADED_REMEDY)
         version = find_version(pipeline, self._settings)
+        _require_image(version.spec, pipeline)
         return Compiled(version.spec["pipelineInfo"]["name"], spec=version.spec, origin=version)
 
     def submission(self, wanted: Wanted) -> Submission:
