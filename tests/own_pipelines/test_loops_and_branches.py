@@ -5,11 +5,15 @@ from __future__ import annotations
 import subprocess
 from datetime import datetime
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
+from kfp import dsl
+from kfp.local import config
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.local.kfp_results import key_of_each_step
 from gpu_pipelines.targets.local.kfp_runner import as_on_platforms
 
 #: Each step adds a line to a file, with what it was given.
@@ -293,6 +297,20 @@ def test_equal_turns_of_a_loop_are_run_each_and_later_reused_each(tmp_path: Path
     assert drawn[2] == drawn[1], "the results of the run before"
     places = (tmp_path / "PLACES").read_text().split()
     assert places == ["lots/%TRAINING%", "lots/%TRAINING%-2", "lots/%TRAINING%-3"] * 2, "none continues another"
+
+
+def test_a_step_in_the_workspace_of_its_run_is_taken_for_done_in_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next step found nothing there."""
+    keys = []
+    for folder in ("runs/1", "runs/2"):
+        monkeypatch.setattr(config.LocalExecutionConfig, "instance", SimpleNamespace(workspace_root=folder))
+        key_of = key_of_each_step(lambda **told: "key")
+        keys += [
+            key_of(arguments={"path": f"{dsl.WORKSPACE_PATH_PLACEHOLDER}/rows"}),
+            key_of(arguments={"path": "rows"}),
+        ]
+    assert keys[1] == keys[3] == "key"
+    assert len({*keys[:3]}) == 3
 
 
 FIELDS = """

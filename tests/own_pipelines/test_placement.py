@@ -238,7 +238,7 @@ from gpu_pipelines.components import accelerate, prepare_data, train_model
 from kfp import dsl, kubernetes
 
 
-@dsl.pipeline(name="on-spot")
+@dsl.pipeline(name="on-spot", pipeline_config=dsl.PipelineConfig(workspace=dsl.WorkspaceConfig(size="1Gi")))
 def on_spot(secret: str = "s"):
     trained = accelerate(train_model(dataset=prepare_data().outputs["dataset"]), "l4:1", strategy="spot")
     kubernetes.use_secret_as_env(trained, "huggingface", {{"token": "HF_TOKEN"}})
@@ -278,13 +278,18 @@ def test_what_an_author_says_for_kubernetes_is_for_the_nodes_of_a_train_job(tmp_
         ('kubernetes.add_pod_annotation(trained, "sidecar.istio.io/inject", "false")', "labels or annotations of pods"),
         ("kubernetes.set_security_context(trained, run_as_user=1000)", "a security context"),
         ('kubernetes.add_toleration(trained, key="a", operator="Exists", effect="NoExecute")', "not of NoSchedule"),
+        (
+            "accelerate(train_model(dataset=trained.inputs['dataset'], model=dsl.WORKSPACE_PATH_PLACEHOLDER), 'l4:1')",
+            "the workspace of the run",
+        ),
     ],
 )
 def test_what_nodes_cannot_have_is_refused_before_anything_is_sent(tmp_path: Path, more: str, told: str) -> None:
     (tmp_path / "on_spot.py").write_text(ON_SPOT.format(more=more))
-    done = command("compile", str(tmp_path / "on_spot.py"), "--target", "kubeflow", "-o", str(tmp_path / "out.yaml"))
+    file = str(tmp_path / "on_spot.py")
+    done = command("compile", file, "--target", "kubeflow", "--strategy", "spot", "-o", str(tmp_path / "out.yaml"))
     assert done.status == 2
-    assert "train-model is a TrainJob, whose nodes cannot have " in done.err
+    assert " is a TrainJob, whose nodes cannot have " in done.err
     assert told in done.err
 
 

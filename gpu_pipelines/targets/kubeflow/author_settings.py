@@ -6,13 +6,14 @@ The step's own pod only waits for them. Fields: `KubernetesExecutorConfig` of kf
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.target import LAUNCHER_SIZE
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, require_no_trainers
+from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: What nodes cannot be given, and what it is called.
 _FOR_PODS_ALONE = {
@@ -51,23 +52,38 @@ def give_to_nodes(spec: Mapping[str, Any], executors: Mapping[str, dict[str, Any
     Raises:
         UserError: an author wants what nodes cannot have.
     """
+    in_workspace = set(_in_workspace(spec))
     for label, executor in spec.get("deploymentSpec", {}).get("executors", {}).items():
         container = executor.get("container", {})
         arguments = container.get("args", [])
         if arguments[:1] == [SPEC_ARGUMENT] and label in executors:
             asked, container["resources"] = container["resources"], dict(_OF_LAUNCHER)
-            arguments[1] = _with_settings(json.loads(arguments[1]), executors[label], asked)
+            known = ["the workspace of the run"] if label in in_workspace else []
+            arguments[1] = _with_settings(json.loads(arguments[1]), executors[label], asked, known)
 
 
-def _with_settings(job: dict[str, Any], config: dict[str, Any], resources: Mapping[str, Any]) -> str:
+def _in_workspace(spec: Mapping[str, Any]) -> Iterator[str]:
+    """The executors of tasks that are told where the workspace of the run is: KFP mounts it in their own pods."""
+    from kfp import dsl
+
+    for _, task in tasks_in(spec):
+        if dsl.WORKSPACE_PATH_PLACEHOLDER in json.dumps(task.get("inputs", {})):
+            yield spec["components"][task["componentRef"]["name"]].get("executorLabel", "")
+
+
+def _with_settings(
+    job: dict[str, Any], config: dict[str, Any], resources: Mapping[str, Any], known: Sequence[str]
+) -> str:
     """The specification of a TrainJob with what its author has said.
 
     Args:
         job: the specification.
         config: what is for Kubernetes.
         resources: those of the step's own pod, with what its author has asked for.
+        known: what nodes are known not to have, of what the step wants.
     """
-    left = [
+    left = list(known)
+    left += [
         said for name, said in _FOR_PODS_ALONE.items() if any(not _is_there(job, each) for each in config.get(name, []))
     ]
     left += [said for name, said in _OF_THE_POD.items() if config.get(name)]

@@ -30,13 +30,23 @@ def key_of_each_step(original: Callable[..., str]) -> Callable[..., str]:
     seen, lock = Counter[str](), threading.Lock()
 
     def compute_key(*given: Any, **named: Any) -> str:
-        key = original(*given, **named)
+        key = _with_workspace(original(*given, **named), named)
         with lock:
             seen[key] += 1
             number = seen[key]
         return key if number == 1 else hashlib.sha256(f"{key} {number}".encode()).hexdigest()
 
     return compute_key
+
+
+def _with_workspace(key: str, told: Mapping[str, Any]) -> str:
+    """The key of a step in the workspace of its run: what it leaves there, no other run has."""
+    from kfp import dsl
+    from kfp.local import config
+
+    if dsl.WORKSPACE_PATH_PLACEHOLDER not in repr(told):
+        return key
+    return hashlib.sha256(f"{key} {config.LocalExecutionConfig.instance.workspace_root}".encode()).hexdigest()
 
 
 def place_of_each_training(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:

@@ -420,7 +420,7 @@ def require_runnable(text: str) -> None:
     if len(documents) != 1:
         raise UserError(
             f"The compiled pipeline has {len(documents)} YAML documents; Vertex AI takes one.",
-            "Leave out settings for Kubernetes, such as secrets, volumes and node selectors.",
+            "Leave out settings for Kubernetes, such as secrets, volumes, node selectors and a PipelineConfig.",
         )
     for label, executor in documents[0]["deploymentSpec"]["executors"].items():
         container = executor.get("container", {})
