@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from kfp.dsl import PipelineTask
 
     from gpu_pipelines.accelerators import AcceleratorPlan
+
+#: What KFP writes for a value that a run knows, also within a text.
+_CHANNEL = re.compile(r"\{\{channel:task=[^;]*;name=([^;]*);")
 
 Task = TypeVar("Task", bound="PipelineTask")
 
@@ -76,14 +80,31 @@ def accelerate(task: Task, accelerator: str = "", **machines: Any) -> Task:
 
     Raises:
         PlanError: there are no such machines; lists all that is wrong.
+        UserError: one of these is a parameter of the pipeline, the item of a loop, or the output of a task.
         TypeError: `machines` has another name.
     """
+    for name, value in {"accelerator": accelerator, **machines}.items():
+        _require_known(name, value)
     wish = Wish(accelerator, **machines)
     if accelerator:
         wish.plan()
     said = {name: value for name, value in asdict(wish).items() if value not in (None, "")}
     task.set_env_variable(WISH, json.dumps(said))
     return task
+
+
+def _require_known(name: str, value: Any) -> None:
+    """Checks that a value is known when the pipeline is compiled, as machines are chosen then.
+
+    Raises:
+        UserError: it is not.
+    """
+    if found := _CHANNEL.search(str(value)):
+        raise UserError(
+            f"accelerate(…) takes its {name} when the pipeline is compiled, and {found[1]!r} is known when it runs.",
+            "Write the value, or leave it to --accelerator. For several accelerators make a task for each, in a loop "
+            "of Python in place of dsl.ParallelFor.",
+        )
 
 
 def wish_of(environment: Mapping[str, str]) -> Wish | None:

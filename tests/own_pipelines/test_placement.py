@@ -467,6 +467,20 @@ def test_a_machine_that_does_not_exist_is_refused_where_it_is_written() -> None:
         accelerate(train_model, "l4:1", machines=2)
 
 
+@pytest.mark.parametrize("given", ["given", "f'{given}:1'", "'l4:1', nodes=given", "'l4:1', hours=given"])
+def test_what_is_known_when_a_pipeline_runs_chooses_no_machines(given: str, tmp_path: Path) -> None:
+    """Nodes were one."""
+    (tmp_path / "late.py").write_text(
+        "from kfp import dsl\n"
+        "from gpu_pipelines.components import accelerate, prepare_data, train_model\n"
+        "@dsl.pipeline\n"
+        "def late(given: int = 2):\n"
+        f"    accelerate(train_model(dataset=prepare_data().outputs['dataset']), {given})\n"
+    )
+    done = command("compile", "late.py", "--target", "vertex", "-o", "out.yaml", cwd=tmp_path)
+    assert (done.status, "'given' is known when it runs" in done.err) == (2, True), done.err
+
+
 def test_a_wish_that_nobody_can_have_written_is_no_traceback() -> None:
     for text in ("l4:1", '{"gpus": 4}', "[1]"):
         with pytest.raises(UserError, match="written by accelerate"):
