@@ -467,6 +467,23 @@ def test_a_machine_that_does_not_exist_is_refused_where_it_is_written() -> None:
         accelerate(train_model, "l4:1", machines=2)
 
 
+@pytest.mark.parametrize("given", ["item.name", 'f"a {item.name}"'])
+def test_what_kfp_calls_an_item_is_not_taken_for_its_field_name(given: str, tmp_path: Path) -> None:
+    """The step got `models-loop-item`."""
+    (tmp_path / "named.py").write_text(
+        "from kfp import dsl\n"
+        "@dsl.component(base_image='python:3.11')\n"
+        "def say(text: str, rate: float):\n"
+        "    print(text)\n"
+        "@dsl.pipeline\n"
+        "def named(models: list = [{'name': 'small', 'rate': 0.1}]):\n"
+        "    with dsl.ParallelFor(models) as item:\n"
+        f"        say(text={given}, rate=item.rate)\n"
+    )
+    done = command("compile", "named.py", "--target", "local", "-o", "out.yaml", cwd=tmp_path)
+    assert (done.status, "'models-loop-item', which is what KFP calls" in done.err) == (2, True), done.err
+
+
 @pytest.mark.parametrize("given", ["given", "f'{given}:1'", "'l4:1', nodes=given", "'l4:1', hours=given"])
 def test_what_is_known_when_a_pipeline_runs_chooses_no_machines(given: str, tmp_path: Path) -> None:
     """Nodes were one."""

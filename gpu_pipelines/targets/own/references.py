@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.targets.spec_steps import tasks_in
 
-_ITEM, _FIELD = "loop-item", "-subvar-"
+_ITEM, _FIELD, _CHANNEL = "loop-item", "-subvar-", "pipelinechannel--"
+_ITEM_IN_TEXT = re.compile(r"loop-item-param-\d+|[\w-]+-loop-item\b")
+#: Where a text has the value of an input.
+_REFERENCE = re.compile(r"\{\{\$.*?\}\}")
 
 
 def require_inputs(spec: Mapping[str, Any], place: str) -> None:
@@ -30,6 +36,29 @@ def require_inputs(spec: Mapping[str, Any], place: str) -> None:
         raise UserError(
             f"{place}: {task} gets {name!r} of a pipeline that has no such input.", "Compile it anew with kfp 2.17."
         )
+
+
+def require_fields(spec: Mapping[str, Any], place: str) -> None:
+    """Checks that no task gets what KFP calls the item of a loop, in the place of the item's field `name`.
+
+    Args:
+        spec: the pipeline.
+        place: where it is from, for the message.
+
+    Raises:
+        UserError: one does. An item has a `name` of its own in Python, so that KFP is told nothing of a field.
+    """
+    loops = [task["parameterIterator"] for _, task in tasks_in(spec) if "parameterIterator" in task]
+    items = {loop["itemInput"].removeprefix(_CHANNEL) for loop in loops if "itemInput" in loop}
+    for task, placed in tasks_in(spec):
+        given = placed.get("inputs", {}).get("parameters", {}).values()
+        text = json.dumps([each.get("runtimeValue", {}).get("constant") for each in given])
+        for called in _ITEM_IN_TEXT.findall(_REFERENCE.sub("", text)):
+            if any(f"-{item}".endswith(f"-{called}") for item in items):
+                raise UserError(
+                    f"{place}: {task} gets {called!r}, which is what KFP calls a loop's item: item.name is no field.",
+                    "Call the field otherwise, or give the step the whole item.",
+                )
 
 
 def require_steps(spec: Mapping[str, Any], place: str) -> None:
