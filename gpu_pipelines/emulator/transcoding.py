@@ -171,7 +171,14 @@ def _typed(descriptor: Descriptor, path: str, values: list[str]) -> Any:
 
 
 def as_json(message: Any) -> dict[str, Any]:
-    """A message, proto-plus or plain, as the JSON of the REST interface."""
+    """A message, proto-plus or plain, as the JSON of the REST interface.
+
+    Raises:
+        ApiError: it has a number that is none in JSON, as a client of gRPC may send.
+    """
     plain = type(message).pb(message) if hasattr(type(message), "pb") else message
-    document: dict[str, Any] = json_format.MessageToDict(plain)
+    try:
+        document: dict[str, Any] = json_format.MessageToDict(plain)
+    except json_format.SerializeToJsonError as error:
+        raise ApiError(400, f"Request contains an invalid argument. {error}") from error
     return document

@@ -155,6 +155,19 @@ def test_a_pipeline_that_does_not_fit_is_refused(vertex_api: VertexApi, tmp_path
         assert message in refused.json()["error"]["message"]
 
 
+def test_a_number_that_is_none_in_json_is_refused_as_one() -> None:
+    """Over gRPC it comes through; the emulator failed with 500."""
+    from google.cloud.aiplatform_v1 import PipelineJob
+
+    from gpu_pipelines.emulator.api_error import ApiError
+    from gpu_pipelines.emulator.transcoding import as_json
+
+    job = PipelineJob(runtime_config={"parameter_values": {"a": float("nan")}})
+    with pytest.raises(ApiError, match="NaN") as caught:
+        as_json(job)
+    assert caught.value.code == 400
+
+
 def test_the_sdk_keeps_a_schedule(vertex_api: VertexApi, sdk: Any, tmp_path: Path) -> None:
     run = sdk.PipelineJob("sum", str(compiled_sum(tmp_path)), parameter_values={"a": 3})
     schedule = run.create_schedule(cron="TZ=Europe/Berlin 0 3 * * *", display_name="nightly")
