@@ -34,10 +34,10 @@ def list_runs(runs: str | PathLike[str] = RUNS) -> list[Run]:
 
 def readable_runs(runs: Path) -> list[RunRecord]:
     """The records of `list_runs`."""
-    from gpu_pipelines.targets.recorded_runs import problems_of_records, recorded_runs
+    from gpu_pipelines.targets.recorded_runs import runs_and_problems
 
-    records = recorded_runs(runs)
-    for problem in problems_of_records(runs):
+    records, problems = runs_and_problems(runs)
+    for problem in problems:
         print(f"warning: a run is not listed: {problem}", file=sys.stderr)
     return records
 

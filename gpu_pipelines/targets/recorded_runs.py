@@ -9,11 +9,10 @@ import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
-from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest, said_by
+from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, nearest
 from gpu_pipelines.targets.run_record import RUN, WHOLE_ID, RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
@@ -32,22 +31,24 @@ def recorded_runs(runs: Path) -> list[RunRecord]:
     Args:
         runs: directory of runs.
     """
-    found = []
-    for file in runs.glob(f"*/{RUN}"):
-        with suppress(UserError):
-            found.append(RunRecord.load(file.parent))
-    # Of one second the tenth comes after the ninth, which is by length.
-    return sorted(found, key=lambda record: (record.started, len(record.run_id), record.run_id), reverse=True)
+    return runs_and_problems(runs)[0]
 
 
-def problems_of_records(runs: Path) -> list[str]:
-    """What is wrong with the records of runs that are damaged, which are among no others.
+def runs_and_problems(runs: Path) -> tuple[list[RunRecord], list[str]]:
+    """The runs of `recorded_runs`, and what is wrong with the records of the others, each of them read once.
 
     Args:
         runs: directory of runs.
     """
-    files = sorted(runs.glob(f"*/{RUN}"))
-    return [problem for file in files for problem in said_by(partial(RunRecord.load, file.parent))]
+    found, problems = [], []
+    for file in sorted(runs.glob(f"*/{RUN}")):
+        try:
+            found.append(RunRecord.load(file.parent))
+        except UserError as error:
+            problems.append(error.in_one_line)
+    # Of one second the tenth comes after the ninth, which is by length.
+    found.sort(key=lambda record: (record.started, len(record.run_id), record.run_id), reverse=True)
+    return found, problems
 
 
 def run_named(runs: Path, name: str) -> RunRecord:
@@ -94,7 +95,8 @@ def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> R
     """
     from gpu_pipelines.training.settings import TrainingSettings
 
-    for problem in problems_of_records(runs):
+    records, problems = runs_and_problems(runs)
+    for problem in problems:
         print(f"warning: --resume does not look at a run: {problem}", file=sys.stderr)
     freed = [each.name for each in fields(TrainingSettings)] if parameters.get("resume_from_step") else []
 
@@ -102,7 +104,7 @@ def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> R
         return {name: value for name, value in of_a_run.items() if name not in freed}
 
     found, finished, ended_by = [], dict[str, str](), ""
-    for record in recorded_runs(runs):
+    for record in records:
         by = finished.get(record.run_id) or (record.run_id if record.status == "succeeded" else "")
         if by and record.resumes:
             finished[record.resumes] = by
@@ -164,24 +166,23 @@ def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
     """
     for record in records:
         record.require_over()
-    removed = {record.run_id for record in records}
+    removed = dict.fromkeys(record.run_id for record in records)
     left = [each for each in recorded_runs(runs) if each.run_id not in removed]
-    places = {record.run_id: _place_of_files(record) for record in records}
+    places = {_name_in_documents(record): record.run_id for record in records}
     takers: dict[str, list[str]] = {}
     # What a run names is read once for all that are removed.
     for each in left:
-        named = [_text_of(file) for file in _documents_of(each, runs / CACHE)]
-        for run_id in (run_id for run_id, place in places.items() if any(place in text for text in named)):
-            takers.setdefault(run_id, []).append(each.run_id)
-    if used := next((run_id for run_id in places if run_id in takers), None):
+        named = set[str]().union(*(_runs_named_in(file) for file in _documents_of(each, runs / CACHE)))
+        for name in named & places.keys():
+            takers.setdefault(places[name], []).append(each.run_id)
+    if used := next((run_id for run_id in removed if run_id in takers), None):
         raise InvalidRequestError(
             f"{', '.join(takers[used])} use results of {used}, which exist only there.",
             "Keep it, or name those runs as well.",
         )
     # What is kept for reuse and names files of a run that is gone would, taken, point to nothing.
     for entry in (runs / CACHE).glob("*.json"):
-        text = _text_of(entry)
-        if any(place in text for place in places.values()):
+        if _runs_named_in(entry) & places.keys():
             entry.unlink(missing_ok=True)
     for record in records:
         # Another command may remove it as well, and rmtree ends where a file has gone.
@@ -210,13 +211,19 @@ def entries_taken(steps: Iterable[StepRecord], cache: Path) -> Iterator[tuple[Pa
             yield entry, step.task
 
 
-def _place_of_files(record: RunRecord) -> str:
-    """How a JSON document names any file of a run; what was given, such as `checkpoint_uri`, may be relative."""
-    return json.dumps(f"{record.directory.resolve().name}/artifacts/")[1:-1]
+def _name_in_documents(record: RunRecord) -> str:
+    """How a JSON document names the folder of a run, within the path of a file."""
+    return json.dumps(record.directory.resolve().name)[1:-1]
 
 
-def _text_of(document: Path) -> str:
-    """The text of a document; empty if its run is being removed."""
+def _runs_named_in(document: Path) -> set[str]:
+    """All that may be the folder of a run in what a document names of its files; nothing if its run is being removed.
+
+    The text is gone through once, however many runs are looked for.
+    """
     with suppress(FileNotFoundError):
-        return document.read_text(encoding="utf-8")
-    return ""
+        before = document.read_text(encoding="utf-8").split("/artifacts/")[:-1]
+        folders = {text.rpartition("/")[2] for text in before}
+        # What was given, such as `checkpoint_uri`, may be relative, and begin with the folder.
+        return folders | {folder.rpartition('"')[2] for folder in folders}
+    return set()

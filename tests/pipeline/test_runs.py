@@ -25,16 +25,17 @@ from conftest import GPU_PIPELINES, PIPELINE, Finished, gpu_pipelines, newest_ru
 from processes import kill_tree
 
 from gpu_pipelines.console.local_runs import LocalRuns
+from gpu_pipelines.driver.runs import readable_runs
 from gpu_pipelines.targets.local.local import LocalOptions
 from gpu_pipelines.targets.local.log import LocalLog
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.messages import Request
 from gpu_pipelines.targets.recorded_runs import (
     checkpoints_of,
-    problems_of_records,
     recorded_runs,
     remove_runs,
     run_named,
+    runs_and_problems,
 )
 from gpu_pipelines.targets.run_record import RunRecord
 from gpu_pipelines.targets.steps import StepRecord
@@ -150,8 +151,8 @@ def test_a_record_with_something_else_in_a_field_hides_no_other_run(wrong: dict[
         RunRecord(name, "small", "2026-11-22T13:07:18+00:00", {}, "", {}, directory, status="failed").save()
         content = json.loads((directory / "run.json").read_text())
         (directory / "run.json").write_text(json.dumps({**content, **more}))
-    assert [each.run_id for each in recorded_runs(tmp_path)] == ["whole"]
-    (told,) = problems_of_records(tmp_path)
+    listed, (told,) = runs_and_problems(tmp_path)
+    assert [each.run_id for each in listed] == ["whole"]
     assert "broken/run.json is damaged" in told
 
 
@@ -667,6 +668,23 @@ def test_what_a_run_names_is_read_once_however_many_others_are_removed(tmp_path:
     assert sorted(each.name for each in tmp_path.iterdir()) == names[20:]
     read = sum(each.callcount for each in profile.getstats() if getattr(each.code, "co_name", "") == "read_text")
     assert 20 <= read <= 60
+    # Nothing is done for each pair of a run that stays and one that goes: a year has thousands of both.
+    calls = [each.callcount for each in profile.getstats() if "recorded_runs" in getattr(each.code, "co_filename", "")]
+    assert max(calls) <= 60
+
+
+def test_a_list_of_runs_reads_each_record_once_and_no_parameter_for_its_type(tmp_path: Path) -> None:
+    given = {f"name{number}": number for number in range(100)}
+    for number in range(10):
+        directory = tmp_path / f"run-20261122-{number:06d}"
+        directory.mkdir()
+        started = "2026-11-22T00:00:00+00:00"
+        RunRecord(directory.name, PIPELINE, started, given, "", {}, directory, status="failed").save()
+    profile = cProfile.Profile()
+    assert len(profile.runcall(readable_runs, tmp_path)) == 10
+    calls = {getattr(each.code, "co_name", ""): each.callcount for each in profile.getstats()}
+    assert calls["read_document"] == 10
+    assert calls["_is_of"] < 1000
 
 
 def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_the_model(digits_run: Path) -> None:
