@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import re
 import shutil
@@ -328,14 +329,43 @@ def read_metrics(path: Path, up_to_step: int | None = None) -> list[dict[str, fl
 
     So are those of a script whose step is no number.
     """
-    entries = []
-    for line in path.read_bytes().splitlines() if path.exists() else []:
-        try:
-            entry = json.loads(line)
-            step = entry["step"]
-            is_number = math.isfinite(step)
-        except (ValueError, KeyError, TypeError):
-            continue
-        if is_number and (up_to_step is None or step <= up_to_step):
-            entries.append(entry)
-    return entries
+    lines = path.read_bytes().splitlines() if path.exists() else []
+    entries = (entry for line in lines if (entry := _metrics_in(line)))
+    return [entry for entry in entries if up_to_step is None or entry["step"] <= up_to_step]
+
+
+def last_metrics(path: Path, names: Collection[str]) -> dict[str, float]:
+    """The last number that a `metrics.jsonl` has of each name, from the lines that `read_metrics` reads.
+
+    Each is looked for from the end: a long training writes 100 MB, and whoever shows how far it is asks every few
+    seconds.
+
+    Args:
+        path: the file; it need not be there.
+        names: of figures; those that have no number are left out.
+    """
+    if not path.exists() or not path.stat().st_size:
+        return {}
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as content:
+        found = {name: _last_number(content, name) for name in names}
+    return {name: number for name, number in found.items() if number is not None}
+
+
+def _last_number(content: mmap.mmap, name: str) -> float | None:
+    key, end = json.dumps(name).encode(), len(content)
+    while (place := content.rfind(key, 0, end)) >= 0:
+        content.seek(begin := content.rfind(b"\n", 0, place) + 1)
+        value = _metrics_in(content.readline()).get(name)
+        if isinstance(value, int | float):
+            return value
+        end = begin
+    return None
+
+
+def _metrics_in(line: bytes) -> dict[str, float]:
+    """What a line of a `metrics.jsonl` says; nothing where it is damaged, or its step is no number."""
+    with suppress(ValueError, KeyError, TypeError):
+        entry: dict[str, float] = json.loads(line)
+        if math.isfinite(entry["step"]):
+            return entry
+    return {}

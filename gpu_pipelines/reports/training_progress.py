@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import METRICS, known_configuration
-from gpu_pipelines.artifacts.checkpoint_store import read_metrics
+from gpu_pipelines.artifacts.checkpoint_store import last_metrics
 from gpu_pipelines.numbers import throughput_told
 from gpu_pipelines.reports.durations import format_seconds
 
@@ -53,15 +52,12 @@ def training_progress(checkpoints: Path, since: float) -> TrainingProgress | Non
     if not files:
         return None
     newest = max(files, key=lambda file: file.stat().st_mtime_ns)
-    entries = read_metrics(newest)
-    if not entries:
+    last = last_metrics(newest, ["step", *_SHOWN])
+    if not last:
         return None
     configuration = known_configuration(newest.parent)
-    last: dict[str, Any] = {name: value for entry in entries for name, value in entry.items()}
     step, total = int(last["step"]), int(configuration.get("total_steps", 0))
-    figures = {
-        called: told(last[name]) for name, (called, told) in _SHOWN.items() if isinstance(last.get(name), int | float)
-    }
+    figures = {called: told(last[name]) for name, (called, told) in _SHOWN.items() if name in last}
     rate, rows = last.get("samples_per_second"), configuration.get("settings", {}).get("global_batch_size")
     if rate and rows and total > step:
         figures["left"] = f"about {format_seconds((total - step) * rows / rate)}"

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import METRICS, known_configuration
-from gpu_pipelines.artifacts.checkpoint_store import read_metrics
+from gpu_pipelines.artifacts.checkpoint_store import last_metrics
 
 #: Where the status goes; unset where nobody takes it.
 SERVER = "KUBEFLOW_TRAINER_SERVER_URL"
@@ -51,22 +51,21 @@ def _tell(folder: Path, ended: threading.Event) -> None:
         return
     told = -1
     while not ended.wait(_SECONDS if told >= 0 else 1.0):
-        status = status_of(known_configuration(folder), read_metrics(folder / METRICS))
+        status = status_of(known_configuration(folder), last_metrics(folder / METRICS, ["step", *_FIGURES]))
         if status and status["progress_percent"] != told and update_trainjob_status(**status):
             told = status["progress_percent"]
 
 
-def status_of(configuration: Mapping[str, Any], entries: list[dict[str, float]]) -> dict[str, Any] | None:
+def status_of(configuration: Mapping[str, Any], last: Mapping[str, float]) -> dict[str, Any] | None:
     """The arguments of the SDK's function; None before the first entry of the log.
 
     Args:
         configuration: what `training.json` says.
-        entries: those of `metrics.jsonl`.
+        last: of each figure of `metrics.jsonl` the last number, and the step.
     """
     total = configuration.get("total_steps", 0)
-    if not (entries and total):
+    if not (last and total):
         return None
-    last = {name: value for entry in entries for name, value in entry.items() if value is not None}
     step, speed = int(last["step"]), last.get("samples_per_second")
     rows = (total - step) * configuration.get("settings", {}).get("global_batch_size", 0)
     return {

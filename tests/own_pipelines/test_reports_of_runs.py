@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import cProfile
 import json
 import re
 import time
@@ -88,6 +89,14 @@ def test_how_far_a_training_is_is_read_from_what_it_writes(tmp_path: Path) -> No
     assert (progress.total, progress.percent) == (40, 25.0)
     assert progress.figures["left"] == "about 30.0 s"
     assert training_progress(tmp_path, begun + 60) is None, "of another training, before"
+    # Of a long training only the lines are read that are shown, however many stand before them.
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.writelines(f'\n{{"step": {step}, "loss": 0.25}}' for step in range(11, 1011))
+    profile = cProfile.Profile()
+    progress = profile.runcall(training_progress, tmp_path, begun)
+    assert progress is not None
+    assert (progress.step, progress.figures["loss on val"]) == (1010, "0.5000")
+    assert sum(each.callcount for each in profile.getstats() if getattr(each.code, "co_name", "") == "loads") < 10
     # A script may write anything.
     others = ['{"step": "epoch 1", "loss": 1}', '{"step": null}', '{"step": NaN}']
     (folder / "metrics.jsonl").write_text("\n".join(others))

@@ -62,7 +62,7 @@ def test_the_controller_is_told_progress_time_and_figures(statuses: list[Any], t
 
 
 def test_there_is_nothing_to_tell_before_the_first_entry_and_the_end_is_not_said_too_soon() -> None:
-    assert status_of({}, ENTRIES) is None
-    assert status_of(CONFIGURATION, []) is None
-    done = status_of(CONFIGURATION, [{"step": 80, "loss": 0.1}])
+    assert status_of({}, ENTRIES[0]) is None
+    assert status_of(CONFIGURATION, {}) is None
+    done = status_of(CONFIGURATION, {"step": 80, "loss": 0.1})
     assert done == {"progress_percent": 99, "estimated_remaining_seconds": None, "metrics": {"loss": 0.1}}
