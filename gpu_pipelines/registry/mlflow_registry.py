@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import datetime, timezone
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ from gpu_pipelines.registry.registered import (
     Promotion,
     RegisteredVersion,
     Registry,
+    made_at_once,
     record_in,
 )
 from gpu_pipelines.registry.summary import summary_of
@@ -122,7 +123,7 @@ class MlflowRegistry(Registry):
     def versions(self, name: str) -> list[RegisteredVersion]:
         """All versions that this project's components have uploaded, oldest first; none if there is no such model."""
         aliases = self.aliases(name)
-        return [self._version(each, aliases) for each in self._of_model(name)]
+        return made_at_once(partial(self._version, aliases=aliases), self._of_model(name))
 
     def version(self, name: str, reference: str | int) -> RegisteredVersion:
         """The version that a number or an alias names.

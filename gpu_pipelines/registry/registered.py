@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from gpu_pipelines.artifacts.documents import document_in, sha256_of_tree
 from gpu_pipelines.artifacts.evaluation import EVALUATION
@@ -28,6 +29,9 @@ COMPARED_WITH = "compared_with"
 _ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
 #: Looks at the files of a version where they were uploaded to, before the version counts; raises `UserError`.
 Check = Callable[[str], None]
+Version = TypeVar("Version")
+#: Records of versions that are read at a time: each takes an answer of the storage, and a model may have thousands.
+_READ_AT_ONCE = 32
 
 
 class DamagedVersionError(UserError):
@@ -52,6 +56,17 @@ def record_in(place: str) -> tuple[dict[str, Any], UserError | None]:
     except (DamagedError, NewerFormatError) as error:
         return {}, error
     return {name: value for name, value in content.items() if name != "format_version"}, None
+
+
+def made_at_once(make: Callable[[Version], RegisteredVersion], versions: Iterable[Version]) -> list[RegisteredVersion]:
+    """Versions with their records in object storage, of which several are read at a time.
+
+    Args:
+        make: reads the record of one.
+        versions: as the registry's service lists them.
+    """
+    with ThreadPoolExecutor(_READ_AT_ONCE) as pool:
+        return list(pool.map(make, versions))
 
 
 @dataclass(frozen=True)

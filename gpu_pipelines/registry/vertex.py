@@ -9,7 +9,7 @@ import json
 import os
 import re
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,7 @@ from gpu_pipelines.registry.registered import (
     Promotion,
     RegisteredVersion,
     Registry,
+    made_at_once,
     record_in,
 )
 from gpu_pipelines.registry.serving_container import ServingContainer, serving_container
@@ -111,7 +112,7 @@ class VertexRegistry(Registry):
 
     def versions(self, name: str) -> list[RegisteredVersion]:
         """All versions of a model, oldest first; none if there is no such model."""
-        found = [self._version(name, version) for version in self._service_versions(name)]
+        found = made_at_once(partial(self._version, name), self._service_versions(name))
         return sorted(found, key=lambda version: version.number)
 
     def version(self, name: str, reference: str | int) -> RegisteredVersion:
