@@ -17,11 +17,10 @@ from gpu_pipelines.dag.placement import TRAINING_STEPS
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.reports.training_progress import TrainingProgress, training_progress
 from gpu_pipelines.targets.run_record import RUN, RunRecord
-from gpu_pipelines.targets.steps import StepRecord
+from gpu_pipelines.targets.steps import StepRecord, last_lines
 
 #: Of a long log so much is sent at once, bytes.
 _MOST_OF_A_LOG = 256 * 1024
-_END_OF_A_LOG = 4096
 #: A record is written as often, so that a step may have taken longer by now.
 _SECONDS_OF_A_RECORD = 6.0
 #: Curves that are not of one training, by what they measure.
@@ -234,12 +233,9 @@ def _error(record: RunRecord, failed: StepRecord) -> str:
     if failed.message or not failed.log:
         return failed.message
     try:
-        with _inside(record.directory, record.directory / failed.log).open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _END_OF_A_LOG))
-            lines = file.read().decode("utf-8", "replace").splitlines()
-    except (OSError, UserError):
+        return "".join(last_lines(_inside(record.directory, record.directory / failed.log), 1))
+    except UserError:
         return ""
-    return next((line for line in reversed(lines) if line.strip()), "")
 
 
 def _headline(record: RunRecord) -> Iterator[str]:

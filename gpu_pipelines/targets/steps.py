@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 from gpu_pipelines.errors import ERROR_PREFIX
@@ -13,6 +15,8 @@ from gpu_pipelines.errors import ERROR_PREFIX
 #: Between the name of a task and the number of its turn.
 TURN = " #"
 _EXECUTOR = "[KFP Executor "
+#: Of a log so many bytes are read for its last lines.
+_END_OF_A_LOG = 64 * 1024
 
 
 class Observer(Protocol):
@@ -102,3 +106,21 @@ class ExecutorLines:
         if line.endswith("Got executor_input:"):
             self._input = []
         return line.startswith(_EXECUTOR)
+
+
+def last_lines(log: Path, most: int) -> list[str]:
+    """The last lines of a log that are not blank; none where it cannot be read.
+
+    Only its end is read: a script that prints each step leaves gigabytes.
+
+    Args:
+        log: the file.
+        most: how many lines.
+    """
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _END_OF_A_LOG))
+            text = file.read().decode("utf-8", "replace")
+    except OSError:
+        return []
+    return [line for line in text.splitlines() if line.strip()][-most:]

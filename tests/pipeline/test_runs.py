@@ -38,7 +38,7 @@ from gpu_pipelines.targets.recorded_runs import (
     runs_and_problems,
 )
 from gpu_pipelines.targets.run_record import RunRecord
-from gpu_pipelines.targets.steps import StepRecord
+from gpu_pipelines.targets.steps import StepRecord, last_lines
 
 SMALL = Path(__file__).with_name("small.py")
 REFRESH = '<meta http-equiv="refresh"'
@@ -671,6 +671,18 @@ def test_what_a_run_names_is_read_once_however_many_others_are_removed(tmp_path:
     # Nothing is done for each pair of a run that stays and one that goes: a year has thousands of both.
     calls = [each.callcount for each in profile.getstats() if "recorded_runs" in getattr(each.code, "co_filename", "")]
     assert max(calls) <= 60
+
+
+def test_of_a_log_of_any_length_the_end_is_read(tmp_path: Path) -> None:
+    log = tmp_path / "train-model.log"
+    assert last_lines(log, 2) == []
+    log.write_bytes(b"\xff first\n" * 10_000 + b"last but one\n\nlast\n \n")
+    assert last_lines(log, 2) == ["last but one", "last"]
+    with log.open("r+b") as file:
+        file.truncate(1 << 36)  # of which no disk and no memory has the bytes
+        file.seek(-7, 2)
+        file.write(b"\nfailed")
+    assert last_lines(log, 1) == ["failed"]
 
 
 def test_a_list_of_runs_reads_each_record_once_and_no_parameter_for_its_type(tmp_path: Path) -> None:

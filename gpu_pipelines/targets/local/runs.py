@@ -27,7 +27,7 @@ from gpu_pipelines.errors import (
     is_of_a_full_disk,
 )
 from gpu_pipelines.reports.durations import format_seconds
-from gpu_pipelines.targets.steps import StepRecord
+from gpu_pipelines.targets.steps import StepRecord, last_lines
 from gpu_pipelines.terminal import Column, Table
 
 if TYPE_CHECKING:
@@ -448,11 +448,10 @@ def _failure(record: RunRecord) -> Iterator[str]:
     if step.message:
         yield f"{ERROR_PREFIX}{step.name} failed: {step.message}"
     else:
-        text = log.read_text(encoding="utf-8", errors="replace") if log.is_file() else ""
-        lines = [line for line in text.splitlines() if line.strip()]
+        lines = last_lines(log, LINES_OF_LOG_SHOWN)
         yield f"{ERROR_PREFIX}{step.name} failed; its log ends:"
-        yield from (f"  {line}" for line in lines[-LINES_OF_LOG_SHOWN:])
-        if any(_NO_MOUNT.search(line) for line in lines[-LINES_OF_LOG_SHOWN:]):
+        yield from (f"  {line}" for line in lines)
+        if any(_NO_MOUNT.search(line) for line in lines):
             yield "no bucket is mounted here: open the uri of the artifact, not its path, or give a local one"
     yield f"log: {log}"
     if step.kind == UnavailableError.kind:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from gpu_pipelines.errors import UserError, first_line
 from gpu_pipelines.notifications.message import Message, metrics_from
 from gpu_pipelines.notifications.sending import tell
+from gpu_pipelines.targets.steps import last_lines
 
 if TYPE_CHECKING:
     from gpu_pipelines.notifications.recipients import Recipients
@@ -50,11 +51,7 @@ def last_line(directory: Path, failed: StepRecord) -> str:
         directory: the run's.
         failed: the step.
     """
-    try:
-        log = (directory / str(failed.log)).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        log = ""
-    return next((line.strip() for line in reversed(log.splitlines()) if line.strip()), "it left no error")
+    return next((line.strip() for line in last_lines(directory / str(failed.log), 1)), "it left no error")
 
 
 def tell_of(record: RunRecord, recipients: Recipients | None, link: str = "", price: float = 0.0) -> None:
