@@ -243,12 +243,13 @@ def watch(
         raise typer.Exit(1)
 
 
-#: Of what did not drift, so many are shown.
-_OTHERS_SHOWN = 5
+#: Of what drifted and of what did not, so many are shown, those of the largest effects; the page has them all.
+_DRIFTED_SHOWN, _OTHERS_SHOWN = 30, 5
 
 
 def _print_findings(found: Any) -> None:
-    shown = [*found.drifted, *[each for each in found.findings if not each.drifted][:_OTHERS_SHOWN]]
+    drifted = found.drifted
+    shown = [*drifted[:_DRIFTED_SHOWN], *[each for each in found.findings if not each.drifted][:_OTHERS_SHOWN]]
     rows = [
         [each.name, f"{each.effect:.2f}", f"{each.p_corrected:.2g}", each.before, each.now, "drift" * each.drifted]
         for each in shown
@@ -256,8 +257,11 @@ def _print_findings(found: Any) -> None:
     columns = [Column.text("what"), Column.number("effect"), Column.number("p"), Column("then", spare=1), Column("now")]
     if rows:
         _print_table(Table(*columns, Column("")), rows)
-    if len(found.findings) > len(shown):
-        print(f"and {len(found.findings) - len(shown)} more that have not drifted")
+    more_drifted = max(0, len(drifted) - _DRIFTED_SHOWN)
+    if more := len(found.findings) - len(shown) - more_drifted:
+        print(f"and {more} more that have not drifted")
+    if more_drifted:
+        print(f"and {more_drifted} more that have drifted")
 
 
 @app.command()

@@ -14,8 +14,8 @@ from gpu_pipelines.drift.two_samples import NONE
 from gpu_pipelines.reports.page import render, write_page
 
 _GROUPS = {INPUTS: "What the model gets", PREDICTIONS: "What it says", ROWS: "Rows that lack something"}
-#: Figures of what did not drift that are drawn: those of the largest effects.
-_DRAWN = 12
+#: Figures that are drawn of what drifted and of what did not: those of the largest effects. The tables have all.
+_DRIFTED_DRAWN, _OTHERS_DRAWN = 100, 12
 _WIDTH, _HEIGHT = 300, 90
 _TEXT = "fill: var(--soft); font-size: 11px"
 
@@ -28,7 +28,8 @@ def write_report(found: DriftCheck, path: Path) -> None:
         path: the HTML file.
     """
     said = found.model
-    drawn = [*found.drifted, *[each for each in found.findings if not each.drifted][:_DRAWN]]
+    others = [each for each in found.findings if not each.drifted]
+    drawn = [*found.drifted[:_DRIFTED_DRAWN], *others[:_OTHERS_DRAWN]]
     sections = render(
         Path(__file__).with_name("report.html"),
         c=found,

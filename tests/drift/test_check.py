@@ -21,6 +21,7 @@ import gpu_pipelines
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.exported_model import PROFILE
 from gpu_pipelines.artifacts.integrity import model_files
+from gpu_pipelines.cli.models import _print_findings
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.drift.check import DriftCheck, check_for_drift
@@ -397,7 +398,9 @@ def test_a_few_rows_say_nothing_and_many_are_sampled(numbers: Champion, tmp_path
     assert (many.rows, many.rows_used) == (500, 200)
 
 
-def test_the_page_and_the_document_say_what_has_drifted(numbers: Champion, tmp_path: Path) -> None:
+def test_the_page_and_the_document_say_what_has_drifted(
+    numbers: Champion, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     found = check(numbers, rows(numbers, tmp_path / "rows", shift=0.8))
     found.save(tmp_path / "drift.json")
     assert DriftCheck.load(tmp_path / "drift.json") == found
@@ -406,6 +409,12 @@ def test_the_page_and_the_document_say_what_has_drifted(numbers: Champion, tmp_p
     assert "The data has drifted" in page
     assert "normal, drifted" in page
     assert page.count("<svg") >= 5
+    # All columns of a wide table may have: a screen has the largest of them, and the page, beside its table, figures.
+    wide = replace(found, findings=found.drifted * 400)
+    write_report(wide, tmp_path / "wide.html")
+    assert (tmp_path / "wide.html").read_text().count("<svg") <= 100
+    _print_findings(wide)
+    assert len(capsys.readouterr().out.splitlines()) == 32
     write_report(check(numbers, rows(numbers, tmp_path / "few", 40)), tmp_path / "few.html")
     assert "Too few rows to tell" in (tmp_path / "few.html").read_text()
 
