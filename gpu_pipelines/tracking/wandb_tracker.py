@@ -46,8 +46,9 @@ class WandbTracker(Tracker):
         entity, _, project = self.address.rpartition("/")
         self._folder = _folder()
         self._id = hashlib.sha256(run.key.encode()).hexdigest()[:16]
+        # An earlier try of this process has rows that are in no file until its client has ended.
+        wandb.teardown()
         self._steps = self._steps_in_files() if _is_offline() else {}
-        wandb.finish()  # of an earlier try
         self._run: Any = wandb.init(
             entity=entity or None,
             project=project or _PROJECT,
@@ -103,7 +104,11 @@ class WandbTracker(Tracker):
 
     def end(self, succeeded: bool) -> None:
         """Sends what is still to be sent, and ends this part of the run."""
+        import wandb
+
         self._run.finish(exit_code=0 if succeeded else 1)
+        # What is finished may be in no file yet, and the client's own process is stopped where this one ends.
+        wandb.teardown()
 
 
 def _take(steps: dict[str, int], row: Mapping[str, Any]) -> None:

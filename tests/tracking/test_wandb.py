@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from pathlib import Path
 
@@ -9,6 +10,8 @@ import pytest
 from followed import MANY_STEPS, killed, require_whole, trained
 from wandb.proto.wandb_internal_pb2 import Record
 
+from gpu_pipelines.tracking.tracker import Point, TrackedRun
+from gpu_pipelines.tracking.trackers import tracker_for
 from gpu_pipelines.tracking.wandb_files import _records, rows_in
 
 
@@ -37,6 +40,17 @@ def test_a_training_that_is_killed_has_each_step_once(tmp_path: Path) -> None:
     killed(2, "wandb:team/project", tmp_path / "killed", lambda: begun(tmp_path))
     require_whole(curves(tmp_path), MANY_STEPS)
     assert begun(tmp_path) == 3
+
+
+def test_a_try_that_failed_has_sent_what_the_next_one_does_not_send_again(tmp_path: Path) -> None:
+    for _ in range(2):
+        tracker = tracker_for("wandb")
+        tracker.begin(TrackedRun("key", "name"))
+        steps = tracker.last_steps()
+        tracker.log_points([Point("loss", steps.get("loss", 0) + 1, 1.0, 0.0)])
+        time.sleep(1)  # the client names its files by the second
+    tracker.end(True)
+    assert curves(tmp_path) == {"loss": [(1, 1.0), (2, 1.0)]}
 
 
 @pytest.mark.slow
