@@ -301,13 +301,19 @@ def evaluation_devices(gpus_visible: int, processes: int | None = None) -> list[
         gpus_visible: number of GPUs that torch sees.
         processes: how many of them, or of CPU processes; None for all GPUs, or for as many CPU processes as the
             training has.
+
+    Raises:
+        UserError: the step was placed on GPUs, and torch sees none.
     """
-    if gpus_visible and not os.environ.get(REHEARSE, ""):
-        return [f"cuda:{index}" for index in range(min(gpus_visible, processes or gpus_visible))]
-    return ["cpu"] * (processes or _cpu_processes())
-
-
-def _cpu_processes() -> int:
     spec = os.environ.get(REHEARSE, "") or os.environ.get(ACCELERATOR, "")
-    planned = plan(spec) if spec else None
-    return planned.count if planned is not None and planned.is_local else CPU_PROCESSES
+    placed = plan(spec) if spec else None
+    on_cpus = placed is not None and placed.is_local
+    if gpus_visible and not on_cpus:
+        return [f"cuda:{index}" for index in range(min(gpus_visible, processes or gpus_visible))]
+    if placed is not None and not on_cpus:  # days on the CPUs of a machine with GPUs would be the first sign of it
+        raise UserError(
+            f"The evaluation was placed on {placed.spec}, but PyTorch sees no GPU.",
+            "Check the driver (nvidia-smi), the image's PyTorch and CUDA_VISIBLE_DEVICES; "
+            f"to evaluate without GPUs, set {REHEARSE}=cpu:2.",
+        )
+    return ["cpu"] * (processes or (placed.count if placed is not None else CPU_PROCESSES))

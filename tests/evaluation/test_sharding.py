@@ -161,8 +161,11 @@ def test_all_gpus_of_the_machine_are_used(monkeypatch: pytest.MonkeyPatch) -> No
     assert evaluation_devices(8, processes=2) == ["cuda:0", "cuda:1"]
     assert evaluation_devices(0) == ["cpu"] * 2
     monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "cpu:3")
-    assert evaluation_devices(0) == ["cpu"] * 3
+    assert evaluation_devices(0) == evaluation_devices(8) == ["cpu"] * 3
     monkeypatch.setenv("GPU_PIPELINES_ACCELERATOR", "h100:8")
+    assert evaluation_devices(4) == [f"cuda:{number}" for number in range(4)]
+    with pytest.raises(UserError, match="placed on h100:8, but PyTorch sees no GPU"):
+        evaluation_devices(0)
     monkeypatch.setenv("GPU_PIPELINES_REHEARSE", "cpu:4")
     assert evaluation_devices(8) == ["cpu"] * 4
 
