@@ -85,6 +85,9 @@ class Models:
         """
         if self._current is None or self._current[0] != source:
             self._current = None
+            if self.device.type == "cuda":
+                # What takes the current device, such as a kernel of Triton or a recipe's .cuda(), would take the first.
+                torch.cuda.set_device(self.device)
             loaded = self._load(source)
             loaded.model.to(self.device).eval()
             self._current = (source, loaded)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from evaluations import numbers_dataset, settings_in, write_regressions
 
 from gpu_pipelines.artifacts.dataset import Dataset
@@ -168,6 +169,20 @@ def test_all_gpus_of_the_machine_are_used(monkeypatch: pytest.MonkeyPatch) -> No
         evaluation_devices(0)
     monkeypatch.setenv("GPU_PIPELINES_REHEARSE", "cpu:4")
     assert evaluation_devices(8) == ["cpu"] * 4
+
+
+def test_a_process_works_on_its_own_gpu_alone(numbers: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(device: torch.device) -> None:
+        raise RuntimeError(f"{device} is broken")
+
+    monkeypatch.setattr(torch.cuda, "set_device", broken)
+    settings = RunnerSettings(numbers.directory, {"model": "linear", "recipe": "evaluations:Regression"}, "", 4)
+    source = ModelSource("untrained", Path(), "the model")
+    Runner(settings, "cpu").models.load(source)
+    # What is wrong with the GPU is an error of the work, not of the process's start, which nobody could tell.
+    runner = Runner(settings, "cuda:1")
+    with pytest.raises(RuntimeError, match="cuda:1 is broken"):
+        runner.models.load(source)
 
 
 # The mean of the last checkpoints
