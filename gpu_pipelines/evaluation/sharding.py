@@ -8,6 +8,7 @@ end it helps with one that another process has begun.
 from __future__ import annotations
 
 import os
+import re
 import threading
 import time
 from collections import Counter
@@ -22,7 +23,7 @@ import torch
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.processes import killed_is_said, process_pool
-from gpu_pipelines.errors import ProcessFailedError, UserError, first_line
+from gpu_pipelines.errors import ProcessFailedError, UnfitParametersError, UserError, first_line
 from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
@@ -177,8 +178,8 @@ class ShardedRunner:
             job.last = shard.source
             try:
                 job.add(shard, shard.function(self.runner, job.sources[shard.source], *shard.arguments))
-            except UserError as error:  # the others stop first: after a champion that fails, the work goes on
-                job.fail(error)
+            except Exception as error:  # the others stop first: after a champion that fails, the work goes on
+                job.fail(_full(error, self._devices[0]) or error)
                 break
             job.report(done)
             if not self._pools and self._worth_starting(job, time.monotonic() - started):
@@ -186,8 +187,7 @@ class ShardedRunner:
                 threads = [self._waiting_thread(number, job) for number in range(len(self._pools))]
         for thread in threads:
             thread.join()
-        if job.error is not None:
-            raise job.error
+        job.require_no_error()
         job.report(done)
 
     def _shard_size(self, rows: int) -> int:
@@ -228,7 +228,7 @@ class ShardedRunner:
             job.fail(error)
         except Exception as error:  # whatever the model raises there: out of memory, a broken GPU
             said = f"{type(error).__name__}: {first_line(error)}"
-            job.fail(ProcessFailedError(f"The evaluation on {device} failed: {said}"))
+            job.fail(_full(error, device) or ProcessFailedError(f"The evaluation on {device} failed: {said}"))
 
     def _give_shards(self, number: int, job: _Job) -> None:
         last = None
@@ -250,7 +250,7 @@ class _Job:
         self.sources = sources
         self.shards = Shards(shards)
         self.last: int | None = None
-        self.error: UserError | None = None
+        self.error: Exception | None = None
         self._wanted = Counter(shard.source for shard in shards)
         self._found: dict[int, dict[int, Any]] = {source: {} for source in self._wanted}
         self._lock = threading.Lock()
@@ -259,10 +259,19 @@ class _Job:
         with self._lock:
             self._found[shard.source][shard.number] = answer
 
-    def fail(self, error: UserError) -> None:
+    def fail(self, error: Exception) -> None:
         with self._lock:
             self.error = self.error or error
         self.shards.stop()
+
+    def require_no_error(self) -> None:
+        """Raises the error that the work failed with, if it has, and keeps none: its frames hold the model."""
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error
 
     def report(self, done: Callable[[int, list[Any]], None]) -> None:
         """Gives away the answers of the sources that have all of them, in order of the sources."""
@@ -271,6 +280,19 @@ class _Job:
             parts = {source: self._found.pop(source) for source in whole}
         for source, found in parts.items():
             done(source, [found[number] for number in sorted(found)])
+
+
+def _full(error: Exception, device: str) -> UserError | None:
+    """What to do about a GPU whose memory is full; None for another error."""
+    if not isinstance(error, torch.OutOfMemoryError):
+        return None
+    # What was asked for stands in the middle of figures that say nothing to a user.
+    asked = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
+    return UnfitParametersError(
+        f"The evaluation on {device} ran out of memory{f' when {asked[1]} more were needed' if asked else ''}.",
+        "Models are evaluated in fp32, 4 bytes for each parameter. Give --evaluation-accelerator with a GPU of more "
+        "memory (gpu-pipelines accelerators list), and let no other program use it.",
+    )
 
 
 # Of a process that another one has started.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import threading
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation import sharding
+from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
@@ -183,6 +186,36 @@ def test_a_process_works_on_its_own_gpu_alone(numbers: Dataset, monkeypatch: pyt
     runner = Runner(settings, "cuda:1")
     with pytest.raises(RuntimeError, match="cuda:1 is broken"):
         runner.models.load(source)
+
+
+class OnTheGpu:
+    """Stands in for a model."""
+
+
+def of_a_full_gpu(runner: Runner, source: ModelSource, seen: list[Any]) -> None:
+    model = OnTheGpu()
+    seen.append(weakref.ref(model))
+    raise torch.OutOfMemoryError(
+        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 22 GiB."
+    )
+
+
+def test_a_full_gpu_is_told_with_what_to_do_and_nothing_keeps_what_filled_it(numbers: Dataset) -> None:
+    training = {"model": "linear", "recipe": "evaluations:Regression"}
+    shared = ShardedRunner(RunnerSettings(numbers.directory, training, "", 4), ["cpu"], at_once=True)
+    source, seen = ModelSource("untrained", Path(), "the model"), []
+    gc.disable()
+    try:
+        with pytest.raises(UserError) as caught:
+            shared.each([source], WorkOnModels(of_a_full_gpu, [(0, seen)], print))
+        assert caught.value.kind == "unfit_parameters"
+        assert caught.value.problem == "The evaluation on cpu ran out of memory when 2.00 GiB more were needed."
+        assert "--evaluation-accelerator" in caught.value.remedy
+        del caught
+        # After a champion that cannot be scored the evaluation goes on, and needs that memory.
+        assert seen[0]() is None
+    finally:
+        gc.enable()
 
 
 # The mean of the last checkpoints
