@@ -31,7 +31,7 @@ _Held = Mapping[str, Sequence[int]]
 
 
 def load_exported(auto_class: Any, directory: Path) -> nn.Module:
-    """Loads a model that was exported; every weight must be in the files and in the model.
+    """Loads a model that was exported, in fp32 as it is evaluated; every weight must be in the files and in the model.
 
     Of adapters that a script has left it loads the model that they are for, with them in its weights.
 
@@ -48,7 +48,7 @@ def load_exported(auto_class: Any, directory: Path) -> nn.Module:
         raise UserError(f"The model in {directory} has no {' and no '.join(lost)}.")
     try:
         model, info = auto_class.from_pretrained(
-            directory, local_files_only=True, use_safetensors=True, output_loading_info=True
+            directory, local_files_only=True, use_safetensors=True, output_loading_info=True, dtype=torch.float32
         )
     except SafetensorError as error:
         raise UserError(f"The weights of the model in {directory} cannot be read: {first_line(error)}.") from None

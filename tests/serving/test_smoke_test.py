@@ -9,18 +9,23 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 from conftest import set_variables
-from exported_models import export
+from exported_models import LABELS, export
 from google.cloud import aiplatform_v1
 
 from gpu_pipelines.artifacts.examples import Examples
+from gpu_pipelines.artifacts.image_features import ImageGeometry
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import open_registry
 from gpu_pipelines.registry.serving_container import HUGGING_FACE_IMAGE, serving_container
 from gpu_pipelines.registry.upload import UploadSettings, _smoke_test, upload_model
 from gpu_pipelines.serving.comparison import differences
+from gpu_pipelines.serving.predictors import load_predictor
+from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.targets.vertex.pipelines import parsed_spec
+from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
@@ -52,6 +57,17 @@ def test_what_was_uploaded_is_served_as_it_was_evaluated(
     settings = UploadSettings(registry=str(tmp_path / "registry"))
     assert upload_model(settings, good, passed=True).aliases == ("challenger", "champion")
     assert "smoke test: 3 examples served as evaluated" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("stored", [torch.bfloat16, torch.float16])
+def test_a_model_that_is_stored_in_16_bits_predicts_in_fp32_as_it_was_evaluated(
+    tmp_path: Path, stored: torch.dtype
+) -> None:
+    geometry = ImageGeometry(16, "RGB")
+    recipe = ImageClassification(LABELS, geometry.preprocessing(), geometry.shape)
+    recipe.export(recipe.build_model("convnext-micro").to(stored), tmp_path)
+    predictor = load_predictor(tmp_path, ServerSettings())
+    assert {weight.dtype for weight in predictor.network.parameters()} == {torch.float32}
 
 
 @pytest.mark.slow
