@@ -26,6 +26,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.generation.port import Written
 from gpu_pipelines.evaluation.generation.rows import UNIT, sampled, units_of
+from gpu_pipelines.evaluation.models import Loaded
 from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
@@ -33,6 +34,8 @@ from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.causal_lm.answering import Answering
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
+from gpu_pipelines.tasks.causal_lm.writing import JoinedWriter, Text
+from gpu_pipelines.tasks.checkpoint_state import load_weights
 
 COLORS = {
     "sky": "deep blue",
@@ -131,6 +134,35 @@ def test_whoever_writes_every_token_of_the_reference_is_right(colors: Path, tmp_
     exact = [line["scores"]["exact_match"] for line in lines_in(tmp_path)]
     assert np.mean(exact) == pytest.approx(metrics["exact_match"]["value"])
     assert metrics["rouge_l"]["value"] >= metrics["exact_match"]["value"]
+
+
+def test_answers_are_the_same_where_the_memory_is_for_few_texts_at_once(
+    colors: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dataset = Dataset(colors / "dataset")
+    recipe, task = CausalLanguageModel.for_dataset(dataset), Answering(dataset)
+    model = build_model(recipe, {"model": "llama-micro", "seed": 0}).eval()
+    load_weights(model, colors / "checkpoints" / LAST)
+    loaded, prompts = Loaded(recipe, model, []), [pair.prompt for pair in task.pairs("test")[:10]]
+    with torch.inference_mode():
+        wanted = task.write(loaded, prompts, NEW)
+    write, at_once = JoinedWriter.write, list[int]()
+
+    def where_little_is_free(self: JoinedWriter, texts: list[Text], others_wait: Any) -> None:
+        at_once.append(len(texts))
+        if len(texts) > most or (len(texts) > 3 and any(text.cache for text in texts)):
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        write(self, texts, others_wait)
+
+    monkeypatch.setattr(JoinedWriter, "write", where_little_is_free)
+    most = 6
+    with torch.inference_mode():
+        assert task.write(loaded, prompts, NEW) == wanted
+    assert at_once[:2] == [10, 5], "what is too much is halved"
+    assert sum(number > 3 for number in at_once) == 3, "and not tried again"
+    most = 0
+    with pytest.raises(torch.OutOfMemoryError), torch.inference_mode():
+        task.write(loaded, prompts, NEW)
 
 
 @pytest.mark.slow

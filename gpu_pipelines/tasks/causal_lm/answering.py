@@ -9,12 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.generation.port import Pair, TextTask, Written
 from gpu_pipelines.tasks.causal_lm.scoring import documents_of, holds_completions
-from gpu_pipelines.tasks.causal_lm.writing import Text, ends_of, writer_of
+from gpu_pipelines.tasks.causal_lm.writing import Text, Writer, ends_of, writer_of
 from gpu_pipelines.tasks.packed_attention import by_length
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer, load_tokenizer, special_tokens_of
 
@@ -79,11 +80,14 @@ class Answering(TextTask):
         texts = [Text(prompt.tolist(), max(0, min(most, longest - len(prompt)))) for prompt in prompts]
         padding = TextTokenizer.read(self._directory).padding
         writer = writer_of(model, padding, self._ends, _PROMPT_TOKENS)
-        waiting, going = deque(text for text in texts if text.most), list[Text]()
+        waiting, going, at_once = deque(text for text in texts if text.most), list[Text](), len(texts)
         while waiting or going:
-            while waiting and (not going or sum(map(_room, (*going, waiting[0]))) <= _TOKENS_AT_ONCE):
+            while len(going) < at_once and waiting and _have_room((*going, waiting[0])):
                 going.append(waiting.popleft())
-            writer.write(going, lambda: any(text.cache is None for text in going))  # noqa: B023 (called at once)
+            if not _has_written(writer, going):
+                at_once = len(going) // 2
+                going, later = going[:at_once], going[at_once:]
+                waiting.extendleft(map(_begun_again, reversed(later)))
             going = [text for text in going if not text.is_done]
         ends = self._ends | ends_of(model)
         return [_written(text, ends) for text in texts]
@@ -131,8 +135,29 @@ def _taken_apart(tokens: np.ndarray, mask: np.ndarray) -> tuple[np.ndarray, np.n
     return tokens[:begin].copy(), tokens[begin:end].copy()
 
 
-def _room(text: Text) -> int:
-    return text.begun + text.most
+def _has_written(writer: Writer, texts: Sequence[Text]) -> bool:
+    """Goes on with texts; False where the memory is not enough for so many at once.
+
+    Raises:
+        torch.OutOfMemoryError: it is not enough for one.
+    """
+    try:
+        writer.write(texts, lambda: any(text.cache is None for text in texts))
+    except torch.OutOfMemoryError:
+        if len(texts) == 1:
+            raise
+        return False
+    return True
+
+
+def _begun_again(text: Text) -> Text:
+    """A text of which nothing is written, and nothing in memory."""
+    text.tokens, text.cache = text.tokens[: text.begun], None
+    return text
+
+
+def _have_room(texts: Sequence[Text]) -> bool:
+    return len(texts) == 1 or sum(text.begun + text.most for text in texts) <= _TOKENS_AT_ONCE
 
 
 def _written(text: Text, ends: set[int]) -> Written:
