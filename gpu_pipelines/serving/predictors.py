@@ -39,7 +39,7 @@ def load_predictor(directory: Path, settings: ServerSettings, threads: int = 0, 
         torch.set_num_threads(threads)
     try:
         predictor = kind(directory, settings, torch.device(device or ("cuda" if gpus_here() else "cpu")))
-    except (OSError, KeyError, ValueError, TypeError) as error:
+    except (OSError, KeyError, ValueError, TypeError, torch.OutOfMemoryError) as error:
         raise UserError(
             f"The model in {directory} cannot be loaded: {type(error).__name__}: {str(error)[:300]}"
         ) from error

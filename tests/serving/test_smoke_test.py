@@ -70,6 +70,15 @@ def test_a_model_that_is_stored_in_16_bits_predicts_in_fp32_as_it_was_evaluated(
     assert {weight.dtype for weight in predictor.network.parameters()} == {torch.float32}
 
 
+def test_a_gpu_that_is_too_small_for_the_model_is_told_in_a_line(good: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(torch.nn.Module, "to", full)
+    with pytest.raises(UserError, match="cannot be loaded: OutOfMemoryError: CUDA out of memory"):
+        load_predictor(good, ServerSettings())
+
+
 @pytest.mark.slow
 def test_a_model_that_cannot_be_loaded_is_not_added(good: Path, tmp_path: Path) -> None:
     damaged = shutil.copytree(good, tmp_path / "model")
