@@ -281,8 +281,10 @@ class Trainer:
                 return False
             with self._profile.of(step + 1):
                 rate = self._step(step)
-            self._writer.require_no_failure()
             step += 1
+            if step in self._settings.profiled and step + 1 not in self._settings.profiled:
+                self._meet()  # rank 0 writes the profile
+            self._writer.require_no_failure()
             if step == began + 1:
                 self._writer.prepare(self._state())  # not when the first checkpoint is due
                 self._bound(NEXT_STEPS)
@@ -525,7 +527,7 @@ class Trainer:
         self._meet()
 
     def _meet(self) -> None:
-        """Waits for rank 0, which may have waited for an upload: longer than GPUs wait for each other."""
+        """Waits for rank 0, which may have waited for an upload or a disk: longer than GPUs wait for each other."""
         if self._meeting is not None:
             dist.barrier(self._meeting)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,6 +14,8 @@ from started_training import weights_digest
 from trainings import train_here
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
+from gpu_pipelines.training.engine import Trainer
+from gpu_pipelines.training.profiling import Profile
 from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="mlp-small", max_steps=6, checkpoint_every_steps=3, global_batch_size=16)
@@ -44,6 +47,29 @@ def test_a_profile_changes_neither_weights_nor_what_can_be_continued(numbers: Pa
     assert weights_digest(profiled / LAST) == weights_digest(plain / LAST)
     assert len(list((profiled / "profile").iterdir())) == 2
     assert not (plain / "profile").exists()
+
+
+def test_no_step_begins_elsewhere_while_rank_0_writes_the_profile(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """GPUs would wait for its gradients, and no longer than 100 s."""
+    done: list[str] = []
+    for owner, name in ((Profile, "close"), (Trainer, "_meet"), (Trainer, "_step")):
+        monkeypatch.setattr(owner, name, noted(getattr(owner, name), done))
+    settings = replace(SETTINGS, max_steps=3, checkpoint_every_steps=3, profile_steps="1-2")
+    train_here(settings, numbers, str(tmp_path))
+    assert done[: done.index("_step", 2)] == ["_step", "_step", "close", "_meet"]
+
+
+def noted(method: Callable[..., object], done: list[str]) -> Callable[..., object]:
+    """A method that notes its name at its end."""
+
+    def noting(*given: object) -> object:
+        result = method(*given)
+        done.append(method.__name__)
+        return result
+
+    return noting
 
 
 def test_a_profile_goes_to_the_bucket_of_the_checkpoints(numbers: Path) -> None:
