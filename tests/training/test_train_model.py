@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from conftest import printed_by
-from started_training import run_training, tensors, weights_digest
+from started_training import tensors, weights_digest
 from trainings import entries, names, numbers_dataset, train_here, train_on
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
@@ -32,17 +32,6 @@ OF_NUMBERS = replace(SETTINGS, model="mlp-small")
 KEEPING = replace(
     OF_NUMBERS, max_steps=8, checkpoint_every_steps=1, keep_last=2, keep_every_steps=4, learning_rate=0.05
 )
-
-FORGETFUL = """
-from torch import nn
-from gpu_pipelines.tasks.regression.recipe import Regression
-
-class Forgotten(Regression):
-    def build_model(self, name):
-        model = super().build_model(name)
-        model[0].forgotten = nn.Linear(3, 3)
-        return model
-"""
 
 
 @pytest.fixture
@@ -83,21 +72,6 @@ def test_a_step_is_as_large_whatever_the_number_of_processes(numbers: Path, tmp_
     for processes in (1, 2):
         train_on((1, processes), plain, numbers, str(tmp_path / str(processes)))
     assert entries(tmp_path / "2", "loss") == pytest.approx(entries(tmp_path / "1", "loss"), rel=1e-4)
-
-
-@pytest.mark.slow
-def test_weights_that_the_loss_does_not_depend_on_are_named_and_can_be_frozen(numbers: Path, tmp_path: Path) -> None:
-    (tmp_path / "recipes.py").write_text(FORGETFUL, encoding="utf-8")
-    settings = replace(OF_NUMBERS, recipe="recipes:Forgotten")
-    ended = run_training(settings, numbers, str(tmp_path / "run"), environment={"PYTHONPATH": str(tmp_path)})
-    assert ended.status == 1
-    assert "no gradient, because the loss does not depend on them: 0.forgotten.bias, 0.forgotten.weight" in ended.text
-    assert "Traceback" not in ended.text
-    remedy = re.search(r"-p freeze=(\S+)", ended.text)
-    assert remedy, ended.text
-    frozen = replace(settings, freeze=remedy[1])
-    again = run_training(frozen, numbers, str(tmp_path / "again"), environment={"PYTHONPATH": str(tmp_path)})
-    assert again.status == 0, again.text
 
 
 def test_metrics_are_written_for_every_step_of_a_short_run(trained: Path) -> None:
