@@ -276,6 +276,7 @@ class Trainer:
             if not self._rows_come(step):
                 if self._entries:
                     self._tell(cadence)
+                self._require_finite([], cadence.told)  # of the steps since, which end no entry
                 if step > saved:
                     self._save(step, None, in_between=True)
                 return False

@@ -23,6 +23,7 @@ from gpu_pipelines.errors import INTERRUPTED, UserError
 from gpu_pipelines.step_environment import PREEMPTION_HOURS, RESTARTS
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions, seconds_between_saves
 from gpu_pipelines.training.checkpointing import is_given_up
+from gpu_pipelines.training.engine import Trainer
 from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=12, checkpoint_every_steps=3, global_batch_size=16)
@@ -53,13 +54,17 @@ def write_recipe(folder: Path, name: str, loss: str) -> str:
     return f"{name.lower()}:{name}"
 
 
-def test_gradients_that_are_no_numbers_reach_no_checkpoint(photos: Path, recipes: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("steps", "with_rows"), [(12, 12), (240, 8)], ids=["", "interrupted while it waits for rows"])
+def test_gradients_that_are_no_numbers_reach_no_checkpoint(
+    steps: int, with_rows: int, photos: Path, recipes: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Trainer, "_rows_come", lambda _, step: step < with_rows)
     # A finite loss whose gradient is infinite: the square root of 0, from the 8th step on: the 9th pass.
     recipe = write_recipe(
         recipes, "Rooted", "loss + (torch.sqrt(loss.detach() * 0 + loss * 0) if self.calls > 8 else 0)"
     )
     with pytest.raises(UserError, match="gradients of step 8 were no numbers") as error:
-        train_here(replace(SETTINGS, recipe=recipe), photos, str(tmp_path / "run"))
+        train_here(replace(SETTINGS, max_steps=steps, recipe=recipe), photos, str(tmp_path / "run"))
     assert f"checkpoint_uri={tmp_path / 'run'} and resume_from_step=6" in error.value.remedy
     assert names(tmp_path / "run") == ["step-00000003", "step-00000006"]
 
