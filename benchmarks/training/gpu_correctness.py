@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import host_waits
+import two_nodes
 from contest import HERE, Machine, conclude
 from workloads import write_dataset
 
@@ -46,7 +47,15 @@ TEXT = TrainingSettings(
 )
 IMAGES = replace(TEXT, model="convnext-micro")
 #: What says how a training computes, and not what.
-_HOW = ("precision", "parallelism", "activation_checkpointing", "recompute", "compile_model", "micro_batch_size")
+_HOW = (
+    "precision",
+    "parallelism",
+    "activation_checkpointing",
+    "recompute",
+    "compile_model",
+    "micro_batch_size",
+    "recipe",
+)
 _EACH_PROCESS_CORES = 2
 
 
@@ -109,6 +118,10 @@ def ways_of(machine: Machine) -> dict[str, TrainingSettings]:
     ways |= {name: replace(TEXT, optimizer=name) for name in ("adamw_8bit", "adafactor", "muon", "sgd")}
     if machine.processes == 1:  # each process has batch statistics of its own
         ways["images, BatchNorm"] = replace(IMAGES, model="resnet-micro")
+    if machine.device == "cpu" or machine.processes % (2 * two_nodes.NODES) == 0:
+        ways["hsdp, fp32, micro-batches"] = replace(
+            TEXT, parallelism="hsdp", micro_batch_size=2, recipe=two_nodes.RECIPE
+        )
     if machine.device == "cuda":
         ways["ddp, bf16, compiled"] = replace(bf16, compile_model="on")
         ways["fsdp, bf16, compiled"] = replace(bf16, compile_model="on", parallelism="fsdp")
@@ -124,8 +137,7 @@ def compare_ways(
     """The loss curve of each way beside that of one process on the CPU."""
     plain = {name: replace(settings, **_without_how()) for name, settings in ways.items()}
     on_one = {settings: pool.submit(train, settings, scratch, "cpu:1") for settings in dict.fromkeys(plain.values())}
-    here = "" if machine.device == "cuda" else "cpu:2"
-    curves = {name: pool.submit(train, settings, scratch, here) for name, settings in ways.items()}
+    curves = {name: pool.submit(train, settings, scratch, _here(machine, settings)) for name, settings in ways.items()}
     print(f"{'way':34} {'largest difference':>18} {'tolerance':>10}")
     found: dict[str, dict[str, Any]] = {}
     for name, settings in ways.items():
@@ -147,6 +159,13 @@ def compare_ways(
     return found
 
 
+def _here(machine: Machine, settings: TrainingSettings) -> str:
+    """The devices that a way is tried on; all GPUs where empty."""
+    if machine.device == "cuda":
+        return ""
+    return f"cpu:{2 * two_nodes.NODES if settings.recipe else machine.processes}"
+
+
 def _without_how() -> dict[str, Any]:
     return {name: getattr(TEXT, name) for name in _HOW}
 
@@ -160,6 +179,8 @@ def train(
     surroundings = {"GPU_PIPELINES_ACCELERATOR": devices, "OMP_NUM_THREADS": str(_EACH_PROCESS_CORES)}
     if settings.precision == "fp32":
         surroundings["NVIDIA_TF32_OVERRIDE"] = "0"  # convolutions have 10 bits of mantissa by default
+    if settings.recipe:
+        surroundings["PYTHONPATH"] = str(HERE)
     surroundings |= environment or {}
     ended = run_training(settings, scratch / task, str(directory), environment=surroundings)
     if ended.status:
@@ -198,7 +219,7 @@ def count_waits(machine: Machine, scratch: Path) -> dict[str, Any]:
     """Where the host waited for the GPU in the steps of a training, and how often."""
     told = scratch / "waits.json"
     settings = replace(TEXT, precision="bf16", recipe=host_waits.RECIPE)
-    curve = train(settings, scratch, "", {"PYTHONPATH": str(HERE), host_waits.VARIABLE: str(told)})
+    curve = train(settings, scratch, "", {host_waits.VARIABLE: str(told)})
     if not told.exists():
         return {"failed": curve.said}
     waits: dict[str, Any] = json.loads(told.read_text(encoding="utf-8"))
