@@ -302,6 +302,18 @@ def is_of_a_full_disk(error: BaseException) -> bool:
     return getattr(error, "errno", None) in full or any(each in str(error) for each in in_words)
 
 
+def out_of_memory(what: str, error: BaseException) -> str:
+    """The sentence that something ran out of memory, and how much more it needed, if PyTorch says so.
+
+    Args:
+        what: ran out of it.
+        error: PyTorch's, of a GPU or of the main memory.
+    """
+    # What was asked for stands in the middle of figures that say nothing to a user.
+    asked = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
+    return f"{what} ran out of memory{f' when {asked[1]} more were needed' if asked else ''}."
+
+
 @contextmanager
 def full_disk_named(what: str, place: Path) -> Iterator[None]:
     """Says of what cannot be written for lack of space on which disk that is; the system does not say it.

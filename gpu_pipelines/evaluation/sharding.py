@@ -8,7 +8,6 @@ end it helps with one that another process has begun.
 from __future__ import annotations
 
 import os
-import re
 import threading
 import time
 from collections import Counter
@@ -23,7 +22,7 @@ import torch
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.processes import killed_is_said, process_pool
-from gpu_pipelines.errors import ProcessFailedError, UnfitParametersError, UserError, first_line
+from gpu_pipelines.errors import ProcessFailedError, UnfitParametersError, UserError, first_line, out_of_memory
 from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
@@ -286,10 +285,8 @@ def _full(error: Exception, device: str) -> UserError | None:
     """What to do about a GPU whose memory is full; None for another error."""
     if not isinstance(error, torch.OutOfMemoryError):
         return None
-    # What was asked for stands in the middle of figures that say nothing to a user.
-    asked = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
     return UnfitParametersError(
-        f"The evaluation on {device} ran out of memory{f' when {asked[1]} more were needed' if asked else ''}.",
+        out_of_memory(f"The evaluation on {device}", error),
         "Models are evaluated in fp32, 4 bytes for each parameter. Give --evaluation-accelerator with a GPU of more "
         "memory (gpu-pipelines accelerators list), and let no other program use it.",
     )

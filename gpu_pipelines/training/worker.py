@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 import sys
 import threading
@@ -17,7 +16,14 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.accelerators.workload import NOT_SHARDED
 from gpu_pipelines.distributed.processes import leave_for_the_launcher, note_work
-from gpu_pipelines.errors import INTERRUPTED, ConnectionLostError, ProcessFailedError, UnfitParametersError, UserError
+from gpu_pipelines.errors import (
+    INTERRUPTED,
+    ConnectionLostError,
+    ProcessFailedError,
+    UnfitParametersError,
+    UserError,
+    out_of_memory,
+)
 from gpu_pipelines.garbage import collect_as_usual, collect_rarely
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.settings import TrainingSettings
@@ -111,8 +117,6 @@ def _out_of_memory(error: Exception, device: torch.device, settings: TrainingSet
 
     if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
         return None
-    # What was asked for stands in the middle of figures that say nothing to a user.
-    asked = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
     rows = settings.micro_batch_size or settings.global_batch_size // int(os.environ["WORLD_SIZE"])
     ways = [f"Give a smaller micro_batch_size ({rows} rows now; the global batch stays what it is)"]
     if not settings.activation_checkpointing:
@@ -122,7 +126,7 @@ def _out_of_memory(error: Exception, device: torch.device, settings: TrainingSet
     if settings.optimizer not in NOT_SHARDED:
         ways += ["parallelism=fsdp"] if settings.parallelism in ("auto", "ddp") else []
     return UnfitParametersError(
-        f"{device} ran out of memory{f' when {asked[1]} more were needed' if asked else ''}.",
+        out_of_memory(str(device), error),
         f"{', '.join(ways)}, or an accelerator with more memory (gpu-pipelines accelerators advise).",
     )
 
