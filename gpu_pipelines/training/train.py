@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import glob
 import os
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -21,22 +18,19 @@ from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.distributed.launch import launch
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.restarts import MOST_RESTARTS
-from gpu_pipelines.errors import IdleError, Interrupted, UserError, first_line
+from gpu_pipelines.errors import IdleError, Interrupted, UserError
 from gpu_pipelines.step_environment import RESTARTS
 from gpu_pipelines.tracking.facts import Facts, facts_of_dataset
 from gpu_pipelines.tracking.train_job_status import progress_told
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
+from gpu_pipelines.training.nccl_dumps import dumps_kept, write_dumps
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.settings import PROFILE, TrainingSettings
 from gpu_pipelines.training.streaming import GivenData, given_data
 from gpu_pipelines.training.utilization import idleness_of
 
 WORKER = ("-m", "gpu_pipelines.training.worker")
-#: Where each process writes what NCCL did last: what the names of the files begin with, before the rank.
-_DUMPS = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
-#: Folder beside the checkpoints that gets them, and how large one may be: that of 20,000 collectives is a fraction.
-NCCL, _MOST_BYTES_OF_A_DUMP = "nccl", 256 << 20
 
 
 class Follower(Protocol):
@@ -179,7 +173,7 @@ def _train_on(
         _set_up(devices)
         store = CheckpointStore(checkpoint_uri, staging)
         with (
-            _dumps_kept(store),
+            dumps_kept(store),
             _followed(tracked, manifest, store.directory, cluster),
             output_may_break(),
             _interruption_says_what_is_kept(checkpoint_uri, staging, cluster),
@@ -242,34 +236,6 @@ def _followed(tracked: Follower | None, manifest: Manifest, directory: Path, clu
 
 
 @contextmanager
-def _dumps_kept(store: CheckpointStore) -> Iterator[None]:
-    """Keeps what NCCL wrote down of processes that waited too long: the disk of a machine goes with it.
-
-    One file of each rank stays, the newest. They are pickles for PyTorch's tools, and are not read here.
-
-    Args:
-        store: of the checkpoints; gets the files.
-    """
-    began = time.time()
-    try:
-        yield
-    finally:
-        prefix = Path(os.environ.get(_DUMPS, ""))
-        found = prefix.parent.glob(f"{glob.escape(prefix.name)}[0-9]*") if prefix.name else ()
-        try:
-            dumps = [path for path in found if path.is_file() and path.stat().st_mtime >= began]
-            kept = [path for path in dumps if path.stat().st_size <= _MOST_BYTES_OF_A_DUMP]
-            if kept:
-                (store.directory / NCCL).mkdir(exist_ok=True)
-                for path in kept:
-                    shutil.copyfile(path, store.directory / NCCL / path.name)
-                store.publish([f"{NCCL}/{path.name}" for path in kept])
-                print(f"what NCCL did last is in {store.uri}/{NCCL}", flush=True)
-        except (OSError, UserError) as error:  # what ended the training is to be said
-            print(f"warning: what NCCL did last was not kept: {first_line(error)}", flush=True)
-
-
-@contextmanager
 def _interruption_says_what_is_kept(checkpoint_uri: str, staging: Path, cluster: Cluster) -> Iterator[None]:
     try:
         yield
@@ -306,13 +272,10 @@ def _keep_memory() -> None:
 def _set_up_gpus() -> None:
     """What PyTorch is told of GPUs before it starts, where the user has not told it something else.
 
-    Segments that grow leave less of the memory in pieces that nothing fits in. What NCCL did last is kept, and written
-    down where processes wait for each other too long. Source: torchtitan's train script and its `comm` settings.
+    Segments that grow leave less of the memory in pieces that nothing fits in. Source: torchtitan's train script.
     """
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "20000")
-    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-    os.environ.setdefault(_DUMPS, f"{tempfile.gettempdir()}/nccl-rank-")
+    write_dumps()
 
 
 def _devices() -> Devices:

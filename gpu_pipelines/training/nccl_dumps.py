@@ -1,0 +1,58 @@
+"""What NCCL did last, which it writes down where processes wait for each other too long."""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.errors import UserError, first_line
+
+#: Where each process writes what NCCL did last: what the names of the files begin with, before the rank.
+_DUMPS = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
+#: Folder beside the checkpoints that gets them, and how large one may be: that of 20,000 collectives is a fraction.
+NCCL, _MOST_BYTES_OF_A_DUMP = "nccl", 256 << 20
+
+
+def write_dumps() -> None:
+    """Has each process write it down, where the user has not said something else.
+
+    Source: torchtitan, its `comm` settings.
+    """
+    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "20000")
+    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
+    os.environ.setdefault(_DUMPS, f"{tempfile.gettempdir()}/nccl-rank-")
+
+
+@contextmanager
+def dumps_kept(store: CheckpointStore) -> Iterator[None]:
+    """Keeps what NCCL wrote down of processes that waited too long: the disk of a machine goes with it.
+
+    One file of each rank stays, the newest. They are pickles for PyTorch's tools, and are not read here.
+
+    Args:
+        store: of the checkpoints; gets the files.
+    """
+    began = time.time()
+    try:
+        yield
+    finally:
+        prefix = Path(os.environ.get(_DUMPS, ""))
+        found = prefix.parent.glob(f"{glob.escape(prefix.name)}[0-9]*") if prefix.name else ()
+        try:
+            dumps = [path for path in found if path.is_file() and path.stat().st_mtime >= began]
+            kept = [path for path in dumps if path.stat().st_size <= _MOST_BYTES_OF_A_DUMP]
+            if kept:
+                (store.directory / NCCL).mkdir(exist_ok=True)
+                for path in kept:
+                    shutil.copyfile(path, store.directory / NCCL / path.name)
+                store.publish([f"{NCCL}/{path.name}" for path in kept])
+                print(f"what NCCL did last is in {store.uri}/{NCCL}", flush=True)
+        except (OSError, UserError) as error:  # what ended the training is to be said
+            print(f"warning: what NCCL did last was not kept: {first_line(error)}", flush=True)
