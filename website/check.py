@@ -77,8 +77,6 @@ def command_problems() -> Iterator[str]:
     targets = set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
     group = root()
     for page in pages():
-        if page == "docs/decisions.md":
-            continue
         for line in commands_of(text_of(page)):
             words = split(line)
             if words[:1] == ["make"]:

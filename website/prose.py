@@ -33,7 +33,6 @@ def findings(page: str, text: str) -> Iterator[str]:
 
 
 def problems() -> Iterator[str]:
-    """The findings of all pages but the decisions, which are a diary."""
+    """The findings of all pages."""
     for page in pages():
-        if page != "docs/decisions.md":
-            yield from findings(page, text_of(page))
+        yield from findings(page, text_of(page))
