@@ -61,30 +61,30 @@ PARAMETERS: dict[str, dict[str, Any]] = {
 }
 #: Why those fail that do.
 REASONS = {
-    "component_with_task_final_status_GH-12033": "nothing gives it the status that it prints",
-    "fail_v2": "its authors let it fail",
-    "local_execution_pipeline_with_ignore_upstream_failure": "its authors let it fail; the task after it runs",
-    "long-running": "sleeps for ten minutes: cancelled after four",
+    "component_with_task_final_status_GH-12033": "no step gives it the status that it prints",
+    "fail_v2": "its authors make it fail",
+    "local_execution_pipeline_with_ignore_upstream_failure": "its authors make it fail; the task after it runs",
+    "long-running": "sleeps for ten minutes; cancelled after four",
     "modelcar": "imports an image, and images are not read here",
-    "pipeline_as_exit_task": "its authors let it fail; the exit task runs",
-    "pipeline_with_artifact_custom_path": "calls what the version of KFP that it installs does not have",
+    "pipeline_as_exit_task": "its authors make it fail; the exit task runs",
+    "pipeline_with_artifact_custom_path": "calls something that its version of KFP does not have",
     "pipeline_with_artifact_upload_download": "reads from Hugging Face, which cannot be reached here",
-    "pipeline_with_concat_placeholder": "is of its image's shell",
-    "pipeline_with_exit_handler": "its authors let it fail; the exit task runs",
-    "pipeline_with_google_artifact_type": "installs a package that is on no index",
-    "pipeline_with_input_status_state": "asks for the state COMPLETE, as Kubeflow has it; here it is SUCCEEDED",
-    "pipeline_with_multiple_exit_handlers": "its authors let it fail; the exit tasks run",
-    "pipeline_with_placeholders": "asks for names as Kubeflow makes them",
+    "pipeline_with_concat_placeholder": "uses the shell of its image",
+    "pipeline_with_exit_handler": "its authors make it fail; the exit task runs",
+    "pipeline_with_google_artifact_type": "installs a package that no index has",
+    "pipeline_with_input_status_state": "expects Kubeflow's state COMPLETE; here it is SUCCEEDED",
+    "pipeline_with_multiple_exit_handlers": "its authors make it fail; the exit tasks run",
+    "pipeline_with_placeholders": "expects names in Kubeflow's form",
     "pipeline_with_submit_request": "asks a host that cannot be reached here",
-    "pipeline_with_task_final_status": "its authors let it fail; the exit task runs",
-    "pipeline_with_task_final_status_yaml": "its authors let it fail; the exit task runs",
-    "pipeline_with_task_using_ignore_upstream_failure": "its authors let it fail; the task after it runs",
-    "embedded_artifact": "calls what the version of KFP that it installs does not have",
-    "ray_integration_compiled": "asks a cluster of Kubernetes for Ray",
+    "pipeline_with_task_final_status": "its authors make it fail; the exit task runs",
+    "pipeline_with_task_final_status_yaml": "its authors make it fail; the exit task runs",
+    "pipeline_with_task_using_ignore_upstream_failure": "its authors make it fail; the task after it runs",
+    "embedded_artifact": "calls something that its version of KFP does not have",
+    "ray_integration_compiled": "asks a Kubernetes cluster for Ray",
     "upload_download_compiled": "needs the credentials of an object store, MinIO",
     "xgboost_sample_pipeline": "installs packages for Python 3.7",
 }
-MEANT = "its authors let it fail"
+MEANT = "its authors make it fail"
 _LONGEST_S = 240.0
 _RAN = ("SUCCEEDED", "SKIPPED", "FAILED")
 _ENDED = ("SUCCEEDED", "FAILED", "CANCELLED")
@@ -151,7 +151,7 @@ def _outcome(emulator: VertexApi, file: Path, name: str, key: str) -> Outcome:
 
 def _refusal(text: str) -> str:
     if "expected a single document" in text:
-        return "the SDK takes no file with a part for Kubernetes"
+        return "the SDK refuses a file with a part for Kubernetes"
     return re.sub(r"^(\d+ )?(The emulator does not run this pipeline: )?", "", text)[:300]
 
 
@@ -161,13 +161,14 @@ def page(found: list[Outcome], commit: str) -> str:
     lines = [
         "# Pipelines of others on the emulator",
         "",
-        "Written by `python tests/emulator/survey_of_samples.py`: every compiled pipeline of Kubeflow Pipelines' test",
-        "data (`test_data/sdk_compiled_pipelines/valid` of [its repository](https://github.com/kubeflow/pipelines) at",
-        f"{commit[:12]}), sent by Vertex AI's SDK to `gpu-pipelines emulator`, unchanged.",
+        "`python tests/emulator/survey_of_samples.py` writes this page. It sends every compiled pipeline of Kubeflow",
+        "Pipelines' test data, unchanged, by Vertex AI's SDK to `gpu-pipelines emulator`. The files are those of",
+        "`test_data/sdk_compiled_pipelines/valid` of [its repository](https://github.com/kubeflow/pipelines) at",
+        f"{commit[:12]}.",
         "",
         f"{len(found)} files: {counts['ran']} ran, {counts['meant']} failed as their authors mean them to, "
         f"{counts['refused']} were",
-        f"refused when they were submitted, {counts['failed']} failed.",
+        f"refused when they were submitted, and {counts['failed']} failed.",
         "",
     ]
     titles = {"refused": "Refused", "failed": "Failed", "meant": "Failed as their authors mean them to"}
