@@ -50,7 +50,7 @@ class MachineTime:
     def title(self) -> str:
         """The machines in words."""
         if not self.machine:
-            return "a machine that is not told"
+            return "an unknown machine"
         several = f"{self.machines} × " if self.machines > 1 else ""
         return f"{several}{self.machine}" + (f" with {self.gpu}:{self.gpus}" if self.gpu else "")
 

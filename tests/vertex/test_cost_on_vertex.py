@@ -163,7 +163,7 @@ def test_it_is_told_at_the_end_of_follow_and_by_runs_show_as_lines_and_as_a_page
     assert cost in shown.out
     assert "3 × g2-standard-48 with l4:4" in shown.out
     assert f"${price('g2-standard-48'):,.2f}" in shown.out
-    assert "a machine that is not told" in page.read_text()
+    assert "an unknown machine" in page.read_text()
     assert "Planned before the run" in page.read_text()
 
 
