@@ -299,15 +299,26 @@ def test_equal_turns_of_a_loop_are_run_each_and_later_reused_each(tmp_path: Path
     assert places == ["lots/%TRAINING%", "lots/%TRAINING%-2", "lots/%TRAINING%-3"] * 2, "none continues another"
 
 
-def test_a_step_in_the_workspace_of_its_run_is_taken_for_done_in_no_other_run(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next step found nothing there."""
+@pytest.mark.parametrize(
+    "placeholder",
+    [
+        dsl.WORKSPACE_PATH_PLACEHOLDER,
+        dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
+        dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+        dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER,
+    ],
+)
+def test_a_step_that_is_told_its_run_is_taken_for_done_in_no_other_run(
+    placeholder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next step found nothing in the workspace, or had the name of the run before."""
     keys = []
     for folder in ("runs/1", "runs/2"):
         monkeypatch.setattr(config.LocalExecutionConfig, "instance", SimpleNamespace(workspace_root=folder))
         key_of = key_of_each_step(lambda **told: "key")
         keys += [
-            key_of(arguments={"path": f"{dsl.WORKSPACE_PATH_PLACEHOLDER}/rows"}),
-            key_of(arguments={"path": "rows"}),
+            key_of(arguments={"path": f"{placeholder}/rows"}),
+            key_of(arguments={"path": "rows", "checkpoint_uri": placeholder}),
         ]
     assert keys[1] == keys[3] == "key"
     assert len({*keys[:3]}) == 3

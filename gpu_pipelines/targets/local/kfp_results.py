@@ -30,7 +30,7 @@ def key_of_each_step(original: Callable[..., str]) -> Callable[..., str]:
     seen, lock = Counter[str](), threading.Lock()
 
     def compute_key(*given: Any, **named: Any) -> str:
-        key = _with_workspace(original(*given, **named), named)
+        key = _with_run(original(*given, **named), named)
         with lock:
             seen[key] += 1
             number = seen[key]
@@ -39,12 +39,23 @@ def key_of_each_step(original: Callable[..., str]) -> Callable[..., str]:
     return compute_key
 
 
-def _with_workspace(key: str, told: Mapping[str, Any]) -> str:
-    """The key of a step in the workspace of its run: what it leaves there, no other run has."""
+def _with_run(key: str, told: Mapping[str, Any]) -> str:
+    """The key of a step that is told which run it is of, or gets a folder of it: no other run has made the same."""
     from kfp import dsl
     from kfp.local import config
 
-    if dsl.WORKSPACE_PATH_PLACEHOLDER not in repr(told):
+    of_a_run = (
+        dsl.WORKSPACE_PATH_PLACEHOLDER,
+        dsl.PIPELINE_ROOT_PLACEHOLDER,
+        dsl.PIPELINE_JOB_NAME_PLACEHOLDER,
+        dsl.PIPELINE_JOB_RESOURCE_NAME_PLACEHOLDER,
+        dsl.PIPELINE_JOB_ID_PLACEHOLDER,
+        dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER,
+        dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
+    )
+    # A training is the same wherever its checkpoints lie, and compiled files name a place of the run for them.
+    seen = repr({**told, "arguments": {**told.get("arguments", {}), "checkpoint_uri": ""}})
+    if not any(each in seen for each in of_a_run):
         return key
     return hashlib.sha256(f"{key} {config.LocalExecutionConfig.instance.workspace_root}".encode()).hexdigest()
 
