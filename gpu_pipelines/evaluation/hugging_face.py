@@ -15,7 +15,7 @@ from torch import nn
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.exported_model import INDEX, weight_files
 from gpu_pipelines.errors import UserError, first_line
-from gpu_pipelines.tasks.model_places import ADAPTER, ADAPTER_WEIGHTS, ADAPTERS, CONFIG, holds_adapters
+from gpu_pipelines.tasks.model_places import ADAPTER, ADAPTER_WEIGHTS, ADAPTERS, CONFIG, holds_adapters, is_of_timm
 from gpu_pipelines.tasks.pretrained import labels_for
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_recipe import declare_inputs
@@ -115,12 +115,14 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
         UserError: it does not fit the task, the classes, the images or the tokens of the dataset, or lacks weights.
     """
     task = dataset.manifest.task
+    remedy = (
+        "Score them by a function of your own: -p scoring_function=file.py:function. With run --resume the training is "
+        "not repeated."
+    )
     if not task_named(task).architectures:
-        raise UserError(
-            f"Models in Hugging Face layout cannot be scored for the task {task!r}.",
-            "Score them by a function of your own: -p scoring_function=file.py:function. With run --resume the "
-            "training is not repeated.",
-        )
+        raise UserError(f"Models in Hugging Face layout cannot be scored for the task {task!r}.", remedy)
+    if (directory / CONFIG).is_file() and is_of_timm(json.loads((directory / CONFIG).read_bytes())):
+        raise UserError(f"The model in {directory} is one of timm, which prepares images in a way of its own.", remedy)
     recipe = task_named(task).load_recipe().for_dataset(dataset)
     try:
         model = recipe.load_exported(directory)

@@ -17,6 +17,7 @@ from gpu_pipelines.tasks.model_places import (
     PICKLED,
     SAFE,
     files_of,
+    is_of_timm,
     is_pretrained,
     may_be_pretrained,
     place_and_revision,
@@ -35,8 +36,6 @@ _REMEDIES = {
 }
 #: How a file begins that Git LFS has left in place of another.
 _POINTER = b"version https://git-lfs"
-#: By which transformers knows a config.json of timm.
-_TIMM = "pretrained_cfg"
 #: Families of transformers that take positions and look across the documents of a row all the same: by a mask that does
 #: not go by positions, or by a state that goes on from token to token. A test tries each; of others the training finds
 #: out.
@@ -228,7 +227,7 @@ def _without_weights(task: Task, model: str) -> Any:
         place = with_file(model, CONFIG, Path(folder))
         try:
             raw = dict(transformers.PreTrainedConfig.get_config_dict(place, local_files_only=True)[0])
-            if _TIMM in raw or raw.get("model_type") == "timm_wrapper":
+            if is_of_timm(raw):
                 raise UserError(
                     f"The model {model} is one of timm, whose head and preprocessor are others than those of "
                     "transformers' own models.",

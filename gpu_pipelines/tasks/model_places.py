@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,11 @@ ADAPTERS, ADAPTER_WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
 ADAPTER_NAME = "default"
 #: The folder of the adapters beside the model that they are merged into.
 ADAPTER = "adapter"
+
+
+def is_of_timm(config: Mapping[str, Any]) -> bool:
+    """Whether a config.json is one of timm, as transformers tells: its head and its preprocessing are timm's own."""
+    return "pretrained_cfg" in config or config.get("model_type") == "timm_wrapper"
 
 
 def is_path(model: str) -> bool:

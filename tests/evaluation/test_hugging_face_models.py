@@ -417,6 +417,9 @@ def test_what_does_not_fit_is_refused(texts: Dataset, trained: Path, tmp_path: P
     assert "does not fit its config.json: classifier.bias" in refused(model)
     (model / "config.json").write_text(json.dumps({**config, "architectures": ["BertForMaskedLM"]}))
     assert "is a BertForMaskedLM, and the task takes a BertForSequenceClassification: " in refused(model)
+    (model / "config.json").write_text(json.dumps({"architecture": "resnet10t", "pretrained_cfg": {}}))
+    assert "is one of timm" in (said := refused(model))
+    assert "scoring_function" in said
     (model / "model.safetensors").rename(model / "pytorch_model.bin")
     assert "has no safetensors files" in (said := refused(model))
     assert "Save the model by its save_pretrained" in said  # which has no safe_serialization since transformers 5
