@@ -86,6 +86,8 @@ def problems_of_configuration(
             f"The weights of {model} are quantized ({method}), and numbers of so few bits cannot be trained. Give the "
             "model that it was made of; beside adapters -p quantize_base=nf4 holds that in four bits."
         ]
+    if task.auto_class == "AutoModelForCausalLM" and _is_encoder(built):
+        return [" ".join(sees_ahead(model))]
     if "sequence_length" not in task.parameters:
         return []
     may_cross = built.config.model_type in CROSSING or not takes_positions(built)
@@ -199,6 +201,23 @@ def takes_positions(model: Any) -> bool:
         model: with or without weights.
     """
     return "position_ids" in inspect.signature(model.forward).parameters
+
+
+def sees_ahead(model: str) -> tuple[str, str]:
+    """What is wrong with a model whose tokens see those behind them, and what to do."""
+    return (
+        f"The attention of the model {model} sees tokens that are still to come.",
+        "Choose a decoder, such as those of GPT-2, Llama, Qwen or Mixtral.",
+    )
+
+
+def _is_encoder(model: Any) -> bool:
+    """Whether the attention of a model of transformers is told to see all tokens, as in BERT's family.
+
+    Its configuration alone does not tell: those of some decoders say the same, and nothing reads it.
+    """
+    told = getattr(model.config, "is_decoder", None)
+    return told is False and any(getattr(part, "is_decoder", None) is False for part in model.modules())
 
 
 def crosses_documents(model: str) -> tuple[str, str]:

@@ -49,6 +49,19 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "told", "is_wrong"),
+    [("Bert", {}, True), ("RemBert", {}, True), ("Bert", {"is_decoder": True}, False), ("GPTNeoX", {}, False)],
+)
+def test_an_encoder_is_refused_where_the_next_token_is_learned(
+    tmp_path: Path, kind: str, told: dict[str, Any], is_wrong: bool
+) -> None:
+    """It was found out by the training, on its machine."""
+    place = written(tmp_path / "model", getattr(transformers, f"{kind}Config")(**SMALL, **told, vocab_size=99))
+    for task in ("causal_lm", "preference"):
+        assert ("sees tokens that are still to come. Choose a decoder" in wrong(task, place)) == is_wrong
+
+
+@pytest.mark.parametrize(
     ("kind", "longest"), [("Bert", 128), ("Roberta", 126), ("XLMRoberta", 126), ("Camembert", 126), ("MPNet", 126)]
 )
 def test_rows_may_be_as_long_as_a_model_takes(tmp_path: Path, kind: str, longest: int) -> None:

@@ -21,7 +21,7 @@ from gpu_pipelines.tasks.batch_encoding import BatchEncoder
 from gpu_pipelines.tasks.causal_lm.chats import ends_of_answers
 from gpu_pipelines.tasks.causal_lm.chunked_loss import Scored, in_chunks
 from gpu_pipelines.tasks.causal_lm.task import CausalLanguageModelTask
-from gpu_pipelines.tasks.model_check import crosses_documents, takes_positions
+from gpu_pipelines.tasks.model_check import crosses_documents, sees_ahead, takes_positions
 from gpu_pipelines.tasks.packed_attention import OFFSETS, by_length, offsets_of
 from gpu_pipelines.tasks.recipe import Batch, on_device
 from gpu_pipelines.tasks.text_architectures import language_model
@@ -216,10 +216,7 @@ def _require_causal(name: str, model: nn.Module) -> None:
         UserError: it does, as in encoders.
     """
     if not _are_same(model, [[0, 1, 2, 3, 4, 5], [0, 6, 6, 7, 8, 9]], slice(0, 1), SAME_SUMS):
-        raise UserError(
-            f"The attention of the model {name!r} sees tokens that are still to come.",
-            "Choose a decoder, such as those of GPT-2, Llama, Qwen or Mixtral.",
-        )
+        raise UserError(*sees_ahead(name))
 
 
 def _require_documents_apart(name: str, model: nn.Module) -> None:
