@@ -348,6 +348,9 @@ def test_resources_on_a_job_are_refused_because_they_would_be_the_launchers() ->
 def test_a_file_of_two_documents_is_refused() -> None:
     with pytest.raises(UserError, match="2 YAML documents"):
         require_runnable("deploymentSpec: {executors: {}}\n---\nplatforms: {kubernetes: {}}\n")
+    settings = {"platforms": {"kubernetes": {"deploymentSpec": {"executors": {"exec-clean": {}, "exec-train": {}}}}}}
+    with pytest.raises(UserError, match="The second is for Kubernetes, of clean, train"):
+        require_runnable(f"deploymentSpec: {{executors: {{}}}}\n---\n{yaml.safe_dump(settings)}\n")
 
 
 def test_a_plan_of_this_machine_is_refused() -> None:

@@ -26,7 +26,7 @@ from gpu_pipelines.dag.placement import (
     TELLS,
     UPLOADS,
 )
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.notifications.recipients import Recipients
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry import VERTEX
@@ -34,6 +34,7 @@ from gpu_pipelines.step_environment import ACCELERATOR, preemption_variables
 from gpu_pipelines.targets.compiled import by_libyaml, compiled, documents_of
 from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.fallback.tries import Choice
+from gpu_pipelines.targets.own.placed import executors_on_kubernetes
 from gpu_pipelines.targets.process_1 import as_process_1
 from gpu_pipelines.targets.study_tasks import StudyOutputs
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes, data_job
@@ -418,8 +419,10 @@ def require_runnable(text: str) -> None:
     """
     documents: list[dict[str, Any]] = documents_of(text)
     if len(documents) != 1:
+        steps = [label.removeprefix("exec-") for label in executors_on_kubernetes(documents[1])]
         raise UserError(
-            f"The compiled pipeline has {len(documents)} YAML documents; Vertex AI takes one.",
+            f"The compiled pipeline has {len(documents)} YAML documents; Vertex AI takes one."
+            + (f" The second is for Kubernetes, of {some_of(steps, most=5)}." if steps else ""),
             "Leave out settings for Kubernetes, such as secrets, volumes, node selectors and a PipelineConfig.",
         )
     for label, executor in documents[0]["deploymentSpec"]["executors"].items():
