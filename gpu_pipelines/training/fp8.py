@@ -70,8 +70,10 @@ def multiply_in_fp8(blocks: Sequence[nn.Module], kind: str) -> int:
         found.extend([name] * is_taken)
         return is_taken
 
+    # The gradient of a weight is a sum over the rows: their number has to be such a multiple there, and seldom is.
+    config = Float8LinearConfig(emulate=kind == "cpu", pad_inner_dim=True)
     for block in blocks:
-        convert_to_float8_training(block, module_filter_fn=fits, config=Float8LinearConfig(emulate=kind == "cpu"))
+        convert_to_float8_training(block, module_filter_fn=fits, config=config)
     if not found:
         raise UserError(
             f"fp8 is true, and no repeated layer has a linear layer whose sides are multiples of {_STEP}.",

@@ -5,12 +5,14 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from conftest import SmallDatasets
 from started_training import weights_digest
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 from trainings import entries, losses_by_placement, train_here
 
 from gpu_pipelines.errors import UserError
@@ -57,6 +59,27 @@ def test_products_are_those_of_numbers_in_fp8() -> None:
     torch.testing.assert_close(found, rounded(rows) @ rounded(plain).t(), rtol=1e-4, atol=1e-4)
     assert not torch.allclose(found, rows @ plain.t(), rtol=1e-3, atol=1e-3)
     assert torch.equal(block[0].weight, plain)
+
+
+def test_gpus_multiply_sides_of_multiples_of_16_whatever_the_rows() -> None:
+    sides: list[int] = []
+
+    class Watched(TorchDispatchMode):
+        def __torch_dispatch__(self, operation: Any, types: Any, values: Any = (), named: Any = None) -> Any:
+            if any(issubclass(each, Float8TrainingTensor) for each in types):
+                return NotImplemented  # torchao's own tensors come first
+            if operation is torch.ops.aten._scaled_mm.default:
+                sides.extend([values[0].shape[1], *values[1].shape])
+            return operation(*values, **(named or {}))
+
+    from torchao.float8.float8_training_tensor import Float8TrainingTensor
+
+    block = nn.Sequential(nn.Linear(64, 32))
+    multiply_in_fp8([block], "cuda")
+    with Watched():  # three images of a ViT of seven tokens, say
+        block(torch.randn(3, 7, 64, requires_grad=True)).sum().backward()
+    assert len(sides) == 3 * 3, "the product, the gradient of the rows, and that of the weight"
+    assert all(side % 16 == 0 for side in sides), sides
 
 
 def test_a_model_without_such_layers_is_refused() -> None:
