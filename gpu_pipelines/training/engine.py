@@ -37,7 +37,7 @@ from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_
 from gpu_pipelines.training.continuing import Identity, restore
 from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
 from gpu_pipelines.training.frozen_weights import hold_frozen, state_bytes
-from gpu_pipelines.training.gradients import Gradients
+from gpu_pipelines.training.gradients import Gradients, unscale
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
 from gpu_pipelines.training.layer_rates import layer_scales
@@ -399,8 +399,7 @@ class Trainer:
         return total
 
     def _update(self) -> None:
-        for optimizer in self._optimizers:
-            self._scaler.unscale_(optimizer)
+        unscale(self._scaler, self._optimizers)
         norm = self._gradients.clip(self._settings.gradient_clip)
         if not self._scaler.is_enabled():  # the scaler itself looks, and leaves out an update
             self._norms.append(norm)

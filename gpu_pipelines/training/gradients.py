@@ -9,13 +9,14 @@ differ from it in the last bit. So the buckets are settled before the first step
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import without_wrappers
@@ -120,6 +121,25 @@ class Gradients:
         elif most:
             nn.utils.clip_grads_with_norm_(self._weights, most, norm)
         return norm
+
+
+def unscale(scaler: torch.amp.GradScaler, optimizers: Sequence[Optimizer]) -> None:
+    """Divides gradients by what a loss was multiplied with; where some are no numbers, all optimizers miss the step.
+
+    By itself a scaler has each go by its own gradients: one would take a step by what those of another, which are no
+    numbers, have made of its own when all were clipped together.
+
+    Args:
+        scaler: of the loss; does nothing where it is not enabled.
+        optimizers: all of the model.
+    """
+    for optimizer in optimizers:
+        scaler.unscale_(optimizer)
+    if scaler.is_enabled() and len(optimizers) > 1:
+        found = [each for optimizer in optimizers for each in scaler._found_inf_per_device(optimizer).values()]
+        any_of_all = torch.stack(found).amax()
+        for each in found:
+            each.copy_(any_of_all)
 
 
 def _buckets_of(gradients: list[torch.Tensor]) -> list[torch.Tensor]:

@@ -16,9 +16,11 @@ from torch.nn.parallel import DistributedDataParallel
 from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.workload import Workload
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.gradients import Gradients
+from gpu_pipelines.training.gradients import Gradients, unscale
+from gpu_pipelines.training.optimizer import make_optimizers
 from gpu_pipelines.training.parallelism import before_gradients_are_awaited, replicated
 from gpu_pipelines.training.precision import computing_in
+from gpu_pipelines.training.settings import TrainingSettings
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "training"))
 from language_model_memory import PeakMemory
@@ -55,6 +57,26 @@ def test_buckets_are_clipped_as_the_gradients_of_one_process_are(most: float, ca
         torch.testing.assert_close(gradients.clip(most), expected)
         for one, other in zip(gradients.all(), alone.parameters(), strict=True):
             torch.testing.assert_close(one, other.grad)
+
+
+def test_gradients_that_are_no_numbers_have_all_optimizers_miss_the_step() -> None:
+    own = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    optimizers = make_optimizers(own, TrainingSettings(optimizer="muon", learning_rate=0.1, weight_decay=0.3))
+    assert len(optimizers) == 2, "one for the first matrix"
+    scaler = torch.amp.GradScaler("cpu")
+    for broken in (True, False):
+        before = copy.deepcopy(list(own.parameters()))
+        scaler.scale(own(torch.ones(2, 4)).square().sum()).backward()
+        if broken:
+            own[0].weight.grad[0, 0] = torch.nan
+        unscale(scaler, optimizers)
+        Gradients(own, own).clip(1.0)
+        for optimizer in optimizers:
+            scaler.step(optimizer)
+            optimizer.zero_grad()
+        scaler.update()
+        same = [torch.equal(weight, old) for weight, old in zip(own.parameters(), before, strict=True)]
+        assert same == [broken] * 4
 
 
 def test_gradients_that_are_parts_of_something_else_are_clipped_one_by_one() -> None:
