@@ -41,6 +41,7 @@ from gpu_pipelines.errors import (
     distance_from_cause,
     first_line,
 )
+from gpu_pipelines.processors import cores
 
 _SECONDS_WITHOUT_PROCESSES = 2.0
 _BY_THEMSELVES = "the processes ended early"
@@ -74,7 +75,7 @@ def launch(
         Interrupted: this node or another was interrupted, and its processes ended.
     """
     # As many threads as cores in all; torchrun's own default is one for each process.
-    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // processes)))
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
 
     def workers(attempt: int) -> Workers:
         return Torchrun(arguments, processes, cluster, attempt)

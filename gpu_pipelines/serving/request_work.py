@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import time
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from gpu_pipelines.processors import cores
 from gpu_pipelines.serving.admission import Admission, Body, TooBusyError
 from gpu_pipelines.serving.batching import Batcher, QueueFullError
 from gpu_pipelines.serving.preparation import AT_ONCE, FairDecoder, Pending
@@ -75,7 +75,7 @@ class RequestWork:
         self.admission = Admission(
             settings.max_requests, settings.max_megabytes_held << 20, settings.max_pixels_waiting
         )
-        threads = os.cpu_count() or 1
+        threads = cores()
         self._reading = ThreadPoolExecutor(threads, thread_name_prefix="read")
         self._decoder = FairDecoder(threads, settings.max_pixels_at_once)
 

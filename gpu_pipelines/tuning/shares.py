@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from gpu_pipelines.processors import cores
 from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
 from gpu_pipelines.training.local_devices import Devices, local_devices
 
@@ -44,7 +45,7 @@ def shares_of(devices: Devices, parallel: int, names: list[str]) -> list[Share]:
         names: of its GPUs, as CUDA_VISIBLE_DEVICES has them.
     """
     each = max(1, devices.processes // parallel)
-    threads = str(max(1, (os.cpu_count() or 1) // (parallel * each)))
+    threads = str(max(1, cores() // (parallel * each)))
     if devices.kind == "cuda":
         return [
             Share(
