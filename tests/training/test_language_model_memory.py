@@ -86,7 +86,10 @@ def test_a_table_that_is_the_head_too_is_counted_once(gpus: int, recompute: bool
 @pytest.mark.parametrize(("lora_rank", "gpus"), [(0, 8), (16, 8), (16, 1)])
 @pytest.mark.parametrize("family", KEPT_MORE_BY)
 def test_what_layers_of_a_family_keep_is_counted(family: str, lora_rank: int, gpus: int) -> None:
-    found = measured(OfFamily.of_few_layers(family, gpus, lora_rank=lora_rank, recompute=False))
+    job = OfFamily.of_few_layers(family, gpus, lora_rank=lora_rank, recompute=False)
+    if (family, lora_rank) == ("qwen3", 0):  # of shorter rows its layers keep too little beside the weights to tell
+        job = replace(job, tokens=16_384)
+    found = measured(job)
     assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
 
 
