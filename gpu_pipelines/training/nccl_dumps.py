@@ -13,6 +13,7 @@ from pathlib import Path
 
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.step_environment import environment_with
 
 #: Where each process writes what NCCL did last: what the names of the files begin with, before the rank.
 _DUMPS = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
@@ -20,36 +21,34 @@ _DUMPS = "TORCH_NCCL_DEBUG_INFO_TEMP_FILE"
 NCCL, _MOST_BYTES_OF_A_DUMP = "nccl", 256 << 20
 
 
-def write_dumps() -> None:
-    """Has each process write it down, where the user has not said something else.
-
-    Source: torchtitan, its `comm` settings.
-    """
-    os.environ.setdefault("TORCH_FR_BUFFER_SIZE", "20000")
-    os.environ.setdefault("TORCH_NCCL_DUMP_ON_TIMEOUT", "1")
-    os.environ.setdefault(_DUMPS, f"{tempfile.gettempdir()}/nccl-rank-")
-
-
 @contextmanager
 def dumps_kept(store: CheckpointStore) -> Iterator[None]:
-    """Keeps what NCCL wrote down of processes that waited too long: the disk of a machine goes with it.
+    """Has processes that are started meanwhile write it down, and keeps it: the disk of a machine goes with it.
 
-    One file of each rank stays, the newest. They are pickles for PyTorch's tools, and are not read here.
+    What the user has said of it stays. Source of the rest: torchtitan, its `comm` settings. One file of each rank is
+    kept, the newest. They are pickles for PyTorch's tools, and are not read here.
 
     Args:
         store: of the checkpoints; gets the files.
     """
     began = time.time()
+    usual = {
+        "TORCH_FR_BUFFER_SIZE": "20000",
+        "TORCH_NCCL_DUMP_ON_TIMEOUT": "1",
+        _DUMPS: f"{tempfile.gettempdir()}/nccl-rank-",
+    }
+    told = {name: os.environ.get(name, value) for name, value in usual.items()}
     try:
-        yield
+        with environment_with(told):
+            yield
     finally:
-        prefix = Path(os.environ.get(_DUMPS, ""))
+        prefix = Path(told[_DUMPS])
         found = prefix.parent.glob(f"{glob.escape(prefix.name)}[0-9]*") if prefix.name else ()
         try:
             dumps = [path for path in found if path.is_file() and path.stat().st_mtime >= began]
             kept = [path for path in dumps if path.stat().st_size <= _MOST_BYTES_OF_A_DUMP]
             if kept:
-                (store.directory / NCCL).mkdir(exist_ok=True)
+                (store.directory / NCCL).mkdir(parents=True, exist_ok=True)
                 for path in kept:
                     shutil.copyfile(path, store.directory / NCCL / path.name)
                 store.publish([f"{NCCL}/{path.name}" for path in kept])

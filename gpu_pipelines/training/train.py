@@ -24,7 +24,7 @@ from gpu_pipelines.tracking.facts import Facts, facts_of_dataset
 from gpu_pipelines.tracking.train_job_status import progress_told
 from gpu_pipelines.training.detached_output import output_may_break
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
-from gpu_pipelines.training.nccl_dumps import dumps_kept, write_dumps
+from gpu_pipelines.training.nccl_dumps import dumps_kept
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.settings import PROFILE, TrainingSettings
 from gpu_pipelines.training.streaming import GivenData, given_data
@@ -275,7 +275,6 @@ def _set_up_gpus() -> None:
     Segments that grow leave less of the memory in pieces that nothing fits in. Source: torchtitan's train script.
     """
     os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:True")
-    write_dumps()
 
 
 def _devices() -> Devices:

@@ -84,6 +84,7 @@ def test_half_a_checkpoint_is_not_taken_for_the_newest(
             raise KilledError
 
     bucket.write("checkpoint-1/weights", b"x")
+    bucket.write("nccl/nccl-rank-0", b"of no use to a script")
     cut_off = MirroredFolder(bucket.uri, tmp_path / "second", node=1)
     cut_off._upload = killed  # type: ignore[method-assign]
     with pytest.raises(KilledError), cut_off:

@@ -8,6 +8,14 @@ import pytest
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training import nccl_dumps
+from gpu_pipelines.training.script.run import run_script
+from gpu_pipelines.training.script.settings import ScriptSettings
+
+HANGS = """
+import os
+open(os.environ["TORCH_NCCL_DEBUG_INFO_TEMP_FILE"] + "0", "w").write("a dump")
+raise SystemExit(1)
+"""
 
 
 def test_what_nccl_wrote_down_of_this_training_is_kept_beside_the_checkpoints(
@@ -29,3 +37,13 @@ def test_what_nccl_wrote_down_of_this_training_is_kept_beside_the_checkpoints(
     assert [path.read_bytes() for path in (tmp_path / "run" / "nccl").iterdir()] == [b"a dump"]
     assert published == ["nccl/nccl-rank-8"]
     assert capsys.readouterr().out == f"what NCCL did last is in {tmp_path}/run/nccl\n"
+
+
+def test_what_nccl_wrote_down_of_a_script_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    (tmp_path / "script.py").write_text(HANGS)
+    settings = ScriptSettings(script=str(tmp_path / "script.py"), launcher="plain")
+    with pytest.raises(UserError):
+        run_script(settings, tmp_path, str(tmp_path / "run"))
+    assert (tmp_path / "run" / "nccl" / "nccl-rank-0").read_text() == "a dump"
+    assert "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in os.environ

@@ -14,6 +14,7 @@ from gpu_pipelines.artifacts.checkpoint_lock import LOCK
 from gpu_pipelines.artifacts.checkpoint_store import patiently
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.nccl_dumps import NCCL
 
 _SECONDS_BETWEEN_LOOKS = 5.0
 _MOST_AT_A_TIME = 8
@@ -26,10 +27,10 @@ _State = tuple[int, int]
 class MirroredFolder:
     """Keeps a copy of a local folder in object storage for as long as its context lasts.
 
-    At the start the folder gets what the storage has, without folders that an earlier copy has left unfinished: a
-    program would take half a checkpoint for its newest. After that the storage gets what is written to the folder, once
-    it has not changed between two looks, and loses what is deleted from it; at the end it gets the rest. Files that
-    have never been in the folder, such as those of other nodes, stay.
+    At the start the folder gets what the storage has, without what NCCL did last and without folders that an earlier
+    copy has left unfinished: a program would take half a checkpoint for its newest. After that the storage gets what is
+    written to the folder, once it has not changed between two looks, and loses what is deleted from it; at the end it
+    gets the rest. Files that have never been in the folder, such as those of other nodes, stay.
 
     Args:
         uri: such as `gs://bucket/folder`.
@@ -60,9 +61,8 @@ class MirroredFolder:
                 f"{self._remote.uri}/{folder} is left out: an earlier run was interrupted while it was copied",
                 flush=True,
             )
-        self._remote.download(
-            [name for name in names if name != LOCK and _top(name) not in unfinished], self._directory
-        )
+        left_out = {NCCL, *unfinished}  # what NCCL did before is for people, and may be large
+        self._remote.download([name for name in names if name != LOCK and _top(name) not in left_out], self._directory)
         self._copied = self._states()
         self._thread.start()
         return self

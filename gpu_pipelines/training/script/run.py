@@ -21,6 +21,7 @@ from gpu_pipelines.distributed.members import TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import environment_with
 from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
+from gpu_pipelines.training.nccl_dumps import dumps_kept
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.code import fetch
 from gpu_pipelines.training.script.mirrored_folder import MirroredFolder
@@ -119,12 +120,12 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
         mirror = MirroredFolder(store.uri, store.directory, cluster.node_rank) if is_mirrored else nullcontext()
         if not cluster.is_rank_0:
-            with mirror:
+            with dumps_kept(store), mirror:
                 run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
             return None
         with lock_of(store) as lock:
             store.fetch_log()
-            with mirror:
+            with dumps_kept(store), mirror:
                 run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
             lock.require_held()
             require_not_taken_for_path(store.uri)
