@@ -72,7 +72,8 @@ class Coming(Generic[Made]):
         computing = torch.cuda.current_stream()
         computing.wait_event(event)
         for tensor in tensors:
-            tensor.record_stream(computing)  # its memory is not given to the next batch before this one was used
+            if tensor.is_cuda:  # lengths that PyTorch wants on the CPU, say, have no stream
+                tensor.record_stream(computing)  # its memory is not given to the next batch before this one was used
 
 
 class _Asked(Future[Any]):

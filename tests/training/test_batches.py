@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import Future
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +14,7 @@ import torch
 
 from gpu_pipelines.artifacts.dataset import Dataset, Feature, Split
 from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
+from gpu_pipelines.training.ahead import Coming
 from gpu_pipelines.training.batches import SampleOrder, TrainingBatches, validation_batches
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -144,6 +147,16 @@ def test_rows_that_are_made_ready_do_not_change_those_in_use(rows: Split) -> Non
         batches.of_step(step)
     assert torch.equal(first["number"], before)
     batches.close()
+
+
+def test_a_batch_for_a_gpu_may_hold_a_tensor_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited_for: list[Any] = []
+    stream = SimpleNamespace(wait_event=waited_for.append)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
+    made: Future[Any] = Future()
+    made.set_result(("a batch", "copied"))
+    Coming(made).usable([torch.ones(3)])  # such as the lengths that pack_padded_sequence takes
+    assert waited_for == ["copied"]
 
 
 def test_the_time_that_batches_take_is_counted_once(rows: Split) -> None:
