@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import sys
 import threading
 import weakref
 from pathlib import Path
@@ -13,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from evaluations import numbers_dataset, settings_in, write_regressions
+from torch import nn
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
@@ -21,8 +23,10 @@ from gpu_pipelines.evaluation import sharding
 from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models import ModelSource
+from gpu_pipelines.evaluation.recipe_scoring import write_average
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 from gpu_pipelines.evaluation.sharding import Shard, ShardedRunner, Shards, evaluation_devices
+from gpu_pipelines.tasks.checkpoint_state import save_state
 
 
 @pytest.fixture(scope="module")
@@ -239,6 +243,22 @@ def test_the_mean_of_the_last_checkpoints_is_one_more_candidate(numbers: Dataset
     assert losses == sorted(losses, reverse=True)[:1] + losses[1:]
     alone = evaluate(numbers, tmp_path, "checkpoints", None)
     assert [s["val"]["loss"] for s in alone.checkpoints] == pytest.approx(losses[:4], rel=1e-6)
+
+
+def test_the_mean_takes_eight_bytes_of_main_memory_for_each_weight(tmp_path: Path) -> None:
+    sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "training"))
+    from language_model_memory import PeakMemory
+
+    model = nn.Sequential(*(nn.Linear(64, 64, bias=False) for _ in range(16)))
+    bytes_of_model = sum(weight.nbytes for weight in model.parameters())
+    places = [tmp_path / str(number) for number in range(3)]
+    for place in places:
+        place.mkdir()
+        save_state({"model": model.state_dict()}, place)
+    with PeakMemory(model.parameters()) as memory:
+        write_average(model, places, tmp_path / "mean")
+    # Beside the model: the sums, and what is read, divided or written of a weight or two.
+    assert memory.peak < 3.3 * bytes_of_model
 
 
 def test_one_checkpoint_cannot_be_averaged(numbers: Dataset, tmp_path: Path) -> None:
