@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from typing import Any
 
@@ -29,7 +27,8 @@ def choose_attention(model: nn.Module, asked: str, device: torch.device, precisi
         asked: auto, flash_attention_2, sdpa, flex or eager.
         device: that it will be on.
         precision: of the forward pass.
-        devices: what each node trains on. A rehearsal takes sdpa in the place of what CPUs do not compute.
+        devices: what each node trains on. A rehearsal takes the model's own in the place of what CPUs do not compute:
+            sdpa, or eager where it does not have that.
 
     Raises:
         UserError: the device, the model, or what is installed does not have it.
@@ -37,9 +36,11 @@ def choose_attention(model: nn.Module, asked: str, device: torch.device, precisi
     if asked == "auto":
         return
     if asked in _OF_GPUS and device.type == "cpu" and devices.rehearsal:
+        own = getattr(getattr(model, "config", None), "_attn_implementation", "")
+        own = own if own in _NAMES else "sdpa"
         if torch.distributed.get_rank() == 0:
-            print(f"attention is {asked}, which CPUs do not train with; the rehearsal takes sdpa", flush=True)
-        asked = "sdpa"
+            print(f"attention is {asked}, which CPUs do not train with; the rehearsal takes {own}", flush=True)
+        asked = own
     if missing := _what_is_missing(asked, device, precision):
         raise UserError(f"attention is {asked}, {missing}.", "Give auto, or sdpa.")
     name, change = _NAMES[asked], getattr(model, "set_attn_implementation", None)
@@ -53,24 +54,6 @@ def choose_attention(model: nn.Module, asked: str, device: torch.device, precisi
     config: Any = model.config
     if config._attn_implementation != name:
         raise UserError(f"attention is {asked}, which {kind} does not have.", "Give auto.")
-
-
-@contextmanager
-def watchable(model: nn.Module) -> Iterator[None]:
-    """Lets a model compute by sdpa where it does by flex, which PyTorch cannot call while operations are watched.
-
-    Args:
-        model: maybe of transformers.
-    """
-    changed: Any = model
-    if getattr(getattr(model, "config", None), "_attn_implementation", "") != _NAMES["flex"]:
-        yield
-        return
-    changed.set_attn_implementation(_NAMES["sdpa"])
-    try:
-        yield
-    finally:
-        changed.set_attn_implementation(_NAMES["flex"])
 
 
 def _what_is_missing(asked: str, device: torch.device, precision: str) -> str:
