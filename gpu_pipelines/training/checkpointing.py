@@ -33,8 +33,6 @@ from gpu_pipelines.training.settings import TrainingSettings
 
 _SECONDS_BETWEEN_LOOKS = 0.1
 _SECONDS_WORTH_A_LINE = 1.0
-#: Numbers that AdamW keeps for each weight, both in fp32.
-_MOMENTS = OPTIMIZER_BYTES["adamw"] // BYTES_PER_WEIGHT
 #: What writing raises where the disk is full or gone; torch.distributed.checkpoint's own is no Exception.
 _NOT_WRITTEN = (OSError, SafetensorError, CheckpointException)
 
@@ -122,7 +120,7 @@ class CheckpointWriter:
         """Checks that the disk has room for a checkpoint, before hours are spent on one that cannot be written.
 
         Args:
-            weights: those that are trained; the optimizer keeps two more numbers for each.
+            weights: those that are trained; the optimizer keeps more for each.
             averages: number of averages of each weight that are kept as well.
 
         Raises:
@@ -131,7 +129,8 @@ class CheckpointWriter:
         if not self._writes:
             return
         on_this_node = 1 if self._group is None else int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-        needed = bytes_of(weights) * (1 + _MOMENTS + averages) * on_this_node
+        of_optimizer = OPTIMIZER_BYTES[self._settings.optimizer] / BYTES_PER_WEIGHT
+        needed = int(bytes_of(weights) * (1 + of_optimizer + averages) * on_this_node)
         free = shutil.disk_usage(self._store.directory).free
         if free < needed:
             raise UserError(

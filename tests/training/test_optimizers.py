@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from conftest import SmallDatasets
 from started_training import tensors, weights_digest
 from torch import nn
@@ -14,8 +16,11 @@ from trainings import entries, train_here, train_on
 
 from gpu_pipelines.accelerators.advice import Wishes, advise
 from gpu_pipelines.accelerators.workload import NOT_SHARDED, OPTIMIZER_BYTES, Workload
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.adamw_8bit import AdamW8bit
+from gpu_pipelines.training.checkpointing import CheckpointWriter
+from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.optimizer import _MAKE, is_decayed, make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -196,3 +201,20 @@ def test_one_that_needs_whole_matrices_is_not_sharded(photos: Path, tmp_path: Pa
         train_here(settings, photos, str(tmp_path))  # as where auto has chosen it
     advice = advise(Workload(parameters=30e9, tokens=1e9, optimizer="adafactor"), Wishes(region="us-central1"))
     assert advice.options == (), "it would fit in shards"
+
+
+@pytest.mark.usefixtures("group_of_one")
+def test_a_checkpoint_wants_room_for_what_the_optimizer_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fits, usage = {}, shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=7000))
+    store, interruption = CheckpointStore(str(tmp_path), tmp_path), Interruption(dist.group.WORLD)
+    for optimizer in OPTIMIZER_BYTES:
+        settings = replace(SETTINGS, optimizer=optimizer)
+        writer = CheckpointWriter(store, settings, None, None, interruption)
+        try:
+            writer.require_room({"model": {"weight": torch.empty(1000)}})
+            fits[optimizer] = True
+        except UserError:
+            fits[optimizer] = False
+        writer.close()
+    assert fits == {"adamw": False, "adamw_8bit": True, "sgd": False, "adafactor": True, "muon": False}
