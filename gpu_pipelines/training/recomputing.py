@@ -24,8 +24,11 @@ _ATTENTION = {
     torch.ops.aten._scaled_dot_product_efficient_attention.default,
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
 }
-#: Not the operation itself: who imports its module imports torch.compile as well, which takes half a second.
-_ATTENTION_OF_PACKED_ROWS = "torch_attn::_varlen_attn"
+#: Those of packed rows and of the package flash-attn, by name: who imports the module of the former imports
+#: torch.compile as well, which takes half a second, and the latter may not be there.
+_ATTENTION_BY_NAME = frozenset(
+    ("torch_attn::_varlen_attn", "flash_attn::_flash_attn_forward", "flash_attn::_flash_attn_varlen_forward")
+)
 
 
 def recompute_activations(model: nn.Module, blocks: list[nn.Module], *, selective: bool = False) -> list[nn.Module]:
@@ -111,7 +114,7 @@ class _Kept:
         if operation in _MATRIX_MULTIPLICATIONS:
             self._multiplications[context.is_recompute] += 1
             keeps = self._multiplications[context.is_recompute] % 2 == 1
-        elif operation in _ATTENTION or operation.name() == _ATTENTION_OF_PACKED_ROWS:
+        elif operation in _ATTENTION or operation.name() in _ATTENTION_BY_NAME:
             keeps = not _drops(operation, values, named)
         return CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.PREFER_RECOMPUTE
 

@@ -132,3 +132,11 @@ def test_attention_of_packed_rows_is_kept_whose_module_the_engine_does_not_impor
     operation = torch.ops.torch_attn._varlen_attn.default
     assert _Kept()(None, operation, rows, rows, rows, ends, ends, 4, 4) == CheckpointPolicy.MUST_SAVE
     assert _Kept()(None, torch.ops.aten.relu.default, rows) == CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def test_attention_of_flash_attn_is_kept_but_where_it_drops_out() -> None:
+    library = torch.library.Library("flash_attn", "FRAGMENT")
+    library.define("_flash_attn_varlen_forward(Tensor q, Tensor k, Tensor v, float dropout_p) -> Tensor")
+    operation, rows = torch.ops.flash_attn._flash_attn_varlen_forward.default, torch.zeros(4, 1, 8)
+    assert _Kept()(None, operation, rows, rows, rows, 0.0) == CheckpointPolicy.MUST_SAVE
+    assert _Kept()(None, operation, rows, rows, rows, 0.1) == CheckpointPolicy.PREFER_RECOMPUTE
