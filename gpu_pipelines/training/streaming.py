@@ -177,7 +177,10 @@ def _room_for_val(
     Raises:
         UserError: the cache has no room for these windows.
     """
-    batch = settings.resolved(manifest.task, manifest.rows("train")).global_batch_size
+    from gpu_pipelines.training.batches import AHEAD  # imports torch, which takes seconds
+
+    # One process may make a step ready while another makes one so far behind it.
+    rows_at_once = (AHEAD + 1) * settings.resolved(manifest.task, manifest.rows("train")).global_batch_size
     shards = stored_shards(manifest, sizes)
 
     def largest(split: str, number: int) -> int:
@@ -186,8 +189,7 @@ def _room_for_val(
     def open_at_once(split: str, shuffle_shards: int) -> int:
         rows = [file.rows for file in manifest.splits[split]]
         windows = Windows(len(rows), shuffle_shards)
-        # One process may read a batch ahead of another.
-        return largest(split, windows.largest * windows.open_at_once(rows, 2 * batch))
+        return largest(split, windows.largest * windows.open_at_once(rows, rows_at_once))
 
     val = manifest.splits["val"]
     train = open_at_once("train", settings.shuffle_shards)

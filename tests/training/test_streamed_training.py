@@ -350,6 +350,17 @@ def test_a_folder_that_is_no_dataset_is_named_as_it_was_given(bucket: str, tmp_p
         pass
 
 
+def test_the_cache_has_room_for_all_steps_that_processes_may_be_at(stored: str, numbers: Path) -> None:
+    """Two are made ready beside the one that another process reads: 120 rows, of shards of 64, the last one of 30."""
+    settings = replace(SETTINGS, shuffle_shards=1, global_batch_size=40, cache_gb=1e-6)
+    with pytest.raises(UserError, match="The cache is too small") as refused, given_data(settings, stored, ""):
+        pass
+    needed = float(refused.value.problem.partition(" GB, and ")[2].partition(" ")[0]) * 1e9
+    shard = (numbers / "train" / "part-00000.arrow").stat().st_size
+    val = sum(sorted(path.stat().st_size for path in (numbers / "val").iterdir())[-2:])
+    assert needed - val >= 4 * shard
+
+
 @pytest.mark.slow
 def test_a_cache_too_small_for_what_is_read_at_once_says_what_is_needed(
     stored: str, numbers: Path, mapped: Path, tmp_path: Path
