@@ -105,6 +105,8 @@ class ShardedRunner:
         self._devices = list(devices)
         self._pools: list[ProcessPoolExecutor] = []
         self._ready: list[Future[None]] = []
+        # Of the limit of a container PyTorch does not know.
+        torch.set_num_threads(min(torch.get_num_threads(), cores()))
         self._at_once = len(devices) > 1 and (at_once or devices[0] != "cpu")
         if self._at_once:
             self._start_others()

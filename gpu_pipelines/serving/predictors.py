@@ -9,6 +9,7 @@ import torch
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import require_undamaged
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.processors import cores
 from gpu_pipelines.serving.predictor import Predictor
 from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.serving.settings import ServerSettings
@@ -26,7 +27,7 @@ def load_predictor(directory: Path, settings: ServerSettings, threads: int = 0, 
     Args:
         directory: in Hugging Face layout.
         settings: limits of what it takes.
-        threads: of this process that compute for PyTorch on CPUs; 0 for as many as it chooses itself.
+        threads: of this process that compute for PyTorch on CPUs; 0 for as many as there are cores.
         device: where the model goes, as PyTorch calls it; empty for a GPU, if there is one.
 
     Raises:
@@ -35,8 +36,8 @@ def load_predictor(directory: Path, settings: ServerSettings, threads: int = 0, 
     require_undamaged(directory)
     task = task_named(task_of(directory))
     kind = task.load_predictor()
-    if threads:
-        torch.set_num_threads(threads)
+    # Of the limit of a container PyTorch does not know.
+    torch.set_num_threads(threads or min(torch.get_num_threads(), cores()))
     try:
         predictor = kind(directory, settings, torch.device(device or ("cuda" if gpus_here() else "cpu")))
     except (OSError, KeyError, ValueError, TypeError, torch.OutOfMemoryError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import gpu_pipelines
 from exported_models import MODELS, export
 
@@ -16,6 +17,17 @@ from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.serving.comparison import differences
 from gpu_pipelines.serving.predictors import load_predictor
 from gpu_pipelines.serving.settings import ServerSettings
+
+
+def test_no_more_threads_compute_than_a_container_has_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, before = export("text_classification", tmp_path / "model"), torch.get_num_threads()
+    monkeypatch.setattr("gpu_pipelines.serving.predictors.cores", lambda: 2)
+    torch.set_num_threads(3)
+    try:
+        load_predictor(model, ServerSettings())
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_truncated_file_of_weights_is_told_in_a_line(tmp_path: Path) -> None:
