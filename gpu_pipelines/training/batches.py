@@ -137,7 +137,8 @@ class TrainingBatches:
         self._changes = RowChanges(settings, rank, world)
         batch, seed = settings.global_batch_size, settings.seed
         self._order: SampleOrder | StreamedOrder = SampleOrder(len(rows), batch, seed, rank, world)
-        if settings.streaming == "on":
+        self._streams = settings.streaming == "on"
+        if self._streams:
             self._order = StreamedOrder(rows.shard_rows, batch, seed, settings.shuffle_shards, rank, world)
         self._total = 0
         self._window: tuple[int, int] | None = None
@@ -154,16 +155,20 @@ class TrainingBatches:
         self._expect(step)
 
     def streaming_figures(self) -> dict[str, float]:
-        """How fetching went on all machines since the last call, which all processes make; empty without streaming."""
-        if not isinstance(self.rows, StreamedSplit):
+        """How fetching went on all machines since the last call, which all processes make; empty where none fetches."""
+        if not self._streams:
             return {}
         now = time.monotonic()
         seconds, self._told = max(now - self._told, 1e-9), now
-        fetched, stalled = self.rows.cache.taken()
+        # A machine whose disk has room reads the same order from a copy, and takes part all the same.
+        cache = self.rows.cache if isinstance(self.rows, StreamedSplit) else None
+        fetched, stalled = cache.taken() if cache else (0, 0.0)
         sums = torch.tensor([fetched], dtype=torch.float64)
-        most = torch.tensor([stalled, self.rows.cache.used()], dtype=torch.float64)
+        most = torch.tensor([stalled, cache.used() if cache else 0, cache is not None], dtype=torch.float64)
         dist.all_reduce(sums)
         dist.all_reduce(most, op=dist.ReduceOp.MAX)
+        if not most[2]:
+            return {}
         return {
             "fetched_mb_per_second": round(sums.item() / seconds / 1e6, 3),
             "stalled_seconds": round(most[0].item(), 3),

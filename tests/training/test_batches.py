@@ -149,6 +149,19 @@ def test_rows_that_are_made_ready_do_not_change_those_in_use(rows: Split) -> Non
     batches.close()
 
 
+def test_a_machine_with_a_copy_tells_with_the_others_how_their_fetching_went(
+    rows: Split, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk of one machine is too small, all read the streamed order; those that did not tell waited."""
+    batches, alone = batches_of(rows, streaming="on"), batches_of(rows, streaming="on").streaming_figures()
+    assert alone == {}, "no machine fetches anything"
+    others = [torch.tensor([5e6]), torch.tensor([3.0, 2e9, 1.0])]
+    monkeypatch.setattr(torch.distributed, "all_reduce", lambda own, **_: own.add_(others.pop(0)))
+    figures = batches.streaming_figures()
+    assert figures.pop("fetched_mb_per_second") > 0
+    assert figures == {"stalled_seconds": 3.0, "cache_gb": 2.0}
+
+
 def test_a_batch_for_a_gpu_may_hold_a_tensor_of_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     waited_for: list[Any] = []
     stream = SimpleNamespace(wait_event=waited_for.append)
