@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from markupsafe import Markup, escape
@@ -31,9 +32,12 @@ def draw_dag(
         Two `<svg>` elements, of the classes `across` and `down`.
     """
     level: dict[str, int] = {}
+    row: dict[str, int] = {}
+    steps_on = Counter[int]()
     for step, needs in dependencies.items():
         level[step] = 1 + max((level[need] for need in needs), default=-1)
-    row = {step: [s for s in level if level[s] == level[step]].index(step) for step in level}
+        row[step] = steps_on[level[step]]
+        steps_on[level[step]] += 1
     arrows = [(need, step, level[step] - level[need]) for step, needs in dependencies.items() for need in needs]
     boxes = [(step, _COLORS.get(statuses.get(step, ""), "var(--line)"), notes.get(step, "")) for step in dependencies]
     pictures = []

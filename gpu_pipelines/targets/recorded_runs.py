@@ -6,6 +6,7 @@ import json
 import platform
 import shutil
 import sys
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import fields
@@ -199,16 +200,20 @@ def _documents_of(record: RunRecord, cache: Path) -> Iterator[Path]:
         yield entry
 
 
-def entries_taken(steps: Iterable[StepRecord], cache: Path) -> Iterator[tuple[Path, str]]:
-    """What steps have taken from what is kept for reuse: the file, and the name of the task.
+def entries_taken(steps: Iterable[StepRecord], cache: Path) -> Iterator[tuple[Path, StepRecord]]:
+    """What steps have taken from what is kept for reuse: the file, and the step.
 
     Args:
         steps: those of a run.
         cache: where results of steps are kept over runs.
     """
-    for step in steps:
-        for entry in cache.glob(f"{step.taken}*.json") if step.taken else ():
-            yield entry, step.task
+    takers = [step for step in steps if step.taken]
+    # The folder keeps the results of all runs; it is listed once for all steps.
+    kept = sorted(entry.name for entry in cache.glob("*.json")) if takers else []
+    for step in takers:
+        # Keys are hexadecimal, which "~" comes after.
+        for name in kept[bisect_left(kept, step.taken) : bisect_left(kept, f"{step.taken}~")]:
+            yield cache / name, step
 
 
 def _name_in_documents(record: RunRecord) -> str:

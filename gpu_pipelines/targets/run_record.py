@@ -6,7 +6,7 @@ import os
 import platform
 import re
 import time
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field, fields
 from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
@@ -287,12 +287,13 @@ class RunRecord:
 
     @property
     def _content(self) -> dict[str, Any]:
-        content = asdict(self)
+        # `asdict` copies all that is in them as well, and a record is written whenever a step begins or ends.
+        content = {**vars(self), "seconds": round(self.seconds, 3)}
+        content["steps"] = [{**vars(step), "seconds": round(step.seconds, 3)} for step in self.steps]
         del content["directory"]
         for step in content["steps"]:
             del step["started"]
-            step["seconds"] = round(step["seconds"], 3)
-        return {**content, "seconds": round(self.seconds, 3)}
+        return content
 
     def save(self) -> None:
         """Writes it into the run's directory."""

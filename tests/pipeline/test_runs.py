@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -29,9 +30,11 @@ from gpu_pipelines.driver.runs import readable_runs
 from gpu_pipelines.targets.local.local import LocalOptions
 from gpu_pipelines.targets.local.log import LocalLog
 from gpu_pipelines.targets.local.next_commands import next_commands
+from gpu_pipelines.targets.local.runs import _Recorder
 from gpu_pipelines.targets.messages import Request
 from gpu_pipelines.targets.recorded_runs import (
     checkpoints_of,
+    entries_taken,
     recorded_runs,
     remove_runs,
     run_named,
@@ -697,6 +700,28 @@ def test_a_list_of_runs_reads_each_record_once_and_no_parameter_for_its_type(tmp
     calls = {getattr(each.code, "co_name", ""): each.callcount for each in profile.getstats()}
     assert calls["read_document"] == 10
     assert calls["_is_of"] < 1000
+
+
+def test_a_step_costs_no_more_the_more_there_were_before_it(tmp_path: Path) -> None:
+    (tmp_path / ".cache").mkdir()
+    record = RunRecord("run", PIPELINE, "2026-11-22T00:00:00+00:00", {}, "", {}, tmp_path / "run")
+    record.directory.mkdir()
+    request: Any = SimpleNamespace(compiled_spec={})
+    observer: Any = SimpleNamespace(step_ended=lambda step: None)
+    recorder = _Recorder(record, request, tmp_path, observer)
+    profile = cProfile.Profile()
+    for number in range(40):
+        key = f"{number:060x}{'9' * 4}"
+        (tmp_path / ".cache" / f"{key}.json").write_text("{}")
+        record.steps.append(StepRecord(f"step-{number}", status="reused", taken=key[:60]))
+        profile.runcall(recorder.step_ended, record.steps[-1])
+    taken = [(entry.stem[:60], step.taken) for entry, step in entries_taken(record.steps[::-6], tmp_path / ".cache")]
+    calls = {str(getattr(each.code, "co_name", each.code)): each.callcount for each in profile.getstats()}
+    assert len(taken) == 7
+    assert all(entry == step for entry, step in taken)
+    assert calls["write_run_report"] < 10
+    assert calls["<built-in method posix.scandir>"] < 80
+    assert RunRecord.load(record.directory).steps[-1].name == "step-39"
 
 
 def test_a_run_with_a_training_says_what_shows_its_curves_and_what_to_do_with_the_model(digits_run: Path) -> None:

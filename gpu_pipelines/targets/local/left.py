@@ -66,10 +66,10 @@ def artifacts_left(
         cache: where results of steps are kept over runs.
     """
     components = step_components(spec)
-    for entry, step in entries_taken(steps, cache):
+    for entry, taker in entries_taken(steps, cache):
         for name, value in json.loads(entry.read_text(encoding="utf-8")).items():
             if isinstance(value, dict) and "schema_title" in value:
-                yield Left(step, name, value["schema_title"], str(value.get("uri")), value.get("metadata") or {})
+                yield Left(taker.task, name, value["schema_title"], str(value.get("uri")), value.get("metadata") or {})
     for step, content in written(directory):
         outputs = components.get(step, {}).get("outputDefinitions", {}).get("artifacts", {})
         for name, each in content.get("artifacts", {}).items():
@@ -86,13 +86,12 @@ def note_makers(steps: Iterable[StepRecord], cache: Path, runs: Path) -> None:
         cache: where results of steps are kept over runs.
         runs: directory of runs.
     """
-    for step in steps:
-        for entry, _ in entries_taken([] if step.made_by else [step], cache):
-            for value in json.loads(entry.read_text(encoding="utf-8")).values():
-                uri = value.get("uri") if isinstance(value, dict) else None
-                if isinstance(uri, str) and Path(uri).is_relative_to(runs.resolve()):
-                    step.made_by = Path(uri).relative_to(runs.resolve()).parts[0]
-                    _take_over(step, runs / step.made_by, str(Path(uri).parent))
+    for entry, step in entries_taken((each for each in steps if not each.made_by), cache):
+        for value in json.loads(entry.read_text(encoding="utf-8")).values():
+            uri = value.get("uri") if isinstance(value, dict) else None
+            if isinstance(uri, str) and Path(uri).is_relative_to(runs.resolve()):
+                step.made_by = Path(uri).relative_to(runs.resolve()).parts[0]
+                _take_over(step, runs / step.made_by, str(Path(uri).parent))
 
 
 def _take_over(step: StepRecord, directory: Path, place: str) -> None:

@@ -188,7 +188,6 @@ class LocalLog(io.TextIOBase):
         self._told[step.name] = {name: value for name, value in told.items() if name != _NO_DIFFERENCE}
         if place := given.get("outputs", {}).get("outputFile"):
             step.place = str(Path(place).parent)
-        turns = [each for each in self.steps if each.task == step.task and each.name in self._told]
-        for name, alone in differing({each.name: self._told[each.name] for each in turns}).items():
-            turn = next(each for each in turns if each.name == name)
-            turn.turn = ", ".join(f"{key}={shown_value(value)}"[:_LONGEST_VALUE] for key, value in alone.items())
+        turns = {each.name: each for each in self.steps if each.task == step.task and each.name in self._told}
+        for name, alone in differing({name: self._told[name] for name in turns}).items():
+            turns[name].turn = ", ".join(f"{key}={shown_value(value)}"[:_LONGEST_VALUE] for key, value in alone.items())

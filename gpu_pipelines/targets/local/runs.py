@@ -48,6 +48,8 @@ _NO_MOUNT = re.compile(r"No such file or directory: '/(gcs|s3|minio)/")
 NOTHING_TO_PAY = "nothing to pay: it ran on this machine"
 #: Between two writes of the report of a run that goes on; its page reads itself again as often.
 _SECONDS_BETWEEN_WRITES = 5.0
+#: As long as the run goes on; steps may end faster than that.
+_SECONDS_BETWEEN_REPORTS = 1.0
 #: What a step does before it ends when it is interrupted.
 _WHEN_STOPPED = {
     PREPARES: "keeps what is done and ends",
@@ -248,6 +250,7 @@ class _Recorder:
     def __init__(self, record: RunRecord, request: LocalRequest, runs: Path, observer: Observer) -> None:
         self._record, self._request, self._runs, self._observer = record, request, runs, observer
         self._started = time.monotonic()
+        self._report_due = 0.0
         self._said: dict[str, str] = {}
         self._lock = threading.RLock()
 
@@ -287,17 +290,17 @@ class _Recorder:
         self._observer.step_said(step, line)
 
     def step_ended(self, step: StepRecord) -> None:
-        from gpu_pipelines.targets.local.left import complete_artifacts, pages_of
+        from gpu_pipelines.targets.local.left import complete_artifacts
 
         complete_artifacts(step)
-        self._record.pages = pages_of(self.artifacts())
         self.write()
         self._observer.step_ended(step)
 
     def write(self, *, is_end: bool = False) -> None:
         """Writes the record, the report and, at the beginning and the end of a run, the page of all runs.
 
-        At the end the outcome comes right after the record: on a full disk there may be no room for the pages.
+        The report holds all steps, so on the way it is not written for each of many short ones. At the end the outcome
+        comes right after the record: on a full disk there may be no room for the pages.
 
         Args:
             is_end: whether what cannot be written is an error. On the way it is not: the run itself goes on. Pages that
@@ -305,14 +308,22 @@ class _Recorder:
         """
         from gpu_pipelines.reports.run_report import write_run_report
         from gpu_pipelines.reports.runs_page import write_runs_page
+        from gpu_pipelines.targets.local.left import pages_of
         from gpu_pipelines.targets.recorded_runs import recorded_runs
         from gpu_pipelines.targets.run_record import write_outcome
 
         with self._lock, suppress(*(() if is_end else (OSError,))):
             self._record.note_time(self._started)
+            is_running, now = self._record.status == "running", time.monotonic()
+            is_due = not is_running or now >= self._report_due
+            if is_due and not is_end:
+                self._record.pages = pages_of(self.artifacts())
             self._save()
-            if self._record.status != "running":
+            if not is_running:
                 write_outcome(self._runs, self._record)
+            if not is_due:
+                return
+            self._report_due = now + _SECONDS_BETWEEN_REPORTS
             try:
                 write_run_report(self._record, self._said)
                 if is_end or not self._record.steps:
