@@ -155,7 +155,9 @@ class Application(typer.Typer):
 
 def print_json(document: Any) -> None:
     """Prints the one JSON document of a command."""
-    print(json.dumps(document, indent=2, ensure_ascii=False))
+    # In parts: the text of thousands of runs takes more memory than they do.
+    json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
+    print()
 
 
 def told_usage_error(error: Any) -> str:

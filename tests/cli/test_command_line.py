@@ -7,13 +7,17 @@ import os
 import shlex
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Callable, Iterator
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import pytest
 import yaml
 from command_line import command
 from conftest import GPU_PIPELINES, PIPELINE
+
+from gpu_pipelines.cli.application import print_json
 
 COMPILED = Path(__file__).parents[2] / "compiled" / PIPELINE / "vertex"
 MINE = Path(__file__).parents[1] / "own_pipelines" / "mine.py"
@@ -300,3 +304,12 @@ def test_a_shell_knows_the_words(
     offered: Callable[[list[str]], list[str]], words: list[str], wanted: list[str]
 ) -> None:
     assert offered(words) == wanted
+
+
+def test_the_text_of_a_long_document_is_never_whole_in_memory() -> None:
+    document = [{"name": "x" * 1000}] * 2000
+    tracemalloc.start()
+    with Path(os.devnull).open("w") as nowhere, redirect_stdout(nowhere):
+        print_json(document)
+    assert tracemalloc.get_traced_memory()[1] < 500_000
+    tracemalloc.stop()
