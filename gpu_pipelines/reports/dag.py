@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from markupsafe import Markup, escape
 
 _WIDTH, _HEIGHT, _GAP_X, _GAP_Y, _MARGIN, _BEND = 196, 58, 46, 26, 6, 34
+_SMALLEST = 0.6
 _COLORS = {
     "succeeded": "var(--good)",
     "reused": "var(--accent)",
@@ -29,7 +30,7 @@ def draw_dag(
         notes: a line below each step's name, such as its duration.
 
     Returns:
-        Two `<svg>` elements, of the classes `across` and `down`.
+        Two `<svg>` elements, of the classes `across` and `down`, in a box that scrolls.
     """
     level: dict[str, int] = {}
     row: dict[str, int] = {}
@@ -64,7 +65,7 @@ def draw_dag(
             parts.append(_arrow(path, name))
         parts += [_box(grid[step], step, color, note) for step, color, note in boxes]
         pictures.append("".join([*parts, "</svg>"]))
-    return Markup("".join(pictures))  # noqa: S704 (names and notes are escaped in _box)
+    return Markup(f'<div class="scroll">{"".join(pictures)}</div>')  # noqa: S704 (names and notes are escaped in _box)
 
 
 _Place = tuple[int, int]
@@ -83,10 +84,10 @@ def _down(level: Mapping[str, int], row: Mapping[str, int]) -> dict[str, _Place]
 
 
 def _head(name: str, width: int, height: int) -> str:
-    # A picture of few steps is not enlarged.
-    limit = f' style="max-width: {width}px"' if name == "across" else ""
+    # A picture of few steps is not enlarged, and one of many scrolls before nobody can read it.
+    limit = f"max-width: {width}px; " * (name == "across") + f"min-width: {round(width * _SMALLEST)}px"
     return (
-        f'<svg class="dag {name}"{limit} viewBox="0 0 {width} {height}" role="img" '
+        f'<svg class="dag {name}" style="{limit}" viewBox="0 0 {width} {height}" role="img" '
         'aria-label="the steps of the pipeline">'
         f'<defs><marker id="tip-{name}" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="8" markerHeight="8" '
         'orient="auto"><path d="M0 0 8 4 0 8z" fill="var(--soft)"/></marker></defs>'

@@ -84,6 +84,10 @@ def test_the_dag_is_drawn_for_wide_and_for_narrow_pages() -> None:
     sizes = [tuple(map(int, re.findall(r'viewBox="0 0 (\d+) (\d+)"', svg)[0])) for svg in (across, down)]
     assert sizes[0][0] > sizes[0][1]
     assert sizes[1][0] < sizes[1][1]
+    chain = {f"step-{number}": [f"step-{number - 1}"] if number else [] for number in range(300)}
+    least = re.findall(r"min-width: (\d+)px", draw_dag(chain, {}, {}))
+    assert [int(width) > limit for width, limit in zip(least, (40_000, 100), strict=True)] == [True, True]
+    assert draw_dag(chain, {}, {}).startswith('<div class="scroll">')
     ids = re.findall(r'id="([^"]+)"', across + down)
     assert len(ids) == len(set(ids))
 
