@@ -17,6 +17,8 @@ GENERATED = "generated.jsonl"
 #: Classes up to which the document has a confusion matrix, and up to which that goes into the metadata of an artifact
 #: and to Vertex AI: as many as GCPC's own importer sends. A thousand would be 11 MB, and gRPC takes 4 MB by default.
 MATRIX_CLASSES, MATRIX_CLASSES_SENT = 1000, 100
+#: A table of so many checkpoints has them all; of more, those best on val.
+MOST_CHECKPOINTS, CHECKPOINTS_SHOWN = 40, 20
 #: Why a model that has passed its gates may not be the champion all the same.
 OVERTAKEN = "the champion has changed since the evaluation, or is damaged; the log of upload-model says which"
 #: Of all there is, a representation shows so much.
@@ -175,6 +177,16 @@ class Evaluation:
     def gates_not_passed(self) -> list[str]:
         """The gates that were not passed, each with why."""
         return [f"{gate['gate']}: {gate['why']}" for gate in self.gates if not gate["passed"]]
+
+    @property
+    def checkpoints_shown(self) -> list[dict[str, Any]]:
+        """The checkpoints that a table has: all of them, and of many those best on `val`, the best first."""
+        if len(self.checkpoints) <= MOST_CHECKPOINTS:
+            return self.checkpoints
+        sign = -1 if self.more_is_better else 1
+        known = (scored for scored in self.checkpoints if scored["val"][self.select_by] is not None)
+        ranked = sorted(known, key=lambda scored: (scored["name"] != self.best, sign * scored["val"][self.select_by]))
+        return ranked[:CHECKPOINTS_SHOWN]
 
     @property
     def champion_version(self) -> int | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -111,6 +112,21 @@ def test_of_thousands_of_classes_those_that_are_mixed_up_are_shown_and_no_class_
     assert re.search(r"confused most</h2>(.|\n)*class 0</td>(.|\n)*class 1</td>(.|\n)*9,000</td>", page)
     assert "The 6 classes of lowest recall, of 60." in page
     assert "no test rows" not in page
+
+
+def test_of_hundreds_of_checkpoints_those_that_are_best_are_shown(tmp_path: Path) -> None:
+    evaluation = evaluation_of(["a class", "another"])
+    best = next(scored for scored in evaluation.checkpoints if scored["name"] == evaluation.best)
+    worse = [{**best, "name": f"worse-{number}", "val": {**best["val"], "accuracy": None}} for number in range(300)]
+    for number, scored in enumerate(worse[:100]):
+        scored["val"]["accuracy"] = best["val"]["accuracy"] - number / 1000
+    evaluation = replace(evaluation, checkpoints=[*worse, best], select_by="accuracy", more_is_better=True)
+    assert len(replace(evaluation, checkpoints=worse[:40]).checkpoints_shown) == 40
+    write_report(evaluation, tmp_path, tmp_path / "page.html")
+    page = (tmp_path / "page.html").read_text()
+    shown = re.findall(r'class="name">(worse-\d+|step-\d+)<', page)
+    assert shown == [evaluation.best, *(f"worse-{number}" for number in range(19))]
+    assert "The 20 best on val, of 301;" in page
 
 
 def test_of_thousands_of_kinds_those_that_are_found_least_are_shown(tmp_path: Path) -> None:

@@ -415,7 +415,7 @@ def _evaluation(record: RunRecord) -> list[str | Table]:
     places = {name: place for place, name in reversed(list(enumerate(asked)))}
     metrics = sorted(evaluation.test["metrics"], key=lambda name: places.get(name, len(asked)))[:METRICS_SHOWN]
     table = Table("checkpoint", "", *(Column.number(name, spare=place) for place, name in enumerate(metrics)))
-    for scored in evaluation.checkpoints:
+    for scored in evaluation.checkpoints_shown:
         values = [figure(scored["val"].get(name)) for name in metrics]
         table.add_row(scored["name"], "val", *values, style="bold" if scored["name"] == evaluation.best else "")
     test = [figure(evaluation.test["metrics"][name]["value"]) for name in metrics]
