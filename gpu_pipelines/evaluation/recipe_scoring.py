@@ -208,9 +208,12 @@ class RecipeScorer:
         self._refer(split, rows)
 
         def scored(number: int, predicted: np.ndarray) -> None:
-            others[number] = self._scoring.scores(predicted, split)
+            scores = self._scoring.scores(predicted, split)
+            # Those of one checkpoint may be gigabytes, so they are kept only where text is still to be added.
             if texts is None:
-                done(number, others[number])
+                done(number, scores)
+            else:
+                others[number] = scores
 
         self._sharded.predict(sources, split, rows, scored)
         if texts is None:

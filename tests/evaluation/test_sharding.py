@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 import weakref
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from gpu_pipelines.evaluation import sharding
 from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models import ModelSource
-from gpu_pipelines.evaluation.recipe_scoring import write_average
+from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer, write_average
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.sharding import Shard, ShardedRunner, Shards, evaluation_devices
 from gpu_pipelines.tasks.checkpoint_state import save_state
 
@@ -234,6 +236,20 @@ def test_a_full_gpu_is_told_with_what_to_do_and_nothing_keeps_what_filled_it(num
 
 
 # The mean of the last checkpoints
+
+
+def test_the_scores_of_a_checkpoint_are_gone_when_the_next_is_scored(numbers: Dataset, tmp_path: Path) -> None:
+    write_regressions(tmp_path / "checkpoints", numbers, [0.5, 0.3, 0.1])
+    kept: list[weakref.ref[Scores]] = []
+    left: list[int] = []
+
+    def done(number: int, scores: Scores) -> None:
+        left.append(sum(each() is not None for each in kept))
+        kept.append(weakref.ref(scores))
+
+    with closing(RecipeScorer(numbers, tmp_path / "checkpoints", processes=1)) as scorer:
+        scorer.on_val(done)
+    assert left == [0, 0, 0]
 
 
 def test_the_mean_of_the_last_checkpoints_is_one_more_candidate(numbers: Dataset, tmp_path: Path) -> None:
