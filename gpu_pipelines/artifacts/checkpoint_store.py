@@ -297,33 +297,6 @@ def require_same_training(
     print(f"the training goes on from {chosen.name} in {uri}", flush=True)
 
 
-def local_copy(uri: str, directory: Path, *, foreign: bool = False, weights_only: bool = False) -> Path:
-    """The checkpoints of a URI as a local directory: itself, or all that is complete there, downloaded.
-
-    Args:
-        uri: a directory, or `gs://…`.
-        directory: where to download to.
-        foreign: they need not have this project's format; all files are taken.
-        weights_only: leaves out what only a training needs: with AdamW two thirds of the bytes.
-
-    Raises:
-        UserError: there is none, or it cannot be read.
-    """
-    if not is_remote(uri):
-        return Path(uri)
-    if foreign:
-        folder = RemoteFolder(uri)
-        folder.download(folder.names(), directory)
-        return directory
-    store = CheckpointStore(uri, directory)
-    store.fetch_log()
-    for checkpoint in store.complete():
-        store.fetch(checkpoint, weights_only)
-    if not (directory / CONFIGURATION).is_file():
-        raise UserError(f"{uri} holds no training run: it has no {CONFIGURATION}.")
-    return directory
-
-
 def read_metrics(path: Path, up_to_step: int | None = None) -> list[dict[str, float]]:
     """The entries of a `metrics.jsonl`, by step; lines that a crash has cut off or damaged are left out.
 

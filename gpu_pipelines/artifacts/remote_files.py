@@ -380,7 +380,12 @@ def md5_of_file(file: Path) -> str:
 
 def is_large_for_the_disk(size: int) -> bool:
     """Whether so many bytes are more than half of what is free where temporary files go."""
-    return size > shutil.disk_usage(tempfile.gettempdir()).free / 2
+    return size > free_for_temporary_files() / 2
+
+
+def free_for_temporary_files() -> int:
+    """Free bytes of the disk where temporary files go."""
+    return shutil.disk_usage(tempfile.gettempdir()).free
 
 
 def own_folder(kind: str) -> Path:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_model
 from torch import nn
 
+from gpu_pipelines.artifacts.copied_checkpoints import with_weights
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import weight_files
@@ -106,7 +107,8 @@ class Models:
             return self._build()
         if self._trained is None:
             self._trained = self._build()
-        load_weights(self._trained.model, source.path, source.part)
+        with with_weights(source.path):
+            load_weights(self._trained.model, source.path, source.part)
         return self._trained
 
     def _build(self) -> Loaded:

@@ -20,6 +20,7 @@ from gpu_pipelines.artifacts.checkpoint import (
     complete_checkpoints,
     read_configuration,
 )
+from gpu_pipelines.artifacts.copied_checkpoints import damaged_weights, with_weights
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.examples import Examples
@@ -367,7 +368,7 @@ def _good_checkpoints(directory: Path, dataset: Dataset, training: str) -> list[
                 "may be among its training rows.",
                 "Give the dataset it was trained on.",
             )
-        if damaged := checkpoint.damaged_file(weights_only=True):
+        if damaged := damaged_weights(checkpoint):
             print(f"warning: passing over {before}{checkpoint.name}: {damaged} is damaged", flush=True)
         else:
             good.append(checkpoint)
@@ -397,7 +398,8 @@ def write_average(model: nn.Module, checkpoints: Sequence[Path], path: Path) -> 
         if value.is_floating_point()
     }
     for checkpoint in checkpoints:
-        load_weights(model, checkpoint)
+        with with_weights(checkpoint):
+            load_weights(model, checkpoint)
         for name, total in sums.items():
             total += weights[name].cpu()
     for name in list(sums):

@@ -8,7 +8,8 @@ from typing import Any
 
 from gpu_pipelines.artifacts.benchmark_results import BENCHMARKS
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
-from gpu_pipelines.artifacts.checkpoint_store import holds_training, local_copy
+from gpu_pipelines.artifacts.checkpoint_store import holds_training
+from gpu_pipelines.artifacts.copied_checkpoints import local_copy
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, MATRIX_CLASSES_SENT, Evaluation
 from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
@@ -177,7 +178,10 @@ def local_checkpoints(places: Mapping[str, str], scratch: Path, *, has_own_score
     """
     directories = {
         name: local_copy(
-            place, scratch / (name or "only"), foreign=has_own_scores or not holds_training(place), weights_only=True
+            place,
+            scratch / (name or "only"),
+            foreign=has_own_scores or not holds_training(place),
+            weights_only=not has_own_scores,
         )
         for name, place in places.items()
     }

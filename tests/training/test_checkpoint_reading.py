@@ -18,7 +18,7 @@ from trainings import train_here, train_on
 from gpu_pipelines.artifacts import checkpoint_blocks
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.artifacts.checkpoint_blocks import Blocks, hashes_of
-from gpu_pipelines.artifacts.checkpoint_store import local_copy
+from gpu_pipelines.artifacts.copied_checkpoints import local_copy
 from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.training.settings import TrainingSettings

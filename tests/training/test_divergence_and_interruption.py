@@ -18,7 +18,8 @@ from started_training import run_training, weights_digest
 from trainings import names, train_here, train_on
 
 from gpu_pipelines.artifacts.checkpoint import SET_ASIDE, complete_checkpoints
-from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.artifacts.copied_checkpoints import local_copy
 from gpu_pipelines.errors import INTERRUPTED, UserError
 from gpu_pipelines.step_environment import PREEMPTION_HOURS, RESTARTS
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions, seconds_between_saves

@@ -15,7 +15,8 @@ from trainings import photos_dataset, train_here
 
 from gpu_pipelines.artifacts import checkpoint_store
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints, mark_complete, write_configuration
-from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, local_copy
+from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.artifacts.copied_checkpoints import local_copy
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import CHECKPOINT_LEASE
