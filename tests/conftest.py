@@ -17,6 +17,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+# Several tests run at the same time, and of models so small further threads only wait for each other, busily. NumPy
+# reads it when it is imported.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 import numpy as np
 import pytest
 import yaml
@@ -43,8 +47,6 @@ TRAINED_ALONE = ("evaluation", "own_pipelines", "pipeline", "registry", "serving
 os.environ.pop("COLUMNS", None)
 # The readline that pytest imports sets it as well, past os.environ.
 os.unsetenv("COLUMNS")
-# Several tests run at the same time, and of models so small further threads only wait for each other, busily.
-os.environ.setdefault("OMP_NUM_THREADS", "1")
 # A shell lets what it runs in the background ignore SIGINT, and what that starts would.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 # Google's and KFP's libraries and PyTorch make millions of objects.
