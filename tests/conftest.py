@@ -110,6 +110,15 @@ def pytest_collection() -> Iterator[None]:
         gc.enable()
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> None:
+    """What is forked has all that the tests import, in this process once: there are no threads yet."""
+    if session.testscollected and not session.config.option.collectonly:
+        from forked import serve_copies
+
+        serve_copies()
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
     """Lets PyTorch compute with one thread again, where a prediction in this process took all cores."""

@@ -8,27 +8,68 @@ from __future__ import annotations
 import importlib
 import multiprocessing
 import os
+import resource
 import signal
+import socket
+import subprocess
 import sys
 import tempfile
 import threading
 from collections.abc import Mapping, Sequence
-from multiprocessing.connection import Connection
+from multiprocessing import connection, forkserver
 from pathlib import Path
+from typing import Any
+
+
+def serve_copies() -> None:
+    """Makes what multiprocessing forks from a copy of this process, whose imports it has; there may be no threads."""
+    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
+    server._forkserver_address = connection.arbitrary_address("AF_UNIX")
+    alive, server._forkserver_alive_fd = os.pipe()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(server._forkserver_address)
+        listener.listen()
+        server._forkserver_pid = os.fork()
+        if not server._forkserver_pid:
+            os.close(server._forkserver_alive_fd)
+            # Those of pytest keep what is printed.
+            sys.stdout = os.fdopen(1, "w", 1, encoding="utf-8", closefd=False)
+            sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+            try:
+                forkserver.main(listener.fileno(), alive, [])
+            finally:
+                os._exit(0)
+    os.close(alive)
 
 
 def run_module(
-    name: str, arguments: Sequence[str], environment: Mapping[str, str], anew: Sequence[str], out: Connection, err: str
+    name: str,
+    arguments: Sequence[str | socket.socket],
+    environment: Mapping[str, str],
+    anew: Sequence[str],
+    out: connection.Connection | str,
+    err: str,
+    files: int,
 ) -> None:
-    """Is, in the new process, `python -m name arguments`, which prints to a pipe and to a file."""
+    """Is, in the new process, `python -m name arguments`, which prints to pipe or file, and to a file or the same."""
     os.environ.clear()
     os.environ.update(environment)
-    os.dup2(out.fileno(), sys.stdout.fileno())
-    with Path(err).open("wb") as file:
-        os.dup2(file.fileno(), sys.stderr.fileno())
+    if isinstance(out, str):
+        with Path(out).open("ab") as file:
+            os.dup2(file.fileno(), 1)
+    else:
+        os.dup2(out.fileno(), 1)
+        out.close()
+    if err:
+        with Path(err).open("wb") as file:
+            os.dup2(file.fileno(), 2)
+    else:
+        os.dup2(1, 2)
+    if files:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     for module in anew:
         importlib.reload(importlib.import_module(module))
-    sys.argv = [name, *arguments]
+    sys.argv = [name, *(each if isinstance(each, str) else str(each.fileno()) for each in arguments)]
     importlib.import_module(name).main()
 
 
@@ -37,31 +78,42 @@ class Forked:
 
     Args:
         name: a module, whose `main` is the command.
-        arguments: of the command.
+        arguments: of the command; a socket is one that it is given, and its number there.
         environment: its variables.
-        imports: what all of them need; what the first of a session says holds.
         anew: modules that read the environment when they are imported.
+        log: gets all that it prints; a pipe gets what it prints to stdout, and `communicate` the rest, if not given.
+        merged: whether the pipe gets that too.
+        files: so many may it have open; 0 for as many as this process.
     """
 
     def __init__(
         self,
         name: str,
-        arguments: Sequence[str],
+        arguments: Sequence[str | socket.socket],
         environment: Mapping[str, str],
-        imports: list[str],
+        *,
         anew: Sequence[str] = (),
+        log: Path | None = None,
+        merged: bool = False,
+        files: int = 0,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(imports)
+        self._err, out = "", str(log)
+        if not (log or merged):
+            descriptor, self._err = tempfile.mkstemp(suffix=".err")
+            os.close(descriptor)
         reader, writer = context.Pipe(duplex=False)
-        descriptor, self._err = tempfile.mkstemp(suffix=".err")
-        os.close(descriptor)
-        given = (name, arguments, dict(environment), anew, writer, self._err)
+        given = (name, arguments, dict(environment), anew, out if log else writer, self._err, files)
         self._process = context.Process(target=run_module, args=given, daemon=True)
         self._process.start()
         writer.close()
         self.stdout = os.fdopen(os.dup(reader.fileno()), encoding="utf-8")
         reader.close()
+
+    @property
+    def pid(self) -> int:
+        assert self._process.pid
+        return self._process.pid
 
     @property
     def returncode(self) -> int | None:
@@ -70,9 +122,14 @@ class Forked:
     def poll(self) -> int | None:
         return self._process.exitcode
 
+    def wait(self, timeout: float | None = None) -> int:
+        self._process.join(timeout)
+        if self._process.exitcode is None:
+            raise subprocess.TimeoutExpired(self._process.name, timeout or 0)
+        return self._process.exitcode
+
     def send_signal(self, number: int) -> None:
-        assert self._process.pid
-        os.kill(self._process.pid, number)
+        os.kill(self.pid, number)
 
     def terminate(self) -> None:
         self.send_signal(signal.SIGTERM)
@@ -88,4 +145,4 @@ class Forked:
         self.stdout.close()
         self._process.join()
         late.cancel()
-        return out, Path(self._err).read_text(encoding="utf-8")
+        return out, Path(self._err).read_text(encoding="utf-8") if self._err else ""

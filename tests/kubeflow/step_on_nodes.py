@@ -43,9 +43,8 @@ LAUNCHER_POD = {
 NO_IMAGE = {"reason": "ErrImagePull", "message": "no match for platform in manifest"}
 NO_VOLUME = {"reason": "ContainerCreating", "event": "Multi-Attach error for volume pvc-1"}
 NO_POD = {"event": "pods is forbidden: exceeded quota: gpus"}
-#: What the pods of steps run, and Kubeflow's SDK.
+#: What the pods of steps run.
 LAUNCHERS = "gpu_pipelines.targets.kubeflow"
-IMPORTS = [f"{LAUNCHERS}.train_job", f"{LAUNCHERS}.experiment", "kubeflow.trainer"]
 #: Of what the pod of the step runs, at its jobs.
 SECONDS_BETWEEN_LOOKS = 0.1
 #: How KFP compiles a component to a command, without what it installs.
@@ -169,7 +168,7 @@ def launched(
 ) -> Forked | subprocess.Popen[str]:
     """Starts what launches jobs in a cluster; `apart` as it is installed, for a second that it takes to import."""
     if not apart:
-        return Forked(f"{LAUNCHERS}.{module}", arguments, environment, IMPORTS, anew=["kubernetes.config.kube_config"])
+        return Forked(f"{LAUNCHERS}.{module}", arguments, environment, anew=["kubernetes.config.kube_config"])
     command = [sys.executable, "-m", f"{LAUNCHERS}.{module}", *arguments]
     return subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import os
-import resource
 import signal
-import subprocess
-import sys
+import socket
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,6 +14,7 @@ from typing import Any
 
 import psutil
 import requests
+from forked import Forked
 
 from gpu_pipelines.serving.listener import listen
 
@@ -26,7 +25,7 @@ HEALTH, PREDICT = "/v1/endpoints/1/deployedModels/2", "/v1/endpoints/1/deployedM
 class Server:
     """A server that was started."""
 
-    process: subprocess.Popen[str]
+    process: Forked
     url: str
 
     def predict(self, instances: Any, **parameters: Any) -> requests.Response:
@@ -71,19 +70,10 @@ def started(
     contract = {"AIP_HEALTH_ROUTE": HEALTH, "AIP_PREDICT_ROUTE": PREDICT}
     # As many threads as it takes, not as many as there are cores: several tests run at the same time.
     alone = {"OMP_NUM_THREADS": "1", "GPU_PIPELINES_SERVING_DRAIN_SECONDS": "0"}
+    environment = {**os.environ, **alone, **contract, **variables}
     with listen("127.0.0.1", 0) as listener:
-        process = subprocess.Popen(
-            [
-                *(sys.executable, "-m", "gpu_pipelines.serving", *([str(model)] if model else [])),
-                *("--fd", str(listener.fileno())),
-            ],
-            pass_fds=(listener.fileno(),),
-            text=True,
-            env={**os.environ, **alone, **contract, **variables},
-            stdout=log.open("w") if log else subprocess.PIPE,
-            preexec_fn=(lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))) if files else None,
-            stderr=subprocess.STDOUT,
-        )
+        given: list[str | socket.socket] = [*([str(model)] if model else []), "--fd", listener]
+        process = Forked("gpu_pipelines.serving.__main__", given, environment, log=log, merged=True, files=files)
         server = Server(process, f"http://127.0.0.1:{listener.getsockname()[1]}")
     try:
         if ready:
@@ -92,8 +82,7 @@ def started(
     finally:
         process.kill()
         process.wait()
-        if process.stdout:
-            process.stdout.close()
+        process.stdout.close()
 
 
 def wait_until_ready(server: Server) -> None:
