@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
-from processes import Started, kill_tree, start_python
+from forked import Forked
+from processes import kill_tree
 
 from gpu_pipelines.emulator.json_server import free_port
 
@@ -27,16 +30,32 @@ def mlflow_server(folder: Path, port: int = 0, *, takes_files: bool = False) -> 
     place = "--artifacts-destination" if takes_files else "--default-artifact-root"
     arguments += [place, str(folder / "artifacts"), "--workers", "1"]
     environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", "MLFLOW_DISABLE_TELEMETRY": "true"}
-    started = start_python(["-m", "mlflow", "server", *arguments], folder / f"server-{port}.log", environment)
+    log = folder / f"server-{port}.log"
+    process = Forked(__name__, arguments, environment, log=log)
     try:
-        _await_answer(started, f"http://127.0.0.1:{port}/health")
+        _await_answer(process, log, f"http://127.0.0.1:{port}/health")
         yield f"http://127.0.0.1:{port}"
     finally:
-        kill_tree(started.process.pid)
-        started.process.wait()
+        kill_tree(process.pid)
+        process.wait()
 
 
-def _await_answer(started: Started, url: str) -> None:
+def main() -> None:
+    """The command `mlflow server`; what answers is this process, not another that imports everything once more."""
+    from mlflow import cli, server
+
+    server._exec_cmd = _answer
+    cli.cli(["server", *sys.argv[1:]])
+
+
+def _answer(command: Sequence[str], extra_env: Mapping[str, str], **others: Any) -> None:
+    import uvicorn
+
+    os.environ.update(extra_env)
+    uvicorn.main(command[command.index("uvicorn") + 1 :])
+
+
+def _await_answer(process: Forked, log: Path, url: str) -> None:
     import requests
 
     deadline = time.monotonic() + 90
@@ -45,6 +64,6 @@ def _await_answer(started: Started, url: str) -> None:
             if requests.get(url, timeout=5).ok:
                 return
         except requests.RequestException:
-            assert started.process.poll() is None, started.output
-            assert time.monotonic() < deadline, started.output
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
             time.sleep(0.1)
