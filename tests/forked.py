@@ -9,6 +9,7 @@ import importlib
 import multiprocessing
 import os
 import resource
+import runpy
 import signal
 import socket
 import subprocess
@@ -51,7 +52,10 @@ def run_module(
     err: str,
     files: int,
 ) -> None:
-    """Is, in the new process, `python -m name arguments`, which prints to pipe or file, and to a file or the same."""
+    """Is, in the new process, `python -m name arguments`, which prints to pipe or file, and to a file or the same.
+
+    Or `python name arguments`, if the name is a script's.
+    """
     os.environ.clear()
     os.environ.update(environment)
     if isinstance(out, str):
@@ -69,15 +73,22 @@ def run_module(
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     for module in anew:
         importlib.reload(importlib.import_module(module))
+    # It may have children of its own.
+    multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
+    sys.path[:0] = filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))
     sys.argv = [name, *(each if isinstance(each, str) else str(each.fileno()) for each in arguments)]
-    importlib.import_module(name).main()
+    if name.endswith(".py"):
+        runpy.run_path(name, run_name="__main__")
+    else:
+        module, _, function = name.partition(":")
+        getattr(importlib.import_module(module), function or "main")()
 
 
 class Forked:
     """What tests ask of `subprocess.Popen`, of such a process.
 
     Args:
-        name: a module, whose `main` is the command.
+        name: a module, whose `main` is the command, a function as `module:function`, or a script.
         arguments: of the command; a socket is one that it is given, and its number there.
         environment: its variables.
         anew: modules that read the environment when they are imported.

@@ -17,13 +17,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from forked import Forked
 
 
 @dataclass
 class Started:
     """A process, and where its output goes."""
 
-    process: subprocess.Popen[bytes]
+    process: subprocess.Popen[bytes] | Forked
     log: Path
 
     def wait(self, seconds: float = 120) -> int:
@@ -123,16 +124,22 @@ def start_python(
     """Begins a program in Python.
 
     Args:
-        arguments: of the interpreter.
+        arguments: of the interpreter. A module and a script begin as the copy of a process that has imported what they
+            need, if they run where the test does.
         log: gets what it prints.
         environment: its variables; left out, those of the test.
         inside: a command that runs it elsewhere.
         cwd: where it runs; left out, where the test does.
     """
+    variables = dict(os.environ if environment is None else environment)
+    program = arguments[1:] if arguments[0] == "-m" else arguments
+    if not (inside or cwd or program[0].startswith("-")):
+        log.touch()
+        return Started(Forked(program[0], program[1:], variables, log=log), log)
     with log.open("wb") as output:
         process = subprocess.Popen(
             [*inside, sys.executable, "-u", *arguments],
-            env=dict(os.environ if environment is None else environment),
+            env=variables,
             stdout=output,
             stderr=subprocess.STDOUT,
             cwd=cwd,

@@ -74,7 +74,7 @@ def test_who_waits_for_another_writer_says_so(tmp_path: Path, model: Path, capsy
 
 def test_writers_at_the_same_time_each_add_all_their_versions(tmp_path: Path, model: Path) -> None:
     root = tmp_path / "registry"
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
     writers = [context.Process(target=_add_five, args=(root, model)) for _ in range(3)]
     for writer in writers:
         writer.start()

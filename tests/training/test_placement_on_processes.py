@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import pickle
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable
@@ -17,6 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from forked import Forked
 from torch import nn
 from torch.distributed.tensor import DTensor
 
@@ -92,9 +92,9 @@ def _in_group(
     dist.destroy_process_group()
 
 
-def fork(job: str) -> None:
+def fork() -> None:
     """Forks the processes of `on_processes`, and waits for them."""
-    arguments = pickle.loads(Path(job).read_bytes())
+    arguments = pickle.loads(Path(sys.argv[1]).read_bytes())
     mp.start_processes(_in_group, arguments, nprocs=arguments[1], start_method="fork")
 
 
@@ -106,9 +106,9 @@ def on_processes(program: Callable[..., Any], *more: Any, processes: int = PROCE
     with tempfile.TemporaryDirectory() as scratch:
         job = Path(scratch) / "job"
         job.write_bytes(pickle.dumps((program, processes, f"{scratch}/store", scratch, more, meet)))
-        code = f"import sys; sys.path[:0] = {sys.path!r}; from {__name__} import fork; fork(sys.argv[1])"
-        done = subprocess.run([sys.executable, "-c", code, job], capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        process = Forked(f"{__name__}:fork", [str(job)], os.environ, merged=True)
+        printed, _ = process.communicate()
+        assert process.returncode == 0, printed
         return [torch.load(Path(scratch) / f"{rank}.pt", weights_only=True) for rank in range(processes)]
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict, replace
@@ -16,6 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import write_photos
+from forked import Forked
 
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.data.prepare import prepare_data
@@ -106,27 +106,23 @@ def train_on(
     """
     with tempfile.TemporaryDirectory() as scratch:
         job = json.dumps([shape, asdict(settings), str(dataset), uri, scratch, before])
-        code = f"import sys; sys.path[:0] = {sys.path!r}; from trainings import fork; fork(sys.argv[1])"
-        done = subprocess.run([sys.executable, "-c", code, job], capture_output=True, text=True, check=False)
+        process = Forked(f"{__name__}:fork", [job], os.environ, merged=True)
+        printed, _ = process.communicate()
         logs = [
             "".join(path.read_text() for path in sorted(Path(scratch).glob(f"{node}-*.log")))
             for node in range(shape[0])
         ]
-    assert done.returncode == 0, done.stderr + "".join(logs)
+    assert process.returncode == 0, printed + "".join(logs)
     return logs
 
 
-def fork(job: str) -> None:
-    """Forks the processes of `train_on`, and waits for them.
-
-    Args:
-        job: what that was told, as JSON.
-    """
+def fork() -> None:
+    """Forks the processes of `train_on`, and waits for them."""
     import torch.multiprocessing as mp
 
     import gpu_pipelines.training.engine  # noqa: F401 (once, and not in each process)
 
-    shape, settings, dataset, uri, scratch, before = json.loads(job)
+    shape, settings, dataset, uri, scratch, before = json.loads(sys.argv[1])
     if Path(dataset).is_dir() and Dataset(Path(dataset)).manifest.task != "regression":
         import transformers.modeling_utils  # noqa: F401 (half of what such a process takes to start)
     arguments = (shape, TrainingSettings(**settings), dataset, uri, Path(scratch), before)
