@@ -24,8 +24,8 @@ from typing import Any
 
 def serve_copies() -> None:
     """Makes what multiprocessing forks from a copy of this process, whose imports it has; there may be no threads."""
-    server: Any = forkserver._forkserver  # type: ignore[attr-defined]
-    server._forkserver_address = connection.arbitrary_address("AF_UNIX")
+    server: Any = forkserver._forkserver
+    server._forkserver_address = connection.arbitrary_address("AF_UNIX")  # type: ignore[attr-defined]
     alive, server._forkserver_alive_fd = os.pipe()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(server._forkserver_address)

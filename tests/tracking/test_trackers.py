@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from command_line import command
 from followed import STEPS, require_whole, training
+from forked import Forked
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.tracking.facts import facts_of_plan
@@ -100,19 +101,15 @@ def test_a_tracker_of_a_package_follows_a_training(package: dict[str, str], tmp_
     ],
 )
 def test_the_command_line_asks_it_what_is_wrong(
-    package: dict[str, str], tmp_path: Path, tracking: str, told: str
+    package: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, tracking: str, told: str
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     ask = ["run", "train_evaluate_upload", "--dry-run", "-p", f"tracking={tracking}"]
-    done = subprocess.run(
-        [sys.executable, "-m", "gpu_pipelines.cli.main", *ask],
-        env=package,
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-    )
-    assert done.returncode == 2
-    assert told in done.stderr
-    assert "Traceback" not in done.stderr
+    process = Forked("gpu_pipelines.cli.main", ask, package)
+    _, error = process.communicate()
+    assert process.returncode == 2
+    assert told in error
+    assert "Traceback" not in error
 
 
 @pytest.mark.parametrize(
