@@ -27,6 +27,7 @@ class Server:
 
     process: Forked
     url: str
+    health_route: str = HEALTH
 
     def predict(self, instances: Any, **parameters: Any) -> requests.Response:
         """Sends instances; `parameters` too if there are any."""
@@ -38,7 +39,7 @@ class Server:
 
     def health(self) -> requests.Response:
         # While PyTorch is imported nothing else in the process runs for a moment, on a busy machine for a long one.
-        return requests.get(self.url + HEALTH, timeout=60)
+        return requests.get(self.url + self.health_route, timeout=60)
 
     def memory(self) -> int:
         """Bytes of memory that the process holds."""
@@ -64,7 +65,7 @@ def started(
         environment: limits, without their prefix; names with AIP_ and others as they are.
     """
     variables = {
-        name if "_URI" in name or "STORAGE" in name else f"GPU_PIPELINES_SERVING_{name}": value
+        name if name.startswith("AIP_") or "STORAGE" in name else f"GPU_PIPELINES_SERVING_{name}": value
         for name, value in environment.items()
     }
     contract = {"AIP_HEALTH_ROUTE": HEALTH, "AIP_PREDICT_ROUTE": PREDICT}
@@ -74,7 +75,7 @@ def started(
     with listen("127.0.0.1", 0) as listener:
         given: list[str | socket.socket] = [*([str(model)] if model else []), "--fd", listener]
         process = Forked("gpu_pipelines.serving.__main__", given, environment, log=log, merged=True, files=files)
-        server = Server(process, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        server = Server(process, f"http://127.0.0.1:{listener.getsockname()[1]}", environment["AIP_HEALTH_ROUTE"])
     try:
         if ready:
             wait_until_ready(server)

@@ -15,6 +15,7 @@ import pytest
 from command_line import command
 from conftest import set_variables
 from exported_models import export
+from server_process import started
 
 import gpu_pipelines
 from gpu_pipelines.artifacts.examples import Examples
@@ -26,7 +27,6 @@ from gpu_pipelines.registry import Registry, open_registry
 from gpu_pipelines.registry.registered import Promotion
 from gpu_pipelines.registry.serving_container import HUGGING_FACE_IMAGE
 from gpu_pipelines.registry.vertex_endpoint import DeploymentRequest, EndpointDeployer, shared
-from gpu_pipelines.serving.started import started_server
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
@@ -43,10 +43,8 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def address(model: Path) -> Iterator[str]:
     """A server of the model, which stands for all containers."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("OMP_NUM_THREADS", "1")
-        with started_server(str(model)) as server:
-            yield server.address
+    with started(model, AIP_HEALTH_ROUTE="/health", AIP_PREDICT_ROUTE="/predict") as server:
+        yield server.url
 
 
 @pytest.fixture
