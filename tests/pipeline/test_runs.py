@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import cProfile
 import json
+import os
 import re
 import resource
 import shlex
@@ -23,6 +24,7 @@ import psutil
 import pytest
 from command_line import command
 from conftest import GPU_PIPELINES, PIPELINE, Finished, gpu_pipelines, newest_run, write_photos
+from forked import Forked
 from processes import kill_tree
 
 from gpu_pipelines.console.local_runs import LocalRuns
@@ -54,12 +56,13 @@ def run_small(cwd: Path, *arguments: str, **parameters: Any) -> Finished:
 
 
 @contextmanager
-def going_on(cwd: Path, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+def going_on(cwd: Path, *arguments: str) -> Iterator[Forked]:
     """A run whose first step takes long, as soon as that step has begun."""
     shutil.copy(SMALL, cwd / "small.py")
-    command = [str(GPU_PIPELINES), "run", "small.py", "-p", "seconds=60", *arguments]
-    with (cwd / "stderr.txt").open("w") as errors:
-        process = subprocess.Popen(command, cwd=cwd, stdout=subprocess.DEVNULL, stderr=errors)
+    command = ["run", "small.py", "-p", "seconds=60", *arguments]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(cwd)
+        process = Forked("gpu_pipelines.cli.main", command, os.environ, log=cwd / "stderr.txt")
     try:
         deadline = time.monotonic() + 60
         while not any("Running: double" in page.read_text() for page in cwd.glob("runs/*/report.html")):
