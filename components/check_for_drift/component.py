@@ -34,18 +34,18 @@ def check_for_drift(
     least_effect: float = 0.1,
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> NamedTuple("Outputs", [("Output", bool), ("reason", str)]):  # type: ignore[valid-type]
-    """Compares the rows of now with what a registered model was trained on, and says whether they have drifted.
+    """Compares current rows with the data that a registered model was trained on, and says whether they have drifted.
 
     Args:
-        dataset: What the model was trained on. Needed of a version that has no reference_profile.npz, as those have
-            that were registered before there was one.
-        source: The rows of now, without labels: everything that predict_batch reads. Or logged requests, which are
-            known by the column request_payload: the table of a Vertex AI endpoint's request-response logging,
+        dataset: What the model was trained on. Needed only for a version without a reference_profile.npz, which
+            versions registered by older releases do not have.
+        source: The current rows, without labels: everything that predict_batch reads. Or logged requests, which are
+            recognised by the column request_payload: the table of a Vertex AI endpoint's request-response logging,
             bq://PROJECT.DATASET.TABLE, or the folder or gs://… that gpu-pipelines serve --log-requests writes to.
         registry: Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone
-            for that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.
+            for the registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.
         model_name: Name of the model in the registry; empty for the only one that is there.
-        model_version: Alias or number of the version whose training data is compared with.
+        model_version: Alias or number of the version to compare with, by its training data.
         source_format: As for prepare_data.
         delimiter: As for prepare_data.
         encoding: As for prepare_data.
@@ -55,21 +55,20 @@ def check_for_drift(
         image_root: As for prepare_data.
         text_column: As for predict_batch.
         text_pair_column: As for predict_batch.
-        days: Of logged requests, those of so many last days; 0 for all.
-        max_rows: Rows that are looked at; of more, those with the smallest hashes. The first 2,000 of them are
-            predicted.
-        min_rows: Rows below which nothing is said.
-        level: Share of the checks that may raise an alarm though nothing has moved, all tests of a check together.
-        least_effect: What is less is no drift, however sure it is: as the shift of a normal distribution, in its
-            standard deviations.
-        advanced: Parameters by name that win over those above, as the pipeline hands them on.
+        days: For logged requests, the number of last days to read; 0 for all.
+        max_rows: Most rows to test; of more, those with the smallest hashes. The first 2,000 of them are predicted.
+        min_rows: Fewest rows to judge by; with fewer, the check says nothing.
+        level: Share of checks that may raise a false alarm, over all tests of a check together.
+        least_effect: Smallest effect that counts as drift, however certain it is: as the shift of a normal
+            distribution, in standard deviations.
+        advanced: Parameters by name, from the pipeline; they win over those above.
 
     Returns:
-        findings: drift.json, each thing that was tested with its p-value and its effect.
+        findings: drift.json, with the p-value and the effect of everything that was tested.
         report: The same as a page, with the distributions then and now.
-        metrics: The figures of the check, and the effect of each thing that was tested.
-        Output: True if something has drifted: a test says so after the correction for their number, and the effect is
-            not a trifle. (KFP's local runner finds the condition of a branch under this name alone.)
+        metrics: The figures of the check, and the effect of everything that was tested.
+        Output: True if something has drifted: a test says so after the correction for the number of tests, and the
+            effect is at least least_effect. (KFP's local runner finds the condition of a branch only by this name.)
         reason: Why, in one line.
     """
     from gpu_pipelines.drift.step import DriftSettings, run

@@ -32,23 +32,23 @@ def check_prediction(
     device: str = "auto",
     advanced: dict = {},  # noqa: B006 (KFP takes the default from here)
 ) -> None:
-    """Checks the parameters of a prediction, and that its model and its source are there and go together.
+    """Checks the parameters of a prediction, and that its model and its source exist and fit together.
 
     Args:
-        source: What is predicted: everything that prepare_data reads, without labels. A file, a folder or a pattern, on
+        source: Rows to predict: everything that prepare_data reads, without labels. A file, a folder or a pattern, on
             this machine or in Cloud Storage (gs://…): images, at any depth of a folder; tables with a column of image
             paths or bytes, of texts, or the columns of numbers that the model was trained with; tar shards; for
             causal_lm also text. A table in BigQuery, bq://PROJECT.DATASET.TABLE, a file with a query for it, NAME.sql,
             a data set of the Hugging Face hub, hf://OWNER/NAME, or a sample.
         output: Where the predictions go: a folder, gs://…, or a table in BigQuery, bq://PROJECT.DATASET.TABLE, whose
-            rows are replaced. {date} and {time} in it stand for when the step begins, UTC, as in 20261122 and 174205.
-            Empty for the place of the output predictions.
+            rows are replaced. {date} and {time} in it become the time at which the step begins, UTC, as in 20261122 and
+            174205. Empty for the place of the output predictions.
         output_format: jsonl, a JSON object in each line with key, instance and prediction, as Vertex AI's batch
             prediction writes it, or parquet. A table in BigQuery has the columns of parquet.
         key_column: For a table, the column whose values are the keys of the predictions, in place of the instances.
             Empty for the place of each row in the source, such as rows.csv:17.
         registry: Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone
-            for that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.
+            for the registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.
         model_name: Name of the model in the registry; empty for the only one that is there. Not used with an input
             model.
         model_version: Alias or number of the version.
@@ -57,22 +57,22 @@ def check_prediction(
         encoding: As for prepare_data.
         row_filter: As for prepare_data.
         billing_project: Project that pays for reading from and writing to BigQuery; as for prepare_data.
-        image_column: As for prepare_data. Where there is none, the column b64 is read, base64.
+        image_column: As for prepare_data. Without such a column, b64 is read, as base64.
         image_root: As for prepare_data.
-        text_column: For a table, the column with the text. Where causal_lm finds none, it reads the column prompt.
+        text_column: For a table, the column with the text. If causal_lm finds no such column, it reads the column
+            prompt.
         text_pair_column: For a table, and a model for pairs of texts, the column with the second text. Empty for
             text_pair.
-        top_k: For classifiers, scores that are written for each row, the greatest first; 0 for all.
-        max_new_tokens: For causal_lm, tokens that are written at most for each prompt.
-        rows_at_once: Rows that the model gets at once; 0 for 32 on a CPU, and 128 on a GPU. Less if the memory is not
-            enough.
-        rows_per_file: Rows of an output file, at least; a multiple of a few thousand.
+        top_k: For classifiers, number of scores to write for each row, the greatest first; 0 for all.
+        max_new_tokens: For causal_lm, most tokens to write for each prompt.
+        rows_at_once: Rows that the model gets at once; 0 for 32 on a CPU and 128 on a GPU. Fewer if memory runs out.
+        rows_per_file: Fewest rows of an output file, in steps of a few thousand.
         max_rejected: Rejected rows above which the step fails: a share such as 5%, a number, or unlimited.
-        ray_address: A Ray cluster that predicts, where one machine is not enough: HOST:PORT of its head where the step
-            runs on a machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and a model
-            in a place that all of them read. Empty for this machine, one process for each GPU.
-        device: gpu, cpu, or auto for GPUs where there are any. Say gpu for a Ray cluster whose GPUs come later.
-        advanced: Parameters by name that win over those above, as the pipeline hands them on.
+        ray_address: A Ray cluster that predicts if one machine is not enough: HOST:PORT of its head if the step runs on
+            a machine of the cluster, else ray://HOST:10001. All machines need the same gpu-pipelines, and a model in a
+            place that all of them can read. Empty for this machine, one process for each GPU.
+        device: gpu, cpu, or auto for GPUs if there are any. Give gpu for a Ray cluster that adds its GPUs later.
+        advanced: Parameters by name, from the pipeline; they win over those above.
     """
     from gpu_pipelines.prediction.check import PredictSettings, run
 

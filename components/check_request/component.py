@@ -55,7 +55,7 @@ def check_request(
         ("watch", dict),
     ],
 ):
-    """Checks every parameter of a run, opens what its last steps need, and tells whether the data has changed.
+    """Checks every parameter of a run, opens what its last steps need, and takes a fingerprint of the data.
 
     Args:
         source: As for prepare_data.
@@ -84,28 +84,27 @@ def check_request(
         drift_source: As for check_for_new_data.
         notify: Who gets a message when the run ends: e-mail addresses, and channels as send_message takes them. Empty
             for no message.
-        told_by_step: Whether a step of the pipeline, send_message, sends the messages, and not the service itself.
-        checkpoint_uri: Checkpoints of an earlier run, local or gs://, that the training goes on with; its data and the
-            parameters that shape the weights must be the same. Empty for a place of the run's own.
+        told_by_step: Whether the messages are sent by a step of the pipeline, send_message, and not by the service.
+        checkpoint_uri: Checkpoints of an earlier run, local or gs://, from which the training continues; its data and
+            the parameters that shape the weights must be the same. Empty for a place of the run's own.
         tracking: Tracker that shows the run beside others: mlflow (on this machine a file beside the runs) or
             mlflow:https://HOST, vertex or vertex:EXPERIMENT for Vertex AI Experiments, wandb or wandb:ENTITY/PROJECT
-            for Weights & Biases, or none. Switching it trains nothing again.
-        pipeline: Pipeline whose request it is: train_evaluate_upload, scheduled_retraining or
-            tune_train_evaluate_upload.
+            for Weights & Biases, or none. Changing it does not train again.
+        pipeline: Pipeline of the request: train_evaluate_upload, scheduled_retraining or tune_train_evaluate_upload.
         place: Where the pipeline runs: local, vertex or kubeflow.
         data_nodes: Machines that prepare the data.
         processes: Processes that train, on all nodes together; 0 if that is not known.
         storage: Where the run leaves its artifacts.
-        run_name: Name of the run. Each has another, so that no service takes the answer of one for that of the next.
-        advanced: The other parameters of the steps, by name; what is left out has its default.
+        run_name: Name of the run. It differs for each run, so that no service reuses the answer of an earlier one.
+        advanced: The other parameters of the steps, by name; those left out have their defaults.
 
     Returns:
-        source_fingerprint: What tells the source as it is now from what it was before, without reading its rows.
-        prepare: Those of the other parameters that are prepare_data's.
-        train: Those of the other parameters that are train_model's, with checkpoint_uri if it was given.
-        evaluate: Those of the other parameters that are evaluate_checkpoints'.
-        upload: Those of the other parameters that are upload_model's.
-        watch: Those of the other parameters that are check_for_new_data's.
+        source_fingerprint: Fingerprint of the source as it is now, taken without reading its rows.
+        prepare: The fields of advanced that prepare_data takes.
+        train: The fields of advanced that train_model takes, with checkpoint_uri if it was given.
+        evaluate: The fields of advanced that evaluate_checkpoints takes.
+        upload: The fields of advanced that upload_model takes.
+        watch: The fields of advanced that check_for_new_data takes.
     """
     from gpu_pipelines.dag.check import Request, run
 

@@ -36,35 +36,36 @@ def check_for_new_data(
         source: What prepare_data would read.
         billing_project: As for prepare_data.
         task: What the rows are for.
-        tokenizer: As for prepare_data. Where it is train, that of model is taken if that is pretrained, else the
-            champion's: two models of texts can be compared on the same tokens only.
+        tokenizer: As for prepare_data. In place of train, the tokenizer of model is taken if that is pretrained, else
+            the champion's: two text models can only be compared on the same tokens.
         model: As for train_model.
         registry: Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone
-            for that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.
+            for the registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.
         model_name: Name of the model in the registry; empty to name it after the source.
-        min_champion_age_days: Days that a champion stays without a challenger, however the data has grown; 0 for none.
-        start_from_champion: Whether to train on from the champion's weights, if there is a champion, in place of model.
-        retrain_on: What a training is begun for, once the source has changed: new_data, for that alone; drift, only if
-            the rows of drift_source are not as the champion's training data; either, for new data, and for drift also
-            where the champion is younger than min_champion_age_days.
-        drift_source: The rows of now, without labels, that are looked at for drift: as source of check_for_drift.
-            Needed unless retrain_on is new_data.
-        drift_days: Of a drift_source of logged requests, those of so many last days; 0 for all.
-        source_fingerprint: What check_request found of the source; empty to look at it here.
-        outcome_uri: Directory, local or gs://, in which the step leaves what came of it, for the message at the end of
-            the run; empty for a run of which nobody is told.
-        advanced: Parameters by name that win over those above, as check_request hands them on.
+        min_champion_age_days: Days for which a champion gets no challenger, however much the data has grown; 0 for
+            none.
+        start_from_champion: Whether to start from the champion's weights instead of model, if there is a champion.
+        retrain_on: When to train, once the source has changed: new_data, always; drift, only if the rows of
+            drift_source have drifted from the champion's training data; either, always, and after drift even if the
+            champion is younger than min_champion_age_days.
+        drift_source: The current rows, without labels, to check for drift: as source of check_for_drift. Needed unless
+            retrain_on is new_data.
+        drift_days: For logged requests as drift_source, the last days to read; 0 for all.
+        source_fingerprint: Fingerprint of the source that check_request found; empty to look at the source here.
+        outcome_uri: Directory, local or gs://, in which the step leaves its outcome for the message at the end of the
+            run; empty for a run without a message.
+        advanced: Parameters by name, from check_request; they win over those above.
 
     Returns:
-        drift_report: What was compared with the champion's training data, with the distributions then and now; where
-            retrain_on is new_data, that nobody asked for it.
-        drift: The figures of that.
+        drift_report: The comparison with the champion's training data, with the distributions then and now; if
+            retrain_on is new_data, a note that drift was not checked.
+        drift: The figures of this comparison.
         Output: True if no version of the model was trained on the source as it is now, and the champion is old enough.
-            (KFP's local runner finds the condition of a branch under this name alone.)
+            (KFP's local runner finds the condition of a branch only by this name.)
         reason: Why, in one line.
-        model: What to train: model, or where the champion is.
-        tokenizer: What to prepare texts with: tokenizer, or where the champion is.
-        image_processor: What says how images are prepared: model, if that is pretrained; else nothing.
+        model: What to train: model, or the place of the champion.
+        tokenizer: What to prepare texts with: tokenizer, or the place of the champion.
+        image_processor: The model whose settings prepare the images: model if it is pretrained, else empty.
     """
     from gpu_pipelines.drift.retraining_step import WatchSettings, run
 

@@ -23,22 +23,21 @@ def send_message(
     """Tells people how a run has ended: by webhook, Slack, Google Chat or e-mail. For a dsl.ExitHandler.
 
     Args:
-        status: How the tasks inside of the exit handler have ended; KFP fills it in.
-        notify: Who is told: e-mail addresses, and slack:, google-chat: or webhook: with where the address of the
-            webhook is, projects/PROJECT/secrets/SECRET/versions/VERSION or the name of a variable of the environment.
-            At most ten.
-        notify_nothing_new: Whether they are told as well after a run that had nothing new to train on.
-        mail_server: Server for e-mails, smtp://USER@HOST:587 (STARTTLS) or smtps://USER@HOST:465; needed for e-mails
-            alone.
+        status: How the tasks in the exit handler ended; KFP fills it in.
+        notify: Who gets the message: e-mail addresses, and slack:, google-chat: or webhook: with the place of the
+            webhook's address, projects/PROJECT/secrets/SECRET/versions/VERSION or the name of an environment variable;
+            at most ten.
+        notify_nothing_new: Whether to send a message also after a run that had nothing new to train on.
+        mail_server: Server for e-mails, smtp://USER@HOST:587 (STARTTLS) or smtps://USER@HOST:465; needed only for
+            e-mails.
         mail_sender: E-mail address that messages come from.
-        mail_password: Where the password of USER is: projects/PROJECT/secrets/SECRET/versions/VERSION, or a variable's
-            name.
+        mail_password: Place of USER's password: projects/PROJECT/secrets/SECRET/versions/VERSION, or a variable's name.
         run_name: Name of the run.
-        run_page: Page of the run; empty on Vertex AI, where the run's name says it.
-        began: When the run began, as ISO 8601 has it; empty if that is not known.
+        run_page: Page of the run; empty on Vertex AI, where the run's name gives it.
+        began: When the run began, in ISO 8601; empty if that is not known.
         dollars_per_hour: What the machines of the training cost, US dollars an hour; 0 if that is not known.
-        outcome_uri: Directory, local or gs://, in which the steps have left what came of the run; empty for none.
-        pipeline: Name of the pipeline, as the message has it.
+        outcome_uri: Directory, local or gs://, in which the steps have left the outcome of the run; empty for none.
+        pipeline: Name of the pipeline in the message.
     """
     from gpu_pipelines.notifications.step import MessageSettings, run
 

@@ -22,17 +22,17 @@ def finish_study(
     """Takes stock of a search whose trials a service has started, and trains longer with the best parameters if asked.
 
     Args:
-        dataset: That of the trials.
+        dataset: The dataset of the trials.
         study: Directory of the study, local or gs://, in which each trial has left a record.
-        job: What has run the trials; it is not looked at, and had to end before.
-        tracking: Tracker that shows the run, as for check_request; none tells nobody.
+        job: Job that ran the trials; its value is not used, but it must have ended before.
+        tracking: Tracker that shows the run, as for check_request; none for no tracker.
 
     Returns:
-        checkpoints: Those of the trial with the lowest loss, or of the longer training; as those of train_model.
+        checkpoints: Checkpoints of the trial with the lowest loss, or of the longer training, as of train_model.
         training_metrics: Lowest loss on val, trials, rows and seconds, dollars, and the best parameters.
         training_report: Trials, importance of the parameters, parallel coordinates, curves, and what it cost.
         folder: The directory of the study: its request, result.json, and each trial with its curve and its checkpoints.
-        best_parameters: Those that were searched for, with the values of the best trial.
+        best_parameters: The parameters that were searched for, with the values of the best trial.
     """
     from gpu_pipelines.tuning.service.step import FinishSettings, run_finish
 

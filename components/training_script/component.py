@@ -24,23 +24,25 @@ def run_training_script(
     """Runs a training script of your own on all GPUs of one or more machines, or on CPU processes.
 
     Args:
-        dataset: Made by prepare_data, or any directory; its place is in GPU_PIPELINES_DATASET.
-        script: A .py file, local or gs://, or -m package.module as on Python's command line. With code, a path in it.
+        dataset: Made by prepare_data, or any directory; its path is in GPU_PIPELINES_DATASET.
+        script: A .py file, local or gs://, or -m package.module as on Python's command line. With code, a path inside
+            it.
         code: Folder or .tar.gz, local or gs://, that holds the script and what it imports. Empty for none.
-        arguments: Arguments of the script, as they stand after -- on torchrun's command line: texts and numbers.
-            {checkpoints}, {dataset} and {metrics} in them stand for the places that the script is told in variables.
+        arguments: Arguments of the script, texts and numbers, as after the script on torchrun's command line.
+            {checkpoints}, {dataset} and {metrics} in them become the paths that the script also gets in environment
+            variables.
         launcher: torchrun; tensorflow (one process per node, with TF_CONFIG); horovod (one node, by horovodrun); or
             plain (one process per node, nothing set).
         processes_per_node: Processes on each node, for torchrun and horovod; 0 for one per GPU, or two without a GPU.
-        environment: Variables for the script, by name.
-        idle_stop: Minutes after which a training whose GPUs, or processes on CPUs, do nothing is stopped with a
-            checkpoint; it has failed then. 0 never.
+        environment: Environment variables for the script, by name.
+        idle_stop: Minutes after which a training is stopped, with a checkpoint, if its GPUs, or its processes on CPUs,
+            do nothing; the step then fails. 0 never.
         checkpoint_uri: Directory of the checkpoints, the same over restarts of one run, so that the script can continue
             from what is there. Empty for the artifact's own place.
 
     Returns:
-        checkpoints: What the script wrote to GPU_PIPELINES_CHECKPOINTS, which is AIP_CHECKPOINT_DIR too.
-        training_metrics: Last value of each metric that the script wrote to GPU_PIPELINES_METRICS, and duration.
+        checkpoints: What the script wrote to GPU_PIPELINES_CHECKPOINTS, which is also AIP_CHECKPOINT_DIR.
+        training_metrics: Last value of each metric that the script wrote to GPU_PIPELINES_METRICS, and the duration.
         training_report: Curves of these metrics.
     """
     from gpu_pipelines.training.script.step import ScriptSettings, run

@@ -60,7 +60,7 @@ def parameter_with(fields: Mapping[str, Parameter], example: Mapping[str, Any]) 
     """
     lines = [f"- {name} ({json.dumps(field.default)}): {field.text}" for name, field in sorted(fields.items())]
     shown = json.dumps(example)
-    head = f"Further parameters in one JSON object, such as {shown}; those left out have the default in brackets."
+    head = f"Further parameters in one JSON object, such as {shown}; those left out have the default in parentheses."
     return Parameter("Dict", {}, text="\n".join([head, *lines]))
 
 

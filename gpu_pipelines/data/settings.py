@@ -73,13 +73,13 @@ class PrepareSettings:
     )
     source_format: str = parameter(
         "auto",
-        "csv, jsonl, parquet, arrow, text, tar, images, or auto to tell it by the suffix, and for files without one "
-        "by the content. gzip, Zstandard, bzip2, xz and zip archives of one file are recognised by the content.",
+        "csv, jsonl, parquet, arrow, text, tar, images, or auto to recognise it by the suffix, and by the content if "
+        "there is none. gzip, Zstandard, bzip2, xz and zip archives of one file are recognised by the content.",
     )
     delimiter: str = parameter(
         "",
-        "For CSV, the character between two fields, such as ; or tab. Empty for tabs in .tsv and .tab, and else for "
-        "the one of comma, semicolon, tab and bar by which the header has the columns.",
+        "For CSV, the character between two fields, such as ; or tab. Empty for tabs in .tsv and .tab, else for "
+        "whichever of comma, semicolon, tab and bar splits the header into the columns.",
     )
     encoding: str = parameter(
         "auto",
@@ -88,13 +88,13 @@ class PrepareSettings:
     )
     row_filter: str = parameter(
         "",
-        "For a table in BigQuery, which rows are read: the WHERE clause of a query, without aggregates and "
+        "For a table in BigQuery, the rows to read: the WHERE clause of a query, without aggregates and "
         "sub-queries, such as lang = 'en'; empty for all.",
     )
     billing_project: str = parameter(
         "",
-        "Project that pays for reading from BigQuery; empty for that of the environment (GOOGLE_CLOUD_PROJECT) or of "
-        "the credentials.",
+        "Project that pays for reading from BigQuery; empty for the project of the environment (GOOGLE_CLOUD_PROJECT) "
+        "or of the credentials.",
     )
     task: str = parameter(
         "image_classification",
@@ -108,31 +108,31 @@ class PrepareSettings:
     )
     image_root: str = parameter(
         "",
-        "For a table, the folder or gs://… that paths of images are relative to, and that all images must be in. Empty "
+        "For a table, the folder or gs://… that paths of images are relative to; all images must be in it. Empty "
         "for the folder of the table; images on this machine must then be in the folder of the source.",
     )
     label_column: str = parameter(
         "label",
-        "For a table, the column with the class name; for multi_label_classification, with all classes of a row, or "
-        "a column of 0 and 1 for each class, with commas between them; for regression, with the number, or several "
-        "columns; for token_classification, with the tags.",
+        "For a table, the column with the class name. For multi_label_classification, the column with all classes of "
+        "a row, or one column of 0 and 1 for each class, separated by commas; for regression, the column with the "
+        "number, or several; for token_classification, the column with the tags.",
         common=True,
     )
     missing_labels: str = parameter(
         "auto",
-        "Labels of a table that stand for a missing one, with commas between them; such rows are rejected. auto for "
-        "those that pandas takes for missing (NaN, NULL, N/A, None and the like); empty if all of them are meant as "
-        "names of classes.",
+        "Labels of a table that stand for a missing label, separated by commas; such rows are rejected. auto for "
+        "those that pandas treats as missing (NaN, NULL, N/A, None and the like); empty if these are all names of "
+        "classes.",
     )
     label_conflicts: str = parameter(
         "keep",
-        "What happens to records with the same content in several classes: keep counts them in the report and leaves "
-        "them in, all in one split; reject rejects all of them, because no class is certain.",
+        "What happens to records with the same content in several classes: keep leaves them in, all in one split, and "
+        "counts them in the report; reject rejects all of them, because no class is certain.",
     )
     text_column: str = parameter(
         "text",
-        "For a table, the column with the text, or with a list of chat messages. Where causal_lm finds none of that "
-        "name, it reads prompt and completion, messages, conversations, or instruction and output.",
+        "For a table, the column with the text, or with a list of chat messages. If causal_lm finds no such column, it "
+        "reads prompt and completion, messages, conversations, or instruction and output.",
         common=True,
     )
     text_pair_column: str = parameter(
@@ -142,37 +142,37 @@ class PrepareSettings:
     )
     feature_columns: str = parameter(
         "",
-        "For regression from numbers, the columns of a table to learn from, with commas between several. Empty for the "
-        "image or the text of a table that has one, and else for all columns but label_column, slice_by and group_by.",
+        "For regression from numbers, the columns of a table to learn from, separated by commas. Empty for the image "
+        "or the text of a table that has one, else for all columns but label_column, slice_by and group_by.",
     )
     image_size: int = parameter(
         0,
-        "Pixels per side that every image is resized to, 8 to 1024; 0 takes those of image_processor, else chooses by "
-        "the images, at most 224.",
+        "Pixels per side that every image is resized to, 8 to 1024. 0 takes the size of image_processor, else chooses "
+        "by the images, at most 224.",
         common=True,
     )
     image_processor: str = parameter(
         "",
-        "A pretrained model whose preprocessor_config.json says how images are resized and cut, where image_size is 0: "
-        "a directory in Hugging Face layout, local or gs://, or a hub id. The pipelines give model where that is "
-        "pretrained. Empty to choose by the images.",
+        "A pretrained model whose preprocessor_config.json says how images are resized and cut if image_size is 0: a "
+        "directory in Hugging Face layout, local or gs://, or a hub id. The pipelines give model if it is pretrained. "
+        "Empty to choose by the images.",
     )
     color_mode: str = parameter("auto", "L for grey, RGB for colour, auto for grey if the images are.")
     image_storage: str = parameter(
         "auto",
         "pixels keeps images as they are trained on; compressed keeps their files, which are decoded while they are "
-        "read, with the same results; auto takes compressed where pixels would need more than 50 GB.",
+        "read, with the same results; auto takes compressed if pixels would need more than 50 GB.",
     )
     tokenizer: str = parameter(
         "train",
         "For texts, a local directory in Hugging Face layout, a hub id, or train for a byte-level BPE made from the "
-        "training split. In place of train the pipelines give the tokenizer of model where that is pretrained, else "
-        "that of the champion.",
+        "training split. In place of train, the pipelines give the tokenizer of model if that is pretrained, else the "
+        "champion's.",
         common=True,
     )
     vocabulary_size: int = parameter(
         0,
-        "Tokens of a tokenizer that is trained, 259 to 1,000,000; 0 chooses by the size of the data, 512 to 8,000.",
+        "Tokens of the tokenizer to train, 259 to 1,000,000; 0 chooses by the size of the data, 512 to 8,000.",
     )
     sequence_length: int = parameter(
         0,
@@ -183,30 +183,30 @@ class PrepareSettings:
         True,
         "For causal_lm, whether a row may hold several documents; attention never goes from one to another.",
     )
-    val_fraction: float = parameter(0.1, "Share of the rows that ranks the checkpoints, between 0 and 1.")
+    val_fraction: float = parameter(0.1, "Share of the rows that rank the checkpoints, between 0 and 1.")
     test_fraction: float = parameter(
         0.1,
-        "Share of the rows that the best checkpoint alone is scored on, between 0 and 1; not used where there is a "
+        "Share of the rows that only the best checkpoint is scored on, between 0 and 1; not used if there is a "
         "test_source.",
     )
     split_seed: int = parameter(
         0,
-        "Another seed gives another split. Leave it as it is for retraining, or the new model is tested on rows that "
-        "the champion was trained on.",
+        "Seed of the splits. Do not change it for retraining, or the new model is tested on rows that the champion was "
+        "trained on.",
     )
     stratify: bool = parameter(
         False,
-        "Whether each class has its shares of val and test exactly, and not only on average. Rows may then change "
-        "sides when the data grows.",
+        "Whether each class has its shares of val and test exactly, not only on average. Rows may then change splits "
+        "when the data grows.",
     )
     remove_duplicates: bool = parameter(
         True,
-        "Whether a record that was there before, with the same content and label, is left out.",
+        "Whether to leave out a record with the same content and label as an earlier one.",
     )
     near_duplicates: float = parameter(
         0.0,
-        "For texts, the Jaccard similarity of their words, 0.3 to less than 1, from which one that comes later is left "
-        "out, such as 0.8; 0 looks for none. They are in near_duplicates.jsonl of the dataset.",
+        "For texts, the Jaccard similarity of words to an earlier text from which a text is left out, 0.3 to less than "
+        "1, such as 0.8; 0 looks for none. near_duplicates.jsonl of the dataset lists those left out.",
     )
     max_rejected: str = parameter(
         "10%",
@@ -218,20 +218,20 @@ class PrepareSettings:
     )
     ray_address: str = parameter(
         "",
-        "A Ray cluster that prepares the data, where one machine is not enough: HOST:PORT of its head where the step "
-        "runs on a machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and the "
-        "step the token of the cluster in RAY_AUTH_TOKEN. Empty for this machine, or those that --data-nodes asks for.",
+        "A Ray cluster that prepares the data if one machine is not enough: HOST:PORT of its head if the step runs on "
+        "a machine of the cluster, else ray://HOST:10001. All machines need the same gpu-pipelines, and the step needs "
+        "the cluster's token in RAY_AUTH_TOKEN. Empty for this machine, or for the machines of --data-nodes.",
     )
     slice_by: str = parameter(
         "",
-        "For a table, a column whose values are kept with the rows and not trained on, so that the evaluation can "
-        "score each value apart; of all tasks but causal_lm, whose rows hold several records. Empty for none.",
+        "For a table, a column whose values are kept with the rows, so that the evaluation can score each value "
+        "separately; it is not trained on. Not for causal_lm, whose rows hold several records. Empty for none.",
     )
     group_by: str = parameter(
         "",
-        "For a table, a column whose equal values stay in one split, such as the patient, the user or the prompt that "
-        "several rows are of: else the test rows of those that were learned are easier than new ones. Empty to split "
-        "by the content of the rows alone. A row without a value is split by its content.",
+        "For a table, a column whose equal values stay in one split, such as the patient, the user or the prompt of "
+        "several rows. Otherwise test rows of a patient in the training are easier than those of a new one. Empty to "
+        "split by the content of the rows alone. A row without a value is split by its content.",
     )
 
     def problems(self) -> list[str]:

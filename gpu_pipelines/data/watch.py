@@ -36,43 +36,43 @@ class WatchSettings:
     task: str = parameter("image_classification", "What the rows are for.")
     tokenizer: str = parameter(
         "train",
-        "As for prepare_data. Where it is train, that of model is taken if that is pretrained, else the champion's: "
-        "two models of texts can be compared on the same tokens only.",
+        "As for prepare_data. In place of train, the tokenizer of model is taken if that is pretrained, else the "
+        "champion's: two text models can only be compared on the same tokens.",
     )
     model: str = parameter("convnext-micro", "As for train_model.")
     registry: str = parameter(
         DEFAULT_REGISTRY,
         "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
-        "that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
+        "the registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
     )
     model_name: str = parameter("", "Name of the model in the registry; empty to name it after the source.")
     min_champion_age_days: float = parameter(
         0.0,
-        "Days that a champion stays without a challenger, however the data has grown; 0 for none.",
+        "Days for which a champion gets no challenger, however much the data has grown; 0 for none.",
     )
     start_from_champion: bool = parameter(
         False,
-        "Whether to train on from the champion's weights, if there is a champion, in place of model.",
+        "Whether to start from the champion's weights instead of model, if there is a champion.",
         common=True,
     )
     retrain_on: str = parameter(
         "new_data",
-        "What a training is begun for, once the source has changed: new_data, for that alone; drift, only if the rows "
-        "of drift_source are not as the champion's training data; either, for new data, and for drift also where the "
-        "champion is younger than min_champion_age_days.",
+        "When to train, once the source has changed: new_data, always; drift, only if the rows of drift_source have "
+        "drifted from the champion's training data; either, always, and after drift even if the champion is younger "
+        "than min_champion_age_days.",
         choices=REASONS,
         common=True,
     )
     drift_source: str = parameter(
         "",
-        "The rows of now, without labels, that are looked at for drift: as source of check_for_drift. Needed unless "
-        "retrain_on is new_data.",
+        "The current rows, without labels, to check for drift: as source of check_for_drift. Needed unless retrain_on "
+        "is new_data.",
         common=True,
     )
-    drift_days: float = parameter(0.0, "Of a drift_source of logged requests, those of so many last days; 0 for all.")
+    drift_days: float = parameter(0.0, "For logged requests as drift_source, the last days to read; 0 for all.")
     source_fingerprint: str = parameter(
         "",
-        "What check_request found of the source; empty to look at it here.",
+        "Fingerprint of the source that check_request found; empty to look at the source here.",
         filled_in=True,
     )
 

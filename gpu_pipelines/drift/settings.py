@@ -26,17 +26,17 @@ class DriftSettings:
 
     source: str = parameter(
         "sample:digits",
-        "The rows of now, without labels: everything that predict_batch reads. Or logged requests, which are known by "
-        "the column request_payload: the table of a Vertex AI endpoint's request-response logging, "
+        "The current rows, without labels: everything that predict_batch reads. Or logged requests, which are "
+        "recognised by the column request_payload: the table of a Vertex AI endpoint's request-response logging, "
         "bq://PROJECT.DATASET.TABLE, or the folder or gs://… that gpu-pipelines serve --log-requests writes to.",
     )
     registry: str = parameter(
         DEFAULT_REGISTRY,
         "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
-        "that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
+        "the registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
     )
     model_name: str = parameter("", "Name of the model in the registry; empty for the only one that is there.")
-    model_version: str = parameter("champion", "Alias or number of the version whose training data is compared with.")
+    model_version: str = parameter("champion", "Alias or number of the version to compare with, by its training data.")
     source_format: str = parameter("auto", "As for prepare_data.")
     delimiter: str = parameter("", "As for prepare_data.")
     encoding: str = parameter("auto", "As for prepare_data.")
@@ -46,18 +46,16 @@ class DriftSettings:
     image_root: str = parameter("", "As for prepare_data.")
     text_column: str = parameter("text", "As for predict_batch.")
     text_pair_column: str = parameter("", "As for predict_batch.")
-    days: float = parameter(0.0, "Of logged requests, those of so many last days; 0 for all.")
+    days: float = parameter(0.0, "For logged requests, the number of last days to read; 0 for all.")
     max_rows: int = parameter(
-        5000, "Rows that are looked at; of more, those with the smallest hashes. The first 2,000 of them are predicted."
+        5000, "Most rows to test; of more, those with the smallest hashes. The first 2,000 of them are predicted."
     )
-    min_rows: int = parameter(100, "Rows below which nothing is said.")
-    level: float = parameter(
-        0.01, "Share of the checks that may raise an alarm though nothing has moved, all tests of a check together."
-    )
+    min_rows: int = parameter(100, "Fewest rows to judge by; with fewer, the check says nothing.")
+    level: float = parameter(0.01, "Share of checks that may raise a false alarm, over all tests of a check together.")
     least_effect: float = parameter(
         0.1,
-        "What is less is no drift, however sure it is: as the shift of a normal distribution, in its standard "
-        "deviations.",
+        "Smallest effect that counts as drift, however certain it is: as the shift of a normal distribution, in "
+        "standard deviations.",
     )
 
     def problems(self) -> list[str]:

@@ -47,16 +47,16 @@ class EvaluationSettings:
         "token_classification: f1, precision, recall, macro_f1, token_accuracy; of preference: accuracy, margin, loss; "
         "of tasks of your own: loss, perplexity, token_accuracy. For all tasks, slices.METRIC.min and .max, and "
         "latency_p95_ms and latency_p50_ms of one row on the device of this step. better_than_champion by 0.005 at 95% "
-        "asks for a difference whose 95% interval lies above 0.005; by and at can be left out, and a metric can stand "
-        "before it, as in gsm8k.exact_match better_than_champion. Empty for the default of the task: accuracy>=0.9 for "
+        "asks for a difference whose 95% interval lies above 0.005. by and at can be left out; a metric can stand in "
+        "front, as in gsm8k.exact_match better_than_champion. Empty for the default of the task: accuracy>=0.9 for "
         "image_classification, none for others.",
         common=True,
     )
     select_by: str = parameter(
         "",
-        "Metric on val that chooses the best checkpoint, and on test compares it with the champion; empty for the "
-        "first metric of the task. For metrics of a scoring_function more is better, unless a minus stands before the "
-        "name, as in -error_rate.",
+        "Metric that chooses the best checkpoint on val, and compares it with the champion on test; empty for the "
+        "first metric of the task. For metrics of a scoring_function more is better, unless the name begins with a "
+        "minus, as in -error_rate.",
     )
     scoring_function: str = parameter(
         "",
@@ -67,83 +67,82 @@ class EvaluationSettings:
     )
     average_last: int = parameter(
         0,
-        "How many of the last checkpoints are averaged into one more candidate, 2 or more; 0 for none.",
+        "Number of last checkpoints to average into one more candidate, 2 or more; 0 for none.",
     )
     slice_by: str = parameter(
         "",
-        "Column whose values are scored apart as well; prepare_data must have kept it. Empty for none.",
+        "Column whose values are also scored separately; prepare_data must have kept it. Empty for none.",
     )
     benchmarks: list[str] = parameter(
         [],
-        "Benchmarks of lm-eval that the best checkpoints are run on: names of its tasks, groups and tags, such as "
-        "gsm8k, or task files (YAML) and folders of them of your own, local or gs://; a folder's name has a slash in "
-        "it. Gates read them: gsm8k.exact_match>=0.4, gsm8k.exact_match better_than_champion by 0.01 at 95%. "
-        "Functions that your own files name are run.",
+        "Benchmarks of lm-eval to run the best checkpoints on: names of its tasks, groups and tags, such as gsm8k, or "
+        "your own task files (YAML) and folders of them, local or gs://; a folder's name has a slash in it. Gates can "
+        "read the results: gsm8k.exact_match>=0.4, gsm8k.exact_match better_than_champion by 0.01 at 95%. Functions "
+        "that your own files name are run.",
     )
     benchmark_best: int = parameter(
         1,
-        "How many of the checkpoints that are best on val are run on the benchmarks; 0 for all. Gates read the best.",
+        "Number of checkpoints, the best on val, to run on the benchmarks; 0 for all. Gates read those of the best.",
     )
-    benchmark_limit: int = parameter(0, "Documents of each benchmark's tasks, the first ones; 0 for all.")
+    benchmark_limit: int = parameter(0, "Run only the first so many documents of each benchmark's tasks; 0 for all.")
     benchmark_fewshot: int = parameter(
         -1,
-        "Examples before each document of a benchmark; -1 for as many as the task says, which 0 in a task always does.",
+        "Examples before each document of a benchmark; -1 for the number of the task. A task that says 0 gets none.",
     )
     benchmark_chat_template: bool = parameter(
         False,
-        "Whether benchmarks are written in the tokenizer's chat template, examples as turns, for a model of chats.",
+        "Whether to put benchmarks into the tokenizer's chat template, with examples as turns, for a chat model.",
     )
     benchmark_batch_size: int = parameter(
         0,
-        "Documents of a benchmark at once; 0 for as many as lm-eval finds to fit on a GPU, and for 8 on CPUs.",
+        "Documents of a benchmark at once; 0 for as many as fit on a GPU (lm-eval tries it), and for 8 on CPUs.",
     )
     registry: str = parameter(
         DEFAULT_REGISTRY,
-        "Model registry whose champion is compared with: a directory, vertex://PROJECT/REGION for Vertex AI Model "
-        "Registry, vertex:// alone for that of the job's own project and region, or mlflow:https://HOST for that of an "
-        "MLflow server.",
+        "Model registry that has the champion: a directory, vertex://PROJECT/REGION for Vertex AI Model Registry, "
+        "vertex:// alone for the registry of the job's own project and region, or mlflow:https://HOST for the registry "
+        "of an MLflow server.",
     )
     model_name: str = parameter("", "Name of the model in the registry; empty to name it after the source of the data.")
     accept_shift: bool = parameter(
         False,
-        "Whether the data is meant to be another than the champion was evaluated on. Otherwise no model passes where "
-        "the champion's own score has fallen by more than chance allows, where classes or columns that it knew are "
-        "gone, or where the shares of the classes have moved.",
+        "Whether the data is meant to differ from what the champion was evaluated on. Otherwise no model passes if "
+        "the champion's own score has fallen by more than chance allows, if classes or columns that it knew are gone, "
+        "or if the shares of the classes have moved.",
     )
 
     generate: list[str] = parameter(
         [],
-        "Metrics of text that the model writes behind the prompts of test, for preference, and for causal_lm with "
+        "Metrics of the text that the model writes after the prompts of test, for preference, and for causal_lm with "
         "prompts and completions or messages: exact_match, contains, rouge_1, rouge_2, rouge_l, json_valid, "
         "json_schema, judge, and functions of your own as package.module:function or path/to/file.py:function, which "
-        "are called with prompt, answer and reference. They can be gated on and selected by; for all of them more is "
+        "are called with prompt, answer and reference. gates and select_by can name them; for all of them more is "
         "better. Empty to write nothing.",
     )
-    max_new_tokens: int = parameter(0, f"Tokens that are written behind a prompt at most; 0 for {NEW_TOKENS}.")
+    max_new_tokens: int = parameter(0, f"Most tokens to write after a prompt; 0 for {NEW_TOKENS}.")
     generate_rows: int = parameter(
         500,
-        "Prompts of a split that are answered at most, chosen by a hash of their content, the same for all models; "
-        "0 for all.",
+        "Most prompts of a split to answer, chosen by a hash of their content, the same for all models; 0 for all.",
     )
     generate_with: str = parameter(
         AUTO,
-        "What writes: vllm, transformers, or auto for vLLM where it is installed and there is a GPU.",
+        "What writes the text: vllm, transformers, or auto for vLLM if it is installed and there is a GPU.",
         choices=WRITERS,
     )
     json_schema: str = parameter(
         "",
-        "JSON Schema of the metric json_schema: its text, or where such a file is, local or gs://.",
+        "JSON Schema of the metric json_schema: its text, or the path of such a file, local or gs://.",
     )
     judge: str = parameter(
         "",
         "Address of the language model that gives the metric judge, a score of 0 to 10, in the form of OpenAI's chat "
         "completions, such as https://host/v1.",
     )
-    judge_model: str = parameter("", "What the judge's address calls its model.")
+    judge_model: str = parameter("", "Name of the judge's model at that address.")
     judge_prompt: str = parameter(
         "",
-        "What the judge is asked, with {prompt}, {answer} and {reference} where these are to stand; the form of its "
-        "answer is added. Empty to ask how right and complete the answer is.",
+        "Prompt for the judge, with {prompt}, {answer} and {reference} as placeholders; the form of its answer is "
+        "added. Empty to ask how right and complete the answer is.",
     )
     judge_key: str = parameter(
         "",

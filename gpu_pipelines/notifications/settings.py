@@ -15,27 +15,28 @@ class MessageSettings:
 
     notify: list[str] = parameter(
         [],
-        "Who is told: e-mail addresses, and slack:, google-chat: or webhook: with where the address of the webhook is, "
-        "projects/PROJECT/secrets/SECRET/versions/VERSION or the name of a variable of the environment. At most ten.",
+        "Who gets the message: e-mail addresses, and slack:, google-chat: or webhook: with the place of the webhook's "
+        "address, projects/PROJECT/secrets/SECRET/versions/VERSION or the name of an environment variable; at most "
+        "ten.",
     )
     notify_nothing_new: bool = parameter(
-        False, "Whether they are told as well after a run that had nothing new to train on."
+        False, "Whether to send a message also after a run that had nothing new to train on."
     )
     mail_server: str = parameter(
-        "", "Server for e-mails, smtp://USER@HOST:587 (STARTTLS) or smtps://USER@HOST:465; needed for e-mails alone."
+        "", "Server for e-mails, smtp://USER@HOST:587 (STARTTLS) or smtps://USER@HOST:465; needed only for e-mails."
     )
     mail_sender: str = parameter("", "E-mail address that messages come from.")
     mail_password: str = parameter(
-        "", "Where the password of USER is: projects/PROJECT/secrets/SECRET/versions/VERSION, or a variable's name."
+        "", "Place of USER's password: projects/PROJECT/secrets/SECRET/versions/VERSION, or a variable's name."
     )
     run_name: str = parameter("", "Name of the run.", filled_in=True)
-    run_page: str = parameter("", "Page of the run; empty on Vertex AI, where the run's name says it.", filled_in=True)
-    began: str = parameter("", "When the run began, as ISO 8601 has it; empty if that is not known.", filled_in=True)
+    run_page: str = parameter("", "Page of the run; empty on Vertex AI, where the run's name gives it.", filled_in=True)
+    began: str = parameter("", "When the run began, in ISO 8601; empty if that is not known.", filled_in=True)
     dollars_per_hour: float = parameter(
         0.0, "What the machines of the training cost, US dollars an hour; 0 if that is not known."
     )
     outcome_uri: str = parameter(
-        "", "Directory, local or gs://, in which the steps have left what came of the run; empty for none."
+        "", "Directory, local or gs://, in which the steps have left the outcome of the run; empty for none."
     )
 
     @property

@@ -66,7 +66,7 @@ class PredictSettings:
 
     source: str = parameter(
         "sample:digits",
-        "What is predicted: everything that prepare_data reads, without labels. A file, a folder or a pattern, on this "
+        "Rows to predict: everything that prepare_data reads, without labels. A file, a folder or a pattern, on this "
         "machine or in Cloud Storage (gs://…): images, at any depth of a folder; tables with a column of image paths "
         "or bytes, of texts, or the columns of numbers that the model was trained with; tar shards; for causal_lm also "
         "text. A table in BigQuery, bq://PROJECT.DATASET.TABLE, a file with a query for it, NAME.sql, a data set of "
@@ -76,8 +76,8 @@ class PredictSettings:
     output: str = parameter(
         "",
         "Where the predictions go: a folder, gs://…, or a table in BigQuery, bq://PROJECT.DATASET.TABLE, whose rows "
-        "are replaced. {date} and {time} in it stand for when the step begins, UTC, as in 20261122 and 174205. Empty "
-        "for the place of the output predictions.",
+        "are replaced. {date} and {time} in it become the time at which the step begins, UTC, as in 20261122 and "
+        "174205. Empty for the place of the output predictions.",
         common=True,
     )
     output_format: str = parameter(
@@ -96,7 +96,7 @@ class PredictSettings:
     registry: str = parameter(
         DEFAULT_REGISTRY,
         "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
-        "that of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
+        "the registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
         common=True,
     )
     model_name: str = parameter(
@@ -113,25 +113,25 @@ class PredictSettings:
         "", "Project that pays for reading from and writing to BigQuery; as for prepare_data."
     )
     image_column: str = parameter(
-        "image", "As for prepare_data. Where there is none, the column b64 is read, base64.", common=True
+        "image", "As for prepare_data. Without such a column, b64 is read, as base64.", common=True
     )
     image_root: str = parameter("", "As for prepare_data.")
     text_column: str = parameter(
         "text",
-        "For a table, the column with the text. Where causal_lm finds none, it reads the column prompt.",
+        "For a table, the column with the text. If causal_lm finds no such column, it reads the column prompt.",
         common=True,
     )
     text_pair_column: str = parameter(
         "", "For a table, and a model for pairs of texts, the column with the second text. Empty for text_pair."
     )
     top_k: int = parameter(
-        0, "For classifiers, scores that are written for each row, the greatest first; 0 for all.", common=True
+        0, "For classifiers, number of scores to write for each row, the greatest first; 0 for all.", common=True
     )
-    max_new_tokens: int = parameter(0, "For causal_lm, tokens that are written at most for each prompt.")
+    max_new_tokens: int = parameter(0, "For causal_lm, most tokens to write for each prompt.")
     rows_at_once: int = parameter(
-        0, "Rows that the model gets at once; 0 for 32 on a CPU, and 128 on a GPU. Less if the memory is not enough."
+        0, "Rows that the model gets at once; 0 for 32 on a CPU and 128 on a GPU. Fewer if memory runs out."
     )
-    rows_per_file: int = parameter(1_000_000, "Rows of an output file, at least; a multiple of a few thousand.")
+    rows_per_file: int = parameter(1_000_000, "Fewest rows of an output file, in steps of a few thousand.")
     max_rejected: str = parameter(
         "10%",
         "Rejected rows above which the step fails: a share such as 5%, a number, or unlimited.",
@@ -139,14 +139,14 @@ class PredictSettings:
     )
     ray_address: str = parameter(
         "",
-        "A Ray cluster that predicts, where one machine is not enough: HOST:PORT of its head where the step runs on a "
-        "machine of it, else ray://HOST:10001. All machines need gpu-pipelines as it is here, and a model in a place "
-        "that all of them read. Empty for this machine, one process for each GPU.",
+        "A Ray cluster that predicts if one machine is not enough: HOST:PORT of its head if the step runs on a "
+        "machine of the cluster, else ray://HOST:10001. All machines need the same gpu-pipelines, and a model in a "
+        "place that all of them can read. Empty for this machine, one process for each GPU.",
         common=True,
     )
     device: str = parameter(
         "auto",
-        "gpu, cpu, or auto for GPUs where there are any. Say gpu for a Ray cluster whose GPUs come later.",
+        "gpu, cpu, or auto for GPUs if there are any. Give gpu for a Ray cluster that adds its GPUs later.",
         choices=DEVICES,
     )
 

@@ -33,9 +33,9 @@ class UploadSettings:
 
     registry: str = parameter(
         DEFAULT_REGISTRY,
-        "Directory of the model registry, made if it does not exist; vertex://PROJECT/REGION for Vertex AI Model "
-        "Registry, vertex:// alone for that of the job's own project and region; or mlflow:https://HOST for that of an "
-        "MLflow server.",
+        "Directory of the model registry, created if it does not exist; vertex://PROJECT/REGION for Vertex AI Model "
+        "Registry, vertex:// alone for the registry of the job's own project and region; or mlflow:https://HOST for "
+        "that of an MLflow server.",
         common=True,
     )
     model_name: str = parameter(
@@ -57,14 +57,14 @@ class UploadSettings:
     )
     encryption_key: str = parameter(
         "",
-        "Cloud KMS key that Vertex AI encrypts its copy of the model with, by its full name. Empty for that of the "
+        "Full name of the Cloud KMS key with which Vertex AI encrypts its copy of the model. Empty for the key of the "
         "project's settings, if there is one.",
         filled_in=True,
     )
     smoke_test: bool = parameter(
         True,
         "Whether to start this project's prediction server on the uploaded files and compare its predictions with the "
-        "evaluated ones, before any alias moves. For another container it says that it was not tested.",
+        "evaluated ones, before any alias moves. A version with another container is marked as not tested.",
     )
 
     def problems(self) -> list[str]:

@@ -8,8 +8,8 @@ import math
 #: shards again, compiles. More would cost more: an H100 that hangs over a night is paid until its time limit.
 IDLE_STOP = 30.0
 IDLE_STOP_TEXT = (
-    "Minutes after which a training whose GPUs, or processes on CPUs, do nothing is stopped with a checkpoint; it has "
-    "failed then. 0 never."
+    "Minutes after which a training is stopped, with a checkpoint, if its GPUs, or its processes on CPUs, do nothing; "
+    "the step then fails. 0 never."
 )
 
 

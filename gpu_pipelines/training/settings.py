@@ -99,29 +99,29 @@ class TrainingSettings:
         "Architecture to train from scratch (image_classification: convnext-micro, convnext-tiny, vit-micro, "
         "vit-base), a directory with a config.json alone to train that architecture from scratch, or pretrained "
         "weights to start from: a directory in Hugging Face layout, local or gs://, or a hub id such as "
-        "organisation/name, with @REVISION where it is not to be the newest.",
+        "organisation/name, with @REVISION for another than the newest.",
         common=True,
     )
     recipe: str = parameter(
         "",
-        "A recipe of your own as package.module:ClassName; empty for the one of the dataset's task.",
+        "A recipe of your own as package.module:ClassName; empty for the recipe of the dataset's task.",
     )
     epochs: float = parameter(
         0.0,
-        "Passes over the training rows; not used where max_steps is given. 0 for the task's own: 15 from scratch, 1 to "
-        "10 for pretrained weights.",
+        "Passes over the training rows; not used if max_steps is given. 0 for the task's default: 15 from scratch, 1 "
+        "to 10 for pretrained weights.",
         common=True,
     )
     max_steps: int = parameter(0, "Optimizer steps; 0 to go by epochs.")
     learning_rate: float = parameter(
         0.0,
-        "Peak learning rate, reached after the warm-up. 0 for the task's own: 0.004 from scratch, 0.00002 or 0.00005 "
-        "for pretrained weights (0.0000005 for preferences), more for adapters.",
+        "Peak learning rate, reached after the warm-up. 0 for the task's default: 0.004 from scratch, 0.00002 or "
+        "0.00005 for pretrained weights (0.0000005 for preferences), more for adapters.",
         common=True,
     )
     learning_rate_schedule: str = parameter(
         "cosine",
-        "How the learning rate falls to 0: cosine or linear; or constant.",
+        "cosine or linear: how the learning rate falls to 0; constant: it stays.",
         choices=("cosine", "linear", "constant"),
     )
     optimizer: str = parameter(
@@ -133,36 +133,36 @@ class TrainingSettings:
     momentum: float = parameter(0.9, "For sgd and muon: at least 0 and less than 1.")
     weight_decay: float = parameter(
         -1.0,
-        "Decoupled weight decay, on matrices only. -1 for the task's own: 0.05 from scratch, 0 or 0.01 for "
+        "Decoupled weight decay, on matrices only. -1 for the task's default: 0.05 from scratch, 0 or 0.01 for "
         "pretrained weights.",
     )
     warmup_steps: int = parameter(30, "Steps of linear warm-up, at most a tenth of all steps.")
     gradient_clip: float = parameter(1.0, "Largest norm of the gradient; 0 does not clip.")
     global_batch_size: int = parameter(
         64,
-        "Rows per optimizer step over all processes of all nodes; a multiple of their number. It is halved until there "
-        "are as many rows to train on.",
+        "Rows per optimizer step, over all processes of all nodes; a multiple of the number of processes. It is halved "
+        "while it is more than the training rows.",
         common=True,
     )
     micro_batch_size: int = parameter(
         0,
-        "Rows of a micro-batch, which one process takes through the model at once; the gradients of its share of the "
-        "global batch are accumulated over such. 0 takes the share in one.",
+        "Rows that one process takes through the model at once. It accumulates the gradients of its share of the "
+        "global batch over such micro-batches. 0 takes the whole share at once.",
     )
     precision: str = parameter(
         "auto",
-        "bf16, fp16 (with loss scaling), fp32; auto takes bf16 where the GPU has it, else fp16, fp32 on CPUs.",
+        "bf16, fp16 (with loss scaling) or fp32; auto takes bf16 if the GPU has it, else fp16, and fp32 on CPUs.",
         choices=("auto", "bf16", "fp16", "fp32"),
     )
     fp8: bool = parameter(
         False,
-        "Multiply the matrices of the repeated layers in fp8 (torchao), on H100 and later GPUs; all else is in "
-        "precision.",
+        "Multiply the matrices of the repeated layers in fp8 (torchao), on H100 and later GPUs; precision applies to "
+        "everything else.",
     )
     parallelism: str = parameter(
         "auto",
-        "ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over the processes), "
-        "hsdp (over those of each node); auto takes the first of ddp, hsdp and fsdp that fits.",
+        "ddp (every process holds the model), fsdp (weights, gradients and optimizer are sharded over all processes), "
+        "hsdp (sharded over the processes of each node); auto takes the first of ddp, hsdp and fsdp that fits.",
         choices=("auto", "ddp", "hsdp", "fsdp"),
     )
     activation_checkpointing: bool = parameter(
@@ -177,111 +177,111 @@ class TrainingSettings:
     )
     attention: str = parameter(
         "auto",
-        "How models of transformers attend: flash_attention_2 (of the package flash-attn), sdpa, flex, eager; auto "
-        "goes by the lengths of packed documents where the GPU has a kernel for it, else takes sdpa.",
+        "Attention of transformers models: flash_attention_2 (of the package flash-attn), sdpa, flex or eager; auto "
+        "takes a kernel for packed documents if the GPU has one, else sdpa.",
         choices=("auto", "flash_attention_2", "sdpa", "flex", "eager"),
     )
     compile_model: str = parameter(
         "auto",
-        "on or off: compile the layers with torch.compile; auto does so on GPUs for images and for causal_lm, where "
-        "the training is long enough to be worth it.",
+        "on or off: whether to compile the layers with torch.compile; auto does so on GPUs for images and causal_lm, "
+        "if the training is long enough to be worth it.",
         choices=("auto", "on", "off"),
     )
     profile_steps: str = parameter(
         "",
-        "Steps that rank 0 profiles, such as 10-12, at most 100: a Chrome trace, and on GPUs a snapshot of the memory, "
-        "in profile/ beside the checkpoints; empty for none.",
+        "Steps that rank 0 profiles, such as 10-12, at most 100. It writes a Chrome trace, and on GPUs a memory "
+        "snapshot, to profile/ beside the checkpoints. Empty for none.",
     )
     lora_rank: int = parameter(
         0,
-        "Rank of LoRA adapters, which are then all that is trained; 0 trains all weights.",
+        "Rank of LoRA adapters; only the adapters are then trained. 0 trains all weights.",
         common=True,
     )
     lora_alpha: float = parameter(16.0, "Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.")
     quantize_base: str = parameter(
         "",
-        "nf4 holds the frozen linear layers in four bits (QLoRA); empty holds them in 16 bits where the training "
-        "computes in these.",
+        "nf4 holds the frozen linear layers in four bits (QLoRA); empty holds them in 16 bits if the training computes "
+        "in 16 bits.",
         choices=("", "nf4"),
     )
     augmentation: str = parameter(
         "",
-        "How images are changed anew each time that they are trained on: flip (left and right), crop-flip (a part "
-        "of the image as well), randaugment (two random changes of colour or shape as well); empty for not at all.",
+        "Random changes of each image in each epoch: flip (left and right), crop-flip (also takes a part of the "
+        "image), randaugment (also two changes of colour or shape); empty for none.",
         choices=("", "flip", "crop-flip", "randaugment"),
     )
     mixup_alpha: float = parameter(
         0.0,
-        "Images are mixed in pairs, and their classes with them, by a share of the beta distribution with this "
+        "Mixes images in pairs, and their classes with them. The share is drawn from the beta distribution with this "
         "parameter, such as 0.2; 0 mixes none.",
     )
     cutmix_alpha: float = parameter(
         0.0,
-        "The same by a rectangle that comes from the other image of a pair, such as 1. With both, each "
-        "pair gets one of them.",
+        "As mixup_alpha, but pastes a rectangle of the other image of the pair, such as 1. With both, each pair gets "
+        "one of them.",
     )
     label_smoothing: float = parameter(
         0.0,
-        "Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1. For preference "
-        "the share of pairs that may be the wrong way round, less than 0.5. The loss on val is without it.",
+        "Share of the target that is spread over all classes, tags or tokens, such as 0.1; less than 1. For "
+        "preference, the share of pairs that may be the wrong way round, less than 0.5. Not used in the loss on val.",
     )
     preference_loss: str = parameter(
         "sigmoid",
-        "What is learned from preferences: from pairs sigmoid (DPO), ipo (IPO) or orpo (ORPO, which needs no "
-        "reference); from completions that were judged one by one kto (KTO).",
+        "Loss for preferences. Pairs: sigmoid (DPO), ipo (IPO) or orpo (ORPO, which needs no reference). Completions "
+        "judged one by one: kto (KTO).",
         choices=("sigmoid", "ipo", "kto", "orpo"),
     )
     beta: float = parameter(
         0.1,
-        "For preferences, how much it costs to go away from the model that the training began with; more keeps closer. "
-        "For orpo, how much the ratio of odds weighs beside the likelihood.",
+        "For preferences, the penalty for moving away from the model that the training began with; a larger value "
+        "keeps closer to it. For orpo, the weight of the odds ratio beside the likelihood.",
     )
     ema_decay: float = parameter(
         0.0,
-        "Keeps an exponential moving average of the weights as well, which is evaluated beside them: the share that "
-        "stays of it at each step, such as 0.9999, and less in the first steps. 0 keeps none.",
+        "Decay of an exponential moving average of the weights, such as 0.9999, and less in the first steps. The "
+        "average is evaluated beside the weights. 0 keeps none.",
     )
     freeze: str = parameter(
         "",
-        "Weights that are not trained: patterns of their names, with commas between them, such as "
+        "Weights that are not trained, as patterns of their names separated by commas, such as "
         "embeddings.*,encoder.layer.[0-5].*; empty for none.",
     )
     layer_decay: float = parameter(
         0.0,
-        "The learning rate of each layer is this share of that of the layer above it, such as 0.75, beginning with the "
-        "head's, which is learning_rate. 0 for the same rate everywhere.",
+        "Learning rate of each layer as a share of that of the layer above it, such as 0.75. The head has "
+        "learning_rate. 0 for the same rate everywhere.",
     )
     checkpoint_every_steps: int = parameter(0, "Optimizer steps between two checkpoints; 0 for about eight in all.")
     keep_last: int = parameter(
         0,
         "Number of newest checkpoints to keep, besides the one with the lowest loss on val; 0 keeps all.",
     )
-    keep_every_steps: int = parameter(0, "Checkpoints at multiples of this step are kept as well; 0 for none.")
+    keep_every_steps: int = parameter(0, "Also keep the checkpoints at multiples of this step; 0 for none.")
     early_stopping_patience: int = parameter(
         0,
-        "Checkpoints in a row without a lower loss on val after which training stops; 0 never.",
+        "Stop the training after this many checkpoints in a row without a lower loss on val; 0 never.",
     )
     idle_stop: float = parameter(IDLE_STOP, IDLE_STOP_TEXT)
     resume_from_step: int = parameter(
         0,
-        "Step of an earlier checkpoint to go on from, with these parameters; later ones are set aside. 0 goes on from "
-        "the newest.",
+        "Step of an earlier checkpoint to continue from, with these parameters; later checkpoints are set aside. 0 "
+        "continues from the newest.",
     )
     streaming: str = parameter(
         "auto",
-        "on: the shards of a dataset in object storage are fetched when their rows are to come, into a cache; off: the "
-        "dataset is copied whole to each machine before the training. auto is on where it is larger than half of the "
-        "free disk. Streamed rows have an order of their own, in any place.",
+        "on: fetch each shard of a dataset in object storage into a cache when its rows are due; off: copy the whole "
+        "dataset to each machine before the training. auto is on if the dataset is larger than half of the free disk. "
+        "Streamed rows come in another order, the same wherever the dataset is.",
         choices=("auto", "on", "off"),
     )
     cache_gb: float = parameter(
         0.0,
-        "GB (10^9 bytes) that streamed shards take on each machine's disk, at most; 0 for half of what is free.",
+        "Most GB (10^9 bytes) that streamed shards may take on each machine's disk; 0 for half of the free space.",
     )
     shuffle_shards: int = parameter(
-        0, "Shards whose rows are shuffled together where rows are streamed; 0 for a 32nd of all, at most 64."
+        0, "Shards whose rows are shuffled together if rows are streamed; 0 for a 32nd of all, at most 64."
     )
-    seed: int = parameter(0, "Seed of the initial weights, the order of the rows, dropout, and how images are changed.")
+    seed: int = parameter(0, "Seed of the initial weights, the order of the rows, dropout, and augmentation.")
 
     def problems(self, task: str = "image_classification") -> list[str]:
         """Everything that is wrong with the values, each with what to do."""

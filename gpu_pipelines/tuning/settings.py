@@ -32,8 +32,7 @@ class TuningSettings(TrainingSettings):
 
     space: str = parameter(
         "",
-        "The search space: YAML text, or the path of such a file, local or gs://. "
-        "docs/tuning.md says what stands in it.",
+        "The search space: YAML text, or the path of such a file, local or gs://. docs/tuning.md describes it.",
         common=True,
         flag=Flag("--space", "FILE", _GROUP, is_file=True),
     )
@@ -46,27 +45,27 @@ class TuningSettings(TrainingSettings):
     )
     budget: float = parameter(
         0.0,
-        "Most that the search may cost, in US dollars by the price of its machine; 0 for no limit.",
+        "Most that the search may cost, in US dollars, by the price of its machine; 0 for no limit.",
         common=True,
         flag=Flag("--budget", "DOLLARS", _GROUP),
     )
     longer: float = parameter(
         1.0,
-        "The best parameters train once more, for this many times the steps; 1 keeps the trial itself.",
+        "Train once more with the best parameters, for this many times the steps; 1 keeps the trial itself.",
         common=True,
     )
     sampler: str = parameter("tpe", "How values are chosen: tpe, by the losses so far, or random.", choices=SAMPLERS)
-    reduction: int = parameter(REDUCTION, "One trial in this many goes on from each rung; 1 trains all to their end.")
+    reduction: int = parameter(REDUCTION, "One trial in this many continues past each rung; 1 trains all to the end.")
     first_rung: float = parameter(
         FIRST_RUNG,
-        "Share of its steps before which no trial ends early. Less is cheaper, and misleads where the learning rate "
-        "falls to the end.",
+        "Share of its steps before which no trial ends early. Less is cheaper, and misleads if the learning rate falls "
+        "until the end.",
     )
-    study_seed: int = parameter(0, "Seed of the choice of values; the trainings have seed.")
+    study_seed: int = parameter(0, "Seed of the choice of values; the trainings use seed.")
     dollars_per_hour: float = parameter(
         0.0,
-        "Price of the machine of the search, US dollars, by which the budget is counted. A pipeline for an accelerator "
-        "has its list price here.",
+        "Price of the machine of the search, US dollars per hour, by which the budget is counted. A pipeline for an "
+        "accelerator has its list price here.",
         common=True,
     )
 

@@ -27,7 +27,7 @@ def test_a_component_is_shown_with_its_inputs_outputs_image_and_use(tmp_path: Pa
     shown = command("components", "show", "evaluate-checkpoints", cwd=tmp_path).out
     assert "  dataset  (system.Dataset; must be given)\n" in shown
     assert "  collected  (list of system.Artifact; may be left out)\n" in shown
-    assert "  average_last  (int; default 0)\n      How many of the last checkpoints" in shown
+    assert "  average_last  (int; default 0)\n      Number of last checkpoints" in shown
     assert "  passed  (bool)\n      True if all gates" in shown
     assert "eu.example/steps:7" in shown
     assert shown.endswith(example("evaluate_checkpoints"))

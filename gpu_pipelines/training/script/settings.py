@@ -28,7 +28,7 @@ class ScriptSettings:
 
     script: str = parameter(
         "",
-        "A .py file, local or gs://, or -m package.module as on Python's command line. With code, a path in it.",
+        "A .py file, local or gs://, or -m package.module as on Python's command line. With code, a path inside it.",
     )
     code: str = parameter(
         "",
@@ -36,8 +36,8 @@ class ScriptSettings:
     )
     arguments: list[Any] = parameter(
         [],
-        "Arguments of the script, as they stand after -- on torchrun's command line: texts and numbers. {checkpoints}, "
-        "{dataset} and {metrics} in them stand for the places that the script is told in variables.",
+        "Arguments of the script, texts and numbers, as after the script on torchrun's command line. {checkpoints}, "
+        "{dataset} and {metrics} in them become the paths that the script also gets in environment variables.",
     )
     launcher: str = parameter(
         "torchrun",
@@ -48,7 +48,7 @@ class ScriptSettings:
         0,
         "Processes on each node, for torchrun and horovod; 0 for one per GPU, or two without a GPU.",
     )
-    environment: dict[str, Any] = parameter({}, "Variables for the script, by name.")
+    environment: dict[str, Any] = parameter({}, "Environment variables for the script, by name.")
     idle_stop: float = parameter(IDLE_STOP, IDLE_STOP_TEXT)
 
     @property

@@ -1,4 +1,4 @@
-"""What `finish_study` is told, declared without importing torch."""
+"""The parameters of `finish_study`, declared without importing torch."""
 
 from __future__ import annotations
 
@@ -12,4 +12,4 @@ class FinishSettings:
     """The parameters of `finish_study`."""
 
     study: str = parameter("", "Directory of the study, local or gs://, in which each trial has left a record.")
-    job: str = parameter("", "What has run the trials; it is not looked at, and had to end before.")
+    job: str = parameter("", "Job that ran the trials; its value is not used, but it must have ended before.")
