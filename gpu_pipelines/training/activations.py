@@ -17,12 +17,12 @@ from gpu_pipelines.tasks.recipe import Batch, Recipe
 
 
 def activation_bytes(recipe: Recipe, model: nn.Module, batch: Batch) -> int:
-    """Bytes that are held when a forward pass has ended, and those of the largest layer that is recomputed after it.
+    """Bytes held at the end of a forward pass, and bytes of the largest layer that is recomputed after it.
 
     Args:
         recipe: knows how to call the model.
         model: not sharded.
-        batch: rows as the recipe makes them.
+        batch: made by the recipe.
     """
     layers: list[int] = []
     handles = [

@@ -1,4 +1,4 @@
-"""AdamW whose moments are held in eight bits: a quarter of the memory that they take in fp32.
+"""AdamW with moments in eight bits: a quarter of their memory in fp32.
 
 Source: Dettmers et al. 2021, https://arxiv.org/abs/2110.02861. The update is bitsandbytes'; what it keeps is held as
 plain tensors of the shape of the weights, so that FSDP2 shards them and checkpoints hold them as any others.
@@ -23,7 +23,8 @@ SMALLEST = 4096
 
 
 def is_held_in_8_bits(weight: torch.Tensor) -> bool:
-    """Whether the moments of a weight can be: its rows are whole blocks, so that sharding between them cuts none."""
+    """Whether the moments of a weight are in eight bits: its rows are whole blocks, so sharding by rows cuts no "
+    "block."""
     return weight.ndim >= 2 and weight.numel() >= SMALLEST and weight.shape[-1] % BLOCK == 0
 
 
@@ -33,8 +34,8 @@ class AdamW8bit(Optimizer):
     Args:
         params: weights that `is_held_in_8_bits`, or groups of them.
         lr: learning rate.
-        betas: how much of the moments stays in a step.
-        eps: what is added to the root of the second moment.
+        betas: decay of the two moments in a step.
+        eps: added to the root of the second moment.
         weight_decay: of the weights, times the learning rate, in each step.
 
     Raises:
@@ -54,7 +55,7 @@ class AdamW8bit(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Changes the weights that have gradients."""
+        """Updates the weights that have gradients."""
         for group in self.param_groups:
             for weight in group["params"]:
                 if weight.grad is not None:

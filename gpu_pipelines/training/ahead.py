@@ -1,4 +1,4 @@
-"""What a step needs is made while steps before it compute: for a GPU on a thread, and on a stream of its own."""
+"""Makes the inputs of a step while earlier steps compute: for a GPU in a thread, and on a stream of its own."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Ahead:
         self._thread: Executor = ThreadPoolExecutor(1, thread_name_prefix="batches") if has_thread else _WhenAsked()
 
     def begin(self, make: Callable[[], Made]) -> Coming[Made]:
-        """Begins to make something, once what was begun before is made."""
+        """Begins to make something, after everything that was begun before."""
         return Coming(self._thread.submit(self._made, make))
 
     def make_begun(self) -> None:
-        """Makes what was begun, where no thread does; what is wanted sooner is made then."""
+        """Makes what was begun, if there is no thread; whatever is needed earlier is made at that time."""
         if isinstance(self._thread, _WhenAsked):
             self._thread.catch_up()
 
@@ -44,28 +44,28 @@ class Ahead:
             return make(), self._stream.record_event()
 
     def close(self) -> None:
-        """Ends a thread once what it is making is made; what has not been begun is not made."""
+        """Ends the thread after what it is making now; the rest is not made."""
         self._thread.shutdown(cancel_futures=True)
 
 
 class Coming(Generic[Made]):
-    """What is being made."""
+    """Something that is being made."""
 
     def __init__(self, future: Future[tuple[Made, torch.cuda.Event | None]]) -> None:
         self._future = future
 
     def is_made(self, seconds: float) -> bool:
-        """Waits for it for so long at most; whether it is made, or making it has failed."""
+        """Waits for at most so long; returns whether it is made, or making it has failed."""
         if isinstance(self._future, _Asked):
             self._future.work()
         return bool(wait([self._future], seconds).done)
 
     def made(self) -> Made:
-        """What was made, for the host; what is on a device may not be there yet. Raises what making it raised."""
+        """The result, for the host; tensors on a device may not be there yet. Raises what making it raised."""
         return self._future.result()[0]
 
     def usable(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Lets the device, not the host, wait until tensors of what was made are there; all that is used of it."""
+        """Makes the device, not the host, wait for `tensors`: all those of the result that will be used."""
         event = self._future.result()[1]
         if event is None:
             return

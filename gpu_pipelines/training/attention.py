@@ -1,4 +1,4 @@
-"""The attention that a model computes by: the model's own choice, or the one that was asked for."""
+"""The attention implementation of a model: its own choice, or the parameter `attention`."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ _FLASH_FROM = (8, 0)
 
 
 def choose_attention(model: nn.Module, asked: str, device: torch.device, precision: str, devices: Devices) -> None:
-    """Makes a model compute by the attention that was asked for.
+    """Makes a model use the attention that the user chose.
 
     Args:
         model: as it was built.
         asked: auto, flash_attention_2, sdpa, flex or eager.
-        device: that it will be on.
+        device: where it will be.
         precision: of the forward pass.
         devices: what each node trains on. A rehearsal takes the model's own in the place of what CPUs do not compute:
             sdpa, or eager where it does not have that.
 
     Raises:
-        UserError: the device, the model, or what is installed does not have it.
+        UserError: the device, the model, or the installed packages do not have it.
     """
     if asked == "auto":
         return

@@ -1,4 +1,4 @@
-"""Images that are changed anew each time that they are trained on: mirrored, cut, turned, recoloured."""
+"""Augmentation of images in each epoch: mirrored, cropped, turned, recoloured."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Change = Callable[[Image.Image, float], Image.Image]
 
 
 class Augmentation:
-    """Changes a batch of images by random numbers that are given, so that a row's change depends on these alone.
+    """Changes a batch of images by given random numbers, so that the change of a row depends only on them.
 
     Args:
         kind: flip, crop-flip or randaugment.

@@ -85,7 +85,7 @@ class _Step:
         self._sum: tuple[torch.Tensor, dist.Work] | None = None
 
     def sum_loss_tokens(self) -> None:
-        """Begins to sum them over all processes, which all do at the same step; once the rows are read."""
+        """Begins to sum the loss tokens over all processes, in all of them at the same step, once the rows are read."""
         share = self.share.made()
         if share.counted and self._sum is None:
             together = torch.tensor([sum(loss_tokens for _, loss_tokens in share.micro_batches)])
@@ -106,12 +106,12 @@ class _Step:
 
 
 class TrainingBatches:
-    """This process's micro-batches of every step, made ready while the steps before are computed.
+    """This process's micro-batches of every step, prepared while earlier steps are computed.
 
-    What is made ahead changes nothing but when it is made: a step's rows follow from its number.
+    Preparing ahead changes only the time: a step's rows follow from its number.
 
     Args:
-        recipe: makes batches of rows; for a GPU on a thread.
+        recipe: makes batches of rows; for a GPU in a thread.
         rows: the training split.
         settings: global batch size, micro-batch size, seed, order.
         device: where batches go.
@@ -119,7 +119,7 @@ class TrainingBatches:
 
     Attributes:
         rows: the training split.
-        reference: of a recipe that has one, what the model gave for each row before the first step (rows, columns).
+        reference: for a recipe with a reference, the model's output for each row before the first step (rows, columns).
     """
 
     reference: np.ndarray | None = None
@@ -150,7 +150,7 @@ class TrainingBatches:
         self._seconds, self._told = 0.0, time.monotonic()
 
     def begin(self, step: int, total: int) -> None:
-        """Says that the steps from `step` to `total` follow; from now on they, and shards for them, are made ready."""
+        """Starts preparing the steps from `step` to `total`, and the shards for them."""
         self._total = total
         self._expect(step)
 
@@ -194,17 +194,17 @@ class TrainingBatches:
         return following
 
     def make_begun(self) -> None:
-        """Makes the rows that were begun, where no thread does; called when there is time for it."""
+        """Makes the rows that were begun, if there is no thread; called when there is time for it."""
         began = time.monotonic()
         self._ahead.make_begun()
         self._seconds += time.monotonic() - began
 
     def await_step(self, step: int, gives_up: Callable[[], bool]) -> bool:
-        """Waits until the rows of a step are there; False where they were given up before.
+        """Waits until the rows of a step are there; False if it gave up before.
 
         Args:
             step: whose rows.
-            gives_up: is asked again and again.
+            gives_up: called repeatedly; True ends the waiting.
         """
         began = time.monotonic()
         self._begin_making(step)
@@ -219,7 +219,7 @@ class TrainingBatches:
         return seconds
 
     def settle(self) -> None:
-        """Waits for the sums that were begun; called before the processes part."""
+        """Waits for the sums that were begun; called before the processes end."""
         for step in self._steps.values():
             step.settle()
 

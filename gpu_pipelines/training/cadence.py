@@ -1,4 +1,4 @@
-"""After which steps a training notes its loss, tells it, and saves its state though no checkpoint is due."""
+"""After which steps a training records its loss, prints it, and saves its state although no checkpoint is due."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _FIRST_LINES = (1, 5, 20)
 
 
 class Cadence:
-    """Goes by seconds that all processes have agreed on, so that they do the same after the same step.
+    """Decides by durations that all processes agree on, so that they do the same after the same step.
 
     Args:
         total: steps of the training.
@@ -34,7 +34,7 @@ class Cadence:
             the state is not saved by time.
 
     Attributes:
-        told: step after which the last line was written.
+        told: step after which the last line was printed.
     """
 
     def __init__(self, total: int, step: int, between_interruptions: float | None) -> None:
@@ -55,7 +55,7 @@ class Cadence:
         return self.entry_is_due(step) and (step - self.told >= self._together or step == self._total)
 
     def line_written(self, step: int, seconds: float) -> None:
-        """Takes note of a line.
+        """Notes a line.
 
         Args:
             step: after which it was written.
@@ -72,14 +72,14 @@ class Cadence:
 
     @property
     def save_is_due(self) -> bool:
-        """Whether so much time has passed that the state is worth saving."""
+        """Whether enough time has passed to save the state."""
         return self._between is not None and self._unsaved >= self._between_saves
 
     def saved(self, held_up: float, writing: float) -> None:
-        """Takes note of a checkpoint.
+        """Notes a checkpoint.
 
         Args:
-            held_up: seconds for which it held up the training.
+            held_up: seconds for which it blocked the training.
             writing: seconds until the one before was whole; both the same numbers on all processes.
         """
         self._unsaved = 0.0
@@ -88,14 +88,14 @@ class Cadence:
 
 
 def seconds_between_saves(held_up: float, writing: float, between_interruptions: float) -> float:
-    """The time between saves by which the least is lost, to saves and to interruptions together.
+    """The time between saves that loses the least time to saves and interruptions together.
 
     It is the square root of 2 × cost of a save × time between interruptions. Sources: Young 1974, A first order
     approximation to the optimum checkpoint interval, https://doi.org/10.1145/361147.361115; Daly 2006, A higher order
     estimate of the optimum checkpoint interval for restart dumps, https://doi.org/10.1016/j.future.2004.11.016.
 
     Args:
-        held_up: seconds for which a save holds up the training.
+        held_up: seconds for which a save blocks the training.
         writing: seconds until it is whole; the next one would have to wait for it.
         between_interruptions: seconds.
     """
@@ -104,15 +104,15 @@ def seconds_between_saves(held_up: float, writing: float, between_interruptions:
 
 
 def seconds_between_interruptions(processes: int, nodes: int, environment: Mapping[str, str]) -> float:
-    """For how long a training is expected to go on before it is interrupted without notice.
+    """Expected seconds until a training is interrupted without notice.
 
     Args:
         processes: of all nodes; each has a GPU.
         nodes: machines, each of which may be preempted.
-        environment: such as `os.environ`, which says of Spot machines when that is expected.
+        environment: such as `os.environ`, which may give the expected hours of Spot machines.
 
     Raises:
-        UserError: it says no number of hours.
+        UserError: its value is not a number of hours.
     """
     per_hour = processes / HOURS_BETWEEN_FAILURES
     if text := environment.get(PREEMPTION_HOURS, ""):

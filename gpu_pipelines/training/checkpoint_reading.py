@@ -1,7 +1,7 @@
-"""Reading a checkpoint: each process verifies what it needs, and of several replicas one reads for all.
+"""Reading a checkpoint: each process verifies what it needs, and one of several replicas reads for all.
 
-What is in a directory is verified where it is. From object storage a node fetches the blocks that its processes need,
-into files of the same names, with holes where the others would be.
+Files in a directory are verified in place. From object storage a node fetches the blocks that its processes need,
+into files of the same names, with holes in place of the others.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Made = TypeVar("Made")
 
 
 class CheckpointReader:
-    """Reads checkpoints into a state; all processes call it alike.
+    """Reads checkpoints into a state; all processes make the same calls.
 
     Args:
         store: where they are.
-        mesh: over which the state is sharded; None where every process holds the whole.
+        mesh: over which the state is sharded; None if every process holds the whole state.
     """
 
     def __init__(self, store: CheckpointStore, mesh: DeviceMesh | None) -> None:
@@ -50,15 +50,15 @@ class CheckpointReader:
         self._replicas = dist.group.WORLD if mesh is None else mesh.get_group(0) if mesh.ndim > 1 else None
 
     def read(self, checkpoint: Checkpoint, state: Callable[[], State]) -> None:
-        """Reads a checkpoint, in place, after all that is needed of it was found to be good.
+        """Reads a checkpoint into the state, after verifying everything that is needed of it.
 
         Args:
-            checkpoint: as rank 0 found it.
-            state: gives the tensors to read into; not called if a file is missing or its header damaged.
+            checkpoint: found by rank 0.
+            state: returns the tensors to read into; not called if a file is missing or its header damaged.
 
         Raises:
-            DamagedError: a file is missing or is not what was written; nothing was read.
-            UserError: it cannot be read, or is of another model. Errors are the same on all processes.
+            DamagedError: a file is missing or differs from what was written; nothing was read.
+            UserError: it cannot be read, or is of another model. All processes raise the same error.
         """
         began = time.monotonic()
         path = self._store.directory / checkpoint.name
@@ -144,10 +144,10 @@ class CheckpointReader:
 
 
 def agreed(work: Callable[[], Made]) -> list[Made]:
-    """What some work gives in each process, by rank; where it fails in one, it fails in all, alike.
+    """The result of some work in each process, by rank; if it fails in one, it fails in all with the same error.
 
     Raises:
-        UserError: that of one process, rather such as are no damage of a file.
+        UserError: the error of one process, preferably one that is not a damaged file.
     """
     mine: tuple[Any, UserError | None]
     try:

@@ -69,7 +69,7 @@ class _Writing:
 
 
 class CheckpointWriter:
-    """Writes checkpoints in a thread of its own while the training goes on.
+    """Writes checkpoints in a thread of its own while the training continues.
 
     Where every process holds the whole state, rank 0 alone writes; where it is sharded, each process writes its part
     and rank 0 the marker, last.
@@ -216,10 +216,10 @@ class CheckpointWriter:
         return [float(value) for value in together.tolist()]
 
     def require_no_failure(self) -> None:
-        """Says it at once if the last checkpoint could not be written; called after each step.
+        """Raises at once if the last checkpoint could not be written; called after each step.
 
         Raises:
-            UserError: it could not.
+            UserError: it could not be written.
         """
         if self._pending is not None and self._pending.end.done() and self._pending.end.exception() is not None:
             self.wait()

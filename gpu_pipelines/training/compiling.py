@@ -1,4 +1,4 @@
-"""Whether the layers of a model are compiled with torch.compile, which takes time before it saves any."""
+"""Compiling the layers of a model with torch.compile, which takes time before it saves any."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ WORTH_SECONDS = 120.0
 def compiles(asked: str, layers: list[nn.Module], has_one_shape: bool, operations: float, peak: float | None) -> bool:
     """Whether to compile a model's layers.
 
-    It follows from what is trained and on what, and not from how long a step takes, so that a training that continues
+    It depends on the model and the devices, not on how long a step takes, so that a training that continues
     computes as before.
 
     Args:
-        asked: on, off or auto. auto compiles on GPUs what is worth it.
-        layers: of the model. Those of a Swin are its stages, each another one, of which each takes as long as a model.
-        has_one_shape: whether all batches have the same one. Of others, which kernels there are depends on which
+        asked: on, off or auto. auto compiles on GPUs if it is worth it.
+        layers: of the model. The layers of a Swin are its stages, all different, and each takes as long as a model.
+        has_one_shape: whether all batches have the same shape. Otherwise the kernels depend on which
             shapes came before, and a training that continues would differ in the last bits.
-        operations: floating-point, of all steps.
-        peak: of all devices together, operations per second; None where it is not known, and on CPUs.
+        operations: floating-point operations of all steps.
+        peak: of all devices together, operations per second; None if it is not known, and on CPUs.
     """
     if asked != "auto":
         return asked == "on"
@@ -47,16 +47,16 @@ def compiles(asked: str, layers: list[nn.Module], has_one_shape: bool, operation
 
 
 def can_compile(device: torch.device, must: bool) -> bool:
-    """Whether PyTorch can compile on the devices of all processes, as it cannot without a C compiler.
+    """Whether PyTorch can compile on the devices of all processes; it needs a C compiler.
 
-    All processes call it together; a line of rank 0 says what follows.
+    All processes call it together; rank 0 prints what follows from it.
 
     Args:
         device: this process's.
-        must: whether the user has asked for it.
+        must: whether the user asked for it.
 
     Raises:
-        UserError: one cannot, and must.
+        UserError: a process cannot compile, and must.
     """
     reasons = [""] * dist.get_world_size()
     dist.all_gather_object(reasons, why_not(device))
@@ -75,7 +75,7 @@ def can_compile(device: torch.device, must: bool) -> bool:
 
 
 def why_not(device: torch.device) -> str:
-    """Why PyTorch cannot compile on a device; empty where it can."""
+    """Why PyTorch cannot compile on a device; empty if it can."""
     try:
         torch.compile(_twice)(torch.ones(2, device=device))
     except Exception as error:  # whatever Dynamo, Inductor, Triton or a C compiler has to say
@@ -88,14 +88,14 @@ def _twice(numbers: torch.Tensor) -> torch.Tensor:
 
 
 def compile_layers(layers: list[nn.Module], has_one_shape: bool, must: bool) -> None:
-    """Has layers compiled when they are first called, in place.
+    """Compiles layers when they are first called, in place.
 
-    Inductor chooses kernels without timing them, on which the order of a sum depends, and keeps all of them. A training
-    that continues, perhaps on another machine, would else differ in the last bits.
+    Inductor chooses kernels without timing them, and keeps all of them, because the order of a sum depends on the
+    kernel. Otherwise a training that continues, perhaps on another machine, would differ in the last bits.
 
     Args:
         layers: of the model.
-        has_one_shape: of all batches; of others, one kernel is for several shapes.
+        has_one_shape: whether all batches have the same shape; otherwise one kernel is for several shapes.
         must: whether what PyTorch cannot compile is an error. Else it runs as it is, and a line says why, where PyTorch
             writes hundreds.
     """
@@ -109,7 +109,7 @@ def compile_layers(layers: list[nn.Module], has_one_shape: bool, must: bool) -> 
 
 
 def compile_layer(layer: nn.Module, **how: Any) -> None:
-    """Has one layer compiled when it is first called, in place.
+    """Compiles a layer when it is first called, in place.
 
     Dynamo passes over calls of PyTorch's own code unless they are given to it themselves: by `layer.compile()` nothing
     would be compiled of a layer that has the forward pass of `nn.TransformerEncoderLayer` or `nn.Sequential`.
@@ -125,7 +125,7 @@ def compile_layer(layer: nn.Module, **how: Any) -> None:
 
 
 def not_compiled(error: Exception) -> UserError | None:
-    """What to do about a layer that PyTorch cannot compile, as it fails when it is first called; None of other errors.
+    """The error for a layer that PyTorch could not compile when it was first called; None for other errors.
 
     Args:
         error: of a training.
@@ -135,7 +135,7 @@ def not_compiled(error: Exception) -> UserError | None:
         return None
     return UnfitParametersError(
         f"PyTorch cannot compile the model's layers: {first_line(error)}",
-        "Give compile_model=off, or auto, with which such layers run as they are.",
+        "Give compile_model=off, or auto, which runs such layers uncompiled.",
     )
 
 

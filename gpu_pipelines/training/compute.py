@@ -1,4 +1,4 @@
-"""What a model costs: operations and activations for each row, and the peak of the devices that it runs on."""
+"""The cost of a model: operations and activations for each row, and the peak of its devices."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ class ModelCost:
     """What training a model takes.
 
     Attributes:
-        trained_parameters: parameters that the optimizer changes.
-        frozen_parameters: the others.
-        nf4_parameters: those of them that are held in four bits.
+        trained_parameters: number of parameters that the optimizer changes.
+        frozen_parameters: number of the others.
+        nf4_parameters: number of frozen parameters in four bits.
         forward_flops_per_row: floating-point operations of a forward pass over one row.
-        activation_bytes_per_row: what the forward pass keeps of one row for the backward pass, with the largest layer
-            that is recomputed there; None where the model is sharded.
+        activation_bytes_per_row: bytes that the forward pass keeps of one row for the backward pass, with the largest
+            layer that is recomputed there; None if the model is sharded.
     """
 
     trained_parameters: int
@@ -50,7 +50,7 @@ class ModelCost:
 
 
 def count_parameters(model: nn.Module) -> tuple[int, int]:
-    """Numbers of trained and of frozen parameters; of a layer in four bits, those that it stands for."""
+    """Numbers of trained and of frozen parameters; a layer in four bits counts as its original one."""
     trained = sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
     more = sum(layer.packed.numel() - layer.scales.numel() for layer in _in_four_bits(model))
     return trained, sum(parameter.numel() for parameter in model.parameters()) - trained + more
@@ -65,7 +65,7 @@ def measure_cost(recipe: Recipe, model: nn.Module, batch: Batch, rows: int, *, s
 
     Args:
         recipe: knows how to call the model.
-        model: as it is trained, but not in a DDP wrapper; if it is sharded, all processes call this together.
+        model: ready for training, but not in a DDP wrapper; if it is sharded, all processes call this together.
         batch: rows as the recipe makes them.
         rows: their number.
         sharded: whether the model is sharded.
@@ -113,7 +113,7 @@ def peak_flops(device_name: str, precision: str) -> float | None:
     """Dense peak of a GPU in operations per second, from the catalog; None if it does not know the GPU.
 
     Args:
-        device_name: as PyTorch gives it, such as "NVIDIA H100 80GB HBM3".
+        device_name: PyTorch's name, such as "NVIDIA H100 80GB HBM3".
         precision: bf16, fp16 or fp32.
     """
     names = catalog_names(device_name)

@@ -52,12 +52,12 @@ def restore(
     lock: CheckpointLock | None,
     mesh: DeviceMesh | None,
 ) -> tuple[Checkpoint | None, list[CheckpointInfo]]:
-    """Reads the newest good checkpoint, or that of `resume_from_step`, into a state, in place; all processes call it.
+    """Reads the newest good checkpoint, or that of `resume_from_step`, into a state; all processes call it.
 
-    Rank 0 looks, and each process verifies what it needs: all continue from the same one.
+    Rank 0 looks for it, and each process verifies what it needs: all continue from the same checkpoint.
 
     Args:
-        state: gives the tensors to read into; not called if there is no checkpoint.
+        state: returns the tensors to read into; not called if there is no checkpoint.
         store: where to look.
         identity: what the checkpoint must share with this training.
         settings: of this training.
@@ -65,10 +65,10 @@ def restore(
         mesh: over which the state is sharded; None where every process holds the whole.
 
     Returns:
-        The checkpoint, or None if there is none, and what it and those before it say of themselves.
+        The checkpoint, or None if there is none, and the information of it and of those before it.
 
     Raises:
-        UserError: another training writes there, the checkpoints are of another one, or they cannot be read.
+        UserError: another training writes there, the checkpoints are of another training, or they cannot be read.
     """
     reader = CheckpointReader(store, mesh)
     candidates = _candidates(store, identity, settings, lock) if lock is not None else None
@@ -162,8 +162,8 @@ def _require_continues(
     for what in ("dataset_fingerprint", "frozen_weights_sha256"):
         if getattr(info, what) != getattr(identity, what):
             raise InvalidRequestError(
-                f"{checkpoint.path} was trained with another {what.replace('_', ' ')}.",
-                "Leave out --resume or checkpoint_uri to begin anew, or give the data and the weights of that run.",
+                f"{checkpoint.path} was trained with a different {what.replace('_', ' ')}.",
+                "Leave out --resume or checkpoint_uri to start anew, or give the data and the weights of that run.",
             )
     if info.configuration_hash == identity.configuration_hash:
         return
@@ -176,6 +176,6 @@ def _require_continues(
         return
     raise InvalidRequestError(
         f"{checkpoint.path} was trained with other parameters{checkpoints.told_differences(differing)}.",
-        "Give those of that run, or leave out --resume or checkpoint_uri to begin anew"
-        + ("." if fixed else f", or resume_from_step={step} to go on from there with these."),
+        "Give the parameters of that run, or leave out --resume or checkpoint_uri to start anew"
+        + ("." if fixed else f", or resume_from_step={step} to continue from there with these."),
     )

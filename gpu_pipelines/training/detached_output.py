@@ -1,4 +1,4 @@
-"""Lets a training go on, and write its last checkpoint, when whoever read its output is gone."""
+"""Lets a training continue, and write its last checkpoint, when the reader of its output is gone."""
 
 from __future__ import annotations
 

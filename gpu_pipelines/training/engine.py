@@ -71,13 +71,13 @@ class Trainer:
 
     Args:
         recipe: knows model, batches and loss.
-        dataset: its `train` split is trained on, `val` watched.
+        dataset: has the splits `train` to train on and `val` to validate on.
         settings: hyperparameters.
         store: where checkpoints and metrics go; an unfinished training found there is continued.
         devices: what each node trains on.
         device: this process's device.
-        progress: tells the other processes how far this one is; left out, nobody.
-        until: step of a checkpoint after which it ends, to be continued as the same training; 0 for its last step.
+        progress: tells the other processes how far this process is; None for not telling them.
+        until: step of a checkpoint at which it pauses, to be continued as the same training; 0 for its last step.
     """
 
     def __init__(
@@ -173,8 +173,7 @@ class Trainer:
         """Trains to the last step, from the newest good checkpoint if there is one.
 
         Returns:
-            Whether it came to its end, or as far as it was to go; False if it was interrupted, after writing a
-            checkpoint.
+            Whether it reached its end, or `until`; False if it was interrupted, after writing a checkpoint.
         """
         try:
             return self._train()
@@ -233,7 +232,7 @@ class Trainer:
             self._validating = partial(torch.compiler.set_stance, "force_eager")
 
     def _refer(self) -> bool:
-        """Sees to what the recipe keeps of the model as it is before the first step; False if it was interrupted."""
+        """Makes the recipe's `REFERENCE` of the model before the first step; False if it was interrupted."""
         self._reference: Reference = {}
         if not self._recipe.has_reference:
             return True

@@ -1,7 +1,7 @@
-"""Layers whose matrices are multiplied in fp8, by torchao, on GPUs of the Hopper generation and later.
+"""Layers that multiply in fp8, with torchao, on GPUs of the Hopper generation and later.
 
 Rows, weights and gradients are scaled by their largest number, anew for each multiplication, so nothing of it is state.
-On CPUs torchao gives the same numbers by other operations: for rehearsals and tests.
+On CPUs torchao computes the same numbers with other operations, for rehearsals and tests.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ _STEP = 16
 
 
 def require_fp8(kind: str, precision: str, capability: tuple[int, int] | None) -> None:
-    """Refuses fp8 where it cannot be computed.
+    """Refuses fp8 if it cannot be computed.
 
     Args:
         kind: "cuda" or "cpu".
-        precision: of all else.
+        precision: of everything else.
         capability: compute capability of the GPU, major and minor; None on CPUs.
 
     Raises:
-        UserError: the GPU does not have it, the precision does not go with it, or torchao is not installed.
+        UserError: the GPU does not support it, the precision does not fit, or torchao is not installed.
     """
     if kind == "cuda" and (capability is None or capability < FP8_FROM):
         shown = "unknown" if capability is None else f"{capability[0]}.{capability[1]}"
         raise UserError(
-            f"fp8 is true, which this GPU (compute capability {shown}) does not multiply in.",
+            f"fp8 is true, which this GPU (compute capability {shown}) does not support.",
             "Leave it false, or take an H100 or a later GPU.",
         )
     if precision == "fp16":
@@ -46,7 +46,7 @@ def require_fp8(kind: str, precision: str, capability: tuple[int, int] | None) -
 def multiply_in_fp8(blocks: Sequence[nn.Module], kind: str) -> int:
     """Makes the linear layers of blocks multiply in fp8, in place; their weights stay what they are.
 
-    Adapters, and layers whose sides are no multiples of 16, stay as they are.
+    Adapters, and layers whose sides are not multiples of 16, stay as they are.
 
     Args:
         blocks: the repeated layers of a model.

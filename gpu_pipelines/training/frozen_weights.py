@@ -1,4 +1,4 @@
-"""Frozen weights are held in the precision that they are multiplied in: nothing is ever added to them."""
+"""Frozen weights are kept in the precision of their multiplications, because nothing is ever added to them."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from gpu_pipelines.training.precision import DTYPES
 def hold_frozen(model: nn.Module, precision: str) -> None:
     """Casts the frozen matrices of a model to the precision of its forward pass, in place, and the rest to fp32.
 
-    Autocast makes the same numbers of them for each multiplication, so the product stays the same. The tables of
-    embeddings are cast for bf16 alone: the layers add to what they give, and fp16 has not the range for the sum. Norms
+    Autocast would make the same numbers for each multiplication, so the product stays the same. The tables of
+    embeddings are cast only for bf16: the layers add to their output, and fp16 lacks the range for the sum. Norms
     and biases stay in fp32; they take next to nothing.
 
     Args:
-        model: on any device, the meta device too; of its weights some may be in bf16 already.
+        model: on any device, including the meta device; some of its weights may be in bf16 already.
         precision: bf16, fp16 or fp32.
     """
     tables = {id(each.weight) for each in model.modules() if isinstance(each, nn.Embedding)}
@@ -29,7 +29,7 @@ def hold_frozen(model: nn.Module, precision: str) -> None:
 
 
 def state_bytes(model: nn.Module) -> int:
-    """Bytes of a model's weights, of the gradients of those that are trained, and of what AdamW keeps for them."""
+    """Bytes of a model's weights, and of the gradients and the AdamW state of the trained ones."""
     weights = list(model.parameters())
     trained = sum(weight.numel() for weight in weights if weight.requires_grad)
     return trained * BYTES_PER_TRAINED + sum(weight.nbytes for weight in weights if not weight.requires_grad)

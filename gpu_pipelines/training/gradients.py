@@ -27,14 +27,14 @@ _SMALL = 1e-6
 
 
 class Gradients:
-    """Those of the weights that are trained.
+    """The gradients of the trained weights.
 
     Args:
         model: placed on the processes.
-        parallel: what its forward pass is called on.
+        parallel: the module to call for its forward pass.
 
     Attributes:
-        parallel: what it is called on from now on.
+        parallel: the module to call from now on.
     """
 
     def __init__(self, model: nn.Module, parallel: nn.Module) -> None:
@@ -45,12 +45,12 @@ class Gradients:
         self._has_told = False
 
     def settle_buckets(self, loss: Callable[[], torch.Tensor]) -> None:
-        """Shows DDP the order of the gradients by a backward pass that leaves nothing else behind.
+        """Shows DDP the order of the gradients with a backward pass that has no other effect.
 
-        Where the loss does not depend on some weights, DDP looks for them from then on, which takes time in each step.
+        If the loss does not depend on some weights, DDP looks for them from then on, which takes time in each step.
 
         Args:
-            loss: of any batch, through `parallel`; not called where that is not DDP's.
+            loss: of any batch, through `parallel`; not called if that is not DDP's.
         """
         if self._may_lack:
             return
@@ -76,9 +76,9 @@ class Gradients:
         return [without_wrappers(name) for name, weight in named if weight.requires_grad and weight.grad is None]
 
     def all(self) -> list[torch.Tensor]:
-        """Those of the last backward pass; zeros for a weight that the loss does not depend on.
+        """The gradients of the last backward pass; zeros for a weight that the loss does not depend on.
 
-        The optimizer then has a state for each weight, whatever it got, as a training that continues wants it.
+        So the optimizer has a state for each weight, which a training that continues needs.
 
         Raises:
             UserError: the loss does not depend on a weight, and did before, which DDP does not allow.
@@ -101,16 +101,16 @@ class Gradients:
         return [weight.grad for weight in self._weights if weight.grad is not None]
 
     def clip(self, most: float) -> torch.Tensor:
-        """Scales all of them down together, where their norm is larger.
+        """Scales all gradients down together if their norm is larger.
 
         Args:
             most: the largest norm; 0 for any.
 
         Returns:
-            The norm that they had; 0-d, on their device.
+            Their norm before that; 0-d, on their device.
 
         Raises:
-            UserError: as `all` does.
+            UserError: see `all`.
         """
         gradients = self.all()
         buckets = _buckets_of(gradients) if isinstance(self.parallel, DistributedDataParallel) else []

@@ -1,4 +1,4 @@
-"""An interruption (SIGTERM: spot, maintenance, Ctrl-C of the launcher) that all processes act on at the same step."""
+"""An interruption (SIGTERM: Spot, maintenance, Ctrl-C of the launcher), on which all processes act at the same step."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class Interruption:
         return bool(self._signalled) or self._agreed
 
     def seconds_left(self) -> float:
-        """Until the launcher kills this process, with a margin; as long as ever where it has not been asked to stop."""
+        """Seconds until the launcher kills this process, with a margin; all of them if it was not asked to stop."""
         since = self._signalled.since
         return SECONDS_TO_STOP - (time.monotonic() - since if since is not None else 0.0)
 
     def pace(self, seconds_per_step: float) -> None:
-        """Makes the processes tell each other only as often as it matters, where steps are short.
+        """Makes the processes tell each other less often if steps are short.
 
         Args:
             seconds_per_step: the same number on all processes.
@@ -68,6 +68,6 @@ class Interruption:
         return stop
 
     def settle(self) -> None:
-        """Waits for what is still being told; called before the processes part."""
+        """Waits for messages under way; called before the processes end."""
         if self._shared is not None:
             self._shared.wait()

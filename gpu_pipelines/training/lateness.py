@@ -1,4 +1,4 @@
-"""Who is late: how long processes wait for each other, and which one they waited for."""
+"""Late processes: how long processes wait for each other, and for which one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ _SECONDS_BETWEEN_NOTES = 1.0
 
 
 class Progress:
-    """How far this process is, told to the others by a thread, also while the process itself waits for them.
+    """The progress of this process. A thread tells it to the others, even while the process itself waits for them.
 
     Args:
         store: that all processes of the training share.
         rank: of this process.
         processes: their number.
-        patience: seconds after which rank 0 says who is late.
+        patience: seconds after which rank 0 says which process is late.
     """
 
     def __init__(self, store: Any, rank: int, processes: int, patience: float = SECONDS_UNTIL_TOLD) -> None:
@@ -38,11 +38,11 @@ class Progress:
         self._thread.start()
 
     def note(self, step: int) -> None:
-        """Notes that the rows of a step, from 1, have come to this process, which computes it now."""
+        """Notes that this process has the rows of a step, counted from 1, and computes it now."""
         self._step, self._at = step, time.monotonic()
 
     def close(self) -> None:
-        """Ends the thread, after it has told the last step."""
+        """Ends the thread after it has told the last step."""
         self._over.set()
         self._thread.join(2 * _SECONDS_BETWEEN_NOTES)
 
@@ -69,14 +69,14 @@ def bound(waiting: timedelta, mesh: DeviceMesh | None) -> None:
 
     Args:
         waiting: at most.
-        mesh: over which the model is sharded, as `mesh_of` gives it; its groups have bounds of their own.
+        mesh: over which the model is sharded, from `mesh_of`; its groups have bounds of their own.
     """
     for group in {dist.group.WORLD, *(mesh.get_all_groups() if mesh else ())}:
         _set_pg_timeout(waiting, group)
 
 
 def latest(store: Any, processes: int) -> str:
-    """A sentence that names the process which is the furthest behind; empty where nobody is behind.
+    """A sentence that names the process furthest behind; empty if none is behind.
 
     Args:
         store: that all processes of the training share.

@@ -8,14 +8,14 @@ from gpu_pipelines.errors import UserError
 
 
 def layer_scales(model: nn.Module, blocks: list[nn.Module], decay: float) -> dict[str, float]:
-    """By what the learning rate of each weight is multiplied: decay to the power of its distance from the head.
+    """The factor of each weight's learning rate: decay to the power of its distance from the head.
 
-    What stands before the first layer, such as embeddings, is one below it; what stands behind the last one, such as
-    the head, is one above it and has the whole learning rate; what stands between two belongs to the first of them.
+    Weights before the first layer, such as embeddings, are one below it; weights after the last one, such as
+    the head, are one above it and have the whole learning rate; weights between two layers belong to the first.
     Source: Bao et al., BEiT, https://arxiv.org/abs/2106.08254, after Clark et al., https://arxiv.org/abs/2003.10555.
 
     Args:
-        model: as it was built, before it is placed.
+        model: as built, before it is placed.
         blocks: its layers, in the order in which they are called.
         decay: the share of the rate of the layer above; more than 0.
 

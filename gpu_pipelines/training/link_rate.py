@@ -20,7 +20,7 @@ _LEAST_SHARE = 0.25
 
 
 def say_link_rate(device: torch.device, nodes: int) -> None:
-    """Prints, on rank 0 of several nodes, how fast they are together; all processes call it.
+    """Prints, on rank 0 of several nodes, how fast they sum gradients together; all processes call it.
 
     Args:
         device: of this process.
@@ -57,12 +57,12 @@ def all_reduce_rate(device: torch.device) -> float:
 
 
 def told(rate: float, nodes: int, planned: AcceleratorPlan | None) -> str:
-    """The rate, and where it should be higher, what to look at.
+    """The rate, and if it should be higher, what to check.
 
     Args:
-        rate: bytes per second, as `all_reduce_rate` measures it.
+        rate: bytes per second, from `all_reduce_rate`.
         nodes: how many machines there are.
-        planned: what a machine is; None where it is not known.
+        planned: plan of the machines; None if it is not known.
     """
     said = f"all-reduce over {nodes} nodes: {rate / 1e9:.3g} GB/s"
     if planned is None or not planned.network_gbps or planned.machine is None:

@@ -1,4 +1,4 @@
-"""How many processes train on this machine, on what, and what keeps its GPUs from working."""
+"""How many processes train on this machine, on which devices, and whether its GPUs work."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Devices:
 
 
 def local_devices(gpus_visible: int) -> Devices:
-    """What the target asked for in the variable `GPU_PIPELINES_ACCELERATOR`, else all GPUs, else two CPU processes.
+    """The devices in the variable `GPU_PIPELINES_ACCELERATOR`, set by the target, else all GPUs, else two CPU "
+    "processes.
 
     `GPU_PIPELINES_REHEARSE=cpu:N` wins over both.
 
@@ -67,8 +68,8 @@ def _require_placed() -> None:
     wish = wish_of(os.environ)
     if wish is not None and any(os.environ.get(name) for name in _IN_A_CLUSTER):
         raise InvalidRequestError(
-            f"accelerate has asked for {wish.spec or 'GPUs'} for this step, and it has none: KFP's own compiler passes "
-            "over accelerate.",
+            f"accelerate has asked for {wish.spec or 'GPUs'} for this step, and it has none: KFP's own compiler "
+            "ignores accelerate.",
             "Compile the pipeline with gpu_pipelines.compile, or with gpu-pipelines compile; or call "
             "set_accelerator_type and set_accelerator_limit on the task.",
         )
@@ -77,13 +78,13 @@ def _require_placed() -> None:
 def _rehearsal(spec: str) -> Devices:
     planned = plan(spec)
     if not planned.is_local:
-        raise UserError(f"{REHEARSE} is {spec!r}; a rehearsal is on CPU processes.", "Give cpu:N, such as cpu:2.")
+        raise UserError(f"{REHEARSE} is {spec!r}; a rehearsal runs on CPU processes.", "Give cpu:N, such as cpu:2.")
     print(f"REHEARSAL: {planned.count} CPU processes in place of the accelerators ({REHEARSE}={spec})", flush=True)
     return Devices("cpu", planned.count, rehearsal=True)
 
 
 def require_devices_work(devices: Devices) -> None:
-    """Checks what is known to fail later and less clearly; prints a warning for what may.
+    """Checks for problems that would show later and less clearly; prints a warning for possible ones.
 
     Raises:
         UserError: this build of PyTorch cannot run on the GPUs, or they cannot talk to each other.
@@ -109,7 +110,7 @@ def require_devices_work(devices: Devices) -> None:
 
 
 def shared_memory_problem(gpus: int, directory: Path = Path("/dev/shm")) -> tuple[str, str]:  # noqa: S108
-    """What is wrong with the shared memory through which the GPUs of a machine talk.
+    """Problems with the shared memory through which the GPUs of a machine communicate.
 
     Args:
         gpus: number of GPUs.

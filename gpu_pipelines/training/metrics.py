@@ -1,4 +1,4 @@
-"""What a training says of itself on the way: metrics as JSON lines, TensorBoard events, and lines of progress."""
+"""The output of a training: metrics as JSON lines, TensorBoard events, and lines of progress."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ PROGRESS_SECONDS = 1.0
 
 
 class Speed:
-    """How fast a training is, since the last entry: the time of validation is left out, that of checkpoints is not.
+    """The speed of a training since the last entry, without the time of validation, but with that of checkpoints.
 
     Args:
         rows_per_step: global batch size.
         flops_per_row: floating-point operations to train on one row.
-        peak_flops: peak of all devices together, operations per second; None where it is not known.
+        peak_flops: peak of all devices together, operations per second; None if it is not known.
     """
 
     def __init__(self, rows_per_step: int, flops_per_row: float, peak_flops: float | None) -> None:
@@ -38,7 +38,7 @@ class Speed:
         self._loading = 0.0
 
     def step(self, seconds_loading: float) -> None:
-        """Counts a step, of which so much was waiting for data."""
+        """Counts a step, with the seconds of it spent waiting for data."""
         self._steps += 1
         self._loading += seconds_loading
 
@@ -63,7 +63,7 @@ class Speed:
 
 
 def peak_memory() -> int:
-    """Most memory that this process has had, bytes: of its GPU, or of the host where it uses none."""
+    """Peak memory of this process, bytes: of its GPU, or of the host if it uses none."""
     if torch.cuda.is_initialized():
         return torch.cuda.max_memory_allocated()
     # Linux counts KiB, macOS bytes.
@@ -71,7 +71,7 @@ def peak_memory() -> int:
 
 
 class Losses:
-    """Sums of losses on this process's device, averaged over all processes when asked.
+    """Sums of losses on this process's device; `means` averages them over all processes.
 
     Args:
         device: where the losses are.
@@ -89,19 +89,19 @@ class Losses:
         self.seconds = 0.0
 
     def add(self, total: torch.Tensor, loss_tokens: int) -> None:
-        """Adds the sum of some losses and the number of their tokens; nothing is waited for."""
+        """Adds the sum of some losses and the number of their tokens, without waiting."""
         self._totals.append(total.detach())
         self._loss_tokens += loss_tokens
 
     def end_entry(self) -> None:
-        """Ends an entry: what was added since the last one has a mean of its own; nothing is waited for."""
+        """Ends an entry, without waiting: losses added since the last one have a mean of their own."""
         nothing = torch.zeros((), dtype=torch.float64, device=self._device)
         total = torch.stack(self._totals).double().sum() if self._totals else nothing
         self._entries.append((total, self._loss_tokens))
         self._totals, self._loss_tokens = [], 0
 
     def means(self) -> list[float]:
-        """Of each entry that ended since the last call, the mean over the terms of all processes; all call it."""
+        """For each entry that ended since the last call, the mean over the terms of all processes; all call it."""
         entries, self._entries = self._entries, []
         now = time.monotonic()
         counted = [now - self._began, *(loss_tokens for _, loss_tokens in entries)]
@@ -120,11 +120,11 @@ class Losses:
 
 
 class Entry(NamedTuple):
-    """What the log says of some steps.
+    """The log's record of some steps.
 
     Attributes:
         step: the last of them.
-        epoch: how often all rows had been seen by then.
+        epoch: number of passes over the rows by then.
         loss: mean of the steps since the last entry.
         learning_rate: of that step.
         time: when that step ended, in seconds since 1970.

@@ -16,20 +16,20 @@ RANDOM_NUMBERS = 3
 class Mixing:
     """Mixes each row of a batch with its neighbour: the first with the second, the third with the fourth.
 
-    The rows are in random order, so neighbours are as random a pair as any. Of an odd number the last one stays alone.
+    The rows are in random order, so neighbours are random pairs. The last row of an odd number stays alone.
     Sources: mixup, Zhang et al., https://arxiv.org/abs/1710.09412; CutMix, Yun et al.,
     https://arxiv.org/abs/1905.04899.
 
     Args:
         mixup_alpha: parameter of the beta distribution of the shares; 0 for none.
-        cutmix_alpha: the same of the rectangle's area.
+        cutmix_alpha: the same for the rectangle's area.
     """
 
     def __init__(self, mixup_alpha: float, cutmix_alpha: float) -> None:
         self._alphas = mixup_alpha, cutmix_alpha
 
     def shares(self, generator: np.random.Generator, rows: int) -> np.ndarray:
-        """What is random about the pairs of that many rows: share of the other, is a rectangle, its middle (y, x)."""
+        """The random numbers of the pairs of that many rows: share of the other, is a rectangle, its middle (y, x)."""
         pairs = rows // 2
         mixed, cut = (generator.beta(alpha or 1.0, alpha or 1.0, pairs) for alpha in self._alphas)
         which, y, x = generator.random((RANDOM_NUMBERS, pairs))
@@ -37,11 +37,11 @@ class Mixing:
         return np.stack([np.where(by_cut, cut, mixed), by_cut, y, x], axis=1)
 
     def mixed(self, columns: Mapping[str, Any], shares: np.ndarray) -> dict[str, Any]:
-        """The columns with mixed images, and those that say with what.
+        """The columns with mixed images, and the columns about the other image.
 
         Args:
             columns: `image`, uint8 of shape (rows, channels, height, width), and `label`.
-            shares: of the pairs, as `shares` gives them.
+            shares: of the pairs, from `shares`.
         """
         images, labels = columns["image"], columns["label"]
         rows, even = len(labels), len(labels) // 2 * 2

@@ -1,4 +1,4 @@
-"""The optimizers that a training can take, and which weights each changes and decays."""
+"""The optimizers of a training, and which weights each changes and decays."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SCALE = "lr_scale"
 
 
 def make_optimizers(model: nn.Module, settings: TrainingSettings, scales: Scales | None = None) -> list[Optimizer]:
-    """The optimizers of a training: one, or two where one is for some weights only.
+    """The optimizers of a training: one, or two if one is only for some weights.
 
     Args:
         model: its weights are where they are trained.
@@ -46,8 +46,8 @@ def is_decayed(name: str, weight: torch.Tensor) -> bool:
     """Whether weight decay falls on a weight: on matrices, but not on biases, norms, positions and class tokens.
 
     Args:
-        name: as `named_parameters` gives it.
-        weight: its shape is looked at.
+        name: from `named_parameters`.
+        weight: only its shape counts.
     """
     return weight.ndim >= 2 and not _ADDED.search(name)
 

@@ -6,9 +6,9 @@ from torch import nn
 
 
 def table_and_head(model: nn.Module) -> tuple[nn.Module | None, nn.Module | None]:
-    """Embedding and head of a model of transformers, each None where it says that it has none.
+    """Embedding and head of a transformers model, each None if it says that it has none.
 
-    Models of images have no such layer, or another thing by that name.
+    Models of images have no such layer, or something else under that name.
     """
     found: list[nn.Module | None] = []
     for name in ("get_input_embeddings", "get_output_embeddings"):

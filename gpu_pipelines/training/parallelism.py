@@ -39,7 +39,7 @@ def choose_parallelism(asked: str, needed: float, device_memory: int | None, nod
         per_node: processes of each.
 
     Returns:
-        `ddp` where weights, gradients and optimizer fit one device; `hsdp` where they fit those of a node, and there
+        `ddp` if weights, gradients and optimizer fit one device; `hsdp` if they fit those of a node, and there
         are several nodes; else `fsdp`.
     """
     if asked == "hsdp" and nodes == 1:
@@ -53,7 +53,7 @@ def choose_parallelism(asked: str, needed: float, device_memory: int | None, nod
 
 
 def least_memory(device: torch.device) -> int | None:
-    """Bytes of the GPU of this training that has the least, the same on all processes; None on CPUs.
+    """Bytes of the smallest GPU of this training, the same on all processes; None on CPUs.
 
     Args:
         device: of this process.
@@ -66,7 +66,7 @@ def least_memory(device: torch.device) -> int | None:
 
 
 def mesh_of(parallelism: str, device_type: str, nodes: int, per_node: int) -> DeviceMesh | None:
-    """The processes as FSDP2 takes them: one dimension for what is sharded, one for replicas of it; None for DDP.
+    """The mesh of processes for FSDP2: one dimension for shards, one for replicas; None for DDP.
 
     Args:
         parallelism: ddp, hsdp or fsdp.
@@ -82,10 +82,10 @@ def mesh_of(parallelism: str, device_type: str, nodes: int, per_node: int) -> De
 
 
 def built_once(build: Callable[[], nn.Module]) -> nn.Module:
-    """Builds a model with its weights on rank 0, and without on the others, which get them when it is placed.
+    """Builds a model with its weights on rank 0, and without them on the others, which get them when it is placed.
 
     Args:
-        build: the same in every process. What cannot be built without weights is built with them.
+        build: the same in every process. A model that cannot be built without weights is built with them.
     """
     if dist.get_rank() == 0:
         return build()
@@ -102,14 +102,14 @@ def place(
     """Places a model on all processes, with the weights that it has on rank 0.
 
     Args:
-        model: on the CPU, or on the meta device, where `built_once` has put it.
+        model: on the CPU, or on the meta device, from `built_once`.
         blocks: its repeated layers, the units of sharding, in the order in which they are called.
-        mesh: as `mesh_of` gives it.
+        mesh: from `mesh_of`.
         precision: bf16, fp16 or fp32; weights are gathered in it where they are sharded, gradients reduced in fp32.
         device: this process's device.
 
     Returns:
-        What the forward pass is to be called on.
+        The module to call for the forward pass.
     """
     if mesh is None:
         # Its constructor sends what rank 0 has.
@@ -132,21 +132,21 @@ def replicated(model: nn.Module, *, may_lack: bool = False) -> DistributedDataPa
 
     Args:
         model: on the device of this process. All get the weights of rank 0.
-        may_lack: whether there may be weights without a gradient, which takes time to find out in each step.
+        may_lack: whether weights may have no gradient, which takes time to find out in each step.
     """
     return DistributedDataParallel(model, gradient_as_bucket_view=True, find_unused_parameters=may_lack)
 
 
 def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, precision: str) -> None:
-    """Shards a model over a mesh, in place: block by block, embedding and head for themselves.
+    """Shards a model over a mesh, in place: block by block, embedding and head separately.
 
-    The next block is gathered while one computes, in both directions. What normalizes by the statistics of batches is
-    gathered in fp32, as autocast leaves it: PyTorch wants its weights in the precision of the statistics.
+    The next block is gathered while one computes, in both directions. Layers that normalize by batch statistics are
+    gathered in fp32, as autocast leaves them: PyTorch wants their weights in the precision of the statistics.
 
     Args:
         model: on any device.
         blocks: as `place` takes them.
-        mesh: as `mesh_of` gives it.
+        mesh: from `mesh_of`.
         precision: as `place` takes it.
     """
     in_fp32 = MixedPrecisionPolicy(reduce_dtype=torch.float32)
@@ -170,8 +170,8 @@ def shard(model: nn.Module, blocks: list[nn.Module], mesh: DeviceMesh, precision
 def sharded_dimension(weight: torch.Tensor, shards: int) -> Shard | None:
     """The dimension along which a weight is cut; None for the first one.
 
-    Where there are fewer experts than shards, their weights are cut along the next dimension. Along the first,
-    FSDP2 would fill them up to as many experts as shards, in memory and in what is sent.
+    If there are fewer experts than shards, their weights are cut along the next dimension. Along the first,
+    FSDP2 would pad them to as many experts as shards, in memory and in communication.
 
     Args:
         weight: of the model.
@@ -193,7 +193,7 @@ def _on(model: nn.Module, device: torch.device) -> nn.Module:
 
 
 def emptied(model: nn.Module, device: torch.device) -> nn.Module:
-    """Gives a model tensors on a device, with nothing in them; what was tied stays tied."""
+    """Gives a model empty tensors on a device; tied weights stay tied."""
     places: dict[int, list[tuple[nn.Module, str]]] = {}
     for module in model.modules():
         for name, weight in module._parameters.items():

@@ -1,4 +1,4 @@
-"""In which precision a training computes, by what its device can do."""
+"""The precision of a training, by what its device supports."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ def choose_precision(asked: str, kind: str, capability: tuple[int, int] | None) 
         bf16, fp16 or fp32.
 
     Raises:
-        UserError: the device does not have what was asked for.
+        UserError: the device does not support it.
     """
     if kind == "cpu":
         if asked == "fp16":
-            raise UserError("precision is fp16, which CPUs do not train in.", "Give fp32, bf16 or auto.")
+            raise UserError("precision is fp16, which CPUs do not support.", "Give fp32, bf16 or auto.")
         return "fp32" if asked == "auto" else asked
     has_bf16 = capability is not None and capability >= BF16_FROM
     if asked == "bf16" and not has_bf16:
         raise UserError(
-            f"precision is bf16, which this GPU (compute capability {_shown(capability)}) does not have.",
+            f"precision is bf16, which this GPU (compute capability {_shown(capability)}) does not support.",
             "Give fp16 or auto, or a GPU of the Ampere generation or later.",
         )
     if asked == "auto":
@@ -43,7 +43,7 @@ def choose_precision(asked: str, kind: str, capability: tuple[int, int] | None) 
 
 
 def allow_tf32(precision: str) -> None:
-    """Lets GPUs multiply what autocast leaves in fp32 with 10 bits of mantissa, where the rest has no more.
+    """Lets GPUs multiply what autocast leaves in fp32 with 10 bits of mantissa, if the rest has no more.
 
     Convolutions in fp32 do so by PyTorch's default, matrices do not.
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices.

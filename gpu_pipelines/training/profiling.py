@@ -1,4 +1,4 @@
-"""A window of steps that is profiled: what each operation took, and on a GPU which memory was held for what."""
+"""Profiles a window of steps: the time of each operation, and on a GPU the memory and its owners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Profile:
     """The profile of one process.
 
     Args:
-        steps: numbers of the steps, the first of a training being 1; empty for none.
+        steps: numbers of the steps, counted from 1; empty for none.
         store: of the checkpoints; gets the files.
         device: of this process.
     """
@@ -32,7 +32,7 @@ class Profile:
 
     @contextmanager
     def of(self, step: int) -> Iterator[None]:
-        """Profiles what is done in this context, if the step is one of those.
+        """Profiles this context, if the step is one of `steps`.
 
         Args:
             step: its number.
@@ -45,7 +45,7 @@ class Profile:
             self.close()
 
     def close(self) -> None:
-        """Ends a profile that is going on, and writes it; of a training that ends among its steps, what there is."""
+        """Ends a running profile and writes it, even if the training ends in the middle of its steps."""
         running, self._running = self._running, None
         if running is None:
             return

@@ -1,4 +1,4 @@
-"""Layers whose activations are computed again in the backward pass, all of them or the cheap ones, to save memory."""
+"""Recomputes the activations of layers in the backward pass, all or only the cheap ones, to save memory."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def recompute_activations(model: nn.Module, blocks: list[nn.Module], *, selectiv
             memory and saves most of the time. Source: torchtitan's activation checkpointing, `selective op`.
 
     Returns:
-        What stands in the place of the layers.
+        The layers that replace them.
     """
     how: dict[str, Any] = {"context_fn": _keeping} if selective else {}
     for module in (module for block in blocks for module in block.modules()):
@@ -56,9 +56,9 @@ def recompute_activations(model: nn.Module, blocks: list[nn.Module], *, selectiv
 
 
 def not_kept(error: Exception) -> UserError | None:
-    """What to do about a layer that changes in place what selective recomputation keeps of it; None of other errors.
+    """The error for a layer that changes in place what selective recomputation keeps; None for other errors.
 
-    DeBERTa scales its queries so. Repeated from what was changed, the layer would give other gradients.
+    DeBERTa scales its queries like that. Recomputed from the changed tensor, the layer would have other gradients.
 
     Args:
         error: of a training.
@@ -66,7 +66,7 @@ def not_kept(error: Exception) -> UserError | None:
     if "cached during selective activation checkpoint has been mutated" not in str(error):
         return None
     return UnfitParametersError(
-        "recompute is selective, and a layer of the model changes in place what would be kept of it.",
+        "recompute is selective, and a layer of the model changes in place a tensor that would be kept.",
         "Give recompute=layers.",
     )
 

@@ -1,6 +1,6 @@
-"""What a model gives for rows before its first step, which a preference loss compares with what it gives later.
+"""The output of a model for rows before its first step, with which a preference loss compares its later output.
 
-It is computed once, by all processes, and kept beside the checkpoints: a training that is continued goes by the same
+It is computed once, by all processes, and kept beside the checkpoints: a training that is continued uses the same
 numbers, to the bit, and the model that the training began with is not needed in memory any more.
 """
 
@@ -37,12 +37,12 @@ class References:
 
     Args:
         recipe: has a reference.
-        splits: those that are trained on and watched, by name.
+        splits: train and val, by name.
         settings: of the training.
         identity: of its dataset and its frozen weights.
         precision: as the training computes.
         device: this process's.
-        interruption: ends the computation.
+        interruption: may end the computation.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class References:
         """The reference, read from beside the checkpoints or computed; all processes call this together.
 
         Args:
-            model: as the training begins with it, as `loss` of the recipe takes it.
+            model: with its first weights, in the form for `loss` of the recipe.
             rows_per_batch: rows of a batch of each process.
             store: of the training.
 

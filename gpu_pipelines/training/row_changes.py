@@ -1,6 +1,6 @@
-"""What is done to the rows of train before they become batches: a function of the seed, the step and the row's place.
+"""Changes of the rows of train before they become batches: a function of the seed, the step and the row's place.
 
-So a training continues to the bit, and any number of processes trains on the same images.
+So a training continues to the bit, and trains on the same images with any number of processes.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class RowChanges:
         self._mixing = Mixing(settings.mixup_alpha, settings.cutmix_alpha) if mixes else None
 
     def of(self, columns: dict[str, Any], step: int) -> dict[str, Any]:
-        """The rows as they are trained on.
+        """The changed rows.
 
         Args:
             columns: of this process's part of the batch; may be overwritten.
@@ -60,22 +60,22 @@ class RowChanges:
 
 
 def adopt(recipe: Recipe, dataset: Dataset, settings: TrainingSettings) -> None:
-    """Tells a recipe what it is trained with.
+    """Gives a recipe the parameters of its training.
 
     Raises:
-        UserError: it does not go by that, or the rows are no images.
+        UserError: it does not use a parameter, or the rows are not images.
     """
     name = type(recipe).__name__
     if settings.label_smoothing and not recipe.smooths:
         raise UserError(
-            f"label_smoothing is {settings.label_smoothing}, which the recipe {name} does not go by.",
+            f"label_smoothing is {settings.label_smoothing}, which the recipe {name} does not use.",
             "Give 0, or let its loss take smoothing_of(model), and set `smooths = True`.",
         )
     mixes = settings.mixup_alpha or settings.cutmix_alpha
     if mixes and not recipe.mixes:
         raise UserError(
             f"mixup_alpha is {settings.mixup_alpha} and cutmix_alpha {settings.cutmix_alpha}, which the recipe {name} "
-            "does not go by.",
+            "does not use.",
             "Give 0, or let its batch and loss take OTHER_LABEL and OTHER_SHARE, and set `mixes = True`.",
         )
     if (settings.augmentation or mixes) and not _has_images(dataset):

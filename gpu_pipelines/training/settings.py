@@ -1,4 +1,4 @@
-"""What `train_model` is asked to do, checked without importing torch."""
+"""The parameters of `train_model`, checked without importing torch."""
 
 from __future__ import annotations
 
@@ -284,7 +284,7 @@ class TrainingSettings:
     seed: int = parameter(0, "Seed of the initial weights, the order of the rows, dropout, and augmentation.")
 
     def problems(self, task: str = "image_classification") -> list[str]:
-        """Everything that is wrong with the values, each with what to do."""
+        """All problems with the values, each with what to do."""
         found = [*self._model_problems(task), *self._aid_problems(task), *self.problems_of_reading()]
         if not 0 <= self.momentum < 1:
             found.append(f"momentum is {self.momentum}; give at least 0 and less than 1, such as 0.9.")
@@ -325,13 +325,13 @@ class TrainingSettings:
         *,
         packing: bool = False,
     ) -> list[str]:
-        """What is wrong where this runs: a model that is not there or of another kind, a recipe that is none.
+        """Problems that can be seen where this runs: a missing or unsuitable model, a class that is not a recipe.
 
         Args:
             task: of the dataset.
-            sequence_length: as the preparation is given it; None where the dataset is there, and tells it.
-            tokenizer: what texts will be prepared with; empty where that is not known.
-            packing: as the preparation is given it.
+            sequence_length: the preparation's parameter; None if the dataset exists and says it.
+            tokenizer: of the preparation; empty if it is not known.
+            packing: the preparation's parameter.
         """
         if self.recipe:
             from gpu_pipelines.tasks.building import load_recipe
@@ -346,7 +346,7 @@ class TrainingSettings:
         return problems_of_configuration(task_named(task), self.model, sequence_length, tokenizer, packing=packing)
 
     def problems_on(self, processes: int) -> list[str]:
-        """What is wrong with the values on that many processes of all nodes together; 0 if that is not known."""
+        """Problems of the values with that many processes on all nodes together; 0 if the number is not known."""
         batch = self.global_batch_size
         if batch < 1 or not processes or batch % processes == 0:
             return self._problems_of_pairs(processes)
@@ -419,7 +419,7 @@ class TrainingSettings:
         return []
 
     def problems_of_reading(self) -> list[str]:
-        """What is wrong with the values that say how rows are read, and with all that are one of a few."""
+        """Problems with the values about reading rows, and with all values that are a choice."""
         found = self._choice_problems()
         if not 0 <= self.shuffle_shards <= MOST_SHUFFLED:
             found.append(f"shuffle_shards is {self.shuffle_shards}; give 0 to {MOST_SHUFFLED}.")
@@ -435,10 +435,10 @@ class TrainingSettings:
         ]
 
     def resolved(self, task: str, rows: int | None = None) -> TrainingSettings:
-        """These settings with what was left to the task, and with no more rows to a step than there are.
+        """These settings with the task's defaults filled in, and with at most as many rows to a step as there are.
 
         The global batch is halved until it fits, so that an even number of processes can still share it. It does not
-        depend on how many these are, so that any number of them trains on the same batches.
+        depend on the number of processes, so that any number of them trains on the same batches.
 
         Args:
             task: of the dataset.
@@ -454,7 +454,7 @@ class TrainingSettings:
         return replace(self, **left, global_batch_size=batch)
 
     def told(self, resolved: TrainingSettings, task: str, rows: int) -> list[str]:
-        """What is to be known of the values that `resolved` has put in the place of these."""
+        """Lines about the values that `resolved` filled in."""
         names = [name for name, value in TASKS_OWN.items() if getattr(self, name) == value]
         kind = "adapters" if self.lora_rank else "pretrained weights"
         of = f"{task} for {kind if is_pretrained(self.model) else 'models from scratch'}"
@@ -476,19 +476,19 @@ class TrainingSettings:
 
     @property
     def profiled(self) -> range:
-        """Numbers of the steps that are profiled, the first step of a training being 1; empty for none."""
+        """Numbers of the steps to profile, counted from 1; empty for none."""
         window = re.fullmatch(r"([1-9]\d{0,15})-([1-9]\d{0,15})", self.profile_steps)
         return range(int(window[1]), int(window[2]) + 1) if window else range(0)
 
     def steps_between_checkpoints(self, total_steps: int) -> int:
-        """`checkpoint_every_steps`, or what gives about eight checkpoints."""
+        """`checkpoint_every_steps`, or a number that gives about eight checkpoints."""
         return self.checkpoint_every_steps or max(1, math.ceil(total_steps / CHECKPOINTS_WHERE_NOT_SAID))
 
     def end_of(self, until: int, total_steps: int) -> int:
-        """The last step of a part of a training, which ends with a checkpoint that the whole has as well.
+        """The last step of a part of a training, which ends with a checkpoint of the whole training.
 
         Args:
-            until: the step that it goes to; 0 for the last of the training.
+            until: its last step; 0 for the last of the training.
             total_steps: of the whole training.
 
         Raises:
@@ -503,12 +503,12 @@ class TrainingSettings:
         )
 
     def shaping(self) -> dict[str, Any]:
-        """The settings that shape the weights; not whether rows are streamed where that is still to be chosen."""
+        """The settings that shape the weights, without the choice of streaming while it is open."""
         without = {*NOT_SHAPING, *(_OF_STREAMING if self.streaming == "auto" else ())}
         return {key: value for key, value in asdict(self).items() if key not in without}
 
     def possible_hashes(self, task: str) -> frozenset[str]:
-        """Each `configuration_hash` that these settings can have once the rows are known."""
+        """All `configuration_hash`es that these settings can have once the rows are known."""
         settings = self.resolved(task)
         batches = [settings.global_batch_size >> times for times in range(settings.global_batch_size.bit_length())]
         orders = ["on", "off"] if self.streaming == "auto" else [self.streaming]
@@ -522,7 +522,7 @@ class TrainingSettings:
         """Hex SHA-256 of the settings that shape the weights.
 
         Raises:
-            ValueError: some of them are still left to the task.
+            ValueError: some of them are not resolved yet.
         """
         if left := [name for name, value in TASKS_OWN.items() if getattr(self, name) == value]:
             raise ValueError(f"{' and '.join(left)} of the training are not resolved")

@@ -57,7 +57,7 @@ def test_a_lock_is_held_renewed_and_given_back(place: str) -> None:
         assert again["renewed"] > first["renewed"]
         lock.require_held()
     assert held_there(place) is None
-    with pytest.raises(UserError, match="not written to any more"):
+    with pytest.raises(UserError, match="Nothing more is written to"):
         lock.require_held()
 
 

@@ -180,7 +180,7 @@ def test_a_cut_network_ends_both_nodes(network: Network) -> None:
     assert time.monotonic() - began < 15
     for machine, node in enumerate(nodes):
         other = 1 - machine
-        assert f"error: node {other} ({ADDRESSES[other]}) has not been heard of for" in node.output
+        assert f"error: node {other} ({ADDRESSES[other]}) has not been heard from for" in node.output
 
 
 @pytest.mark.slow

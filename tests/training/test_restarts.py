@@ -96,7 +96,7 @@ def test_without_restarts_it_ends_with_its_message(numbers: Path, tmp_path: Path
         (ProcessFailedError("RuntimeError: CUDA error: uncorrectable ECC error encountered"), True),
         (ProcessFailedError("ValueError: the loss is not finite"), False),
         (UserError("cuda:0 ran out of memory."), False),
-        (NodeLostError("node 1 has not been heard of for 30 s."), False),
+        (NodeLostError("node 1 has not been heard from for 30 s."), False),
     ],
 )
 def test_what_is_tried_again(error: UserError, expected: bool) -> None:

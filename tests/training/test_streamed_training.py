@@ -343,7 +343,7 @@ def test_a_folder_that_is_no_dataset_is_named_as_it_was_given(bucket: str, tmp_p
     (tmp_path / "rows.csv").write_text("text,label\na,b\n")
     table = f"{bucket}/table"
     RemoteFolder(table).upload(tmp_path, ["rows.csv"])
-    said = f"{table} is no dataset: it has no dataset.json.\n  Give the folder that prepare_data has written."
+    said = f"{table} is not a dataset: it has no dataset.json.\n  Give the folder that prepare_data wrote."
     with pytest.raises(UserError, match=re.escape(said)):
         dataset_to_evaluate(table)
     with pytest.raises(UserError, match=re.escape(said)), given_data(SETTINGS, table, str(tmp_path)):

@@ -189,7 +189,7 @@ def test_pairs_are_not_torn_apart_by_processes() -> None:
 def test_a_recipe_that_does_not_go_by_an_aid_is_refused(tmp_path: Path) -> None:
     settings = replace(SETTINGS, model="linear", label_smoothing=0.1)
     dataset = numbers_dataset(tmp_path)
-    with pytest.raises(UserError, match=r"label_smoothing is 0\.1, which the recipe Regression does not go by"):
+    with pytest.raises(UserError, match=r"label_smoothing is 0\.1, which the recipe Regression does not use"):
         train_here(settings, dataset, str(tmp_path / "checkpoints"))
     with pytest.raises(UserError, match="change images, and the dataset"):
         train_here(replace(settings, label_smoothing=0.0, augmentation="flip"), dataset, str(tmp_path / "checkpoints"))

@@ -159,7 +159,7 @@ def test_a_script_that_writes_to_a_path_has_written_to_a_bucket_and_finds_it_aga
 def test_a_script_that_takes_a_bucket_for_a_folder_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     Path("script.py").write_text("import os\nos.makedirs(os.environ['AIP_CHECKPOINT_DIR'])\n")
-    with pytest.raises(UserError, match="The script has taken memory://bucket/run for a path"):
+    with pytest.raises(UserError, match="The script used memory://bucket/run as a local path"):
         run_script(ScriptSettings(script="script.py", launcher="plain"), tmp_path, "memory://bucket/run")
 
 

@@ -23,7 +23,7 @@ def fetch(settings: ScriptSettings, folder: Path) -> tuple[list[str], Path | Non
         What to give the Python interpreter (a file, or `-m` and a module), and the folder to import from, if any.
 
     Raises:
-        UserError: something is not there or cannot be read.
+        UserError: something does not exist or cannot be read.
     """
     root = _code(settings, folder) if settings.code else None
     if settings.module:

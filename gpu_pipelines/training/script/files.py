@@ -1,4 +1,4 @@
-"""The Python files of the user's own that a training script consists of, found without running it."""
+"""The user's own Python files that a training script consists of, found without running it."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _PACKAGES = {"site-packages", "dist-packages"}
 
 
 def files_of_script(script: Path) -> list[Path]:
-    """A script, the Python files beside it, and those of the modules that these import, but for what is installed.
+    """A script, the Python files beside it, and those of the modules that these import, without installed packages.
 
-    A package counts with all of its files, and so does one that has been installed to be edited. What is imported by a
+    A package counts with all of its files, and so does one that is installed as editable. A module imported by a
     name that is made when the script runs, from another folder, is not found.
 
     Args:

@@ -1,4 +1,4 @@
-"""A folder that a script writes to as to any other, and its copy in object storage."""
+"""An ordinary folder for a script to write to, and its copy in object storage."""
 
 from __future__ import annotations
 

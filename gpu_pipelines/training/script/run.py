@@ -46,11 +46,11 @@ class ScriptSummary:
 
     Attributes:
         settings: what was run.
-        devices: processes on each node, and on what.
+        devices: the processes on each node, and their devices.
         nodes: number of machines.
         seconds: duration of this launch.
         checkpoints: names of the checkpoints in this project's format.
-        metrics: what the script wrote to its metrics file, one entry for each step, by step.
+        metrics: entries of the script's metrics file, by step.
     """
 
     settings: ScriptSettings
@@ -61,7 +61,7 @@ class ScriptSummary:
     metrics: list[dict[str, float]]
 
     def series(self) -> dict[str, list[tuple[float, float]]]:
-        """Steps and values of each metric, as far as they are finite, in the order of their first appearance."""
+        """Steps and finite values of each metric, in the order of their first appearance."""
         found: dict[str, list[tuple[float, float]]] = {}
         for entry in self.metrics:
             for name, value in entry.items():
@@ -70,7 +70,7 @@ class ScriptSummary:
         return found
 
     def figures(self) -> dict[str, float]:
-        """The numbers to show beside the run: the last value of each metric, unless that is not finite.
+        """The numbers to show beside the run: the last value of each metric, if it is finite.
 
         KFP fails a task for a metric that is not finite.
         """
@@ -89,10 +89,10 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
     Args:
         settings: what to run and how.
         dataset: the dataset artifact.
-        checkpoint_uri: where what the script writes goes, a directory or `gs://…`.
+        checkpoint_uri: where the script's output goes, a directory or `gs://…`.
 
     Returns:
-        How it went; None on a node that is not rank 0, for which there is nothing to report.
+        The summary; None on a node that is not rank 0, for which there is nothing to report.
 
     Raises:
         UserError: a setting is wrong, the script cannot be found, or it failed.
@@ -136,11 +136,11 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
 
 
 def devices_for(launcher: str, processes: int) -> Devices:
-    """How many processes a launcher starts on this node, and on what.
+    """The processes that a launcher starts on this node, and their devices.
 
     Args:
         launcher: one of `LAUNCHERS`.
-        processes: how many were asked for; 0 for one per GPU.
+        processes: number of processes; 0 for one per GPU.
 
     Raises:
         UserError: the GPUs do not work.
@@ -223,9 +223,9 @@ def horovodrun(processes: int, cluster: Cluster) -> list[str]:
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The entries of a metrics file, by step; of a metric that a step has twice, after a continuation, the last.
+    """The entries of a metrics file, by step; if a step has a metric twice, after a continuation, the last counts.
 
-    A line that is no such entry is left out and said so: the training is done, and should not fail for it.
+    A line that is not an entry is left out with a warning: the training is done, and should not fail for it.
     """
     if not path.is_file():
         return []

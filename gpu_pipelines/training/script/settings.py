@@ -1,4 +1,4 @@
-"""What `run_training_script` is asked to do, checked without importing torch."""
+"""The parameters of `run_training_script`, checked without importing torch."""
 
 from __future__ import annotations
 
@@ -53,18 +53,18 @@ class ScriptSettings:
 
     @property
     def module(self) -> str:
-        """The name after `-m`; empty where the script is a file."""
+        """The name after `-m`; empty if the script is a file."""
         match = _MODULE.fullmatch(self.script.strip())
         return match["name"] if match else ""
 
     @property
     def words(self) -> list[str]:
-        """The arguments as the script gets them. KFP hands a whole number of a list on as 40.0; it is 40."""
+        """The arguments for the script. KFP hands on a whole number in a list as 40.0; it becomes 40."""
         whole = (int(each) if isinstance(each, float) and each.is_integer() else each for each in self.arguments)
         return [str(each) for each in whole]
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with them, a sentence each."""
+        """All problems with the values, a sentence each."""
         return [
             *self._problems_of_script(),
             *self._problems_of_arguments(),
@@ -74,7 +74,7 @@ class ScriptSettings:
         ]
 
     def problems_here(self) -> list[str]:
-        """What of the script is not on this machine; what is in a bucket, or a module, is not looked for."""
+        """Files of the script that are missing on this machine; buckets and modules are not checked."""
         code, script = Path(self.code).expanduser(), self.script.strip()
         if self.code and "://" not in self.code and not code.exists():
             return [f"There is no code at {self.code}. Give a folder or a .tar.gz."]

@@ -31,7 +31,7 @@ def run(
     Args:
         settings: the parameters that the component declares.
         dataset: a KFP artifact, as are the next three.
-        checkpoints: gets what the script writes.
+        checkpoints: gets the script's output.
         training_metrics: gets the figures.
         training_report: gets the report.
         checkpoint_uri: where the checkpoints go; empty for the artifact's own place.
@@ -51,10 +51,10 @@ def run(
 
 
 def write_report(summary: ScriptSummary, path: Path) -> None:
-    """Writes the report: the script's metrics over its steps, as far as it wrote any.
+    """Writes the report: the script's metrics over its steps, if it wrote any.
 
     Args:
-        summary: how it ran.
+        summary: of the script's run.
         path: the HTML file.
     """
     series = summary.series()

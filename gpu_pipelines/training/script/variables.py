@@ -1,4 +1,4 @@
-"""The environment variables by which a training script is told where things are, declared in one place.
+"""The environment variables that tell a training script where things are, declared in one place.
 
 Those that begin with `AIP_` are Vertex AI's, and mean what they mean there.
 """
@@ -36,9 +36,9 @@ _KEPT_IF_SET = (TENSORBOARD_LOG_DIR,)
 def script_variables(
     dataset: Path, checkpoint_uri: str, checkpoints: str, metrics_file: Path, platform: Mapping[str, str]
 ) -> dict[str, str]:
-    """What the script is told.
+    """The environment variables for the script.
 
-    Where the platform has set the same variable to another value, this step's wins, so that the next step finds what
+    If the platform has set the same variable to another value, this step's wins, so that the next step finds what
     the script writes; apart from the TensorBoard directory. The variables that are Vertex AI's have URIs, as there.
 
     Args:
@@ -61,7 +61,7 @@ def script_variables(
 
 
 def mounted(uri: str) -> str:
-    """A place in Cloud Storage as the path at which this machine has it; the place itself where no bucket is mounted.
+    """The path of a place in Cloud Storage on this machine; the place itself if no bucket is mounted.
 
     Args:
         uri: a directory, or `gs://…`.
@@ -72,7 +72,7 @@ def mounted(uri: str) -> str:
 
 
 def require_not_taken_for_path(uri: str) -> None:
-    """Checks that a script has not written into a folder that has the name of a URI.
+    """Checks that a script has not written into a local folder named like a URI.
 
     Args:
         uri: where its checkpoints go.
@@ -82,17 +82,17 @@ def require_not_taken_for_path(uri: str) -> None:
     """
     if "://" in uri and Path(uri).exists():
         raise UserError(
-            f"The script has taken {uri} for a path: what it wrote is in {Path(uri)} of its machine, and lost.",
-            f"Let it write to the path in {CHECKPOINTS}, or there by fsspec.",
+            f"The script used {uri} as a local path: what it wrote is in {Path(uri)} on its machine, and lost.",
+            f"Let it write to the path in {CHECKPOINTS}, or to the URI with fsspec.",
         )
 
 
 def with_places(arguments: Iterable[str], variables: Mapping[str, str]) -> list[str]:
-    """Arguments with the places that are named in them, such as `--output_dir={checkpoints}`.
+    """Arguments with their placeholders filled in, such as `--output_dir={checkpoints}`.
 
     Args:
-        arguments: as the user has given them.
-        variables: those of `script_variables`.
+        arguments: as the user gave them.
+        variables: from `script_variables`.
     """
     found = list(arguments)
     for name, variable in PLACES_IN_ARGUMENTS.items():
