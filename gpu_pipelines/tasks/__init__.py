@@ -1,1 +1,1 @@
-"""What is trained: a recipe knows the model, the loss and the predictions of one task."""
+"""Tasks: the recipe of a task knows its model, loss and predictions."""

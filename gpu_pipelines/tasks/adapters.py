@@ -31,7 +31,7 @@ _KINDS = {
 
 
 def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
-    """Freezes a model and adds adapters, in place; what it computes stays the same until they are trained.
+    """Freezes a model and adds adapters, in place; its output stays the same until they are trained.
 
     The adapters sit on the projections that peft names for the architecture (queries and values, as a rule), else on
     every linear layer of the backbone. A classification head stays trainable.

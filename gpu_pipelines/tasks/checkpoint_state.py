@@ -70,7 +70,7 @@ def without_wrappers(name: str) -> str:
 
 
 def frozen_weights_sha256(model: nn.Module, like: str = "") -> str:
-    """The hash of the frozen weights in fp32, which a checkpoint does not hold; empty where there are none.
+    """The hash of the frozen weights in fp32, which a checkpoint does not hold; empty if there are none.
 
     It is the SHA-256 of those of all weights, in the order of their names, which are made side by side: one behind
     another, eight billion weights take half a minute, in which no GPU has anything to do.
@@ -138,7 +138,7 @@ class StateCopy:
 
     @torch.no_grad()
     def take(self) -> State:
-        """Copies the tensors as they are now; what was copied before is overwritten."""
+        """Copies the tensors as they are now, overwriting the copy before."""
         for buffer, source in zip(self._buffers, self._sources, strict=True):
             buffer.copy_(source, non_blocking=True)
         if any(source.is_cuda for source in self._sources):
@@ -154,7 +154,7 @@ def _of_one_replica(spec: DTensorSpec) -> DTensorSpec:
 
 
 def local_tensors(state: State) -> Iterator[torch.Tensor]:
-    """What this process holds of the tensors of a state: of those that are sharded, its part."""
+    """The part of the tensors of a state that this process holds; of sharded ones its shard."""
     for _, tensor in _flat(state):
         yield (tensor.to_local() if isinstance(tensor, DTensor) else tensor).detach()
 
@@ -170,7 +170,7 @@ def save_state(state: State, path: Path, group: dist.ProcessGroup | None = None)
     Args:
         state: nested dicts of tensors.
         path: the folder.
-        group: processes among which the state is sharded, all of which call this; None where this process alone saves.
+        group: processes among which the state is sharded; all of them call this; None if only this process saves.
     """
     if group is None:
         # Whole tensors need no plan of who writes which part; to plan takes longer than to write a small model.
@@ -209,7 +209,7 @@ def ranges_of(state: State, path: Path) -> dict[str, list[tuple[int, int]]]:
     """The bytes of a checkpoint's files that `load_state` reads in this process, by the name of the file.
 
     Args:
-        state: what is read into.
+        state: the tensors to read into.
         path: folder of the checkpoint; of its files only the headers need to be there.
 
     Returns:

@@ -1,4 +1,4 @@
-"""Formats of files: how they are told, and what reads them. Tasks name those that they read."""
+"""Formats of files: how they are recognised, and what reads them. Tasks name the formats that they read."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ class Format:
     Attributes:
         title: for people.
         suffixes: of the names of its files, in lower case.
-        reader: `module:Class` of a `gpu_pipelines.data.sources.reader.Reader`; empty where a file is one record.
+        reader: `module:Class` of a `gpu_pipelines.data.sources.reader.Reader`; empty if a file is one record.
         is_table: whether its rows have columns.
         is_text: whether an encoding may be given for it.
         is_packed: whether its files may be compressed as a whole.
-        begins: the bytes that its files have at `place`, one of these; empty where none tell it.
+        begins: bytes of its files at `place`, one of these; empty if no bytes identify it.
         place: offset of these bytes.
     """
 

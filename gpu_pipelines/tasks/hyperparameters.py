@@ -1,4 +1,4 @@
-"""What a model is trained with where the user leaves it to the task, each number with its source."""
+"""The hyperparameters that the user leaves to the task, each number with its source."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Hyperparameters:
-    """The hyperparameters that depend on what is trained.
+    """The hyperparameters that depend on the task and the model.
 
     Attributes:
         learning_rate: at its peak.

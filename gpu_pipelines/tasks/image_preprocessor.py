@@ -1,4 +1,4 @@
-"""What the preprocessor_config.json of a model says: how images are resized, and how their values are scaled."""
+"""The preprocessor_config.json of a model: how images are resized, and how their values are scaled."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ _BILINEAR, _CONVNEXT_CROP, _LEVIT_SHARE, _POOLFORMER_CROP = 2, 224 / 256, 256 / 
 
 @dataclass(frozen=True)
 class Scaling:
-    """How the values of pixels, 0 to 255, become what a model takes: (value × factor - mean) / deviation.
+    """How the values of pixels, 0 to 255, become a model's inputs: (value × factor - mean) / deviation.
 
     Attributes:
-        factor: what a value is multiplied by.
-        mean, deviation: of each channel, or one of all.
+        factor: by which a value is multiplied.
+        mean, deviation: of each channel, or one for all.
         flipped: whether the model takes blue, green and red.
     """
 
@@ -45,7 +45,7 @@ class Scaling:
 
     @classmethod
     def of(cls, preprocessor: Mapping[str, Any]) -> Scaling:
-        """The scaling that a preprocessor_config.json asks for; what it leaves out is as `prepare_data` does it."""
+        """The scaling of a preprocessor_config.json; entries that it leaves out are as in `prepare_data`."""
         factor = preprocessor.get("rescale_factor") or 1 / 255
         if not preprocessor.get("do_rescale", True):
             factor = 1.0
@@ -57,7 +57,7 @@ class Scaling:
 
 
 def scaling_of(preprocessor: Mapping[str, Any], channels: int) -> Scaling:
-    """How values become what a model of so many channels takes.
+    """The scaling of values for a model with so many channels.
 
     An exported model of one channel names those of the three that transformers gives it, which are alike.
     """
@@ -66,7 +66,7 @@ def scaling_of(preprocessor: Mapping[str, Any], channels: int) -> Scaling:
 
 
 def read_preprocessor(name: str | Path) -> dict[str, Any]:
-    """The preprocessor of a model in plain terms, empty where it has none.
+    """The preprocessor of a model in plain terms, empty if it has none.
 
     Its class fills in what the file leaves out, and knows what a number for a size means: 256 is the shorter side for
     CLIP's, and both sides for DeiT's.
@@ -89,12 +89,12 @@ def read_preprocessor(name: str | Path) -> dict[str, Any]:
 
 
 def exported_preprocessor(directory: Path) -> dict[str, Any]:
-    """The same of an exported model, which no hub is asked for."""
+    """The same for an exported model, without asking a hub."""
     return read_preprocessor(directory) if (directory / PREPROCESSOR).is_file() else {}
 
 
 def in_plain_terms(preprocessor: Mapping[str, Any]) -> dict[str, Any]:
-    """A preprocessor whose class computes with its entries in a way of its own, in entries that mean what they say.
+    """Translates the entries of a preprocessor whose class interprets them in its own way into plain entries.
 
     Args:
         preprocessor: as a preprocessor_config.json has it.
@@ -193,7 +193,7 @@ def mode_of(preprocessor: Mapping[str, Any]) -> str:
 
 
 def geometry_in(preprocessor: Mapping[str, Any], mode: str) -> ImageGeometry | None:
-    """How a preprocessor resizes images; None where these do not become squares of one size.
+    """How a preprocessor resizes images; None if they do not become squares of one size.
 
     Args:
         preprocessor: as a preprocessor_config.json has it.

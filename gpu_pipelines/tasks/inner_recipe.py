@@ -1,4 +1,4 @@
-"""The recipe of images or of texts within one that learns something else of them than a class of each row."""
+"""The recipe for images or texts inside another recipe, which learns something other than one class of each row."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class OuterRecipe(Recipe):
     """A recipe with one of images or texts within it.
 
     Attributes:
-        inner: makes models and batches; None where the rows are neither.
+        inner: makes models and batches; None if the rows are neither.
     """
 
     inner: Any
 
     @property
     def tokenizer(self) -> TextTokenizer | None:
-        """What the rows were made with, of texts."""
+        """The tokenizer of the rows, if they are texts."""
         return getattr(self.inner, "tokenizer", None)
 
     @property
@@ -36,11 +36,11 @@ class OuterRecipe(Recipe):
 
 
 def inner_recipe(dataset: Dataset, outputs: Sequence[str], own: str) -> Any:
-    """The recipe of the classifier of a dataset of images or texts; None where its rows are neither.
+    """The classifier's recipe for a dataset of images or texts; None if its rows are neither.
 
     Args:
-        dataset: what is learned from.
-        outputs: what the model gives, in place of the logits of classes.
+        dataset: to learn from.
+        outputs: names of the model's outputs, instead of classes.
         own: the entry of `preprocessing` that is not of the images.
     """
     manifest = dataset.manifest
@@ -54,7 +54,7 @@ def inner_recipe(dataset: Dataset, outputs: Sequence[str], own: str) -> Any:
 
 
 def inputs_in(inner: Any, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
-    """What a model of images or of texts takes of rows, without what is learned of them.
+    """The inputs of a model of images or texts, without the targets.
 
     Args:
         inner: the recipe of the classifier.

@@ -1,4 +1,4 @@
-"""What a metric can be."""
+"""The properties of a metric."""
 
 from __future__ import annotations
 
@@ -15,5 +15,5 @@ class Metric:
     smallest: float = 0.0
 
 
-#: Of an error or a loss.
+#: An error or a loss.
 ERROR = Metric(more_is_better=False, largest=math.inf)

@@ -1,4 +1,4 @@
-"""What a config.json tells before any data is read: whether a model is for the task, and how long its rows may be."""
+"""What a config.json says before any data is read: whether a model is for the task, and how long its rows may be."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ _OTHER_KIND = "Unrecognized configuration class"
 def problems_of_configuration(
     task: Task, model: str, sequence_length: int, tokenizer: str = "", *, packing: bool = False
 ) -> list[str]:
-    """What is wrong with a model for a task, as far as its files' names and its config.json say.
+    """Problems with a model for a task, as far as the names of its files and its config.json show them.
 
     It builds the model without its weights, and looks whether they are there, so that what is refused here is what the
     training would refuse.
@@ -248,7 +248,7 @@ def _without_weights(task: Task, model: str) -> Any:
             raw = dict(transformers.PreTrainedConfig.get_config_dict(place, local_files_only=True)[0])
             if is_of_timm(raw):
                 raise UserError(
-                    f"The model {model} is one of timm, whose head and preprocessor are others than those of "
+                    f"The model {model} is a timm model, whose head and preprocessor differ from those of "
                     "transformers' own models.",
                     "Give one of these, such as facebook/convnext-tiny-224, or a recipe of your own.",
                 )
@@ -261,14 +261,14 @@ def _without_weights(task: Task, model: str) -> Any:
         except UNUSABLE as error:
             if str(error).startswith(_OTHER_KIND):
                 raise UserError(
-                    f"The model {model} is of the kind {kind!r}, of which transformers has none for {task.title} "
+                    f"The model {model} is of the kind {kind!r}, which transformers does not have for {task.title} "
                     f"({task.auto_class}).",
                     "Give another model, or another task.",
                 ) from None
             if "auto_map" in raw:
                 raise UserError(
-                    f"The model {model} is none of transformers' own: it needs code that lies beside it, which is not "
-                    "run, as it could do anything.",
+                    f"The model {model} is not one of transformers' own: it needs the code beside it, which is not "
+                    "run, because it could do anything.",
                     "Give another model, or a recipe of your own.",
                 ) from None
             raise UserError(f"The model {model} cannot be built from its {CONFIG}: {first_line(error)}") from None

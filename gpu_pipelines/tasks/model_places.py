@@ -48,7 +48,7 @@ def place_and_revision(name: str | Path) -> tuple[str, str]:
     """Where a model is, and which one of it: empty for a directory.
 
     Args:
-        name: a directory, local or remote, or a hub id, with `@REVISION` where it is not the newest.
+        name: a directory, local or remote, or a hub id, with `@REVISION` if it is not the newest.
     """
     named, place = str(name), Path(name).expanduser()
     if is_remote(named):
@@ -60,7 +60,7 @@ def place_and_revision(name: str | Path) -> tuple[str, str]:
 
 
 def hub_id(name: str) -> str:
-    """The id of a model of the hub, without its revision; empty where it is none."""
+    """The id of a model of the hub, without its revision; empty if it is not on the hub."""
     place, revision = place_and_revision(name)
     return place if revision and may_be_pretrained(name) else ""
 
@@ -77,7 +77,7 @@ def holds_adapters(directory: Path) -> bool:
 
 
 def base_of_adapters(directory: Path) -> str:
-    """The model that adapters of peft are for, as it is named here; empty where a folder has none, or they name none.
+    """The base model of peft adapters, by its name here; empty if a folder has no adapters, or they name no model.
 
     Raises:
         DamagedError: their adapter_config.json is damaged.
@@ -95,7 +95,7 @@ def base_of_adapters(directory: Path) -> str:
 
 
 def is_configuration_alone(name: str) -> bool:
-    """Whether `name` is a directory with a config.json and no weights: a model to be trained from scratch."""
+    """Whether `name` is a directory with a config.json and no weights: a model to train from scratch."""
     files = files_of(name)
     return CONFIG in files and not any(file.endswith(WEIGHTS) for file in files)
 
@@ -112,7 +112,7 @@ def has_tokenizer(model: str) -> bool:
 
 
 def files_of(place: str) -> set[str]:
-    """The names of the files of a folder; none of a place that is no folder."""
+    """The names of the files of a folder; empty if the place is not a folder."""
     if is_remote(place):
         try:
             return {file.rpartition("/")[2] for file in listed(place)}

@@ -1,4 +1,4 @@
-"""How large a model is, as far as its name says so without a network and without torch."""
+"""The size of a model, as far as its name says it, without a network and without torch."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _UNITS = {"m": 1e6, "b": 1e9}
 
 
 def parameters_of_model(model: str, recipe: str = "") -> float | None:
-    """The number of parameters that a model has at most, by its name; None where that does not say.
+    """The most parameters that a model may have, by its name; None if the name does not say it.
 
     Args:
         model: as the parameter `model` has it: an architecture, a directory, or a hub id such as
             `Qwen/Qwen2.5-7B-Instruct`, with or without a revision.
-        recipe: a recipe of the user's own, which makes of the name what it likes; empty for none.
+        recipe: a recipe of the user's own, which may interpret the name freely; empty for none.
     """
     if recipe:
         return None

@@ -88,9 +88,9 @@ def quantize(model: nn.Module) -> None:
 
 
 def round_weights(model: nn.Module) -> None:
-    """Gives a plain model, in place, the weights that it computed with while it was quantized.
+    """Gives a plain model, in place, the weights with which it computed while it was quantized.
 
-    So what is evaluated and exported is what was trained. They are in fp32.
+    So the evaluated and exported model is the trained one. The weights are in fp32.
 
     Args:
         model: as `quantize` takes it.

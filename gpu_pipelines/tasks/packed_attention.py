@@ -1,4 +1,4 @@
-"""Attention within the documents of packed rows: by their lengths where a GPU has a kernel for it, else by a mask.
+"""Attention within the documents of packed rows: by their lengths if a GPU has a kernel for it, else with a mask.
 
 The mask is a square for each row, which takes memory, keeps SDPA from its fastest kernels, and makes the host wait for
 the device in each forward pass, as transformers looks whether there is more than one document at all.
@@ -52,15 +52,15 @@ def offsets_of(positions: np.ndarray) -> np.ndarray:
 
 
 def by_length(model: nn.Module, batch: Batch, attention: str = "auto") -> dict[str, Any]:
-    """Makes a model attend by the lengths of documents if it can, and gives what its forward pass is to be told.
+    """Makes a model attend by the lengths of documents if it can; returns arguments for its forward pass.
 
     Args:
-        model: of transformers, for tokens; maybe in a wrapper.
+        model: a transformers model for tokens, maybe in a wrapper.
         batch: `input_ids`, and maybe `OFFSETS`.
         attention: the parameter of the training; any but `auto` leaves the model the attention that it has.
 
     Returns:
-        Arguments; none where it attends by a mask.
+        Arguments; empty if it attends with a mask.
     """
     offsets = batch.get(OFFSETS)
     config: Any = getattr(model, "module", model).config
@@ -84,7 +84,7 @@ def _lengths(batch: Batch) -> dict[str, Any]:
 
 
 def fits(config: Any) -> bool:
-    """Whether the kernel gives what a model's own attention gives.
+    """Whether the kernel computes the same as a model's own attention.
 
     Args:
         config: of transformers.

@@ -87,12 +87,12 @@ def from_pretrained(
         auto_class: such as `AutoModelForCausalLM`.
         name: a directory in Hugging Face layout or a hub id.
         known: names that were perhaps meant, for the message.
-        may_be_new: of the model and a key, whether that weight may be left out or begin untrained, such as those of a
-            head for other classes. They are printed.
+        may_be_new: takes the model and a key; whether that weight may be left out or begin untrained, such as the
+            weights of a head for other classes. They are printed.
         changes: entries of the configuration that follow from the data.
 
     Raises:
-        UserError: there is no such model, or a weight is in the file alone or in the architecture alone.
+        UserError: there is no such model, or a weight is only in the file or only in the architecture.
     """
     if torch.get_default_device().type == "meta":  # another process has the weights
         return _without_weights(auto_class, name, **changes)
@@ -195,13 +195,13 @@ def _without_weights(auto_class: Any, name: str, **changes: Any) -> nn.Module:
 def save(
     model: Any, directory: Path, max_shard_size: str = MAX_SHARD_SIZE, weights: Mapping[str, torch.Tensor] | None = None
 ) -> None:
-    """Writes config.json and model.safetensors, or several files of weights and their index where one is too large.
+    """Writes config.json and model.safetensors, or several files of weights and their index if one is too large.
 
     Args:
         model: of transformers.
         directory: where to.
         max_shard_size: bytes of a file at most, such as `50GB`.
-        weights: written in place of the model's own; they have to fit its configuration.
+        weights: written instead of the model's own; they have to fit its configuration.
     """
     given = {} if weights is None else {"state_dict": dict(weights)}
     model.save_pretrained(directory, max_shard_size=max_shard_size, **given)
@@ -225,7 +225,7 @@ def is_outside_backbone(model: nn.Module, key: str) -> bool:
 
 
 def head_of(model: Any) -> list[str]:
-    """Names of the modules beside the backbone that have weights; of a language model none, of any other its last."""
+    """Names of the modules with weights outside the backbone; none for a language model."""
     if hasattr(model, "get_output_embeddings") and model.get_output_embeddings() is not None:
         return []
     parts: list[tuple[str, Any]] = [(n, m) for n, m in model.named_children() if any(True for _ in m.parameters())]
@@ -236,7 +236,7 @@ def head_of(model: Any) -> list[str]:
 
 
 def is_plain_linear(module: Any) -> bool:
-    """Whether a module is a linear layer that gives its product, as another one in its place would.
+    """Whether a module is a linear layer that only returns its product, so that another layer can replace it.
 
     Routers of Llama 4 and PhiMoE are linear layers that choose experts as well.
     """
@@ -245,7 +245,7 @@ def is_plain_linear(module: Any) -> bool:
 
 
 def label_config(labels: list[str]) -> dict[str, Any]:
-    """The classes in the terms of a config.json, of which each row has one."""
+    """The entries of a config.json for classes, of which each row has one."""
     return {
         # A pretrained model may have had several to a row; transformers' pipelines would take no softmax of its logits.
         "problem_type": None,
@@ -295,7 +295,7 @@ def labels_for(directory: Path, wanted: Sequence[str]) -> list[str]:
 
 
 def unmatched_in(info: Mapping[str, Any]) -> list[str]:
-    """Weights that are in the files or in the model alone, or of another shape, by what `from_pretrained` told."""
+    """Weights that are only in the files, only in the model, or of another shape, according to `from_pretrained`."""
     keys = [*info["missing_keys"], *info["unexpected_keys"]]
     keys += [key if isinstance(key, str) else key[0] for key in info["mismatched_keys"]]
     return sorted(set(keys))

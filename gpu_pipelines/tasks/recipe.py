@@ -1,4 +1,4 @@
-"""What a recipe is: the part of a training that depends on what is trained. A user's own is a subclass of `Recipe`."""
+"""The port of recipes: the part of a training that depends on the task. A user's own recipe subclasses `Recipe`."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Dataset
 
 Batch = dict[str, torch.Tensor]
-#: Columns of rows whose image was mixed with another one: the label of that one, int, and its share of the image,
-#: float32. A recipe with `mixes` gets them in training, where the user asked for it.
+#: Columns of rows whose image was mixed with another one: the label of the other image, int, and its share, float32.
+#: A recipe with `mixes` gets them in training if the user asked for mixing.
 OTHER_LABEL, OTHER_SHARE = "label_of_other", "share_of_other"
-#: What the model gave for each row before the first step, float32; a column of the rows of a recipe with a reference.
+#: Output of the model for each row before the first step, float32; a column of the rows of a recipe with a reference.
 REFERENCE = "reference"
-#: What `sums` of a recipe gives, of all rows of the step together; in the batches of a recipe that has them.
+#: Result of the recipe's `sums` over all rows of the step; in the batches of a recipe with `has_sums`.
 SUMS = "sums_of_step"
 
 
@@ -44,20 +44,20 @@ def on_device(array: np.ndarray, device: torch.device) -> torch.Tensor:
 class Recipe(ABC):
     """Turns rows into batches, batches into a loss, and a trained model into files that other tools can open.
 
-    The training engine owns everything else: processes, devices, precision, optimizer, checkpoints. One instance is
-    made in each process; it must not depend on the rank, and it must not draw random numbers but in `build_model`,
-    before which the engine seeds torch's generator alike on all processes.
+    The training engine owns everything else: processes, devices, precision, optimizer, checkpoints. Each process has
+    one instance. It must not depend on the rank, and must draw random numbers only in `build_model`, before which the
+    engine seeds torch's generator with the same value in all processes.
 
     Attributes:
-        smooths: whether `loss` goes by `smoothing_of`; else `label_smoothing` is refused.
-        mixes: whether `batch` and `loss` go by the columns `OTHER_LABEL` and `OTHER_SHARE`, where a row has them; else
-            `mixup_alpha` and `cutmix_alpha` are refused.
-        has_one_shape: whether all batches of as many rows have the same shapes, as those of images: then long trainings
-            on GPUs are compiled.
-        label_smoothing: the parameter of the training, which the engine sets.
-        attention: the same.
-        names: what the model's outputs are of, where the dataset has no `labels`, such as the classes of which a row
-            may have several; none where they have no names.
+        smooths: whether `loss` uses `smoothing_of`; otherwise `label_smoothing` is refused.
+        mixes: whether `batch` and `loss` use the columns `OTHER_LABEL` and `OTHER_SHARE` of rows that have them;
+            otherwise `mixup_alpha` and `cutmix_alpha` are refused.
+        has_one_shape: whether all batches with the same number of rows have the same shapes, as with images; then long
+            trainings on GPUs are compiled.
+        label_smoothing: the parameter of the training, set by the engine.
+        attention: the parameter of the training, set by the engine.
+        names: names of the model's outputs if the dataset has no `labels`, such as the classes of a task whose rows
+            have several; empty if they have no names.
     """
 
     smooths: ClassVar[bool] = False
@@ -73,10 +73,10 @@ class Recipe(ABC):
         """The recipe for a dataset: its labels, shapes, tokenizer.
 
         Args:
-            dataset: what prepare_data has left.
+            dataset: written by prepare_data.
 
         Raises:
-            UserError: the dataset is not one that the recipe can be trained on.
+            UserError: the recipe cannot be trained on the dataset.
         """
 
     @abstractmethod
@@ -84,7 +84,7 @@ class Recipe(ABC):
         """Builds the model in fp32 on the CPU, the same bits in every process.
 
         Args:
-            name: what the user gave as `model`: a name the recipe knows, a local directory, a hub id.
+            name: the parameter `model`: a name that the recipe knows, a local directory, a hub id.
 
         Raises:
             UserError: there is no such model, or it does not fit the data.
@@ -92,11 +92,11 @@ class Recipe(ABC):
 
     @abstractmethod
     def batch(self, columns: dict[str, Any], device: torch.device) -> Batch:
-        """Rows of the dataset as tensors on `device`. In training it is called on a thread, for steps that are to come.
+        """Rows of the dataset as tensors on `device`. In training, a thread calls it ahead of the steps.
 
         Args:
             columns: numpy arrays of shape (rows, *feature shape) by feature; they may be kept, nobody else uses them.
-            device: where the tensors go; by `on_device`, so that nobody waits for the copies.
+            device: where the tensors go; use `on_device`, so that nobody waits for the copies.
         """
 
     @abstractmethod
@@ -104,12 +104,12 @@ class Recipe(ABC):
         """The loss of a batch, a mean over its rows unless `loss_tokens` says otherwise, in nats; 0-d float32.
 
         Args:
-            model: called once; it may be a wrapper around the one that `build_model` made.
+            model: call it once; it may be a wrapper of the model that `build_model` returned.
             batch: made by `batch`.
         """
 
     def trained_with(self, settings: Mapping[str, Any]) -> None:  # noqa: B027 (most need not know)
-        """Is told the parameters of the training, by name, before the model is built.
+        """Takes the parameters of the training, before the model is built.
 
         Args:
             settings: values by the names of the parameters.
@@ -120,55 +120,55 @@ class Recipe(ABC):
 
     @property
     def has_reference(self) -> bool:
-        """Whether the loss goes by what the model gave for a row before the first step: the column `REFERENCE`."""
+        """Whether the loss uses the model's output for a row before the first step: the column `REFERENCE`."""
         return False
 
     def reference(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """What is kept of each row of train and val before the first step, float32 (rows, columns).
+        """The column `REFERENCE` of rows of train and val, kept before the first step, float32 (rows, columns).
 
         Args:
-            model: as the training begins with it.
-            batch: as `batch` has made it.
+            model: with the weights that the training begins with.
+            batch: from `batch`.
         """
         raise NotImplementedError
 
     @property
     def has_sums(self) -> bool:
-        """Whether the loss of a row goes by all rows of its step: `SUMS` in its batch."""
+        """Whether the loss of a row depends on all rows of its step: `SUMS` in its batch."""
         return False
 
     def sums(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """What is added up over the micro-batches and processes of a step before its first loss, float32 (columns,).
+        """Sums of a batch, added up over micro-batches and processes before the loss of the step, float32 (columns,).
 
         It is called without a gradient, in training and in validation, with the same batches as `loss`.
 
         Args:
-            model: as it is before the step.
-            batch: as `batch` has made it.
+            model: with the weights before the step.
+            batch: from `batch`.
         """
         raise NotImplementedError
 
     def rows_of(self, batch: Batch) -> int:
-        """Rows of a batch.
+        """Number of rows of a batch.
 
         Args:
-            batch: as `batch` has made it.
+            batch: from `batch`.
         """
         return len(next(iter(batch.values())))
 
     def smoothing_of(self, model: nn.Module) -> float:
-        """The share of a target that is spread over all classes: `label_smoothing`, and 0 where a model is watched.
+        """The share of a target that is spread over all classes: `label_smoothing` in training, else 0.
 
         Args:
-            model: the one that the loss is computed of.
+            model: the model of the loss.
         """
         return self.label_smoothing if model.training else 0.0
 
     def loss_tokens(self, columns: Mapping[str, Any]) -> int | None:
-        """How many the `loss` of these rows is a mean over, such as tokens that are not masked; None: the rows.
+        """Number of items that the `loss` of these rows is a mean over, such as unmasked tokens; None for the rows.
 
-        Batches are split over processes and micro-batches; with this count the gradient is that of the mean over all
-        loss tokens of the global batch, however they are split. A batch without any must have a loss of 0, not NaN.
+        Batches are split over processes and micro-batches. With this count the gradient is that of the mean over all
+        loss tokens of the global batch, however it is split. A batch without any must have a loss of 0, not NaN.
 
         Args:
             columns: rows of the dataset, by column.
@@ -177,15 +177,15 @@ class Recipe(ABC):
 
     @abstractmethod
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """What the evaluation scores, float32 on any device.
+        """Predictions for the evaluation, float32 on any device.
 
-        What that is the task's `Scoring` says. For a classifier, class probabilities of shape (rows, classes). For a
-        task without a scoring of its own, (rows, 3): sum of the losses of a row in nats, number of its loss tokens, and
-        how many of them were predicted right (NaN where that has no meaning).
+        The task's `Scoring` defines them. For a classifier they are class probabilities of shape (rows, classes). For a
+        task without a scoring of its own they are (rows, 3): sum of a row's losses in nats, number of its loss tokens,
+        and how many of these were predicted right (NaN if that has no meaning).
 
         Args:
-            model: the one to score, without gradients.
-            batch: as `batch` has made it.
+            model: the model to score, without gradients.
+            batch: from `batch`.
         """
 
     @abstractmethod
@@ -193,7 +193,7 @@ class Recipe(ABC):
         """Writes the model in Hugging Face layout: config.json, model.safetensors, tokenizer or preprocessor.
 
         Args:
-            model: the trained one, with all its weights.
+            model: the trained model, with all its weights.
             directory: where its files go.
         """
 
@@ -201,8 +201,8 @@ class Recipe(ABC):
         """A model that another program trained, and the recipe that predicts rows of this dataset with it.
 
         Args:
-            directory: in Hugging Face layout, where the model was loaded from.
-            model: as `load_exported` of this recipe loaded it.
+            directory: the model's directory, in Hugging Face layout.
+            model: loaded by `load_exported` of this recipe.
 
         Raises:
             UserError: it does not fit the data.
@@ -212,12 +212,12 @@ class Recipe(ABC):
     def blocks(self, model: nn.Module) -> list[nn.Module]:
         """The repeated layers of a model: the units in which it is sharded and its activations are recomputed.
 
-        By default the innermost modules that a Hugging Face model says must not be split (`_no_split_modules`), else
-        the members of the `nn.ModuleList` with the most parameters, also where they are in lists of their own, as
-        the layers of the stages of a PVT are.
+        By default these are the innermost modules that a Hugging Face model says must not be split
+        (`_no_split_modules`), else the members of the `nn.ModuleList` with the most parameters, also if they are in
+        nested lists, as the layers in the stages of a PVT are.
 
         Args:
-            model: what `build_model` has made.
+            model: from `build_model`.
         """
         named = set(getattr(model, "_no_split_modules", None) or ())
         found = [module for module in model.modules() if type(module).__name__ in named]

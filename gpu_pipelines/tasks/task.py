@@ -1,4 +1,4 @@
-"""The port of tasks: what the data looks like, the recipe, the scores and the predictor, all of it in one class.
+"""The port of tasks: data, recipe, scores and predictor in one class.
 
 A task is named without importing torch. Its parts are given as `module:name` and imported where they are needed.
 """
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.profiles.watched import Watched
     from gpu_pipelines.serving.predictor import Predictor
 
-#: Of what is scored by its loss: tokens of a language model, or whatever a user's own loss is a mean over.
+#: Metrics of tasks that are scored by their loss, over tokens or whatever else a user's own loss is a mean of.
 LOSS_METRICS = {
     "loss": ERROR,
     "perplexity": ERROR,
@@ -35,40 +35,40 @@ LOSS_METRICS = {
 
 
 class Task:
-    """A task; each is a subclass, which says only where it differs: rows of a table, scored by the loss of the recipe.
+    """A task. A subclass overrides what differs from the default: rows of a table, scored by the loss of the recipe.
 
     Args:
         name: as given in the parameter `task`.
 
     Attributes:
-        formats: formats of files that it reads; `images` is a folder of images by class.
+        formats: file formats that it reads; `images` is a folder of images by class.
         column_parameters: the parameters that name the columns of a table.
-        parameters: those that not every task has, of the ones that this task has.
+        parameters: the parameters of this task that not every task has.
         takes_lists: whether its columns may hold lists, such as the tokens of a text.
-        has_classes: whether each row is of one class, which `label_column` or a folder names.
-        samples: for each sample data set the function that writes it: of a folder, returns the place of the source.
+        has_classes: whether each row has one class, named by `label_column` or a folder.
+        samples: for each sample data set the function that writes it into a folder and returns the path of the source.
         defaults: values of a pipeline's parameters that only make sense for this task; `source` and `model`.
         preparation: class of a `Preparation`, or a function that chooses one; see `load_preparation`.
         recipe: class of a `Recipe`.
         models: architectures that are built from their name, untrained.
-        metrics: metrics that can be gated and selected on; the first one is selected on unless another is named.
-        figures: further figures of the test rows that can be gated on.
-        gates: conditions on test metrics where the user gives none.
+        metrics: metrics to gate on and select by; the first is the default of `select_by`.
+        figures: further figures of the test rows to gate on.
+        gates: conditions on test metrics if the user gives none.
         scoring: class of a `Scoring`.
-        text_task: class of a `TextTask`, of tasks whose models write text; empty for others.
+        text_task: class of a `TextTask`, for tasks whose models write text; empty for others.
         row_text: function that gives a row as parts of text, with what is learned marked, for people; empty for a task
-            whose rows are `input_ids`, or no text.
-        worst: which rows of test a report shows, for people; empty for those of the highest loss.
+            whose rows are `input_ids`, or not text.
+        worst: which rows of test a report shows, for people; empty for those with the highest loss.
         predictor: class of a `Predictor`; empty for a task that the server does not serve.
-        watched: class of what is compared between the data that a model learned from and that of now; a subclass of
+        watched: class that says what is compared between the training data and current data; a subclass of
             `gpu_pipelines.profiles.watched.Watched`, which knows images, texts, numbers and all predictions.
-        architectures: how the names of architectures for it end, in Hugging Face's config.json.
-        auto_class: class of transformers that loads its models, such as AutoModelForCausalLM; empty where they are of
-            no class or of several, and nothing is known of a model before it is loaded.
-        row_tokens: tokens of a row of text where `sequence_length` is left open.
+        architectures: endings of the names of its architectures in Hugging Face's config.json.
+        auto_class: transformers class that loads its models, such as AutoModelForCausalLM; empty if they have none or
+            several, so that a model cannot be checked before it is loaded.
+        row_tokens: tokens of a row of text if `sequence_length` is left open.
         serves_others: whether the server prepares inputs as any program that trains such a model does.
-        from_scratch, fine_tuned, with_adapters: what a training takes where the user gives nothing: of models that
-            begin untrained, of pretrained ones, and of adapters beside pretrained ones.
+        from_scratch, fine_tuned, with_adapters: hyperparameters if the user gives none: for untrained models, for
+            pretrained ones, and for adapters of pretrained ones.
         pipeline_tag: the hub's name of the task; empty for none.
         published: whether `compile --all` writes files for it.
     """
@@ -106,18 +106,18 @@ class Task:
         self.name = name
 
     def hyperparameters(self, *, is_pretrained: bool, has_adapters: bool) -> Hyperparameters:
-        """What a training takes where the user gives nothing.
+        """The hyperparameters of a training if the user gives none.
 
         Args:
             is_pretrained: whether it begins with the weights of another training.
-            has_adapters: whether adapters are trained in place of all weights.
+            has_adapters: whether adapters are trained instead of all weights.
         """
         if not is_pretrained:
             return self.from_scratch
         return self.with_adapters if has_adapters else self.fine_tuned
 
     def is_for(self, config: Mapping[str, Any]) -> bool:
-        """Whether a model that another program has trained is for the task.
+        """Whether a model that another program trained is for this task.
 
         Args:
             config: its config.json.
@@ -131,7 +131,7 @@ class Task:
         return self.name.replace("_", " ")
 
     def problems(self, settings: PrepareSettings) -> list[str]:
-        """What is wrong with the parameters of the preparation for this task alone, each with what to do.
+        """Problems with the preparation's parameters that only this task has, each with what to do.
 
         Args:
             settings: all parameters of the preparation.
@@ -139,7 +139,7 @@ class Task:
         return []
 
     def column_problems(self, settings: PrepareSettings) -> list[str]:
-        """Whether parameters name one column for two things, such as a text that would be its own label.
+        """Problems if two parameters name the same column, such as a text that would be its own label.
 
         Args:
             settings: all parameters of the preparation.
@@ -151,10 +151,10 @@ class Task:
         return []
 
     def problems_without_classes(self, settings: PrepareSettings) -> list[str]:
-        """What is wrong with parameters about classes, for a task whose rows have none.
+        """Problems with parameters about classes, for a task whose rows have none.
 
         Args:
-            settings: those of the preparation; `stratify` and `label_conflicts` are looked at.
+            settings: of the preparation; `stratify` and `label_conflicts` are checked.
         """
         found = []
         if settings.stratify:
@@ -164,7 +164,7 @@ class Task:
         return found
 
     def columns(self, settings: PrepareSettings) -> list[tuple[str, ...]]:
-        """The choices of columns that it reads, the first one first; a table needs all columns of one choice.
+        """Alternative sets of columns to read, the preferred one first; a table needs all columns of one set.
 
         Args:
             settings: all parameters of the preparation.
@@ -173,14 +173,14 @@ class Task:
         return [tuple(dict.fromkeys(column for column in named if column))]
 
     def columns_of(self, settings: PrepareSettings, has: Sequence[str]) -> tuple[str, ...]:
-        """The columns that are read, of those that a table has.
+        """The columns to read from a table.
 
         Args:
-            settings: `source` is named in messages; the names of columns are read.
+            settings: has the names of the columns, and `source` for messages.
             has: the columns of the table.
 
         Raises:
-            UserError: one is missing.
+            UserError: a column is missing.
         """
         choices = self.columns(settings)
         for wanted in choices:
@@ -201,7 +201,7 @@ class Task:
 
     @property
     def remedy_for_columns(self) -> str:
-        """What to do where a table lacks a column."""
+        """What to do if a table lacks a column."""
         return f"Name the columns with {' and '.join(f'-p {name}=…' for name in self.column_parameters)}."
 
     def may_nest(self, settings: PrepareSettings, column: str, kind: str) -> bool:
@@ -215,58 +215,61 @@ class Task:
         return self.takes_lists and "list" in kind.partition("<")[0]
 
     def model_problems(self, settings: PrepareSettings, columns: Sequence[str], model: str) -> list[str]:
-        """What is wrong with a model for the columns of a table, each with what to do.
+        """Problems with using a model for the columns of a table, each with what to do.
 
         Args:
             settings: all parameters of the preparation.
-            columns: those that are read, by `columns_of`.
-            model: the name of an architecture, or what `is_pretrained` knows.
+            columns: the columns to read, from `columns_of`.
+            model: the name of an architecture, or of a pretrained model (`is_pretrained`).
         """
         return []
 
     def write_sample(self, name: str, folder: Path) -> Path:
-        """Writes a sample data set, and returns the place of the source.
+        """Writes a sample data set, and returns the path of the source.
 
         Args:
-            name: what stands behind `sample:`.
+            name: what follows `sample:`.
             folder: an empty folder.
         """
         return _part(self.samples[name])(folder)
 
     def load_preparation(self) -> Callable[[PrepareSettings, Path], Preparation[Any]]:
-        """What makes the preparation of the data, of the settings and an empty directory."""
+        """The function or class that makes the preparation from the settings and an empty directory."""
         return _part(self.preparation)
 
     def load_row_text(self) -> Callable[[dict[str, Any], Callable[[Any], str]], list[dict[str, Any]]] | None:
-        """What gives a row as parts, each `text` and whether it is `learned`, by what decodes tokens; None for none."""
+        """The function that gives a row as parts, each with `text` and whether it is `learned`; None for none.
+
+        It takes the row and a function that decodes tokens.
+        """
         return _part(self.row_text) if self.row_text else None
 
     def load_recipe(self) -> Any:
-        """The class of the recipe, which is imported with torch."""
+        """The class of the recipe; its import imports torch."""
         return _part(self.recipe)
 
     def load_scoring(self, dataset: Dataset) -> Scoring:
-        """What scores predictions on a dataset.
+        """The scoring of predictions on a dataset.
 
         Args:
-            dataset: the one that is predicted.
+            dataset: the dataset that is predicted.
         """
         return _part(self.scoring)(dataset)
 
     def load_text_task(self, dataset: Dataset) -> TextTask:
-        """The prompts of a dataset, and how text is written behind them; imported with torch.
+        """The prompts of a dataset, and how text is written after them; its import imports torch.
 
         Args:
-            dataset: the one whose prompts are continued.
+            dataset: the dataset whose prompts are continued.
         """
         return _part(self.text_task)(dataset)
 
     def load_predictor(self) -> type[Predictor]:
-        """The class that serves a model of the task, which is imported with torch."""
+        """The class that serves a model of the task; its import imports torch."""
         return _part(self.predictor)
 
     def load_watched(self) -> Watched:
-        """What is watched of rows and predictions."""
+        """The features of rows and predictions that are checked for drift."""
         found: Watched = _part(self.watched)()
         return found
 

@@ -91,7 +91,7 @@ def _loaded(name: str, place: str) -> Task:
 
 
 def task_named(name: str) -> Task:
-    """The task of a name; one that nobody knows, of a dataset that another program wrote, is scored by its loss.
+    """The task with a name; an unknown task, of a dataset that another program wrote, is scored by its loss.
 
     Raises:
         UserError: a user's own task, `package.module:Class`, cannot be imported or is none.
@@ -111,13 +111,13 @@ def defaults_of_task(name: str) -> dict[str, Any]:
 
 
 def image_processor_for(task: str, model: str) -> str:
-    """What the parameter `image_processor` is where nobody gives it: a pretrained model, of tasks that take images."""
+    """The default of the parameter `image_processor`: a pretrained model, for tasks that take images."""
     takes_images = not task_problems(task) and IMAGE_PROCESSOR in task_named(task).parameters
     return model if takes_images and is_pretrained(model) else ""
 
 
 def task_problems(name: str) -> list[str]:
-    """What is wrong with a task's name; empty if nothing is."""
+    """Problems with a task's name; empty if there are none."""
     try:
         task = task_named(name)
     except UserError as error:

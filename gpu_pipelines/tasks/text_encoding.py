@@ -38,13 +38,13 @@ _ANOTHER_ANSWER = "\ue000another answer\ue001"
 
 @dataclass(frozen=True)
 class Chat:
-    """A conversation, of which the answers of the assistant are learned.
+    """A conversation; the answers of the assistant are learned.
 
     Attributes:
         messages: each with `role` and `content`, or with what else the chat template knows, such as `tool_calls`; an
             answer whose `weight` is 0 is not learned.
         tools: JSON schemas of the functions that the assistant may call; None for none.
-        given: so many messages at the beginning are the prompt, of which nothing is learned.
+        given: number of messages at the beginning that are the prompt, of which nothing is learned.
     """
 
     messages: list[dict[str, Any]]
@@ -83,7 +83,7 @@ class Composed(ABC):
     @property
     @abstractmethod
     def content(self) -> Any:
-        """What decides its split, in the terms of JSON."""
+        """The JSON value that decides its split."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,7 @@ class Encoded:
 
 
 class CannotEncodeError(Exception):
-    """A conversation that the chat template refuses, or in which the answers cannot be told from the rest."""
+    """A conversation that the chat template refuses, or whose answers cannot be separated from the rest."""
 
 
 class TextEncoder:

@@ -1,4 +1,4 @@
-"""What the recipes of texts have in common: their models, what they ask of a dataset, and how rows are trimmed."""
+"""What recipes for texts have in common: their models, checks of the dataset, and the trimming of rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LENGTH_STEP = 8
 
 #: Share of the tokens of pretrained weights that data may have renamed.
 _RENAMED = 0.01
-#: In place of the label of a token that is not scored.
+#: Label of a token that is not scored.
 NOT_SCORED = -100
 
 
@@ -38,13 +38,13 @@ class TextRecipe(Recipe):
     """Hugging Face models that take tokens.
 
     Args:
-        tokenizer: what the rows were made with.
+        tokenizer: the tokenizer of the rows.
         sequence_length: tokens of the longest row.
 
     Attributes:
         models: architectures that `untrained` builds.
         auto_class: the class of transformers that builds and loads all other models.
-        max_shard_size: bytes of the largest file that `export` writes, as `save_pretrained` takes them.
+        max_shard_size: largest size of a file that `export` writes, as `save_pretrained` takes it.
     """
 
     smooths = True
@@ -76,7 +76,7 @@ class TextRecipe(Recipe):
 
     @staticmethod
     def may_be_new(model: nn.Module, key: str) -> bool:
-        """Whether a weight need not be in a pretrained model, such as that of a new head.
+        """Whether a pretrained model may lack a weight, such as that of a new head.
 
         Args:
             model: the model that is built.
@@ -88,9 +88,9 @@ class TextRecipe(Recipe):
         """Builds the model to train.
 
         Args:
-            name: one of the architectures of the task (untrained), a directory with a config.json alone (untrained),
-                a local directory in Hugging Face layout, or a hub id; from the latter two come the weights as well,
-                but for the head of a task that has one of its own.
+            name: an architecture of the task (untrained), a directory with only a config.json (untrained), a local
+                directory in Hugging Face layout, or a hub id. The latter two also give the weights, except for the head
+                of a task that has its own.
 
         Raises:
             UserError: the name is unknown, or the model does not take these tokens.
@@ -140,7 +140,7 @@ def read_exported(directory: Path) -> tuple[list[str], TextTokenizer, int]:
 
 
 def encoder_logits(model: nn.Module, batch: Batch) -> torch.Tensor:
-    """What a model with a head gives for a batch, float32.
+    """The logits of a model with a head for a batch, float32.
 
     XLNet has read a text at its last token, and takes the last place of a row for it: padding stands in front then.
     """
@@ -158,16 +158,16 @@ def encoder_logits(model: nn.Module, batch: Batch) -> torch.Tensor:
 
 
 def knows_types(model: Any) -> bool:
-    """Whether a model tells the two texts of a pair apart by the types of their tokens.
+    """Whether a model distinguishes the two texts of a pair by the types of their tokens.
 
     Args:
-        model: of transformers, or a wrapper around it.
+        model: a transformers model, or a wrapper of one.
     """
     return has_types(config_of(model))
 
 
 def config_of(model: Any) -> Any:
-    """The configuration of a model of transformers, which may be in a wrapper."""
+    """The configuration of a transformers model, which may be in a wrapper."""
     return getattr(model, "module", model).config
 
 
@@ -175,7 +175,7 @@ def declare_inputs(directory: Path) -> None:
     """Lets transformers give a model the types of tokens if, and only if, this program does.
 
     Args:
-        directory: an exported model for pairs of texts, whose tokenizer_config.json is written anew.
+        directory: an exported model for pairs of texts, whose tokenizer_config.json is rewritten.
     """
     from transformers import AutoConfig
 
@@ -188,7 +188,7 @@ def declare_inputs(directory: Path) -> None:
 
 
 def has_types(config: Any) -> bool:
-    """Whether the models of a configuration tell the two texts of a pair apart by the types of their tokens."""
+    """Whether the models of a configuration distinguish the two texts of a pair by the types of their tokens."""
     return (getattr(config, "type_vocab_size", None) or 0) > 1
 
 
@@ -228,16 +228,16 @@ def require_dataset_of(dataset: Dataset, task: str, features: tuple[str, ...]) -
 
 
 def require_known_tokens(model: str, tokenizer: TextTokenizer) -> None:
-    """Refuses pretrained weights to which the tokens of the data mean something else.
+    """Refuses pretrained weights for which the tokens of the data mean something else.
 
-    Tokens that a model does not have yet may be added, and a few be renamed, as reserved ones are.
+    The data may add tokens that a model does not have, and rename a few, such as reserved ones.
 
     Args:
-        model: its directory, or a hub id; where it has no tokenizer.json, nothing is known.
+        model: its directory, or a hub id; without a tokenizer.json nothing is checked.
         tokenizer: of the data.
 
     Raises:
-        UserError: of the numbers that both know, more than one in a hundred is another token.
+        UserError: more than one in a hundred of the numbers that both know stands for another token.
     """
     from transformers.utils import cached_file
 
@@ -251,17 +251,16 @@ def require_known_tokens(model: str, tokenizer: TextTokenizer) -> None:
     other = sum(theirs[number] != ours[number] for number in both)
     if other > _RENAMED * len(both):
         raise UserError(
-            f"The model {model!r} has another tokenizer than the dataset: {other:,} of {len(both):,} tokens are "
-            "others.",
+            f"The model {model!r} has another tokenizer than the dataset: {other:,} of {len(both):,} tokens differ.",
             f"Prepare the data with the model's own tokenizer (-p tokenizer={model}).",
         )
 
 
 def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: int) -> None:
-    """Refuses a model that lacks tokens or positions; it would fail in the middle of the data, or on a GPU not at all.
+    """Refuses a model that lacks tokens or positions; it would fail in the middle of the data, or silently on a GPU.
 
     Raises:
-        UserError: the vocabulary or the longest text of the model is smaller than that of the data, or it takes no
+        UserError: the vocabulary or the longest text of the model is smaller than that of the data, or it does not take
             tokens.
     """
     known = known_tokens(name, model)
@@ -269,8 +268,9 @@ def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: i
         raise UserError(
             f"The model {name!r} knows {known:,} tokens; the tokenizer of the dataset has "
             f"{tokenizer.vocabulary_size:,}.",
-            f"Prepare the data with the model's own tokenizer (-p tokenizer={name}). Where that is it, tokens were "
-            "added to it: give the model room for them with resize_token_embeddings(len(tokenizer)), and save it."
+            f"Prepare the data with the model's own tokenizer (-p tokenizer={name}). If that is already its tokenizer, "
+            "tokens were added to it: give the model room for them with resize_token_embeddings(len(tokenizer)), and "
+            "save it."
             if has_tokenizer(name)
             else "Put the model's own tokenizer beside it (tokenizer.save_pretrained), or name it: -p tokenizer=…",
         )
@@ -285,7 +285,7 @@ def require_text_fits(name: str, model: Any, tokenizer: TextTokenizer, length: i
 def require_taken_over(directory: Path, model: Any, tokenizer: TextTokenizer, length: int) -> None:
     """Refuses a model of another program that has another tokenizer, or lacks tokens or positions.
 
-    Without a tokenizer of its own, a model is taken to be for that of the dataset.
+    A model without a tokenizer of its own is assumed to use that of the dataset.
 
     Raises:
         UserError: it is such a model.

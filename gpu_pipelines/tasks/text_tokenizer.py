@@ -1,4 +1,4 @@
-"""The tokenizer of a dataset: what a model has to know of it, read without torch or transformers."""
+"""The tokenizer of a dataset: what a model has to know about it, read without torch or transformers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ class TextTokenizer:
     Attributes:
         directory: where its files are.
         vocabulary_size: one more than the largest token.
-        begin: token that begins a text, where it has one.
-        end: token that ends a text, where it has one.
-        padding: token that fills rows; where it has none of its own, `end`, else 0. Masks decide, not this token.
+        begin: token that begins a text, if it has one.
+        end: token that ends a text, if it has one.
+        padding: token that pads rows; if it has none, `end`, else 0. Masks decide, not this token.
         takes_pairs: whether it is for pairs of texts.
     """
 
@@ -122,7 +122,7 @@ def named_token(tokenizer: Any, config: dict[str, Any], name: str) -> int | None
 
 
 def special_tokens_of(tokenizer: Any) -> frozenset[int]:
-    """The numbers of the tokens of a tokenizer of `tokenizers` that are no text."""
+    """The numbers of the tokens of a tokenizer of `tokenizers` that are not text."""
     return frozenset(n for n, token in tokenizer.get_added_tokens_decoder().items() if token.special)
 
 
@@ -140,6 +140,6 @@ def tokens_of(tokenizer_directory: Path) -> dict[int, str]:
 
 
 def rules_of(tokenizer_directory: Path) -> dict[str, Any]:
-    """What a tokenizer does to a text: its file without how batches of texts were last cut and filled up."""
+    """The rules of a tokenizer: its file without the last settings for cutting and padding of batches."""
     content = json.loads((tokenizer_directory / TOKENIZER).read_text(encoding="utf-8"))
     return {name: value for name, value in content.items() if name not in ("padding", "truncation")}

@@ -41,7 +41,7 @@ def test_a_model_of_another_kind_is_refused(tmp_path: Path) -> None:
     t5 = written(tmp_path / "t5", transformers.T5Config(d_model=16, d_kv=8, d_ff=32, num_layers=1, num_heads=2))
     vit = written(tmp_path / "vit", transformers.ViTConfig(**SMALL))
     assert wrong("text_classification", t5) == wrong("image_classification", vit) == ""
-    assert "is of the kind 't5', of which transformers has none for causal lm" in wrong("causal_lm", t5)
+    assert "is of the kind 't5', which transformers does not have for causal lm" in wrong("causal_lm", t5)
     assert "(AutoModelForCausalLM). Give another model, or another task." in wrong("preference", vit)
     assert "is of the kind 'vit'" in wrong("token_classification", vit)
     assert wrong("causal_lm", "gpt2-micro") == ""
@@ -123,9 +123,9 @@ def test_a_model_knows_the_tokens_that_texts_are_prepared_with(tmp_path: Path) -
         ("{", "is not a valid JSON file"),
         ("[]", "Unrecognized model"),
         ('{"model_type": "of tomorrow"}', "model type `of tomorrow`"),
-        ('{"model_type": "of tomorrow", "auto_map": {"AutoConfig": "their.Config"}}', "code that lies beside it"),
-        ('{"architecture": "resnet18", "num_classes": 1000, "pretrained_cfg": {"tag": "a1_in1k"}}', "is one of timm"),
-        ('{"model_type": "timm_wrapper", "architecture": "resnet18"}', "is one of timm"),
+        ('{"model_type": "of tomorrow", "auto_map": {"AutoConfig": "their.Config"}}', "code beside it"),
+        ('{"architecture": "resnet18", "num_classes": 1000, "pretrained_cfg": {"tag": "a1_in1k"}}', "is a timm model"),
+        ('{"model_type": "timm_wrapper", "architecture": "resnet18"}', "is a timm model"),
         ('{"model_type": "llama", "hidden_size": "many"}', "'hidden_size' expected int, got str"),
     ],
 )

@@ -378,5 +378,5 @@ def test_a_family_that_looks_across_documents_is_refused_by_its_name_as_the_trai
 def test_a_model_that_sees_what_is_to_come_is_refused(tokenizer: TextTokenizer, tmp_path: Path) -> None:
     small = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", **small}))  # however little its weights say
-    with pytest.raises(UserError, match="sees tokens that are still to come"):
+    with pytest.raises(UserError, match="sees later tokens"):
         CausalLanguageModel(tokenizer, LENGTH).build_model(str(tmp_path))

@@ -1,4 +1,4 @@
-"""The prompts of a language model's dataset, and the answers that a model writes behind them."""
+"""The prompts of a language model's dataset, and the answers that a model writes after them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LOOKED_AT = 256
 
 
 class Answering(TextTask):
-    """The last answer of each document is its reference, and what stands before it the prompt; see `TextTask`."""
+    """The last answer of each document is its reference, and everything before it the prompt; see `TextTask`."""
 
     def __init__(self, dataset: Dataset) -> None:
         super().__init__(dataset)

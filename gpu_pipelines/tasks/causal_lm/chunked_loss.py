@@ -27,12 +27,12 @@ _NOT_LAST: WeakSet[nn.Module] = WeakSet()
 
 @dataclass
 class Scored:
-    """What a forward pass gives in place of logits.
+    """The result of a forward pass that computes losses instead of logits.
 
     Attributes:
-        outputs: of the model; what stands in the place of the logits is of no use.
-        losses: of each token, in nats, 0 where it is not scored; or the sum of them.
-        right: whether the scored token is the one that the model thinks most likely; None if that was not asked for.
+        outputs: of the model; their logits must not be used.
+        losses: of each token, in nats, 0 if it is not scored; or their sum.
+        right: whether the scored token is the most likely one for the model; None if not requested.
     """
 
     outputs: Any = None
@@ -53,16 +53,16 @@ def in_chunks(
     tells: bool = False,
     each: bool = False,
 ) -> Scored | None:
-    """Runs a forward pass in which the head gives losses; None where all logits are to be made at once.
+    """Runs a forward pass in which the head returns losses; None if all logits are to be made at once.
 
     They are where they are few, and of a model that has no linear head or changes what the head gives.
 
     Args:
-        model: of transformers, maybe in a wrapper.
-        forward: calls the model, and gives its outputs.
-        targets: the token that each place is to predict, -100 where that is not scored; of shape (rows, tokens).
+        model: a transformers model, maybe in a wrapper.
+        forward: calls the model, and returns its outputs.
+        targets: the token to predict at each place, -100 if it is not scored; of shape (rows, tokens).
         smoothing: share of each target that is spread over all words.
-        tells: whether it is told which tokens were predicted right.
+        tells: whether to return which tokens were predicted right.
         each: whether the loss of each token is wanted, and not only their sum.
     """
     head = _head(model)

@@ -126,7 +126,7 @@ class CausalLanguageModel(TextRecipe):
         return {name: on_device(array, device) for name, array in arrays.items()}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Mean cross entropy of the scored tokens, in nats, and the router's loss where the configuration has one."""
+        """Mean cross entropy of the scored tokens, in nats, plus the router's loss if the configuration has one."""
         targets, smoothing = batch["targets"], self.smoothing_of(model)
         scored = in_chunks(model, lambda: self._outputs(model, batch), targets, smoothing)
         if scored is None:
@@ -201,7 +201,7 @@ def _scored(columns: Mapping[str, Any]) -> np.ndarray:
 
 
 def router_loss(model: nn.Module, outputs: Any) -> torch.Tensor | None:
-    """The weighted loss of the router of experts; None where there is none, or the configuration wants none.
+    """The weighted loss of the router of experts; None if there is no router, or the configuration wants no loss.
 
     Source: Switch Transformer, https://arxiv.org/abs/2101.03961, equations 4 to 6.
     """

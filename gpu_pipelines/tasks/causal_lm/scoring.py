@@ -106,7 +106,7 @@ def _by_length(columns: Columns) -> list[np.ndarray]:
 
 
 def scored_bytes(split: Split, tokenizer_directory: Path, apart: bool) -> np.ndarray:
-    """UTF-8 bytes of the scored tokens, float64 (rows or documents,); special tokens are no text.
+    """UTF-8 bytes of the scored tokens, float64 (rows or documents,); special tokens are not text.
 
     Args:
         split: of a language model's dataset.
@@ -183,7 +183,7 @@ def documents_of(columns: Columns) -> Iterator[tuple[int, slice]]:
 
 
 def taken_apart(columns: Columns) -> Columns:
-    """Rows of one document each, as wide as the longest; behind shorter ones stands padding that is not scored."""
+    """Rows of one document each, as wide as the longest; shorter ones end in padding that is not scored."""
     places = list(documents_of(columns))
     width = max((place.stop - place.start for _, place in places), default=2)
     shape = (len(places), width)

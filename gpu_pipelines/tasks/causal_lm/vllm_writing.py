@@ -17,14 +17,14 @@ _RULES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 def written_by_vllm(
     model: Path, tokenizer: Path, prompts: Sequence[np.ndarray], most: int, ends: Collection[int]
 ) -> list[Written]:
-    """What a model writes behind prompts: the most probable token each time.
+    """The text that a model writes after prompts: the most probable token each time.
 
     Args:
         model: in Hugging Face layout.
         tokenizer: directory of the tokenizer of the prompts.
         prompts: tokens of each.
-        most: tokens that are written for each at most; fewer where the model has no more room.
-        ends: tokens that end a text besides those that the model names.
+        most: most tokens to write for each; fewer if the model has no more room.
+        ends: tokens that end a text, besides those that the model names.
     """
     from vllm import LLM, SamplingParams
 

@@ -27,15 +27,15 @@ _WITHOUT_EFFECT = {
 
 
 class Text:
-    """A prompt and what is written behind it.
+    """A prompt and the text that is written after it.
 
     Args:
         prompt: its tokens.
         most: tokens that are written at most.
 
     Attributes:
-        tokens: the prompt, and what was written so far.
-        begun: where that begins.
+        tokens: the prompt, and the tokens written so far.
+        begun: where the written tokens begin.
         is_done: nothing more is written.
         cache: keys and values of each layer, of shape (1, heads, tokens but for the last, size); None before the prompt
             was read.
@@ -57,7 +57,7 @@ class Writer(Protocol):
     joins_rows: bool
 
     def write(self, texts: Sequence[Text], others_wait: Callable[[], bool]) -> None:
-        """Goes on with texts until one is done, or others wait. Without a gradient; in one thread.
+        """Continues texts until one is done, or others wait. Without a gradient; in one thread.
 
         If it raises, each text is as it was, or a whole step further.
         """
@@ -83,7 +83,7 @@ def writer_of(
 
 
 def ends_of(model: Any) -> set[int]:
-    """The tokens that end a text by what a model says."""
+    """The tokens that end a text, according to a model."""
     named = model.generation_config.eos_token_id
     return {*(named if isinstance(named, list) else [named])} - {None}
 

@@ -1,1 +1,1 @@
-"""What the classification of images and that of texts have in common."""
+"""The common part of the classification of images and of texts."""

@@ -15,7 +15,7 @@ from gpu_pipelines.serving.request_body import require_keys, whole_parameter
 
 
 class ClassPredictor(Predictor):
-    """A classifier of whatever; the class and the scores of as many classes as are asked for."""
+    """A classifier; it answers with the class and the scores of the requested number of classes."""
 
     parameters = {"top_k": {"type": "integer", "minimum": 0}}  # noqa: RUF012 (read only)
     answer = {  # noqa: RUF012 (read only)
@@ -57,10 +57,10 @@ class ClassPredictor(Predictor):
 
 
 def checked_top_k(parameters: Mapping[str, Any], classes: int) -> int:
-    """How many scores are wanted; all where that is not said.
+    """The number of scores to return; all if it is not given.
 
     Raises:
-        WrongRequest: it is no such number, or there are other parameters.
+        WrongRequest: it is not such a number, or there are other parameters.
     """
     require_keys(parameters, ("top_k",), "parameters")
     return min(whole_parameter(parameters, "top_k", classes, 1_000_000), classes)

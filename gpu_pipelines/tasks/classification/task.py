@@ -1,4 +1,4 @@
-"""What every classifier is scored by."""
+"""The metrics of every classifier."""
 
 from __future__ import annotations
 

@@ -99,6 +99,6 @@ def _geometry_of(directory: Path) -> ImageGeometry:
     if geometry := geometry_in(said, mode_of(said)):
         return geometry
     raise UserError(
-        f"{directory}/{PREPROCESSOR} does not prepare images as prepare_data does.",
+        f"{directory}/{PREPROCESSOR} does not prepare images in the way of prepare_data.",
         "Serve it with Hugging Face's inference container.",
     )

@@ -38,7 +38,7 @@ def classes_of_row(row: Mapping[str, Any], settings: PrepareSettings) -> str | P
 
 
 def classes_in(label: str) -> list[str]:
-    """The names in what `classes_of_row` gave."""
+    """The names in the result of `classes_of_row`."""
     names: list[str] = json.loads(label)
     return names
 

@@ -113,9 +113,9 @@ def _classes(found: Survey, of_test: Survey | None, settings: PrepareSettings) -
     classes = require_labels(found.labels, settings, found.problems)
     if {name.lower() for name in classes} <= MARKS.keys():  # as transformers takes several classes of a row
         raise UserError(
-            f"The column {settings.label_column!r} has nothing but {' and '.join(classes)}, which are no names.",
-            "Give lists of names, or a column of 0 and 1 for each class: label_column names all of them, with commas "
-            "between. Rows of one class each are learned by text_classification or image_classification.",
+            f"The column {settings.label_column!r} has nothing but {' and '.join(classes)}, which are not names.",
+            "Give lists of names, or a column of 0 and 1 for each class: label_column names all of them, separated by "
+            "commas. Rows of one class each are learned by text_classification or image_classification.",
         )
     if of_test:
         require_labels_of_test(of_test.labels, classes, settings)

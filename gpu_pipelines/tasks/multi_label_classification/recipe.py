@@ -83,7 +83,7 @@ class MultiLabelClassification(OuterRecipe):
         return self.inner.load_exported(directory)
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
-        """What the model takes, and `classes`, float32 (rows, classes): 1 for those that a row is of."""
+        """The model's inputs, and `classes`, float32 (rows, classes): 1 for the classes of a row."""
         targets = on_device(columns[CLASSES].astype(np.float32), device)
         return {**inputs_in(self.inner, columns, device), CLASSES: targets}
 

@@ -1,4 +1,4 @@
-"""Scores the probabilities of classes of which a row may be of several, or of none."""
+"""Scores the probabilities of classes if a row may have several, or none."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class MultiLabelScores(SummedScores):
     def of(cls, probabilities: np.ndarray, true: np.ndarray, classes: Sequence[str]) -> MultiLabelScores:
         """Scores probabilities (rows, classes) against 1 for the classes that rows are of, and 0 for others.
 
-        A model that has diverged gives NaN: it finds nothing, and its loss is none.
+        A model that has diverged returns NaN: it finds nothing, and has no loss.
         """
         there, found = true > 0, is_found(probabilities)
         counts = np.empty((*true.shape, 3), np.uint8)
@@ -143,7 +143,7 @@ class MultiLabelScoring(Scoring):
         return f"probabilities of shape ({rows}, {len(self._classes)})"
 
     def aligned(self, predicted: np.ndarray, labels: list[str], recipe: Any) -> np.ndarray:
-        """In the order of the dataset's classes; one that the model does not know is found in no row."""
+        """In the order of the dataset's classes; a class that the model does not know is found in no row."""
         wanted, has = self._classes, getattr(recipe, "classes", self._classes)
         if has == wanted:
             return predicted

@@ -1,4 +1,4 @@
-"""What is watched of the predictions of a multi-label classifier."""
+"""The predictions of a multi-label classifier that are checked for drift."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The prompts of preferences, and the answers that a model writes behind them."""
+"""The prompts of preferences, and the answers that a model writes after them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gpu_pipelines.tasks.causal_lm.answering import Answering
 
 
 class AnsweringPrompts(Answering):
-    """What was chosen, or judged good, is the reference; a completion that was judged bad is none."""
+    """A chosen completion, or one judged good, is the reference; one judged bad is not."""
 
     def _has_references(self) -> bool:
         return True

@@ -16,7 +16,7 @@ SIGMOID, IPO, KTO, ORPO = "sigmoid", "ipo", "kto", "orpo"
 
 @dataclass(frozen=True)
 class Said:
-    """What a model, and the one that the training began with, say of the completions of some rows.
+    """Log-probabilities of the completions of some rows, by a model and by the one that the training began with.
 
     Attributes:
         sums: log-probabilities of the completions (rows, 2): of a pair the chosen and the rejected one; else of the own
@@ -84,7 +84,7 @@ def judged_losses(said: Said, is_good: torch.Tensor, beta: float, drift: torch.T
 
 
 def drift_of(total: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
-    """The divergence from the reference, estimated by completions behind prompts of other rows; at least 0.
+    """The divergence from the reference, estimated by completions after prompts of other rows; at least 0.
 
     Args:
         total: sum of their log ratios.
@@ -94,5 +94,5 @@ def drift_of(total: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
 
 
 def rewards(said: Said, loss: str, beta: float) -> torch.Tensor:
-    """What completions are implicitly worth to a model (rows, 2); of ORPO, which has no reference, by their means."""
+    """The implicit rewards of completions for a model (rows, 2); for ORPO, which has no reference, by their means."""
     return beta * (said.means if loss == ORPO else said.ratios)

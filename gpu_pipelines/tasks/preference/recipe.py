@@ -148,7 +148,7 @@ class Preference(CausalLanguageModel):
         return {**arrays, OFFSETS: offsets_of(positions)}
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Mean of the losses of the rows, and the router's loss where the configuration has one."""
+        """Mean of the losses of the rows, plus the router's loss if the configuration has one."""
         said, router = self._said(model, batch, batch[REFERENCE] if self.has_reference else None)
         if self.preference_loss == KTO:
             total = batch.get(SUMS, torch.zeros(2, device=said.sums.device))

@@ -53,7 +53,7 @@ class PreferenceScores(SummedScores):
         }
 
     def details(self) -> dict[str, Any]:
-        """What each kind of completion is worth."""
+        """The mean reward of each kind of completion."""
         if self.judged is None:
             kinds = {"chosen": self.sums[:, FIRST_REWARD], "rejected": self.sums[:, SECOND_REWARD]}
         else:

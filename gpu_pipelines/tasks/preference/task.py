@@ -23,7 +23,7 @@ JUDGED = ("prompt", "completion", "label")
 
 
 class PreferenceTask(Task):
-    """Completions of which one was preferred to another, or each of which was judged good or bad."""
+    """Completions that were compared in pairs, or judged good or bad one by one."""
 
     takes_lists = True
     column_parameters = ()

@@ -100,7 +100,7 @@ class MeasuredTexts(TextPreparation):
 
 
 class Measurements(RowPreparation):
-    """Rows of numbers, some of which are to be learned from the others."""
+    """Rows of numbers, of which some are learned from the others."""
 
     targets = (TARGET,)
 

@@ -34,13 +34,13 @@ HIDDEN = 128
 
 @dataclass(frozen=True)
 class Form:
-    """What a model of numbers has to know of the data it was trained on; kept in its config.json.
+    """What a model of numbers has to know about its training data; kept in its config.json.
 
     Attributes:
-        kind: `image`, `text` or `numbers`: what it learns from.
-        targets: names of the numbers that it gives.
+        kind: `image`, `text` or `numbers`: its inputs.
+        targets: names of the numbers that it predicts.
         mean, deviation: of each of them, over the rows of train.
-        inputs: of numbers, the names of those that it takes.
+        inputs: for numbers, the names of its inputs.
         inputs_mean, inputs_deviation: of each of them, over the rows of train.
     """
 
@@ -54,7 +54,7 @@ class Form:
 
     @property
     def outputs(self) -> list[str]:
-        """What the model gives: the mean of each number, and the logarithm of its variance."""
+        """The model's outputs: the mean of each number, and the logarithm of its variance."""
         return [*self.targets, *(f"log variance of {name}" for name in self.targets)]
 
 
@@ -110,7 +110,7 @@ class Regression(OuterRecipe):
                 latter two come the weights as well, but for the head.
 
         Raises:
-            UserError: there is no such model for what is learned from, or it does not fit the data.
+            UserError: there is no such model for these inputs, or it does not fit the data.
         """
         if self.inner is not None and name not in _OF_NUMBERS:
             return self.inner.build_model(name)
@@ -120,7 +120,7 @@ class Regression(OuterRecipe):
             return self._continued(Path(name).expanduser())
         task: Any = ImageClassificationTask if self.form.kind == "image" else TextClassificationTask
         raise UserError(
-            f"The model {name!r} does not learn from what this dataset has ({self.form.kind}).",
+            f"The model {name!r} cannot learn from what this dataset has ({self.form.kind}).",
             nearest(name, _OF_NUMBERS if self.inner is None else task.models),
         )
 
@@ -155,7 +155,7 @@ class Regression(OuterRecipe):
         return model
 
     def batch(self, columns: dict[str, np.ndarray], device: torch.device) -> Batch:
-        """What the model takes, and `target`, in standard deviations from the mean; float32 (rows, targets)."""
+        """The model's inputs, and `target`, in standard deviations from the mean; float32 (rows, targets)."""
         target = (columns[TARGET] - np.array(self.form.mean)) / np.array(self.form.deviation)
         made = {TARGET: on_device(target.astype(np.float32), device)}
         if self.inner is not None:

@@ -51,7 +51,7 @@ class RegressionScores(SummedScores):
         return {"rmse": float(np.sqrt(spread).mean()), "r2": 0.0}
 
     def details(self) -> dict[str, Any]:
-        """The metrics of each number, where there are several."""
+        """The metrics of each number, if there are several."""
         if len(self.targets) == 1:
             return {}
         found = self._by_target(self.sums.sum(axis=0)[None])
@@ -129,7 +129,7 @@ class RegressionScoring(Scoring):
 
 
 def as_answer(predicted: np.ndarray, targets: tuple[str, ...]) -> dict[str, Any]:
-    """A row of predictions (3 × targets,) as the server answers it; null for what is not a number."""
+    """A row of predictions (3 × targets,) as the server's answer; null for NaN."""
     parts = np.split(predicted, 3)
     return {
         name: {target: finite_or_none(n) for target, n in zip(targets, part, strict=True)}

@@ -103,7 +103,7 @@ class TokenClassification(TextRecipe):
         return int(np.count_nonzero(columns["tags"]))
 
     def predict(self, model: nn.Module, batch: Batch) -> torch.Tensor:
-        """Float32 (rows, tokens): of each token that begins a word the number of its tag, from 1; else 0."""
+        """Float32 (rows, tokens): for each token that begins a word the number of its tag, from 1; else 0."""
         logits, labels = encoder_logits(model, batch), batch["labels"]
         tags = torch.where(labels != NOT_SCORED, logits.argmax(dim=-1) + 1, 0)
         # A model that has diverged says nothing.

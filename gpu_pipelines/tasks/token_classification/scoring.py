@@ -73,7 +73,7 @@ class EntityScores(SummedScores):
 
 
 class EntityScoring(Scoring):
-    """Takes (rows, tokens): of each token that begins a word the number of its tag, from 1; else 0."""
+    """Takes (rows, tokens): for each token that begins a word the number of its tag, from 1; else 0."""
 
     @property
     def _tags(self) -> list[str]:
@@ -90,7 +90,7 @@ class EntityScoring(Scoring):
         return f"numbers of tags of shape ({rows}, tokens)"
 
     def aligned(self, predicted: np.ndarray, labels: list[str], recipe: Any) -> np.ndarray:
-        """As wide as the longest row; of a model of other tags, those that the dataset has not are of no entity."""
+        """As wide as the longest row; tags of the model that the dataset does not have become no entity."""
         wanted, has = self._tags, getattr(recipe, "tags", self._tags)
         number = [0, *(wanted.index(tag) + 1 if tag in wanted else 1 for tag in has)]
         # What is not a number is no tag.

@@ -17,7 +17,7 @@ _OF_THE_HUB = (("tokens", "ner_tags"), ("tokens", "tags"), ("words", "ner"))
 
 
 class TokenClassificationTask(Task):
-    """Words with tags as in IOB2: `B-TYPE` begins an entity, `I-TYPE` goes on with it, `O` is of none.
+    """Words with tags as in IOB2: `B-TYPE` begins an entity, `I-TYPE` continues it, `O` is outside of entities.
 
     Tags of IOBES and BILOU are read as well, and the columns that the data sets of the Hugging Face hub have.
     """
