@@ -1,6 +1,6 @@
-"""The tasks that lm-eval knows, and those of the user's own files: which are meant, and which metrics they have.
+"""The tasks of lm-eval and of the user's own files: which ones a name means, and which metrics they have.
 
-Nothing here loads data of a task, or runs a function of one.
+Nothing here loads a task's data or runs a task's functions.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ class KnownTask:
     """A task, group or tag.
 
     Attributes:
-        name: as lm-eval calls it.
+        name: lm-eval's name of it.
         kind: `TASK`, `PY_TASK`, `GROUP` or `TAG`.
         path: its YAML file; empty for a tag.
-        members: of a tag, the tasks that have it.
-        is_own: whether it stands in a file of the user's.
+        members: for a tag, the tasks that have it.
+        is_own: whether it is in a file of the user's.
     """
 
     name: str
@@ -49,12 +49,12 @@ class KnownTask:
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A benchmark that is run as one.
+    """A benchmark that is run as a whole.
 
     Attributes:
         name: of the task, group or tag.
-        needed: what is known of it and of all that it consists of, by name.
-        definition: SHA-256 of the user's files that it stands in, data beside them included; empty for lm-eval's own.
+        needed: what is known about it and its parts, by name.
+        definition: SHA-256 of the user's files that define it, including data beside them; empty for lm-eval's own.
     """
 
     name: str
@@ -63,13 +63,13 @@ class Benchmark:
 
 
 class Catalog:
-    """What lm-eval knows, read where it is needed.
+    """The tasks that lm-eval knows, read when needed.
 
     Args:
         benchmarks: names, and files or folders of the user's own.
 
     Attributes:
-        known: all that is known, by name; tasks of the user's own go before those of lm-eval.
+        known: all tasks, by name; the user's own win over those of lm-eval.
 
     Raises:
         UserError: a file or folder cannot be read, or holds no task.
@@ -97,7 +97,7 @@ class Catalog:
         return list(dict.fromkeys(found))
 
     def benchmarks(self) -> list[Benchmark]:
-        """What is run, each for itself, in the order in which it was asked for."""
+        """The benchmarks to run, in the order in which they were given."""
         found = {}
         for asked, names in self._asked.items():
             for name in names:
@@ -105,9 +105,9 @@ class Catalog:
         return list(found.values())
 
     def metrics(self) -> dict[str, bool]:
-        """The metrics of all that is run, each with whether an interval of it will be known.
+        """The metrics of everything that is run, each with whether its interval will be known.
 
-        Where only lm-eval's own code knows the metrics of a task, there is `TASK.*` in their place.
+        If only lm-eval's code knows the metrics of a task, `TASK.*` stands for them.
         """
         return {
             name: known for names in self._asked.values() for each in names for name, known in self._metrics_of(each)
@@ -188,7 +188,7 @@ class Catalog:
 
 
 def problems_in_catalog(benchmarks: Sequence[str], gates: Mapping[str, Gate | ChampionGate]) -> list[str]:
-    """What is wrong with benchmarks and the gates on them, where lm-eval is installed.
+    """Problems with benchmarks and the gates on them; needs lm-eval.
 
     Args:
         benchmarks: names, and files or folders of the user's own.
@@ -210,7 +210,7 @@ def wrong_gate(text: str, gate: Gate | ChampionGate, metrics: Mapping[str, bool]
     Args:
         text: of the gate.
         gate: the gate.
-        metrics: those that there are, each with whether an interval of it is known; see `Catalog.metrics`.
+        metrics: the existing metrics, each with whether its interval is known; see `Catalog.metrics`.
     """
     task = gate.metric.partition(".")[0]
     if gate.metric not in metrics:
@@ -334,7 +334,7 @@ def _metrics_in(content: Mapping[str, Any], task: str) -> Iterator[tuple[str, bo
 
 
 def name_within(metric: str, filter_name: str) -> str:
-    """What a metric is called within its task: METRIC, or METRIC.FILTER of another filter than the first one."""
+    """The name of a metric within its task: METRIC, or METRIC.FILTER for another filter than the first."""
     # That of a function is given with the path of its file.
     metric = plain(metric.rpartition("/")[2].rpartition(".")[2])
     return f"{metric}.{plain(filter_name)}" if filter_name else metric

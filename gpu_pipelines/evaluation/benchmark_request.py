@@ -1,4 +1,4 @@
-"""What is asked of benchmarks: names and files of tasks of lm-eval, and options; checked without importing lm-eval."""
+"""The parameters about benchmarks: names and files of lm-eval tasks, and options; checked without importing lm-eval."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ MISSING = "Benchmarks need lm-eval. Install it: pip install 'gpu-pipelines[bench
 
 @dataclass(frozen=True)
 class BenchmarkOptions:
-    """What shapes the results of a benchmark besides the model.
+    """The options that change the results of a benchmark.
 
     Attributes:
         limit: documents of each task; 0 for all.
-        fewshot: examples before each document; -1 for as many as the task says.
+        fewshot: examples before each document; -1 for the number of the task.
         chat_template: whether prompts are written in the tokenizer's chat template.
         batch_size: documents at once; 0 to find it out.
     """
@@ -38,12 +38,12 @@ class BenchmarkOptions:
 
 
 def is_own(benchmark: str) -> bool:
-    """Whether a benchmark is a file or folder of the user's, not a name that lm-eval knows."""
+    """Whether a benchmark is a file or folder of the user's, not the name of an lm-eval task."""
     return "/" in benchmark or benchmark.endswith((".yaml", ".yml"))
 
 
 def places_of_benchmarks(benchmarks: Iterable[str]) -> list[str]:
-    """The files and folders of the user's, those of this machine as paths that cannot be taken for names."""
+    """The user's files and folders; those of this machine as paths that cannot be mistaken for names."""
     own = [each for each in benchmarks if is_own(each)]
     return [each if is_remote(each) or each.startswith((".", "/", "~")) else f"./{each}" for each in own]
 
@@ -54,12 +54,12 @@ def is_metric_of_benchmark(name: str) -> bool:
 
 
 def bounds_of(name: str) -> Metric | None:
-    """The values that a metric of a benchmark can have; None where nobody knows."""
+    """The range of a benchmark's metric; None if it is not known."""
     return Metric() if set(name.split(".")[1:2]) & set(SHARES) else None
 
 
 def problems_of_benchmarks(benchmarks: Sequence[str], best: int, options: BenchmarkOptions, task: str) -> list[str]:
-    """What is wrong with the parameters, each with what to do; of a task that is empty nothing is known."""
+    """Problems with the parameters, each with what to do; an empty task means that it is not known."""
     found = []
     if benchmarks and task_named(task).pipeline_tag != PIPELINE_TAG:
         found.append(
@@ -77,7 +77,7 @@ def problems_of_benchmarks(benchmarks: Sequence[str], best: int, options: Benchm
 
 
 def problems_of_files(benchmarks: Iterable[str]) -> list[str]:
-    """What is wrong on this machine: lm-eval is missing, or a file is."""
+    """Problems on this machine: lm-eval or a file is missing."""
     if find_spec("lm_eval") is None:
         return [MISSING]
     found = []

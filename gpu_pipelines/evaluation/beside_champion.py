@@ -1,4 +1,4 @@
-"""What the sections of a report show of a model beside the champion."""
+"""Parts of a report that show a model beside the champion."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def charts_beside(where: str, names: Sequence[str], ours: Metrics, champion: Map
 
 
 def verdicts(champion: Mapping[str, Any] | None, more_is_better: Callable[[str], bool | None]) -> dict[str, str]:
-    """For each metric whether its difference to the champion is good or bad, with an interval on one side of 0."""
+    """For each metric whether its difference from the champion is good or bad, by an interval on one side of 0."""
     found = {}
     for name, difference in (champion or {}).get("differences", {}).items():
         low, high, direction = difference["low"], difference["high"], more_is_better(name)

@@ -31,8 +31,8 @@ def resample(metrics: Callable[[np.ndarray], Resampled], rows: int, seed: int = 
     """Metrics of 1,000 resamples, each of as many rows as there are, drawn with replacement.
 
     Args:
-        metrics: of weights, int64 (resamples, rows): how often each row was drawn.
-        rows: their number; there may be none, as of written text in a slice.
+        metrics: takes weights, int64 (resamples, rows): how often each row was drawn.
+        rows: their number; may be 0, as for written text in a slice.
         seed: of the drawing.
     """
     found: dict[str, list[np.ndarray]] = {}
@@ -61,9 +61,9 @@ def _all_weights(rows: int, seed: int) -> np.ndarray:
 
 
 def fewest_rows(confidence: float) -> int:
-    """How many rows can say anything at a confidence: five are all on one side of 0 by chance more often than 5%.
+    """The fewest rows for a confidence: five rows are all on one side of 0 by chance more often than 5%.
 
-    Resamples of fewer rows would say it, since they hold no row that the sample does not.
+    Resamples of fewer rows would be too sure, since they have only rows of the sample.
 
     Args:
         confidence: such as 0.95, of an interval with two ends.
@@ -72,14 +72,14 @@ def fewest_rows(confidence: float) -> int:
 
 
 def interval(value: float, resampled: np.ndarray, rows: int) -> Interval:
-    """A metric with its 95% percentile interval, which too few rows do not have.
+    """A metric with its 95% percentile interval; too few rows have none.
 
     Resampled minima lie below the minimum of the sample (`min_recall` of many classes), so an interval is widened to
-    hold its own value. Where a resample has no value, such as `r2` of rows of one number, no interval is known.
+    hold its own value. If a resample has no value, such as `r2` of rows with equal numbers, no interval is known.
 
     Args:
         value: of all rows.
-        resampled: float64 (resamples,): the same of rows drawn with replacement.
+        resampled: float64 (resamples,): the same for rows drawn with replacement.
         rows: their number.
     """
     if not math.isfinite(value) or rows < fewest_rows(CONFIDENCE):
@@ -91,17 +91,17 @@ def interval(value: float, resampled: np.ndarray, rows: int) -> Interval:
 
 
 def percentiles(resampled: np.ndarray, confidence: float) -> tuple[float, float]:
-    """The two values between which so many of the resampled ones lie, such as 0.95 of them."""
+    """The two values between which a share of the resampled ones lies, such as 0.95."""
     tail = (1 - confidence) / 2 * 100
     low, high = np.percentile(resampled, [tail, 100 - tail])
     return float(low), float(high)
 
 
 def without_interval(value: float) -> Interval:
-    """A metric of which no interval is known."""
+    """A metric without a known interval."""
     return {"value": finite_or_none(value), "low": None, "high": None}
 
 
 def json_metrics(metrics: Mapping[str, float]) -> dict[str, float | None]:
-    """Metrics as JSON can hold them: None in place of NaN and infinity."""
+    """Metrics for JSON: None instead of NaN and infinity."""
     return {name: finite_or_none(value) for name, value in metrics.items()}

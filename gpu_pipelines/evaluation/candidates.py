@@ -1,4 +1,4 @@
-"""What is ranked, and what ranks it: by the recipe of the training, or by a function of the user's."""
+"""The candidates and the port of scorers: scored by the recipe of the training, or by a function of the user's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_pipelines.registry import RegisteredVersion
 
 
 class NoComparisonError(UserError):
-    """The champion cannot be scored on these rows: its recipe is not here, cannot read them, or fails."""
+    """The champion cannot be scored on these rows: its recipe is missing, cannot read them, or fails."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Candidate:
         path: its folder or file.
         step: steps taken, or whatever the number in its name counts.
         epoch: passes over the training rows; None if it is not known.
-        rehearsal: trained on CPU processes in place of the GPUs that were chosen.
-        averages: names of the checkpoints whose mean it is; none where it is one itself.
-        training: name of the training that it is of; empty where there is one only.
-        ema: whether it is the moving average of the weights that the checkpoint holds as well.
+        rehearsal: trained on CPU processes instead of the chosen GPUs.
+        averages: names of the checkpoints whose mean it is; empty for a checkpoint itself.
+        training: name of its training; empty if there is only one.
+        ema: whether it is the moving average of the weights in the checkpoint.
     """
 
     path: Path
@@ -46,12 +46,12 @@ class Candidate:
 
 @dataclass(frozen=True)
 class WorkOnModels:
-    """Work to be done with several models, spread over all processes.
+    """Work to do with several models, spread over all processes.
 
     Attributes:
-        function: of a module; takes the runner of a process, a model source and one argument.
+        function: a function of a module; takes the runner of a process, a model source and one argument.
         arguments: the arguments, each with the number of its model.
-        done: is called in this thread with the number of a model and its answers, once it has them all.
+        done: called in this thread with the number of a model and its answers, once they are complete.
     """
 
     function: Callable[..., Any]
@@ -59,7 +59,7 @@ class WorkOnModels:
     done: Callable[[int, list[Any]], None]
 
     def with_models(self, numbers: Sequence[int]) -> WorkOnModels:
-        """The part of the work that is with some of the models, which have other numbers there: 0, 1 and so on."""
+        """The part of the work with some of the models, which are renumbered: 0, 1 and so on."""
         given = [(numbers.index(number), each) for number, each in self.arguments if number in numbers]
         return WorkOnModels(self.function, given, lambda number, found: self.done(numbers[number], found))
 
@@ -74,7 +74,7 @@ class Scorer(Protocol):
     candidates: list[Candidate]
 
     def configuration_of(self, candidate: Candidate) -> dict[str, Any]:
-        """How a candidate was trained: `settings` and `devices`, as far as it is known."""
+        """How a candidate was trained: `settings` and `devices`, as far as known."""
 
     def on_val(self, done: Callable[[int, Scores], None]) -> None:
         """Scores all candidates on `val`; `done` is called with the number of each and its scores."""
@@ -93,17 +93,17 @@ class Scorer(Protocol):
         """How long a prediction of one row takes: `p50_ms`, `p95_ms`, `calls` and `device`."""
 
     def worst(self, scores: Scores) -> list[dict[str, Any]]:
-        """The rows of `test` that a model does worst on; none where that is not known."""
+        """The rows of `test` that a model does worst on; empty if not known."""
 
     def slice_values(self, column: str) -> list[str]:
         """The value of a column for each row of `test`, in the order of the scores.
 
         Raises:
-            UserError: the dataset does not hold it.
+            UserError: the dataset does not have it.
         """
 
     def export(self, candidate: Candidate, directory: Path) -> None:
-        """Writes a candidate as the model to upload; it is the last that is done with it."""
+        """Writes a candidate as the model to upload; the last call for it."""
 
     def close(self) -> None:
-        """Ends what was started for it."""
+        """Ends processes that were started."""

@@ -1,4 +1,4 @@
-"""The registry's champion beside a model: its scores on the same rows, and whether these are rows of the same data."""
+"""The registry's champion beside a model: its scores on the same rows, and whether the data is still the same."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from gpu_pipelines.registry.registered import DamagedVersionError
 
 @dataclass(frozen=True)
 class Champion:
-    """What is known of the champion.
+    """What is known about the champion.
 
     Attributes:
         version: its number.
         comparison: the model beside it, or why there is none.
-        recorded: the evaluation that it was registered with; None where there is none, or its files are damaged.
-        shift: what was looked at to see whether the data is what it was evaluated on.
+        recorded: the evaluation that it was registered with; None if there is none, or its files are damaged.
+        shift: the checks whether the data is what it was evaluated on.
     """
 
     version: int
@@ -35,11 +35,11 @@ class Champion:
 
     @property
     def scores(self) -> Scores | None:
-        """Its scores on the test rows; None where it could not be scored."""
+        """Its scores on the test rows; None if it could not be scored."""
         return self.comparison.theirs if isinstance(self.comparison, Comparison) else None
 
     def summary(self, test_source: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What `evaluation.json` says of it.
+        """What `evaluation.json` says about it.
 
         Args:
             test_source: the fixed test set of the dataset, if it has one.
@@ -52,7 +52,7 @@ class Champion:
 
 
 def beside(registered: RegisteredVersion, scorer: Scorer, scores: Scores, manifest: Manifest) -> Champion:
-    """Scores the champion; what keeps it from being scored is a reason to keep it, not to lose the model.
+    """Scores the champion. If it cannot be scored, it stays champion, and the evaluation does not fail.
 
     Args:
         registered: the champion.

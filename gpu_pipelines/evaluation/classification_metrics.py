@@ -37,10 +37,10 @@ class ClassificationScores(Scores):
     """Predictions of a classifier on labelled rows.
 
     Attributes:
-        probabilities: float32 (rows, classes), or one column more for what is none of the labels. A row that is not
-            made of numbers is all 0.
+        probabilities: float32 (rows, classes), or one column more for everything that is not a label. A row that is not
+            made of finite numbers is all 0.
         labels: int64 (rows,): true classes.
-        predicted: int64 (rows,): predicted classes; `classes` is none of the labels: of a class that only a champion
+        predicted: int64 (rows,): predicted classes; `classes` stands for no label: for a class that only a champion
             knows, or not a number.
         confidence: float64 (rows,): probability of the predicted class.
         losses: float64 (rows,): -ln of the probability of the true class.
@@ -114,7 +114,7 @@ class ClassificationScores(Scores):
 
     @cached_property
     def resampled(self) -> Resampled:
-        """Each metric of 1,000 resamples of the rows; of the ROC-AUC, its first-order approximation."""
+        """Each metric over 1,000 resamples of the rows; for the ROC-AUC, its first-order approximation."""
         influence = macro_roc_auc_influence(self.probabilities, self.labels, self.classes)
         auc = self._metrics["roc_auc"]
 
@@ -124,14 +124,14 @@ class ClassificationScores(Scores):
         return resample(metrics, self.rows)
 
     def confused(self) -> list[list[int]]:
-        """The pairs of classes that are mixed up most: numbers of the true and the predicted class, and the rows."""
+        """The pairs of classes that are confused most: numbers of the true and the predicted class, and the rows."""
         wrong = ~self.right & (self.predicted < self.classes)
         pairs, rows = np.unique(self.labels[wrong] * self.classes + self.predicted[wrong], return_counts=True)
         most = np.argsort(-rows, kind="stable")[:PAIRS_KEPT]
         return [[*map(int, divmod(pairs[place], self.classes)), int(rows[place])] for place in most]
 
     def details(self) -> dict[str, Any]:
-        """Figures of each class, the confusion matrix, the pairs that are mixed up most, and the reliability curve."""
+        """Figures of each class, the confusion matrix, the pairs that are confused most, and the reliability curve."""
         return {
             "per_class": self.per_class(),
             "confusion": self.confusion[:, :-1].tolist() if self.classes <= MATRIX_CLASSES else [],
@@ -147,7 +147,7 @@ class ClassificationScores(Scores):
         return least_and_mean(self.per_class())
 
     def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
-        """Accuracy and recalls on rows of the classes that it knows; half of the level each."""
+        """Accuracy and recalls on rows of the classes that the champion knows; half of the level each."""
         if "per_class" not in recorded.test:
             return []
         before = {
@@ -214,7 +214,7 @@ class ClassificationScores(Scores):
 def predictions(probabilities: np.ndarray, classes: int) -> tuple[np.ndarray, np.ndarray]:
     """Which rows of probabilities (rows, classes or more) are numbers, and each row's most probable class.
 
-    A model that has diverged gives NaN, which argmax takes for the first class; here it is `classes`, none of them.
+    A model that has diverged returns NaN, which argmax takes for the first class; here it becomes `classes`, no label.
     """
     finite = np.isfinite(probabilities).all(axis=1)
     return finite, np.where(finite, probabilities.argmax(axis=1), classes)
@@ -233,7 +233,7 @@ def bin_of(confidence: np.ndarray) -> np.ndarray:
 
 
 def reliability(confidence: np.ndarray, right: np.ndarray) -> list[dict[str, Any]]:
-    """Whether a classifier is right as often as it says: bins that have rows, each with its range, rows, mean
+    """Whether a classifier is right as often as it says: the non-empty bins, each with its range, rows, mean
     confidence and accuracy. The ECE is the mean distance of the latter two.
 
     Source: Guo et al. 2017, https://arxiv.org/abs/1706.04599, sections 2 and 4: 15 bins of equal width by the
@@ -260,7 +260,7 @@ def reliability(confidence: np.ndarray, right: np.ndarray) -> list[dict[str, Any
 
 def macro_roc_auc(probabilities: np.ndarray, labels: np.ndarray, classes: int) -> float:
     """The area under the ROC curve, one class against the rest: the mean over the classes that have rows, and others
-    beside them; NaN where no class has.
+    beside them; NaN if no class has.
 
     Args:
         probabilities: (rows, classes or more), without NaN.

@@ -1,4 +1,4 @@
-"""A model beside the champion on the same rows: differences of pairs, with intervals, and McNemar's test."""
+"""A model beside the champion on the same rows: paired differences with intervals, and McNemar's test."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Comparison:
 
     Attributes:
         ours: the scores of the model.
-        theirs: those of the champion.
+        theirs: the scores of the champion.
         version: number of the champion.
     """
 
@@ -38,13 +38,13 @@ class Comparison:
     version: int
 
     def difference(self, metric: str) -> float:
-        """The metric of the model less that of the champion, 0 where sums in another order would make them equal; NaN
-        where one of them is not known."""
+        """The metric of the model minus that of the champion, 0 if sums in another order would make them equal; NaN
+        if one of them is not known."""
         ours, theirs = (scores.metrics().get(metric, math.nan) for scores in (self.ours, self.theirs))
         return 0.0 if math.isclose(ours, theirs, rel_tol=_ROUNDING) else ours - theirs
 
     def ends(self, metric: str, confidence: float) -> tuple[float, float] | None:
-        """The interval of a difference, by paired bootstrap; None where only the two values are known, or of few rows.
+        """The interval of a difference, by paired bootstrap; None if only the two values are known, or for few rows.
 
         Args:
             metric: its name.
@@ -58,7 +58,7 @@ class Comparison:
         return (low, high) if math.isfinite(low) and math.isfinite(high) else None
 
     def mcnemar(self, metric: str = "accuracy") -> dict[str, Any] | None:
-        """McNemar's exact test: rows that one alone gets right, and the two-sided p-value; None of other metrics.
+        """McNemar's exact test: rows that only one model gets right, and the two-sided p-value; None for other metrics.
 
         If both models were right equally often, either would be the one that is right with probability 1/2 in a row in
         which only one of them is.
@@ -72,7 +72,8 @@ class Comparison:
         return {"this_model_alone_right": ours_alone, "champion_alone_right": theirs_alone, "p_value": p_value}
 
     def summary(self) -> dict[str, Any]:
-        """What `evaluation.json` says of the champion: its metrics, the differences to them, and McNemar's test."""
+        """What `evaluation.json` says about the champion: its metrics, the differences from them, and McNemar's "
+        "test."""
         differences: dict[str, Interval] = {}
         for metric in self.ours.metrics():
             value, resampled = self.difference(metric), self._resampled(metric)
@@ -105,7 +106,7 @@ class Incomparable:
     why: str
 
     def summary(self) -> dict[str, Any]:
-        """What `evaluation.json` says of it."""
+        """What `evaluation.json` says about it."""
         return {"version": self.version, "metrics": {}, "not_compared": self.why}
 
 

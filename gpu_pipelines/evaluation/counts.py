@@ -17,13 +17,13 @@ RIGHT, FOUND, TRUE = range(3)
 
 
 def averages(counts: np.ndarray) -> dict[str, np.ndarray]:
-    """Precision, recall and F1 over all kinds, and the mean F1 of the kinds that there are or were found.
+    """Precision, recall and F1 over all kinds, and the mean F1 of the kinds that exist or were found.
 
     Args:
         counts: float64 (sets of rows, kinds, 3).
 
     Returns:
-        For each metric its values, float64 (sets of rows,); 0 where one is not defined.
+        For each metric its values, float64 (sets of rows,); 0 if undefined.
     """
     every, present = counts.sum(axis=1), (counts[..., FOUND] + counts[..., TRUE]) > 0
     f1 = share(2 * counts[..., RIGHT], counts[..., FOUND] + counts[..., TRUE])
@@ -36,12 +36,12 @@ def averages(counts: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def figures_of_each(counts: np.ndarray, kinds: Sequence[str], what: str) -> list[dict[str, Any]]:
-    """For each kind how many there are, as `what`, and its precision, recall and F1.
+    """For each kind its number, as `what`, and its precision, recall and F1.
 
     Args:
         counts: float64 (kinds, 3).
         kinds: their names.
-        what: is counted, for people.
+        what: name of the number, for people.
     """
     precision, recall = share(counts[:, RIGHT], counts[:, FOUND]), share(counts[:, RIGHT], counts[:, TRUE])
     f1 = share(2 * counts[:, RIGHT], counts[:, FOUND] + counts[:, TRUE])
@@ -70,13 +70,13 @@ def least_and_mean(each: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 def moved_of_kinds(
     kinds: Sequence[str], of_kinds: Callable[[list[str]], SummedScores], recorded: Evaluation, what: str
 ) -> list[ShiftCheck]:
-    """Whether kinds that a champion knew are gone, and its score on the others: it finds none that are new.
+    """Whether kinds that a champion knew are gone, and its score on the others: it cannot find new kinds.
 
     Args:
         kinds: those of the data.
-        of_kinds: gives the scores of some of them.
+        of_kinds: returns the scores of some of them.
         recorded: its evaluation when it was registered.
-        what: the kinds are, for people.
+        what: name of the kinds, for people.
     """
     known = [figures["name"] for figures in recorded.test.get("parts", [])]
     there = [name for name in known if name in kinds]
@@ -86,5 +86,5 @@ def moved_of_kinds(
 
 
 def share(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
-    """A part of a whole; 0 of nothing."""
+    """A part of a whole; 0 if the whole is 0."""
     return np.divide(part, whole, out=np.zeros(np.shape(part), dtype=np.float64), where=np.asarray(whole) > 0)

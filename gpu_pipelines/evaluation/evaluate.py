@@ -65,11 +65,11 @@ def evaluate_checkpoints(
     Args:
         settings: gates, metric to choose by, scoring function, registry and name of the champion.
         dataset_directory: the dataset artifact; `val` ranks, `test` decides.
-        checkpoints: where training left its checkpoints, or models in Hugging Face layout; of several trainings that
-            are ranked together, these directories by the names of the trainings.
+        checkpoints: directory of a training's checkpoints, or of models in Hugging Face layout; for several trainings
+            that are ranked together, these directories by the names of the trainings.
         export_directory: where the best one goes: in Hugging Face layout, or as it is if a function scores it.
         processes: GPUs or CPU processes to use; None for all that the step was placed on.
-        benchmark_directory: where the benchmarks' results of each document go; None for nowhere.
+        benchmark_directory: for the benchmarks' results of each document; None for nowhere.
         stores: places of the checkpoints by the names of the trainings, beside which results of benchmarks are kept
             that an evaluation of the same checkpoints takes; None to keep none.
         rehearsals: names of the trainings that are known to be rehearsals; checkpoints of scripts do not say it.
@@ -307,9 +307,9 @@ def slices_of(values: Sequence[str], scores: Scores, champion: Scores | None) ->
     """Rows and metrics of each value, most rows first, beside the champion's on the same rows.
 
     Args:
-        values: of each row, in the order of the scores.
+        values: the value of each row, in the order of the scores.
         scores: of the model.
-        champion: those of the champion on the same rows, if there is one.
+        champion: the scores of the champion on the same rows, if there is one.
     """
     counts = Counter(values).most_common()
     kept = {value for value, _ in counts[: MOST_SLICES if len(counts) > MOST_SLICES else len(counts)]}

@@ -36,7 +36,7 @@ ScoringFunction = Callable[[Path, Path, str], Mapping[str, float]]
 
 @dataclass(frozen=True)
 class GivenScores(Scores):
-    """Metrics that were computed elsewhere; of their rows only the number is known. See `Scores`."""
+    """Metrics that were computed elsewhere; only the number of rows is known. See `Scores`."""
 
     size: int
     values: dict[str, float]
@@ -116,7 +116,7 @@ class FunctionScorer:
         files = list(candidate.path.iterdir()) if candidate.path.is_dir() else [candidate.path]
         if taken := {file.name for file in files} & set(WRITTEN_BESIDE):
             raise UserError(
-                f"The checkpoint {candidate.path} has files of the name {some_of(taken, most=3)}, which this step "
+                f"The checkpoint {candidate.path} has files named {some_of(taken, most=3)}, which this step "
                 "writes itself.",
                 "Let the training give them other names.",
             )

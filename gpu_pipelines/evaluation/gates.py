@@ -42,7 +42,7 @@ class Gate:
 
         Args:
             metrics: by name.
-            unknown: why the metric is not known, where that is so.
+            unknown: why the metric is not known; empty if it is.
         """
         value = metrics[self.metric]
         value = self.threshold if math.isclose(value, self.threshold, rel_tol=_ROUNDING) else value
@@ -57,7 +57,7 @@ class ChampionGate:
     """`better_than_champion in METRIC by MARGIN at CONFIDENCE`.
 
     Attributes:
-        metric: what is compared; empty for the metric that the best checkpoint is chosen by.
+        metric: the metric to compare; empty for the metric that chooses the best checkpoint.
         margin: how much better, at least; 0 for any better.
         confidence: 0.5 to 0.99: the interval of the difference that must lie beyond the margin; None where the
             difference itself must.
@@ -74,15 +74,15 @@ class ChampionGate:
 
 @dataclass(frozen=True)
 class GateResult:
-    """How a gate came out.
+    """The result of a gate.
 
     Attributes:
         gate: as it was written.
-        value: what it saw; None if that is not a finite number.
-        threshold: what that was compared with.
+        value: the metric; None if it is not a finite number.
+        threshold: the number that it was compared with.
         passed: whether it holds.
         why: a sentence with the numbers.
-        low: lower end of the interval of `value`, where the gate looked at one.
+        low: lower end of the interval of `value`, if the gate used one.
         high: its upper end.
     """
 
@@ -107,12 +107,12 @@ def parse_gate(
 
     Args:
         text: the gate.
-        metrics: those there are; None where they are not known before a user's function is called.
-        figures: what can be gated on too, but not selected by.
-        with_benchmarks: whether there are metrics of benchmarks; which ones is known where lm-eval is asked.
+        metrics: the existing metrics; None if they are only known after a call of the user's function.
+        figures: further figures to gate on, but not to select by.
+        with_benchmarks: whether there are metrics of benchmarks; only lm-eval knows which.
 
     Raises:
-        ValueError: with a message that says what is wrong, points at it, and says what would do.
+        ValueError: its message says what is wrong and where, and what would be right.
     """
     return _Parser(text, metrics, figures or {}, with_benchmarks).gate()
 
@@ -242,7 +242,7 @@ class _Parser:
 
 
 def number_or_none(word: str) -> float | None:
-    """The number that a word is, or None."""
+    """A word as a number, or None."""
     try:
         return number_of(word)
     except ValueError:

@@ -39,10 +39,10 @@ def is_model(directory: Path) -> bool:
 def models_in(directory: Path) -> list[tuple[Path, int]]:
     """The models in a directory, by the number in their names, or itself if it is one; none if there is none.
 
-    Beside its checkpoints the Trainer of transformers leaves the last or the best model once more (`save_model`).
+    Beside its checkpoints, the Trainer of transformers saves the last or the best model once more (`save_model`).
 
     Raises:
-        UserError: one has its weights in pickles alone.
+        UserError: a model has its weights only in pickles.
     """
     found = [(path, _number_of(path)) for path in sorted(directory.glob("*")) if is_model(path)]
     if is_model(directory):
@@ -60,10 +60,10 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
 
 
 def why_none(directory: Path) -> str:
-    """What is in the way of scoring what a training has left, in a sentence; empty where nothing is known of it.
+    """Why the output of a training cannot be scored, in a sentence; empty if the reason is not known.
 
     Args:
-        directory: where no model was found.
+        directory: in which no model was found.
     """
     files = sorted(path for path in directory.rglob("*") if path.is_file())
     if deeper := next((path.parent for path in files if path.suffix == ".safetensors" and is_model(path.parent)), None):
@@ -85,13 +85,13 @@ def why_none(directory: Path) -> str:
 
 
 def damaged_file(directory: Path) -> str:
-    """The name of a file that is missing or broken off, as a program that was killed leaves it.
+    """The name of a file that is missing or truncated, as a killed program leaves it.
 
     Args:
         directory: a model.
 
     Returns:
-        The name; empty where all are whole.
+        The name; empty if all files are whole.
     """
     settings, weights = (ADAPTERS, {ADAPTER_WEIGHTS}) if holds_adapters(directory) else (CONFIG, set())
     try:
@@ -134,7 +134,7 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
 
 
 def copy_adapters(directory: Path, to: Path) -> None:
-    """Copies adapters of peft, where a folder has them, to stand beside the model that they were merged into."""
+    """Copies adapters of peft, if a folder has them, beside the model that they were merged into."""
     if holds_adapters(directory):
         (to / ADAPTER).mkdir()
         for name in (ADAPTERS, ADAPTER_WEIGHTS):
@@ -142,7 +142,7 @@ def copy_adapters(directory: Path, to: Path) -> None:
 
 
 def copy_model(directory: Path, to: Path, dataset: Dataset) -> None:
-    """Copies what a model consists of, and nothing else; where it has no tokenizer, that of the dataset with it."""
+    """Copies only the files of a model; if it has no tokenizer, also that of the dataset."""
     if dataset.tokenizer is not None and not (directory / TOKENIZER).is_file():
         shutil.copytree(dataset.tokenizer, to, dirs_exist_ok=True)
     copy_files((*KEPT, OTHER_TEMPLATES), directory, to, LEFT_OUT)

@@ -1,4 +1,4 @@
-"""Scores what has no score but its loss: language models, and tasks of a user's own; metrics have intervals."""
+"""Scores models by their loss: language models, and tasks of a user's own; metrics have intervals."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class LikelihoodScores(SummedScores):
 
     Attributes:
         sums: float64 (rows, 3): of each row the sum of its losses in nats, its number of loss tokens, and how many of
-            them were predicted right; the last is NaN in all rows where that has no meaning.
-        text_bytes: float64 (rows,): bytes of the text that the loss tokens are; None where they are no text.
-        completions: whether a row is one completion of a prompt, which is right if all its loss tokens are.
+            them were predicted right; the last is NaN in all rows if that has no meaning.
+        text_bytes: float64 (rows,): bytes of the text of the loss tokens; None if they are not text.
+        completions: whether a row is a completion of a prompt, which is right if all its loss tokens are.
     """
 
     text_bytes: np.ndarray | None = None
@@ -39,7 +39,7 @@ class LikelihoodScores(SummedScores):
     def of(
         cls, predicted: np.ndarray, text_bytes: np.ndarray | None = None, completions: bool = False
     ) -> LikelihoodScores:
-        """Scores what a recipe's `predict` gave for all rows, (rows, 3)."""
+        """Scores the output of a recipe's `predict` for all rows, (rows, 3)."""
         return cls(predicted.astype(np.float64), text_bytes, completions)
 
     def subset(self, rows: np.ndarray) -> LikelihoodScores:
@@ -55,7 +55,7 @@ class LikelihoodScores(SummedScores):
         return self.columns[:, WHOLE] > 0 if metric == "completion_accuracy" else None
 
     def moved(self, recorded: Evaluation, labels: Sequence[str], kept: Sequence[str]) -> list[ShiftCheck]:
-        """The mean loss, whatever the champion was chosen by."""
+        """The mean loss, whichever metric chose the champion."""
         return self._worsened(recorded, "loss", more_is_better=False, unit=" nats")
 
     @cached_property
@@ -67,7 +67,7 @@ class LikelihoodScores(SummedScores):
 
     def of_totals(self, totals: np.ndarray) -> Resampled:
         """Mean loss per loss token in nats, its exponential, bits per byte of text, and the shares of loss tokens and
-        of completions that are predicted right, each where it is known."""
+        of completions that are predicted right, as far as they are known."""
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
             loss = totals[:, LOSS] / totals[:, TOKENS]
             found = {"loss": loss, "perplexity": np.exp(loss)}

@@ -36,9 +36,9 @@ class ModelSource:
     Attributes:
         kind: a `checkpoint` of the training, the `champion` of a registry, a `hugging_face` directory, or the
             `untrained` model that the training began with.
-        path: its directory; not used of the last.
-        title: what messages call it.
-        part: of a checkpoint: the weights, or their moving average.
+        path: its directory; not used for `untrained`.
+        title: its name in messages.
+        part: for a checkpoint: the weights, or their moving average.
     """
 
     kind: Literal["checkpoint", "champion", "hugging_face", "untrained"]
@@ -57,7 +57,7 @@ class Loaded:
 
 
 class Models:
-    """Loads models; that of the training is built once, and the weights of its checkpoints are swapped in place.
+    """Loads models. The model of the training is built once, and the weights of its checkpoints are swapped in place.
 
     Args:
         dataset: what they are scored on.
@@ -78,7 +78,7 @@ class Models:
             self.recipe.trained_with(settings)
 
     def load(self, source: ModelSource) -> Loaded:
-        """The model of a source, on the device, in evaluation mode; the one that was loaded before may be gone.
+        """The model of a source, on the device, in evaluation mode; the model loaded before may be gone.
 
         Raises:
             NoComparisonError: it is the champion's, and cannot be loaded.
@@ -95,7 +95,7 @@ class Models:
         return self._current[1]
 
     def forget(self) -> None:
-        """The weights in memory are those of no source any more."""
+        """Notes that the weights in memory no longer belong to a source."""
         self._current = None
 
     def _load(self, source: ModelSource) -> Loaded:
@@ -135,7 +135,7 @@ def recipe_class(settings: Mapping[str, Any], task: str) -> type[Recipe]:
     """The recipe of a training.
 
     Raises:
-        UserError: it names none and the task has none, or it cannot be imported.
+        UserError: neither the training nor the task names a recipe, or it cannot be imported.
     """
     path = settings.get("recipe", "")
     if not path and not task_named(task).recipe:
@@ -147,7 +147,7 @@ def recipe_class(settings: Mapping[str, Any], task: str) -> type[Recipe]:
 
 
 def load_champion(source: ModelSource, dataset: Dataset) -> Loaded:
-    """A registered model, with the recipe that it was trained by.
+    """A registered model, with the recipe that trained it.
 
     Raises:
         NoComparisonError: its recipe cannot be imported, cannot read the dataset, or does not load the model.
@@ -216,10 +216,10 @@ def _load_weights(model: nn.Module, directory: Path) -> None:
 
 @contextmanager
 def champion_errors(source: ModelSource) -> Iterator[None]:
-    """Whatever the recipe of a champion raises is a reason why it cannot be compared; for other models nothing changes.
+    """Makes any error of a champion's recipe a reason why it cannot be compared; for other models nothing changes.
 
     Raises:
-        NoComparisonError: in place of any other error.
+        NoComparisonError: instead of any other error.
     """
     try:
         yield

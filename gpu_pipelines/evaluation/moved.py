@@ -1,4 +1,4 @@
-"""Whether a score of the champion is worse than it was, by more than chance and by more than what counts."""
+"""Whether a score of the champion has become worse, by more than chance and by more than is negligible."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ MOST_NAMED = 5
 
 @dataclass(frozen=True)
 class ShiftCheck:
-    """One thing that was looked at.
+    """One check for a shift of the data.
 
     Attributes:
         what: what was compared.
-        moved: it is another than it was, by more than chance and by more than what counts.
+        moved: whether it differs, by more than chance and by more than is negligible.
         why: both values, in words.
-        before, now: the values; None where there are none.
-        low: the least that it has fallen (of a loss, risen), at the confidence of the test; None where not known.
-        p_value: of the shares of classes.
+        before, now: the values; None if there are none.
+        low: least fall (for a loss, rise) at the confidence of the test; None if not known.
+        p_value: for the shares of classes.
     """
 
     what: str
@@ -41,10 +41,10 @@ class ShiftCheck:
 
 
 def gone(what: str, before: Sequence[str], now: Collection[str]) -> ShiftCheck | None:
-    """Whether something that a champion knew is not in the data any more; None where it knew nothing.
+    """Whether something that a champion knew is no longer in the data; None if it knew nothing.
 
     Args:
-        what: the names are of, for people.
+        what: kind of the names, for people.
         before: the names that it knew.
         now: those in the data.
     """
@@ -74,16 +74,16 @@ def fallen(what: str, before: tuple[int, int], now: tuple[int, int], level: floa
 def worsened(
     metric: str, recorded: Mapping[str, Any], measured: Mapping[str, Any], more_is_better: bool, unit: str = ""
 ) -> ShiftCheck | None:
-    """A metric whose interval was recorded; one that is not a number any more is worse.
+    """A metric whose interval was recorded; one that has become NaN is worse.
 
     None if it never was one, or one of the two has no interval.
 
     Args:
         metric: its name.
         recorded: value, low and high, when the model was registered.
-        measured: the same on the rows of now.
+        measured: the same on the current rows.
         more_is_better: its direction.
-        unit: what stands behind a value, for people.
+        unit: text after a value, for people.
     """
     z = one_sided(LEVEL)
     before, now = widened(dict(recorded), z), widened(dict(measured), z)

@@ -1,4 +1,4 @@
-"""Whether a model is better than one that answers the same for every row, and has learned nothing from them."""
+"""Whether a model is better than the same answer for every row, which learns nothing from the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a model may take the champion's place, by how it does on the same rows."""
+"""Whether a model may replace the champion, by their scores on the same rows."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ BETTER_BY_VALUE = "better than the champion"
 
 
 def better_by_value(scores: Scores, champion: Comparison | Incomparable | None, ranking: Ranking) -> GateResult:
-    """The gate that holds where no other one compares with the champion: better by value, and not worse beyond chance.
+    """The gate if no other compares with the champion: better by value, and not worse beyond chance.
 
-    Of two models that are equally good, this promotes the new one about every second time: it keeps what is worse away,
-    and does not ask for a proof of what is better. `better_than_champion at 95%` does.
+    Of two equally good models, it promotes the new one about every second time: it rejects worse models,
+    but does not ask for a proof of better ones. `better_than_champion at 95%` does.
 
     Args:
         scores: of the model on test.
@@ -51,13 +51,13 @@ def better_by_value(scores: Scores, champion: Comparison | Incomparable | None, 
 def better(
     gate: ChampionGate, scores: Scores, comparison: Comparison | Incomparable | None, ranking: Ranking
 ) -> GateResult:
-    """The gate `better_than_champion`: by more than its margin, in the whole of the interval where it asks for one.
+    """The gate `better_than_champion`: better by more than its margin, in the whole interval if it asks for one.
 
     With few rows in which the models differ, the bootstrap's interval of a share is too narrow; so McNemar's exact
     test must agree, which keeps its level with any number of rows.
 
     Args:
-        gate: what was asked for.
+        gate: the gate.
         scores: of the model on test.
         comparison: with the champion; None if there is none.
         ranking: the metric to compare, and which way it is better.

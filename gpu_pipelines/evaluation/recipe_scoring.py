@@ -59,12 +59,12 @@ class RecipeScorer:
 
     Args:
         dataset: its `val` and `test` splits are read.
-        directory: where training left its checkpoints; or a model in Hugging Face layout, or a folder of them.
-        average_last: how many of the last checkpoints are averaged into one more candidate; 0 for none.
+        directory: of a training's checkpoints; or a model in Hugging Face layout, or a folder of them.
+        average_last: number of last checkpoints to average into one more candidate; 0 for none.
         processes: number of GPUs or CPU processes; None for all that the step was placed on.
-        training: what the candidates' names begin with; empty where there is one training only.
-        texts: what scores written text; None where none is written.
-        texts_on_val: whether text is written for `val` as well, with each candidate.
+        training: prefix of the candidates' names; empty if there is only one training.
+        texts: scores written text; None if none is written.
+        texts_on_val: whether each candidate also writes text for `val`.
 
     Raises:
         UserError: there is no good checkpoint, or data and checkpoints do not belong together.
@@ -124,7 +124,7 @@ class RecipeScorer:
         return self._opened
 
     def release(self) -> None:
-        """Ends the processes and gives the memory back, until the next model is run."""
+        """Ends the processes and frees their memory, until the next model is run."""
         if self._opened is not None:
             self._opened.close()
             self._opened = None
@@ -148,7 +148,7 @@ class RecipeScorer:
         self._sharded.each(sources, work)
 
     def identity_of(self, candidate: Candidate) -> str:
-        """Hex SHA-256 of what the weights of a candidate are made of."""
+        """Hex SHA-256 that identifies the weights of a candidate."""
         if candidate.averages:
             members = [each for each in self.candidates if each.name in candidate.averages]
             return digest_of({each.name: self.identity_of(each) for each in members})
@@ -299,7 +299,7 @@ def _champion(registered: RegisteredVersion) -> ModelSource:
 
 
 def foreign_models(directory: Path) -> bool:
-    """Whether a directory holds models in Hugging Face layout in place of a training's checkpoints."""
+    """Whether a directory holds models in Hugging Face layout instead of a training's checkpoints."""
     return directory.is_dir() and not (directory / CONFIGURATION).is_file() and bool(models_in(directory))
 
 
@@ -317,7 +317,7 @@ def _require_written(directory: Path) -> None:
     raise UserError(
         f"{problem} {why_none(directory)}".rstrip(),
         "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "
-        "*.safetensors), or its adapters in that of peft, in a folder such as checkpoint-100. For a format of its own "
+        "*.safetensors), or its adapters in peft's layout, in a folder such as checkpoint-100. For a format of its own "
         "give scoring_function.",
     )
 
@@ -387,7 +387,7 @@ def write_average(model: nn.Module, checkpoints: Sequence[Path], path: Path) -> 
     Args:
         model: of the training; its weights are overwritten.
         checkpoints: their folders, oldest first.
-        path: the folder to write; made here.
+        path: the folder to create and write.
     """
     weights = {name: value.detach() for name, value in trained_weights(model).items()}
     # In double precision the order of the checkpoints leaves no trace. Of eight billion weights that is 64 GB, beside
@@ -409,7 +409,7 @@ def write_average(model: nn.Module, checkpoints: Sequence[Path], path: Path) -> 
 
 
 def padding_counts(loaded: Loaded, rows: Mapping[str, np.ndarray], device: torch.device) -> bool:
-    """Whether a model predicts another thing for the shortest of some texts beside the longest of them.
+    """Whether a model's prediction for the shortest of some texts changes if the longest is beside it.
 
     FNet has no mask for padding; Nyströmformer and ConvBERT take means over it, or convolve it.
 
@@ -432,18 +432,18 @@ def padding_counts(loaded: Loaded, rows: Mapping[str, np.ndarray], device: torch
 
 
 def examples_of(loaded: Loaded, dataset: Dataset, scoring: Scoring, device: torch.device) -> Examples | None:
-    """A few rows of `test` as a server gets them, with the predictions of a model.
+    """A few rows of `test` as requests to a server, with the predictions of a model.
 
-    None for data of which a server would not know what to do with it.
+    None for data that a server could not use.
 
     Args:
-        loaded: the model as it is exported, on `device`, in evaluation mode.
+        loaded: the exported model, on `device`, in evaluation mode.
         dataset: the one that it was evaluated on.
         scoring: of the dataset.
         device: where to run it.
 
     Raises:
-        UserError: its predictions are no finite numbers.
+        UserError: its predictions are not finite numbers.
     """
     test = dataset.split("test")
     tried = np.unique(np.linspace(0, len(test) - 1, min(len(test), ROWS_TRIED)).astype(int))

@@ -48,7 +48,7 @@ def write_report(evaluation: Evaluation, dataset_directory: Path, path: Path) ->
     """Writes the report of an evaluation.
 
     Args:
-        evaluation: what came of it.
+        evaluation: the results.
         dataset_directory: the dataset; the worst rows are shown from its test split.
         path: the HTML file.
     """
@@ -240,7 +240,7 @@ def matrix(evaluation: Evaluation) -> list[dict[str, Any]]:
 
 
 def picture(evaluation: Evaluation) -> Markup | None:
-    """A matrix of many classes as a picture; None where there are too many for one."""
+    """A matrix of many classes as a picture; None if there are too many classes."""
     if not evaluation.test["confusion"]:
         return None
     return heatmap(
@@ -249,7 +249,7 @@ def picture(evaluation: Evaluation) -> Markup | None:
 
 
 def confused_pairs(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The pairs of classes that are mixed up most, with the share of the true class's rows."""
+    """The pairs of classes that are confused most, with the share of the true class's rows."""
     labels, per_class = evaluation.labels, evaluation.test["per_class"]
     return [
         {

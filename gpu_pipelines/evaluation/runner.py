@@ -34,8 +34,8 @@ class RunnerSettings:
         training: settings of the training; empty if there was none.
         frozen_sha256: of the weights that are not in the checkpoints; empty if all are.
         rows_per_batch: rows at once.
-        generate_rows: prompts of a split that text is written for at most; 0 for all.
-        max_new_tokens: tokens that are written for each at most.
+        generate_rows: most prompts of a split to write text for; 0 for all.
+        max_new_tokens: most tokens to write for each.
     """
 
     dataset_directory: Path
@@ -47,11 +47,11 @@ class RunnerSettings:
 
 
 class Runner:
-    """Predicts rows with models, one of which is in memory at a time besides that of the training.
+    """Predicts rows with models; besides the model of the training, one at a time is in memory.
 
     Args:
         settings: what to run.
-        device: in the terms of torch.
+        device: PyTorch's name of the device.
 
     Attributes:
         dataset: what they are scored on.
@@ -72,10 +72,10 @@ class Runner:
         self.models = Models(self.dataset, settings.training, settings.frozen_sha256, self._device)
 
     def predict(self, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
-        """What the model of a source predicts for rows `start` to `stop` of a split; of a classifier, by our labels.
+        """The predictions of a source's model for rows `start` to `stop` of a split; for a classifier, by our labels.
 
         Raises:
-            NoComparisonError: it is the champion, and its recipe cannot do that.
+            NoComparisonError: it is the champion, and its recipe cannot predict them.
             UserError: the model cannot be loaded, or its predictions are not what the task is scored by.
         """
         loaded = self.models.load(source)
@@ -97,7 +97,7 @@ class Runner:
         return np.concatenate(found)
 
     def write(self, source: ModelSource, split: str, start: int, stop: int) -> np.ndarray:
-        """What the model of a source writes for units `start` to `stop` of the prompts of a split: objects, `Written`.
+        """The text of a source's model for units `start` to `stop` of the prompts of a split, as `Written`.
 
         Raises:
             NoComparisonError: it is the champion, and cannot write.

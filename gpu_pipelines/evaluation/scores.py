@@ -1,4 +1,4 @@
-"""What all kinds of scores have in common, so that the evaluation need not know which kind it has."""
+"""The port of scores: what all kinds have in common, so that the evaluation need not know which kind it has."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Scores(ABC):
     """How a model did on the rows of a split.
 
     Attributes:
-        row_name: what the rows are called, for people.
+        row_name: name of the rows, for people.
     """
 
     row_name: ClassVar[str] = "test rows"
@@ -42,15 +42,15 @@ class Scores(ABC):
     @property
     @abstractmethod
     def resampled(self) -> Resampled | None:
-        """Each metric of resamples of the rows, the same for all models on as many rows; None if it is not known."""
+        """Each metric over resamples of the rows, the same for all models on as many rows; None if unknown."""
 
     @abstractmethod
     def metrics(self) -> dict[str, float]:
-        """All metrics by name; NaN or infinity where a model has diverged."""
+        """All metrics by name; NaN or infinity if a model has diverged."""
 
     @abstractmethod
     def subset(self, rows: np.ndarray) -> Self:
-        """The scores of some of the rows; not of scores whose `resampled` is None.
+        """The scores of some of the rows; not called if `resampled` is None.
 
         Args:
             rows: indices of the rows, int, or a mask of them, bool (rows,).
@@ -64,24 +64,24 @@ class Scores(ABC):
         return {name: interval(value, resampled[name], self.rows_of(name)) for name, value in self.metrics().items()}
 
     def details(self) -> dict[str, Any]:
-        """What `evaluation.json` says of the test rows besides `rows` and `metrics`."""
+        """What `evaluation.json` says about the test rows besides `rows` and `metrics`."""
         return {}
 
     def figures(self) -> dict[str, float]:
-        """Further figures of the rows that can be gated on, by name."""
+        """Further figures of the rows to gate on, by name."""
         return {}
 
     def one_answer(self) -> dict[str, float]:
-        """Metrics of a model that answers the same for every row, whichever answer is best, as far as one is known."""
+        """Metrics of the best model that gives the same answer for every row, as far as it is known."""
         return {}
 
     @property
     def right(self) -> np.ndarray | None:
-        """Bool (rows,): which rows are predicted right; None where a row is not simply right or wrong."""
+        """Bool (rows,): which rows are predicted right; None if a row is not simply right or wrong."""
         return None
 
     def why_unknown(self, metric: str) -> str:
-        """Why a metric is no number though the model gave one for each row; empty where that is not so.
+        """Why a metric is NaN although the model returned numbers for each row; empty if it is not.
 
         Args:
             metric: its name.
@@ -97,7 +97,7 @@ class Scores(ABC):
         return self.rows
 
     def right_by(self, metric: str) -> np.ndarray | None:
-        """Which rows are right, for a metric that is the share of right rows; None for any other.
+        """Which rows are right, for a metric that is the share of right rows; None for other metrics.
 
         Args:
             metric: its name.
@@ -108,7 +108,7 @@ class Scores(ABC):
         return self.right if metric == "accuracy" else None
 
     def paired_with(self, other: Scores) -> tuple[Scores, Scores]:
-        """These scores and those of another model, as they are to be compared.
+        """These scores and those of another model, in the form in which they are compared.
 
         Args:
             other: the scores of the other model on the same rows.
@@ -119,29 +119,29 @@ class Scores(ABC):
         """Whether these scores of a champion are worse than those that it was registered with.
 
         Args:
-            recorded: its evaluation then.
+            recorded: its evaluation at registration.
             labels: the classes of the rows now.
-            kept: those of them that it knows.
+            kept: those of the classes that it knows.
         """
         return []
 
 
 @dataclass(frozen=True)
 class SummedScores(Scores):
-    """Scores whose metrics follow from sums over the rows; intervals, slices and comparisons follow from that.
+    """Scores whose metrics follow from sums over the rows, and so do intervals, slices and comparisons.
 
-    Rows are drawn, not what is counted in them: the tokens of a text are not independent of each other. A metric that
-    is a ratio of sums weighs a long row more than a short one.
+    Resampling draws rows, not what is counted in them: the tokens of a text are not independent of each other. A metric
+    that is a ratio of sums weighs a long row more than a short one.
 
     Attributes:
-        sums: float64 (rows, columns): what is added up.
+        sums: the numbers to add up, float64 (rows, columns).
     """
 
     sums: np.ndarray
 
     @abstractmethod
     def of_totals(self, totals: np.ndarray) -> Resampled:
-        """Metrics of sums over sets of rows.
+        """Metrics from sums over sets of rows.
 
         Args:
             totals: the sums of `columns` over each set of rows, float64 (sets of rows, columns).
@@ -156,7 +156,7 @@ class SummedScores(Scores):
 
     @property
     def columns(self) -> np.ndarray:
-        """What `of_totals` takes the totals of, float64 (rows, columns)."""
+        """The columns whose totals `of_totals` takes, float64 (rows, columns)."""
         return self.sums
 
     @property
@@ -182,7 +182,7 @@ class SummedScores(Scores):
 
     @cached_property
     def resampled(self) -> Resampled:
-        """Each metric of 1,000 resamples of the rows."""
+        """Each metric over 1,000 resamples of the rows."""
 
         def metrics(weights: np.ndarray) -> Resampled:
             with np.errstate(invalid="ignore"):

@@ -1,4 +1,4 @@
-"""What the predictions of a task's recipe mean: the port between the models that run and the scores."""
+"""The port between predictions and scores: what the predictions of a task's recipe mean."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.evaluation.scores import Scores
 
 Columns = dict[str, np.ndarray]
-#: Rows of `test` that a report shows at most.
+#: Most rows of `test` that a report shows.
 WORST_KEPT = 24
 
 
 class Scoring(ABC):
-    """Takes what a recipe's `predict` gives; one is made in each process that runs models.
+    """Turns the output of a recipe's `predict` into scores. Each process that runs models has one.
 
     Args:
         dataset: what models are scored on.
 
     Attributes:
-        rows_at_once: rows of a batch; None for as many as were trained on, where the output may be large.
+        rows_at_once: rows of a batch; None for as many as in training, for outputs that may be large.
     """
 
     rows_at_once: int | None = None
@@ -33,19 +33,19 @@ class Scoring(ABC):
 
     @abstractmethod
     def width(self, labels: list[str]) -> int | None:
-        """The number of columns that `predict` gives for a row; None if it varies.
+        """The number of columns that `predict` returns for a row; None if it varies.
 
         Args:
-            labels: the classes of the model; empty where there are none.
+            labels: the classes of the model; empty if there are none.
         """
 
     @abstractmethod
     def shape(self, rows: int, labels: list[str]) -> str:
-        """The shape that `predict` has to give, for people.
+        """The shape that `predict` has to return, for people.
 
         Args:
             rows: number of rows.
-            labels: the classes of the model; empty where there are none.
+            labels: the classes of the model; empty if there are none.
         """
 
     @abstractmethod
@@ -53,7 +53,7 @@ class Scoring(ABC):
         """The scores of a model.
 
         Args:
-            predicted: what `predict` gave for all rows of the split, float32 (rows, columns).
+            predicted: what `predict` returned for all rows of the split, float32 (rows, columns).
             split: `val` or `test`.
         """
 
@@ -61,12 +61,12 @@ class Scoring(ABC):
         """Takes the parameters of the training whose checkpoints are scored.
 
         Args:
-            settings: values by the names of the parameters; empty where the training is not known.
+            settings: values by the names of the parameters; empty if the training is not known.
         """
 
     @property
     def has_reference(self) -> bool:
-        """Whether a model is scored beside the one that the training began with."""
+        """Whether a model is scored against the model that the training began with."""
         return False
 
     def refer(self, predicted: np.ndarray, split: str) -> None:
@@ -79,7 +79,7 @@ class Scoring(ABC):
         raise NotImplementedError
 
     def prepared(self, columns: Columns) -> Columns:
-        """Rows of the dataset as they are scored; there may be more of them, or fewer.
+        """Rows of the dataset as they are scored; there may be more or fewer of them.
 
         Args:
             columns: arrays of shape (rows, *feature shape) by feature.
@@ -87,7 +87,7 @@ class Scoring(ABC):
         return columns
 
     def groups(self, columns: Columns, rows: int) -> list[np.ndarray]:
-        """Chooses the rows that are predicted together, such as those of similar length.
+        """Chooses the rows to predict together, such as those of similar length.
 
         Args:
             columns: arrays of shape (rows, *feature shape) by feature, as `prepared` returned them.
@@ -102,7 +102,7 @@ class Scoring(ABC):
         """Puts the predictions of a model into the terms of the dataset, such as the order of its classes.
 
         Args:
-            predicted: what `predict` gave, float32 (rows, columns of the model).
+            predicted: what `predict` returned, float32 (rows, columns of the model).
             labels: the classes of the model, in its order.
             recipe: the recipe of the model.
 
@@ -118,7 +118,7 @@ class Scoring(ABC):
             scores: what `scores` returned for `test`.
 
         Returns:
-            For each row an object with `row`, `source`, and what is to be shown of it.
+            For each row an object with `row`, `source`, and what the report shows of it.
         """
         return []
 
@@ -126,18 +126,18 @@ class Scoring(ABC):
         """The value of a column for each row of `test`, in the order of the scores.
 
         Args:
-            column: what the data was prepared with as `slice_by`.
+            column: the `slice_by` of the preparation.
 
         Raises:
-            UserError: the dataset does not hold it.
+            UserError: the dataset does not have it.
         """
         return self.dataset.slice_values("test", column)
 
     def examples(self, rows: Columns) -> tuple[list[dict[str, Any]], list[Columns]] | None:
-        """Rows of `test` as a server gets them, and the columns of each; None where no server takes them.
+        """Rows of `test` as requests to a server, and the columns of each; None if no server takes them.
 
         Args:
-            rows: some rows of the split; those that cannot be sent as they are may be left out.
+            rows: some rows of the split; rows that cannot be sent as they are may be left out.
         """
         return None
 
@@ -145,8 +145,8 @@ class Scoring(ABC):
         """The server's answer to an instance.
 
         Args:
-            predicted: what `predict` gives for the row, float32 (columns,).
-            labels: the classes of the model, else the `names` of its recipe; empty where there are none.
-            instance: the instance, one of those that `examples` returned.
+            predicted: what `predict` returned for the row, float32 (columns,).
+            labels: the classes of the model, else the `names` of its recipe; empty if there are none.
+            instance: an instance that `examples` returned.
         """
         return {}

@@ -1,4 +1,4 @@
-"""What `evaluate_checkpoints` is asked to do, checked without importing torch."""
+"""The parameters of `evaluate_checkpoints`, checked without importing torch."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpu_pipelines.tasks.tasks import task_named
 
 @dataclass(frozen=True)
 class Ranking:
-    """What decides which of two models is better: a metric, and which way."""
+    """What decides which of two models is better: a metric and its direction."""
 
     metric: str
     more_is_better: bool
@@ -152,7 +152,7 @@ class EvaluationSettings:
 
     @property
     def texts(self) -> TextRequest:
-        """What is asked of written text."""
+        """The parameters about written text."""
         judge = JudgeSettings(self.judge, self.judge_model, self.judge_prompt, self.judge_key)
         most = self.max_new_tokens or NEW_TOKENS
         return TextRequest(tuple(self.generate), most, self.generate_rows, self.generate_with, self.json_schema, judge)
@@ -163,7 +163,7 @@ class EvaluationSettings:
         return self.select_by in self.texts.metrics
 
     def problems(self, task: str) -> list[str]:
-        """Everything that is wrong with the values, each with what to do."""
+        """All problems with the values, each with what to do."""
         found = [*registry_problems(self.registry, self.model_name), *self.texts.problems(task)]
         metrics = self._known_metrics(task)
         if self.scoring_function and not names_function(self.scoring_function):

@@ -1,4 +1,4 @@
-"""What is watched of rows and predictions, by what the rows of a task hold."""
+"""The features of rows and predictions that are checked for drift, by what the rows of a task hold."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ import numpy as np
 
 from gpu_pipelines.profiles.values import Categories, Numbers, Values, Vectors
 
-#: Before the name of a column that numbers are learned from, as a feature of a dataset.
+#: Prefix of the features of a dataset that are columns of numbers to learn from.
 _INPUT = "input."
-#: Directions that words are thrown into by their hashes.
+#: Directions into which hashes sort the words.
 _BUCKETS = 64
-#: Of Rec. 601: how much of a grey value is red, green and blue.
+#: Shares of red, green and blue in a grey value, from Rec. 601.
 _GREY = np.array([0.299, 0.587, 0.114], dtype=np.float32)
 #: Knuth's multiplicative hash, The Art of Computer Programming, volume 3, section 6.4.
 _KNUTH = np.uint64(2654435761)
 
 
 class Watched:
-    """What is watched; a task says it where it differs, and calls this one for what does not.
+    """What is watched for drift. A task overrides what differs, and calls this class for the rest.
 
-    Rows are given as those of a dataset of the task, so that they have gone through the same preparation, whenever
-    they came. All values are of all rows, in their order.
+    Rows have the form of a dataset of the task, so that all have gone through the same preparation, whenever they
+    came. Values are of all rows, in their order.
     """
 
     def inputs(self, columns: Mapping[str, np.ndarray]) -> dict[str, Values]:
-        """What is watched of what a model gets.
+        """What is watched of a model's inputs.
 
         Args:
-            columns: arrays (rows, *shape) by feature; lists are filled up, with their lengths beside them.
+            columns: arrays (rows, *shape) by feature; lists are padded, with their lengths beside them.
 
         Returns:
-            Values by what they are called, for people.
+            Values by their names for people.
         """
         found: dict[str, Values] = {}
         if "image" in columns:
@@ -46,13 +46,13 @@ class Watched:
         return found
 
     def predictions(self, predictions: Sequence[Mapping[str, Any]]) -> dict[str, Values]:
-        """What is watched of what a model gives.
+        """What is watched of a model's predictions.
 
         Args:
-            predictions: in the terms of JSON, as the prediction server answers.
+            predictions: JSON values, as the prediction server answers.
 
         Returns:
-            Values by what they are called, for people.
+            Values by their names for people.
         """
         found: dict[str, Values] = {}
         first = predictions[0] if predictions else {}
@@ -78,9 +78,9 @@ def image_statistics(images: np.ndarray) -> dict[str, Values]:
         images: uint8 (rows, channels, height, width), of one or three channels.
 
     Returns:
-        Brightness and contrast are mean and standard deviation of the grey values, 0 to 1; sharpness the logarithm of
-        the variance of their Laplacian; saturation the mean distance of the channels; and what red has more than
-        green, and both more than blue.
+        Brightness and contrast, the mean and the standard deviation of the grey values, 0 to 1; sharpness, the
+        logarithm of the variance of their Laplacian; saturation, the mean distance of the channels; and the excess of
+        red over green, and of both over blue.
     """
     pixels = images.astype(np.float32) / 255
     in_colour = pixels.shape[1] == 3
@@ -102,11 +102,11 @@ def image_statistics(images: np.ndarray) -> dict[str, Values]:
 def text_statistics(tokens: np.ndarray, lengths: np.ndarray) -> dict[str, Values]:
     """The length of texts in tokens, and their vocabulary.
 
-    A token falls into one of 64 directions by its number; the vocabulary of a text is the square roots of the shares
-    of its tokens in each, so that the distance of two texts is Hellinger's.
+    A token falls into one of 64 directions by its number. The vocabulary of a text is the square roots of the shares
+    of its tokens in each direction, so that the distance of two texts is Hellinger's.
 
     Args:
-        tokens: (rows, longest), filled up.
+        tokens: (rows, longest), padded.
         lengths: tokens of each row.
     """
     hashed = ((tokens.astype(np.uint64) * _KNUTH) >> np.uint64(16)) % np.uint64(_BUCKETS)

@@ -218,7 +218,7 @@ def test_what_is_no_checkpoint_is_passed_over_or_refused(folder: Path, capfd: py
     assert len(evaluate(folder).checkpoints) == 10
     assert "passing over checkpoint-last" in capfd.readouterr().out
     (folder / "checkpoints/epoch-8/evaluation.json").write_text("{}")
-    assert "has files of the name evaluation.json" in refused(folder, out="other")
+    assert "has files named evaluation.json" in refused(folder, out="other")
     (folder / "empty").mkdir()
     settings = settings_in(folder, scoring_function=f"{folder}/scoring.py:score")
     with pytest.raises(UserError, match="has no checkpoints"):

@@ -59,7 +59,7 @@ def test_each_row_keeps_its_own_value_and_the_fingerprint_knows_nothing_of_it(te
     without = prepared(texts.directory.parent / "texts.csv", tmp_path / "without", slice_by="")
     assert without.manifest.fingerprint == texts.manifest.fingerprint
     assert "language" not in texts.manifest.features
-    with pytest.raises(UserError, match="does not keep the column 'language' to slice by; it keeps none"):
+    with pytest.raises(UserError, match="was prepared without the column 'language' for slices; it keeps none"):
         without.slice_values("test", "language")
 
 

@@ -1,1 +1,1 @@
-"""Benchmarks of lm-eval: what is asked of them, how they run, and what came of them."""
+"""Benchmarks of lm-eval: requests, runs and results."""

@@ -1,4 +1,4 @@
-"""Runs a benchmark with a model that is in memory, by lm-eval's own functions, and takes apart what it gives."""
+"""Runs a benchmark with a model in memory, with lm-eval's own functions, and splits up the results."""
 
 from __future__ import annotations
 
@@ -41,10 +41,10 @@ class Asked:
     """A benchmark to be run with one model.
 
     Attributes:
-        benchmark: which.
-        options: how.
-        store: where results are kept that need not be measured again; None for nowhere.
-        key: of the result there.
+        benchmark: the benchmark.
+        options: how to run it.
+        store: where results are kept so that they are not measured again; None for nowhere.
+        key: of the result in the store.
     """
 
     benchmark: Benchmark
@@ -55,12 +55,12 @@ class Asked:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of it.
+    """The result of a benchmark.
 
     Attributes:
         result: figures, and the values of the documents.
-        samples: of each task what lm-eval logs of each document, without prompts.
-        kept: whether it was measured before.
+        samples: for each task what lm-eval logs of each document, without prompts.
+        kept: whether it comes from the store.
     """
 
     result: BenchmarkResult
@@ -69,7 +69,7 @@ class Measured:
 
 
 def measure(runner: Runner, source: ModelSource, asked: Asked) -> Measured:
-    """Runs a benchmark with the model of a source, or takes the result that is kept of it.
+    """Runs a benchmark with the model of a source, or takes its result from the store.
 
     Args:
         runner: of this process.

@@ -21,7 +21,7 @@ PARTS_SHOWN = 20
 
 
 def benchmark_section(evaluation: Evaluation) -> Markup:
-    """The section; empty where the evaluation ran no benchmarks."""
+    """The section; empty if the evaluation ran no benchmarks."""
     told = evaluation.benchmarks
     if told is None:
         return Markup("")

@@ -26,25 +26,25 @@ from gpu_pipelines.registry import RegisteredVersion
 
 
 class RunsModels(Protocol):
-    """What has the models in memory; a scorer that runs a function of the user's has none."""
+    """A scorer that has models in memory; one that runs the user's function has none."""
 
     candidates: list[Candidate]
 
     def each(self, models: Sequence[Candidate | RegisteredVersion], work: WorkOnModels) -> None:
-        """Does work with models, which are checkpoints or the champion alone, spread over all processes."""
+        """Does work with models, which are checkpoints or only the champion, spread over all processes."""
 
     def identity_of(self, candidate: Candidate) -> str:
-        """Hex SHA-256 of what its weights are made of."""
+        """Hex SHA-256 that identifies its weights."""
 
 
 @dataclass(frozen=True)
 class Benchmarked:
-    """What came of the benchmarks.
+    """The results of the benchmarks.
 
     Attributes:
         candidates: the checkpoints that were run, best on val first, each with its results by benchmark.
-        champion: the results of the champion; None if there is no champion, or it could not be compared with.
-        why_not: why it could not; None where it was.
+        champion: the results of the champion; None if there is none, or it could not be compared.
+        why_not: why it could not be compared; None if it was.
         version: number of the champion; None if there is none.
         reused: whether the champion's results are all from its registered version.
     """
@@ -61,11 +61,11 @@ class Benchmarked:
         return {name: each.result for name, each in self.candidates[0][1].items()}
 
     def figures(self) -> dict[str, float]:
-        """All metrics of the best checkpoint, by the names that gates have for them."""
+        """All metrics of the best checkpoint, by their names in gates."""
         return {name: value for scores in self._scores().values() for name, value in scores.metrics().items()}
 
     def comparison(self, metric: str) -> tuple[BenchmarkScores, Comparison | Incomparable | None, Ranking]:
-        """What a gate compares: the scores that a metric is of, beside the champion's, and its direction."""
+        """What a gate compares: the scores of a metric beside the champion's, and the metric's direction."""
         task, ours = next((task, each) for task, each in self._scores().items() if metric in each.metrics())
         ranking = Ranking(metric, ours.directions[metric])
         if self.champion is None or self.version is None:
@@ -119,17 +119,17 @@ def run_benchmarks(
     beside: tuple[RegisteredVersion, Champion] | None,
     stores: Mapping[str, str],
 ) -> Benchmarked:
-    """Runs the best checkpoints on the benchmarks, and the champion where its own results are of something else.
+    """Runs the best checkpoints on the benchmarks, and the champion if its recorded results are of something else.
 
     Args:
         models: the models.
-        settings: which benchmarks, and how.
+        settings: the benchmarks, and how to run them.
         ranked: the checkpoints, best on val first.
-        beside: the champion as it is registered, and what is known of it; None if there is none.
-        stores: places of the checkpoints by training, beside which results are kept; of others nothing is kept.
+        beside: the registered champion, and what is known about it; None if there is none.
+        stores: places of the checkpoints by training, beside which results are kept; others keep none.
 
     Raises:
-        UserError: a benchmark is not known or cannot be run, or a gate names a metric that it has not.
+        UserError: a benchmark is unknown or cannot be run, or a gate names a metric that it does not have.
     """
     catalog = Catalog(settings.benchmarks)
     if problems := catalog.problems():
@@ -154,11 +154,11 @@ def run_benchmarks(
 
 
 def save_benchmarks(benchmarked: Benchmarked | None, directory: Path) -> None:
-    """Writes the results of all checkpoints that were run: figures, and what was logged of each document.
+    """Writes the results of all checkpoints that were run: figures, and the log of each document.
 
     Args:
-        benchmarked: None where there were no benchmarks.
-        directory: is made; gets `benchmarks.json`, and of each checkpoint a folder with a file for each task.
+        benchmarked: None if there were no benchmarks.
+        directory: created; gets `benchmarks.json`, and for each checkpoint a folder with a file for each task.
     """
     directory.mkdir(parents=True, exist_ok=True)
     candidates = benchmarked.candidates if benchmarked else []

@@ -1,4 +1,4 @@
-"""Scores of a model on a benchmark: the values are lm-eval's, intervals and comparisons are of its documents."""
+"""Scores of a model on a benchmark: values from lm-eval, intervals and comparisons from its documents."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class BenchmarkScores(Scores):
 
     Attributes:
         name: of the task or the group.
-        results: of each metric, by its name within that.
+        results: of each metric, by its name within the task or group.
     """
 
     row_name = "documents"
@@ -43,7 +43,7 @@ class BenchmarkScores(Scores):
 
     @property
     def directions(self) -> Mapping[str, bool]:
-        """Of each metric, whether more is better."""
+        """Whether more is better, for each metric."""
         return {metric_name(self.name, name): each.more_is_better for name, each in self.results.items()}
 
     def metrics(self) -> dict[str, float]:
@@ -61,17 +61,17 @@ class BenchmarkScores(Scores):
 
     @property
     def resampled(self) -> Resampled:
-        """Each metric of which an interval is known, of 1,000 resamples of the documents."""
+        """Each metric with a known interval, over 1,000 resamples of the documents."""
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class DocumentScores(BenchmarkScores):
-    """A task. Documents are drawn, and what is a ratio of sums, such as a perplexity, is made of the drawn ones.
+    """The scores of a task. Resampling draws documents; ratios of sums, such as a perplexity, are of the drawn ones.
 
     Attributes:
-        documents: their number.
-        seed: of the drawing; tasks of a group are drawn apart from each other.
+        documents: number of documents.
+        seed: of the drawing; tasks of a group draw independently.
     """
 
     name: str
@@ -111,7 +111,7 @@ class DocumentScores(BenchmarkScores):
 
 @dataclass(frozen=True)
 class GroupScores(BenchmarkScores):
-    """A group: means over its tasks, in each of which documents are drawn for themselves.
+    """The scores of a group: means over its tasks, each with documents of its own.
 
     Attributes:
         tasks: their scores.
@@ -150,7 +150,7 @@ class GroupScores(BenchmarkScores):
 
 
 def scores_of(result: BenchmarkResult) -> dict[str, BenchmarkScores]:
-    """The scores of the tasks and groups of a benchmark, by their names; those that were asked for come first."""
+    """The scores of the tasks and groups of a benchmark, by name; requested ones come first."""
     found: dict[str, BenchmarkScores] = {}
     for name, group in result.groups.items():
         parts = [(task, result.tasks[task]) for task in group.tasks]

@@ -1,4 +1,4 @@
-"""Results of benchmarks that are kept beside the checkpoints: what was measured once is not measured again."""
+"""Results of benchmarks, kept beside the checkpoints so that nothing is measured twice."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class ResultStore:
     place: str
 
     def read(self, key: str) -> dict[str, Any] | None:
-        """The result of a key; None if there is none, or it cannot be read."""
+        """The result with a key; None if there is none, or it cannot be read."""
         try:
             if not is_remote(self.place):
                 return read_document(Path(self.place) / FOLDER / f"{key}.json", "result")
@@ -37,7 +37,7 @@ class ResultStore:
             return None
 
     def write(self, key: str, result: Mapping[str, Any]) -> None:
-        """Keeps a result. Where that cannot be, such as in a bucket that may only be read, the work goes on without."""
+        """Keeps a result. If that fails, such as in a read-only bucket, the work continues without."""
         try:
             if is_remote(self.place):
                 content = json.dumps({"format_version": 1, **result}).encode()

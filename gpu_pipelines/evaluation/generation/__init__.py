@@ -1,1 +1,1 @@
-"""Metrics of the text that a model writes behind the prompts of a dataset."""
+"""Metrics of the text that a model writes after the prompts of a dataset."""

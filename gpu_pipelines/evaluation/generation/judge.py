@@ -1,4 +1,4 @@
-"""A language model that judges answers, asked over the interface that OpenAI has and most servers speak."""
+"""A language model that judges answers, over OpenAI's interface, which most servers offer."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _SHOWN = 200
 
 
 class Question(NamedTuple):
-    """What is judged: the prompt, what was written behind it, and the reference."""
+    """What is judged: the prompt, the text that was written after it, and the reference."""
 
     prompt: str
     answer: str
@@ -38,11 +38,11 @@ class Question(NamedTuple):
 
 @dataclass(frozen=True)
 class Judgement:
-    """What became of a question.
+    """The result of a question.
 
     Attributes:
-        score: 0 to 10; None where there is none.
-        said: all that the judge answered.
+        score: 0 to 10; None if there is none.
+        said: the judge's whole answer.
         failure: why there is no score.
     """
 
@@ -74,7 +74,7 @@ class Judge:
         first_wait: seconds before a question is asked again.
 
     Raises:
-        UserError: the key is not where it is said to be.
+        UserError: the key is not in the given place.
     """
 
     def __init__(self, settings: JudgeSettings, first_wait: float = _FIRST_WAIT) -> None:
@@ -94,7 +94,7 @@ class Judge:
         """A judgement of each answer; one without a score says why.
 
         Raises:
-            UserError: it cannot be reached, knows neither the key nor the model, or gives no score for any of them.
+            UserError: the judge cannot be reached, refuses the key or the model, or gives no score for any answer.
         """
         new = [question for question in dict.fromkeys(questions) if question not in self._known]
         # The first one alone: what is wrong with address, key or model is met once.

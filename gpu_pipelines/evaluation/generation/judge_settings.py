@@ -1,4 +1,4 @@
-"""Who judges written text, and what it is asked. The key is never a parameter: compiled files and logs show those."""
+"""The judge of written text and its prompt. The key is never a parameter: compiled files and logs show parameters."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ class JudgeSettings:
 
     Attributes:
         judge: address that OpenAI's `chat/completions` is below, such as `https://host/v1`.
-        judge_model: what it calls the model.
-        judge_prompt: what it is asked, with places for prompt, answer and reference; empty for `DEFAULT_PROMPT`.
+        judge_model: its name of the model.
+        judge_prompt: its prompt, with placeholders for prompt, answer and reference; empty for `DEFAULT_PROMPT`.
         judge_key: variable of the environment, or a secret, that holds the key; empty for none.
     """
 
@@ -51,7 +51,7 @@ class JudgeSettings:
     judge_key: str = ""
 
     def question(self, prompt: str, answer: str, reference: str) -> str:
-        """What the judge is asked about an answer."""
+        """The judge's prompt for an answer."""
         texts = {PROMPT: prompt, ANSWER: answer, REFERENCE: reference}
         # All at once: what a text says is never taken for a place of another.
         asked = re.sub(
@@ -60,7 +60,7 @@ class JudgeSettings:
         return f"{asked}\n\n{FORM}"
 
     def problems(self) -> list[str]:
-        """What is wrong with the values of a judge that is asked for."""
+        """Problems with the values of a judge that is used."""
         if not self.judge:
             return ["generate names judge, and there is none. Give judge, an address such as https://host/v1."]
         found = []
@@ -88,19 +88,19 @@ class JudgeSettings:
         return found
 
     def problems_without_use(self) -> list[str]:
-        """What is given for a judge that nothing asks for."""
+        """Problems if values are given for a judge that is not used."""
         if given := [name for name in ("judge", "judge_model", "judge_prompt", "judge_key") if getattr(self, name)]:
             return [f"{given[0]} is given, and generate does not name judge. Add judge to generate, or leave it out."]
         return []
 
     def problems_here(self) -> list[str]:
-        """What is wrong with them on this machine."""
+        """Problems with the values on this machine."""
         if is_variable(self.judge_key) and not os.environ.get(self.judge_key):
             return [f"judge_key names {self.judge_key}, and the environment has no such variable. Set it to the key."]
         return []
 
     def key(self) -> str:
-        """The key; empty where there is none.
+        """The key; empty for none.
 
         Raises:
             UserError: it is not where `judge_key` says.

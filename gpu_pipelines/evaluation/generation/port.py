@@ -1,4 +1,4 @@
-"""What a task whose models write text says of it: the prompts and references of its rows, and how text is written."""
+"""The port of tasks whose models write text: prompts and references of the rows, and how text is written."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from gpu_pipelines.artifacts.dataset import Dataset
 
 @dataclass(frozen=True)
 class Pair:
-    """A prompt of a dataset, and what is to be written behind it.
+    """A prompt of a dataset, and the reference for what a model writes after it.
 
     Attributes:
-        number: which of the rows of the split's scores it is.
-        row: of the split.
+        number: its row in the scores of the split.
+        row: its row in the split.
         source: where the row is from, for people.
         prompt: its tokens, int32.
-        reference: those that the row has behind it, without what ends a text.
+        reference: the tokens after the prompt, without the end token.
     """
 
     number: int
@@ -34,11 +34,11 @@ class Pair:
 
 @dataclass(frozen=True)
 class Written:
-    """What a model wrote behind a prompt.
+    """What a model wrote after a prompt.
 
     Attributes:
-        tokens: without the one that ended it.
-        ended: whether the model ended it, and not the limit.
+        tokens: without the end token.
+        ended: whether the model ended the text itself, and not the limit.
     """
 
     tokens: tuple[int, ...]
@@ -46,7 +46,7 @@ class Written:
 
 
 class TextTask(ABC):
-    """One is made in each process that writes.
+    """Prompts, references and text of a dataset. Each process that writes has one.
 
     Args:
         dataset: the rows whose prompts are answered.
@@ -68,14 +68,14 @@ class TextTask(ABC):
 
     @abstractmethod
     def write(self, loaded: Any, prompts: Sequence[np.ndarray], most: int) -> list[Written]:
-        """Writes the most probable token behind each prompt, again and again.
+        """Continues each prompt with the most probable token, again and again.
 
-        What is written depends on the model and on these prompts alone, however often it is called.
+        The result depends only on the model and these prompts, not on earlier calls.
 
         Args:
             loaded: a `gpu_pipelines.evaluation.models.Loaded`, on its device, in evaluation mode.
-            prompts: tokens of each.
-            most: tokens that are written for each at most; fewer where the model has no more room.
+            prompts: tokens of each prompt.
+            most: most tokens to write for each; fewer if the model has no more room.
 
         Raises:
             UserError: the model cannot write text.
@@ -83,10 +83,10 @@ class TextTask(ABC):
 
     @abstractmethod
     def write_with_vllm(self, model: Path, prompts: Sequence[np.ndarray], most: int) -> list[Written]:
-        """The same with vLLM, whose rounding is another.
+        """The same with vLLM, which rounds differently.
 
         Args:
             model: directory in Hugging Face layout.
-            prompts: tokens of each.
-            most: tokens that are written for each at most.
+            prompts: tokens of each prompt.
+            most: most tokens to write for each.
         """

@@ -1,4 +1,4 @@
-"""What is kept of written text: all of it in a file of lines, and the worst and best of it in `evaluation.json`."""
+"""Records of written text: all of it in a file of lines, the worst and the best in `evaluation.json`."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ CHARACTERS_SHOWN = 600
 
 
 def texts_json(scoring: TextScoring, scores: ScoresWithText, champion: Scores | None) -> dict[str, Any]:
-    """What `evaluation.json` says of the text on test.
+    """What `evaluation.json` says about the text on test.
 
     Args:
         scoring: what scored it.
         scores: of the model.
-        champion: of the champion, where it was scored.
+        champion: scores of the champion, if it was scored.
     """
     answers, request = scores.answers, scoring.request
     found: dict[str, Any] = {

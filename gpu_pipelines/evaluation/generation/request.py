@@ -1,4 +1,4 @@
-"""What is asked of written text: metrics, how much is written, and who judges it. Checked without importing torch."""
+"""The parameters about written text: metrics, amount and judge. Checked without importing torch."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ class TextRequest:
 
     Attributes:
         generate: metrics, and functions of the user's own.
-        max_new_tokens: tokens that are written behind a prompt at most.
-        generate_rows: prompts that are answered at most; 0 for all.
+        max_new_tokens: most tokens to write after a prompt.
+        generate_rows: most prompts to answer; 0 for all.
         generate_with: what writes.
-        json_schema: text of a schema, or where it is.
-        judge: a model that judges.
+        json_schema: text of a schema, or its path.
+        judge: the model that judges.
     """
 
     generate: tuple[str, ...]
@@ -99,7 +99,7 @@ class TextRequest:
         return found + self.judge.problems_without_use()
 
     def problems_here(self) -> list[str]:
-        """What is wrong with them on this machine: what is to be read is not there."""
+        """Problems on this machine: files that are missing."""
         if not self.generate:
             return []
         found = [f"generate is {given!r}: {why}" for given in self.functions if (why := why_not_there(given))]
@@ -136,7 +136,7 @@ def name_of(given: str) -> str:
 
 
 def metric_of(name: str) -> Metric:
-    """What a metric of written text can be."""
+    """The properties of a metric of written text."""
     if name == JUDGE:
         return Metric(largest=HIGHEST_SCORE)
     return Metric() if name in NAMES else Metric(largest=math.inf, smallest=-math.inf)

@@ -15,13 +15,13 @@ _KEY = b"generate_rows"
 
 
 def sampled(pairs: Sequence[Pair], most: int) -> list[Pair]:
-    """So many of the prompts, by a hash of what they say; the same whenever they are asked for.
+    """A sample of the prompts, by a hash of their content; the same at each call.
 
-    By their content and not by their place, most of them stay the same when rows are added.
+    Chosen by content and not by place, most of them stay the same when rows are added.
 
     Args:
         pairs: of a split.
-        most: how many at most; 0 for all.
+        most: largest number; 0 for all.
     """
     if not most or len(pairs) <= most:
         return list(pairs)

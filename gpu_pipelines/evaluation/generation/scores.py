@@ -24,15 +24,15 @@ class Answer:
     """What was written for a row.
 
     Attributes:
-        number: which of the rows of the split's scores it is.
+        number: its row in the scores of the split.
         row: of the split.
         source: where it is from.
         prompt: as the model reads it, special tokens with it.
-        reference: what the row has behind it.
+        reference: what follows the prompt in the row.
         text: what the model wrote.
-        tokens: how many it wrote.
-        ended: whether the model ended it, and not the limit.
-        judgement: of the judge, where there is one.
+        tokens: number of tokens that it wrote.
+        ended: whether the model ended the text itself, and not the limit.
+        judgement: of the judge, if there is one.
     """
 
     number: int
@@ -51,7 +51,7 @@ class TextScores(SummedScores):
     """Means over rows of figures of their text.
 
     Attributes:
-        sums: float64 (rows, metrics): the figures, NaN where one is not known.
+        sums: float64 (rows, metrics): the figures, NaN if unknown.
         names: of the metrics.
     """
 
@@ -141,7 +141,7 @@ class ScoresWithText(Scores):
         return values == 1 if np.isin(values, (0, 1)).all() else None
 
     def paired_with(self, other: Scores) -> tuple[Scores, Scores]:
-        """Both with those figures alone that both have of a row."""
+        """Both scores with only the figures that both have for a row."""
         if not isinstance(other, ScoresWithText):
             return self, other
         lacking = np.isnan(self.texts.sums) | np.isnan(other.texts.sums)

@@ -1,7 +1,7 @@
-"""How near a text is to its reference: the metrics that need nothing but the two.
+"""How close a text is to its reference: the metrics that need only these two.
 
-ROUGE is computed here: rouge-score, from which others take it, has had no release since 2022, brings nltk, and takes
-letters of the Latin alphabet alone for words. A test holds the figures of English texts against it.
+ROUGE is computed here: rouge-score, which others use, has had no release since 2022, needs nltk, and takes
+only Latin letters for words. A test compares the figures of English texts with it.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _WORD = re.compile(rf"[{_UNSPACED}]|[^\W_{_UNSPACED}](?:[^\W_{_UNSPACED}]|[{MARK
 
 
 def exact_match(written: str, reference: str) -> float:
-    """1 if the two are the same but for white space; case and punctuation count."""
+    """1 if the two are the same apart from white space; case and punctuation count."""
     return float(_normalised(written) == _normalised(reference))
 
 
 def contains(written: str, reference: str) -> float:
-    """1 if the reference stands somewhere in the text, but for white space; case and punctuation count."""
+    """1 if the text contains the reference, apart from white space; case and punctuation count."""
     return float(_normalised(reference) in _normalised(written))
 
 
@@ -51,7 +51,7 @@ def rouge_l(written: str, reference: str) -> float:
 
 
 def json_valid(written: str, reference: str = "") -> float:
-    """1 if the whole text is JSON; NaN and Infinity are none."""
+    """1 if the whole text is JSON; NaN and Infinity are not JSON."""
     return float(_json_in(written) is not None)
 
 
@@ -62,7 +62,7 @@ def json_matches(schema: Mapping[str, Any]) -> Callable[[str, str], float]:
         schema: a JSON Schema; without `$schema` of the draft 2020-12.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not a schema.
     """
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import Draft202012Validator, validator_for

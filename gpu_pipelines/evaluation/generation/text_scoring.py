@@ -1,4 +1,4 @@
-"""Scores what models wrote: by the metrics that were asked for, functions of the user's own, and a judge."""
+"""Scores the text that models wrote: with metrics, functions of the user's own, and a judge."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ Metric = Callable[[str, str], float]
 
 
 class TextScoring:
-    """Made once, in the process that reports.
+    """Scores written text; made once, in the process that reports.
 
     Args:
         request: what is asked; checked.
         dataset: whose prompts are answered.
-        judges_val: whether the judge is asked about `val` as well, which costs as much again for each checkpoint.
+        judges_val: whether the judge also judges `val`, which costs as much again for each checkpoint.
 
     Raises:
-        UserError: the dataset has no references, or a function, the schema or the judge's key is not there.
+        UserError: the dataset has no references, or a function, the schema or the judge's key is missing.
     """
 
     def __init__(self, request: TextRequest, dataset: Dataset, judges_val: bool = False) -> None:
@@ -49,11 +49,11 @@ class TextScoring:
         self._pairs: dict[str, tuple[list[Pair], int]] = {}
 
     def pairs(self, split: str) -> list[Pair]:
-        """The prompts of a split that are answered, in its order."""
+        """The prompts of a split to answer, in its order."""
         return self._chosen(split)[0]
 
     def prompts_in(self, split: str) -> int:
-        """How many prompts a split has, answered or not."""
+        """Number of prompts of a split, answered or not."""
         return self._chosen(split)[1]
 
     def units(self, split: str) -> list[np.ndarray]:
@@ -124,7 +124,7 @@ def _called(function: UserFunction, answer: Answer) -> float:
     if isinstance(returned, str) or not math.isfinite(value):
         raise UserError(
             f"{function.name} returned {str(returned)[:100]!r} for the answer to {answer.source}.",
-            "Let it return a number, or true or false, of prompt, answer and reference.",
+            "Let it return a number, true or false for prompt, answer and reference.",
         )
     return value
 
