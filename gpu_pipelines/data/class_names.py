@@ -29,7 +29,7 @@ class ClassNumbers(dict[str, int]):
     def __missing__(self, name: str) -> int:
         raise UserError(
             f"The source has changed while it was read: {name[:200]!r} was not there the first time.",
-            "Prepare it again when nothing writes to it any more.",
+            "Prepare it again when nothing writes to it.",
         )
 
 

@@ -1,4 +1,4 @@
-"""What a task says of how its data is prepared, and what all tasks have in common."""
+"""The port of preparations: how a task prepares its data, and what all tasks have in common."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpu_pipelines.tasks.tasks import task_named
 
 
 class Surveyed(Protocol):
-    """What a survey has to know of a record: where it is, for people, and what is wrong with it."""
+    """What a survey needs to know about a record: its place, for people, and what is wrong with it."""
 
     @property
     def source(self) -> str: ...
@@ -48,12 +48,12 @@ class Survey:
     problems: dict[str, str] = field(default_factory=dict)
 
     def usable(self, records: Iterable[Item], meter: Meter, check: Callable[[], None]) -> Iterator[Item]:
-        """Counts records, takes note of what is wrong with some, and gives the others on.
+        """Counts records, notes what is wrong with some, and yields the others.
 
         Args:
             records: of a source.
             meter: follows how much of it has been read.
-            check: is called for each record; ends it by raising.
+            check: called for each record; ends the survey by raising.
         """
         progress = Progress("looking through", meter)
         for record in records:
@@ -71,7 +71,7 @@ class Survey:
         return {"rows": self.rows, "labels": sorted(self.labels), "problems": self.problems}
 
     def add(self, folder: Path, said: Mapping[str, Any]) -> None:
-        """Adds what another has found, from what its `save` wrote and returned."""
+        """Adds what another survey found, from what its `save` wrote and returned."""
         self.rows += said["rows"]
         self.labels.update(said["labels"])
         self.problems.update({**said["problems"], **self.problems})
@@ -81,23 +81,23 @@ Found = TypeVar("Found", bound=Survey)
 
 
 class Preparation(ABC, Generic[Found]):
-    """What is different for each task.
+    """The part of a preparation that differs between tasks.
 
     Args:
         settings: what to read and how; already checked.
         scratch: an empty directory.
-        source: the files, where they have been found.
+        source: the files, if they have been found already.
 
     Attributes:
-        settings: what is asked for.
+        settings: what to read and how.
         task: the task.
         source: all files.
-        test_source: the files that the test split is taken from; None where it is taken from the source.
+        test_source: the files of the test split; None if it is taken from the source.
         packs: whether a row may hold several records.
-        content: what of the rows is in the columns that are read, for messages.
+        content: name of the content of the columns that are read, for messages.
 
     Raises:
-        UserError: the source does not exist, or is of no use.
+        UserError: the source does not exist, or cannot be used.
     """
 
     packs: bool = False
@@ -124,11 +124,11 @@ class Preparation(ABC, Generic[Found]):
         return replace(found, columns=columns) if (columns := self.columns_of(found, settings)) else found
 
     def columns_of(self, source: SourceFiles, settings: PrepareSettings) -> tuple[str, ...]:
-        """The columns that are read, where the first file tells them; else none.
+        """The columns that are read, if the first file shows them; else none.
 
         Args:
             source: the files.
-            settings: how they are read; those of a test source may differ.
+            settings: how they are read; may differ for a test source.
 
         Raises:
             UserError: a column is missing.
@@ -137,7 +137,7 @@ class Preparation(ABC, Generic[Found]):
 
     @property
     def surveys_all(self) -> bool:
-        """Whether a survey reads all files; else it is for this process, whoever has the files."""
+        """Whether a survey reads all files, and several machines share it; if not, this process makes it alone."""
         return True
 
     @abstractmethod
@@ -154,7 +154,7 @@ class Preparation(ABC, Generic[Found]):
 
     @abstractmethod
     def survey_of_test(self, share: SourceFiles, host: Host) -> Found:
-        """Reads some files of the test source once; what rows become does not depend on them.
+        """Reads some files of the test source once; the plan of the rows does not depend on them.
 
         Args:
             share: the files to read.
@@ -163,10 +163,10 @@ class Preparation(ABC, Generic[Found]):
 
     @abstractmethod
     def empty_survey(self) -> Found:
-        """What has been found before anything is read."""
+        """A survey before anything is read."""
 
     def join_surveys(self, saved: Sequence[tuple[Path, Mapping[str, Any]]]) -> Found:
-        """Joins what several processes have found.
+        """Joins the surveys of several processes.
 
         Args:
             saved: the folder and the returned value of each `Survey.save`, in the order of the source.
@@ -177,7 +177,7 @@ class Preparation(ABC, Generic[Found]):
         return whole
 
     def labels(self, found: Found, of_test: Found | None) -> list[str]:
-        """The classes in the order in which people sort them; none where the task has none.
+        """The classes in the order in which people sort them; empty if the task has none.
 
         Args:
             found: the survey of the source.
@@ -195,19 +195,19 @@ class Preparation(ABC, Generic[Found]):
 
     @abstractmethod
     def plan(self, found: Found, of_test: Found | None, folder: Path) -> dict[str, Any]:
-        """Decides what the rows become; what is returned and written is all that the next steps know of it.
+        """Decides what the rows become. The next steps know only what is returned and written here.
 
         Args:
             found: the survey of the source.
             of_test: the survey of the test source; None without one.
-            folder: gets what is large, such as a tokenizer.
+            folder: for large results, such as a tokenizer.
 
         Returns:
             The plan as a JSON object; `labels` holds the classes.
         """
 
     def entries(self, shard: SourceShard, host: Host) -> Iterator[Entry]:
-        """What is known of the usable records of a shard before they are prepared.
+        """What is known about the usable records of a shard before they are prepared.
 
         Args:
             shard: a part of the source.
@@ -216,7 +216,7 @@ class Preparation(ABC, Generic[Found]):
         return (entry for _, entry in self.indexed(shard, host))
 
     def indexed(self, shard: SourceShard, host: Host) -> Iterator[tuple[Any, Entry]]:
-        """The usable records of a shard, each with what is known of it.
+        """The usable records of a shard, each with what is known about it.
 
         Args:
             shard: a part of the source, whose records have a `content`.
@@ -235,7 +235,7 @@ class Preparation(ABC, Generic[Found]):
 
     @abstractmethod
     def records(self, source: SourceFiles, meter: Meter) -> Iterator[Any]:
-        """The records of some files, the unusable ones too.
+        """The records of some files, including the unusable ones.
 
         Args:
             source: the files to read.
@@ -253,7 +253,7 @@ class Preparation(ABC, Generic[Found]):
 
     @abstractmethod
     def row_form(self, plan: Mapping[str, Any]) -> tuple[dict[str, Feature], dict[str, Any]]:
-        """The features of a row, and what a server has to know of how rows are made.
+        """The features of a row, and what a server has to know about how rows are made.
 
         Args:
             plan: what `plan` returned.
@@ -282,18 +282,18 @@ class Preparation(ABC, Generic[Found]):
 
     @abstractmethod
     def write(self, plan: Mapping[str, Any], folder: Path, writing: Writing) -> Iterator[None]:
-        """Prepares units; gives way after each group of records.
+        """Prepares units; yields after each group of records.
 
         Args:
             plan: what `plan` returned.
-            folder: what it wrote.
+            folder: the folder that `plan` wrote to.
             writing: the records, and where their rows go.
         """
 
     def tokenizer(self, folder: Path) -> Path | None:
-        """The tokenizer in the folder of the plan; None where the task has none.
+        """The tokenizer in the folder of the plan; None if the task has none.
 
         Args:
-            folder: what `plan` wrote to.
+            folder: the folder that `plan` wrote to.
         """
         return None

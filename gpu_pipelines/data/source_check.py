@@ -96,7 +96,7 @@ def _require_no_tables_of_images(source: SourceFiles, classes: Collection[str], 
     for table in _TABLES_OF_IMAGES:
         if all(f"{folder}/{table}" in names for folder in classes):
             raise UserError(
-                f"Each folder of {source.given} has a table {table}, so its name may be no class.",
+                f"Each folder of {source.given} has a table {table}, so its name may not be a class.",
                 f"{remedy_of_table(source.given, f'*/{table}')} "
                 "If the names of the folders are the classes, give -p source_format=images.",
             )
@@ -114,7 +114,7 @@ def _require_no_table_of_classes(source: SourceFiles, tables: Sequence[str], set
         if settings.label_column in has:
             raise UserError(
                 f"The table {table} beside the folders of {source.given} has a column {settings.label_column!r}, so "
-                "their names may be no classes.",
+                "their names may not be classes.",
                 f"{remedy_of_table(source.given, table)} "
                 "If the names of the folders are the classes, give -p source_format=images.",
             )
@@ -146,7 +146,7 @@ def _require_columns(source: SourceFiles, settings: PrepareSettings) -> None:
         kind = nested.get(column, "")
         if kind and not task.may_nest(settings, column, kind):
             raise UserError(
-                f"The column {column!r} of {first.name} is nested ({kind[:200]}), and one of texts is needed.",
+                f"The column {column!r} of {first.name} is nested ({kind[:200]}), but a column of texts is needed.",
                 "Name another column, or write its text into a column of its own.",
             )
 

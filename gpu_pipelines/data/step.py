@@ -183,7 +183,7 @@ def _of_artifact(settings: PrepareSettings, artifact: Any) -> tuple[PrepareSetti
     """
     if settings.source != PrepareSettings().source:
         raise UserError(
-            f"prepare_data has two sources: the artifact data, and source={settings.source}.", "Give one of them."
+            f"prepare_data has two sources: the artifact data, and source={settings.source}.", "Give only one of them."
         )
     table = [artifact.metadata.get(key) for key in _TABLE]
     if all(table):

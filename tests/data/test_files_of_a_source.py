@@ -209,7 +209,7 @@ def test_zip_archives_that_are_no_single_file_of_a_sane_size_are_refused(
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.csv", table(0))
         archive.writestr("b.csv", table(0))
-    with pytest.raises(UserError, match="zip archive of 2 files, and those of one are read; unpack it"):
+    with pytest.raises(UserError, match="zip archive of 2 files, and only archives of one file are read; unpack it"):
         find_rows(path)
     monkeypatch.setattr(compression, "_LARGE", 10 << 20)
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive, archive.open("a.csv", "w") as member:
@@ -304,5 +304,5 @@ def test_a_delimiter_or_an_encoding_of_what_has_none_is_refused(tmp_path: Path) 
     photos = write_photos(tmp_path / "photos", per_class=1)
     with pytest.raises(UserError, match="is images, not text"):
         find_files(PrepareSettings(source=str(photos), encoding="latin-1"))
-    with pytest.raises(UserError, match="no table that names images"):
+    with pytest.raises(UserError, match="not a table that names images"):
         find_files(PrepareSettings(source=str(photos), image_root=str(photos)))

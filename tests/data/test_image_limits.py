@@ -237,5 +237,5 @@ def test_black_to_white_is_that_of_the_number_type(white: int, kind: type) -> No
     [(0, 1000, np.float32), (-1, 1, np.float32), (-500, 500, np.int16), (0, 2**31 - 1, np.int32), (-9, 9, np.int32)],
 )
 def test_values_whose_white_is_not_known_are_refused_with_the_reason(low: int, high: int, kind: type) -> None:
-    with pytest.raises(UnreadableImageError, match=r"what is white is known of 0 to .*; save it with 8 or 16 bits"):
+    with pytest.raises(UnreadableImageError, match=r"white is defined only for 0 to .*; save it with 8 or 16 bits"):
         decode(tiff((low + RAMP * (high - low)).astype(kind)), ImageGeometry(16, "L"))

@@ -579,7 +579,7 @@ def test_folders_of_images_with_a_table_each_are_no_classes(tmp_path: Path, tabl
     settings = PrepareSettings(source=str(tmp_path))
     with pytest.raises(UserError) as caught:
         require_usable_source(open_source(settings, Path("unused")), settings)
-    assert caught.value.problem == f"Each folder of {tmp_path} has a table {table}, so its name may be no class."
+    assert caught.value.problem == f"Each folder of {tmp_path} has a table {table}, so its name may not be a class."
     assert caught.value.remedy == (
         f"If the table names the images, give -p source='{tmp_path}/*/{table}' -p image_column=…, such as file_name. "
         "If the names of the folders are the classes, give -p source_format=images."
@@ -613,7 +613,7 @@ def test_folders_of_images_beside_a_table_that_has_classes_may_be_none(tmp_path:
     with pytest.raises(UserError) as caught:
         require_usable_source(found, settings)
     assert caught.value.problem == (
-        f"The table {name} beside the folders of {tmp_path} has a column 'label', so their names may be no classes."
+        f"The table {name} beside the folders of {tmp_path} has a column 'label', so their names may not be classes."
     )
     assert caught.value.remedy == (
         f"If the table names the images, give -p source={tmp_path}/{name} -p image_column=…, such as file_name. "

@@ -171,8 +171,8 @@ def test_a_folder_with_rows_in_json_alone_is_answered_with_a_pattern(tmp_path: P
 def test_a_list_of_rows_is_damaged_as_a_whole_and_not_shorter(tmp_path: Path) -> None:
     whole, source = json.dumps(ROWS), tmp_path / "t.json"
     for content, why in (
-        (whole[:-1], "after 49 rows of a list no further one"),
-        (whole[: len(whole) // 2], "no further one can be read: "),
+        (whole[:-1], "after 49 rows of a list the next one"),
+        (whole[: len(whole) // 2], "the next one cannot be read: "),
         (whole.replace("}, {", "} {", 1), "after 1 rows of a list"),
         (whole + whole, "something follows the list of 50 rows"),
     ):

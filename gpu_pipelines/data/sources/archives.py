@@ -93,7 +93,7 @@ def unpacked(file: SourceFile, folder: Path, *, in_classes: bool) -> Path:
             require_no_bomb(file.size, size)
             if shutil.disk_usage(folder).free < len(content) + _LEFT_FREE:
                 raise UserError(
-                    f"{file.name} does not fit on the disk of {folder.parent} when it is unpacked.",
+                    f"{file.name} does not fit on the disk of {folder.parent} when unpacked.",
                     "Set TMPDIR to a folder on a larger one, or unpack it yourself and give its folder.",
                 )
             place = folder / name

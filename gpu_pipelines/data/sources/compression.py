@@ -81,7 +81,9 @@ def _only_member(archive: zipfile.ZipFile, stored: BinaryIO) -> zipfile.ZipInfo:
     own = ("__MACOSX/", ".")
     members = [info for info in archive.infolist() if not (info.is_dir() or info.filename.startswith(own))]
     if len(members) != 1:
-        raise DamagedError(f"it is a zip archive of {len(members):,} files, and those of one are read; unpack it")
+        raise DamagedError(
+            f"it is a zip archive of {len(members):,} files, and only archives of one file are read; unpack it"
+        )
     (member,) = members
     if member.flag_bits & 1:
         raise DamagedError("it is an encrypted zip archive")

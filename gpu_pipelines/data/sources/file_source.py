@@ -320,7 +320,7 @@ def _source(
         raise UserError(f"encoding is given, but the source {settings.source} is {kind}, not text.", "Leave it out.")
     if settings.image_root and not FORMATS[kind].is_table:
         raise UserError(
-            f"image_root is given, but the source {settings.source} is {kind}, and no table that names images.",
+            f"image_root is given, but the source {settings.source} is {kind}, not a table that names images.",
             "Leave it out.",
         )
     return SourceFiles(

@@ -60,7 +60,7 @@ def elements(stream: BinaryIO) -> Iterator[Any]:
         rest = len(held) - place
         more = text.read(max(_PART, rest)) if rest <= LARGEST_TEXT else ""
         if not more:
-            raise DamagedError(f"after {number:,} rows of a list no further one can be read{problem}")
+            raise DamagedError(f"after {number:,} rows of a list the next one cannot be read{problem}")
         held, place = held[place:] + more, 0
     if (held[mark.end() :] + text.read(_PART)).strip():
         raise DamagedError(f"something follows the list of {number:,} rows")

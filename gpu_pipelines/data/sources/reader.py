@@ -1,4 +1,4 @@
-"""What reads the rows of files in one format."""
+"""The port of formats: a class that reads the rows of files in one format."""
 
 from __future__ import annotations
 
@@ -13,36 +13,36 @@ from gpu_pipelines.tasks.formats import FORMATS
 
 
 class Reader(ABC):
-    """Reads files one at a time; what it raises on damaged ones is told by `as_damaged`."""
+    """Reads files one at a time; `as_damaged` reports what it raises on damaged files."""
 
     @abstractmethod
     def rows(
         self, file: SourceFile, meter: Meter, columns: list[str], remedy: str, optional: Sequence[str] = ()
     ) -> Iterator[Row]:
-        """The rows of a file in order, each with its place in the file, and no more of them at once than it must.
+        """The rows of a file in order, each with its place in the file; holds as few at once as possible.
 
         Args:
             file: the file.
-            meter: is told how much has been read.
-            columns: those that it must have; no others need be read.
-            remedy: what to do where it lacks one.
-            optional: columns that are read where it has them.
+            meter: takes how much has been read.
+            columns: columns that it must have; others need not be read.
+            remedy: what to do if it lacks one.
+            optional: columns to read if it has them.
 
         Raises:
             UserError: it lacks a column.
         """
 
     def columns(self, file: SourceFile, choices: Sequence[Sequence[str]]) -> list[str]:
-        """The columns of a file; of a format without any, what its rows are given as.
+        """The columns of a file; for a format without columns, the name under which its rows are given.
 
         Args:
             file: the file.
-            choices: columns that are looked for.
+            choices: columns to look for.
         """
         return ["text"]
 
     def nested(self, file: SourceFile) -> dict[str, str]:
-        """The columns whose values are known to be no plain ones, and the type of each."""
+        """The columns whose values are known to be nested, and the type of each."""
         return {}
 
 

@@ -1,4 +1,4 @@
-"""The port of sources: what a kind of source is asked, and the files or parts that it gives."""
+"""The port of sources: what a kind of source has to do, and the files or parts that it returns."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class SourceFiles:
-    """What is read: files in one format, or the parts in which a service gives its rows.
+    """What to read: files in one format, or the parts in which a service returns its rows.
 
     Attributes:
-        format: one of those in gpu_pipelines/tasks/formats.py; of a service, a name that is none of them.
-        root: what the place of each file begins with. Of images, each has its class below it.
-        names: the rest of the place of each file; of a service, of each part.
-        sizes: bytes of each; empty where nobody asked. Units of work and shares of machines are cut by them.
-        columns: those that are read, where that is known before the first row; a service always knows.
-        given: as the user named it.
+        format: a format of gpu_pipelines/tasks/formats.py; for a service, a name that is not one of them.
+        root: the common beginning of the paths of the files. Folders of images have their classes below it.
+        names: the rest of the path of each file; for a service, the name of each part.
+        sizes: bytes of each; empty if they were not needed. Units of work and shares of machines are divided by them.
+        columns: the columns to read, if they are known before the first row; a service always knows them.
+        given: the user's name of the source.
         dialect: how text is to be read.
         image_roots: folders that images named by a table must be in; empty for `root`.
-        passed_over: names of what lies there too and is not read, each with the reason.
-        service: what reads the rows, where no files of a format hold them.
+        passed_over: names of other files there that are not read, each with the reason.
+        service: the service that reads the rows, if they are not in files of a format.
     """
 
     format: str
@@ -55,19 +55,20 @@ class SourceFiles:
 
 
 class Source(ABC):
-    """A kind of source: what its names look like, and how what they stand for is found.
+    """A kind of source: the form of its names, and how the data is found.
 
-    Its module is imported wherever a pipeline is compiled: what reads data is imported where it is used.
+    Its module is imported wherever a pipeline is compiled, so import what reads data in the methods.
 
     Attributes:
-        title: what messages call one, with its article.
-        example: how its names look.
-        scheme: what its names begin with.
-        form: what is behind that, and how it is told in "a table is …"; None where any name will do.
-        parameters: those of `source_format` and `row_filter` that it takes; they are refused for others.
-        instead_of_filter: what to do about rows that are not wanted, where it takes no `row_filter`.
-        is_repeatable: whether it gives the same parts with the same rows whenever and wherever it is opened, until its
-            fingerprint changes. One that does not is read by one machine, and an interrupted preparation begins anew.
+        title: its name in messages, with the article.
+        example: an example of a name.
+        scheme: how its names begin.
+        form: pattern of the rest of a name, and a text that describes it, as in "a table is …"; None if any name will
+            do.
+        parameters: which of `source_format` and `row_filter` it takes; the others are refused.
+        instead_of_filter: what to do about unwanted rows if it does not take `row_filter`.
+        is_repeatable: whether it returns the same parts with the same rows whenever and wherever it is opened, until
+            its fingerprint changes. If not, one machine reads it, and an interrupted preparation starts anew.
     """
 
     title: ClassVar[str]
@@ -79,17 +80,17 @@ class Source(ABC):
     is_repeatable: ClassVar[bool] = True
 
     def matches(self, uri: str) -> bool:
-        """Whether a name is of this kind, wrong ones included.
+        """Whether a name is of this kind, even a malformed one.
 
         Args:
-            uri: the name, as `source` has it.
+            uri: the value of `source`.
         """
         return uri.startswith(self.scheme)
 
     def problems(self, settings: PrepareSettings) -> list[str]:
-        """What is wrong with the name `source`, and with parameters beside it, each with what to do; reads nothing.
+        """Problems with the name `source` and the parameters beside it, each with what to do; reads nothing.
 
-        What is said of a wrong name begins with "source is", in which place a test source is named.
+        A message about a wrong name begins with "source is", which is replaced for a test source.
 
         Args:
             settings: all parameters of the preparation.
@@ -102,15 +103,15 @@ class Source(ABC):
         """Whether the name means the same on every machine.
 
         Args:
-            uri: the name, as `source` has it.
+            uri: the value of `source`.
         """
         return True
 
     def is_seen_from_afar(self, uri: str) -> bool:
-        """Whether whoever sends a run elsewhere can look at the data by `require_readable`, without cost.
+        """Whether a machine that only sends a run can check the data with `require_readable` free of charge.
 
         Args:
-            uri: the name, as `source` has it.
+            uri: the value of `source`.
         """
         return False
 
@@ -122,16 +123,16 @@ class Source(ABC):
             settings: all parameters of the preparation.
 
         Raises:
-            UserError: what is wrong, such as a column that is not there.
+            UserError: something is wrong, such as a missing column.
         """
 
     @abstractmethod
     def open(self, settings: PrepareSettings, scratch: Path) -> SourceFiles:
-        """Finds what is to be read.
+        """Finds the files or parts to read.
 
         Args:
             settings: checked; `source` is of this kind.
-            scratch: a directory that may be made, and is deleted afterwards.
+            scratch: a directory that may be created, and is deleted afterwards.
 
         Raises:
             UserError: there is nothing, or nothing that the task reads.
@@ -139,21 +140,21 @@ class Source(ABC):
 
     @abstractmethod
     def state(self, uri: str, billing_project: str) -> list[Any]:
-        """What tells one version of the data from another, in the terms of JSON; reads no rows.
+        """JSON values that differ between versions of the data; reads no rows.
 
-        Where that is not known it is never the same: a training too many is better than one too few.
+        If the version is not known, the values always differ: a training too many is better than one too few.
 
         Args:
-            uri: the name, as `source` has it.
-            billing_project: the project that pays for the look; empty for that of the environment.
+            uri: the value of `source`.
+            billing_project: the project that pays for the request; empty for that of the environment.
 
         Raises:
-            UserError: it cannot be asked.
+            UserError: the version cannot be read.
         """
 
 
 class Service(Source):
-    """A source whose rows are in no files: `open` names parts of it, with itself as their `service`."""
+    """A source whose rows are not in files: `open` names parts of it, with itself as their `service`."""
 
     instead_of_filter = "filter the rows before"
 
@@ -163,11 +164,11 @@ class Service(Source):
 
         Args:
             files: all parts, or the share of a machine or a unit of work.
-            columns: those that are read, of the ones that `open` gave; empty for all.
-            meter: is told how much of a part has been read, and when each has ended.
+            columns: the columns to read, among those of `open`; empty for all.
+            meter: takes how much of a part has been read, and when each part has ended.
 
         Returns:
-            Each row with the part that it is of, and with its place for people.
+            Each row with its part, and with its place for people.
 
         Raises:
             UserError: they cannot be read.

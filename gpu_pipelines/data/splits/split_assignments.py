@@ -147,7 +147,8 @@ class Judged:
         code = int(self._codes[position]) if position < len(self._codes) else UNKNOWN
         if code == UNKNOWN:
             raise UserError(
-                f"The source {self._source} has changed while it was read.", "Run the same again when it is at rest."
+                f"The source {self._source} has changed while it was read.",
+                "Run the same again when it no longer changes.",
             )
         # Without classes two labels of the same content, such as two measurements, are no conflict.
         other = self._names.get(self._conflicts.get(position, -1), "")

@@ -142,7 +142,7 @@ class UnfinishedWork:
         content = read_document(folder / MARKER, "part of a preparation")
         for file, digest in content.get("files", {}).items():
             if not (folder / file).is_file() or sha256_of_file(folder / file) != digest:
-                raise UserError(f"{name}/{file} is not what was written.")
+                raise UserError(f"{name}/{file} differs from what was written.")
         return content
 
     def require(self, name: str) -> dict[str, Any]:
@@ -155,7 +155,7 @@ class UnfinishedWork:
         if content is None:
             raise UserError(
                 f"{name} of the preparation is not in {self.uri}, or was damaged there.",
-                "All machines need a place that all of them see, such as gs://…. Run the same again to continue.",
+                "Give a place that all machines see, such as gs://…. Run the same again to continue.",
             )
         return content
 

@@ -100,7 +100,7 @@ def _require_select(bigquery: BigQuery, uri: str, text: str) -> list[str] | None
     if job.statement_type != "SELECT":
         raise UserError(
             f"The query {uri} is a {job.statement_type or 'statement without a result'}, not a SELECT.",
-            "Give one SELECT; make tables in a step before, with BigqueryQueryJobOp.",
+            "Give one SELECT; create tables in an earlier step, with BigqueryQueryJobOp.",
         )
     print(f"{uri} processes {job.total_bytes_processed or 0:,} bytes", flush=True)
     read = [f"{table.project}.{table.dataset_id}.{table.table_id}" for table in job.referenced_tables]

@@ -56,7 +56,7 @@ def _readable(bigquery: BigQuery, settings: PrepareSettings) -> Table:
     table = _described(bigquery, settings.source)
     if table.require_partition_filter and not settings.row_filter:
         raise UserError(
-            f"{settings.source} is read with a filter on its partitions alone.",
+            f"{settings.source} can only be read with a filter on its partitions.",
             "Give one: -p row_filter=\"day >= '2026-01-01'\", with the column that it is partitioned by.",
         )
     return table
