@@ -36,7 +36,7 @@ def pipeline_for(name: str, given: Mapping[str, Any]) -> str:
     if not given.get("script") or name not in PIPELINES or name in BY_SCRIPT.values():
         return name
     if name not in BY_SCRIPT:
-        raise UserError(f"The pipeline {name} runs no script.", f"Give script to {' or '.join(BY_SCRIPT)}.")
+        raise UserError(f"The pipeline {name} does not run a script.", f"Give script to {' or '.join(BY_SCRIPT)}.")
     return BY_SCRIPT[name]
 
 

@@ -44,7 +44,7 @@ def require_one_node(plan: AcceleratorPlan | None) -> None:
     """Refuses several nodes, each of which would predict everything. Raises `UserError`."""
     if plan is not None and plan.nodes > 1:
         raise UserError(
-            f"batch_prediction runs on one machine, and {plan.nodes} are asked for.",
+            f"batch_prediction runs on one machine, not on {plan.nodes}.",
             "Leave out --nodes and take a machine with more GPUs; or name a Ray cluster with -p ray_address=….",
         )
 

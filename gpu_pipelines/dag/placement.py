@@ -1,4 +1,4 @@
-"""What a pipeline knows of the place where it will run, and the names of its steps, which a place goes by."""
+"""The port between a pipeline and the place where it will run, and the names of the steps, by which a place acts."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 PREPARES = "prepare-data"
 #: The step that trains.
 TRAINS = "train-model"
-#: The step that trains by a script of somebody's.
+#: The step that trains with a script of the user's own.
 RUNS_SCRIPT = "run-training-script"
 #: The step that searches for the parameters of a training.
 TUNES = "tune-model"
-#: The steps that train, in the pipelines of this project and in those of others.
+#: The steps that train, in pipelines of this project and in others.
 TRAINING_STEPS = (TRAINS, RUNS_SCRIPT, TUNES)
 #: The step before a search whose trials a service starts, each on machines of its own.
 BEGINS_STUDY = "begin-study"
@@ -30,13 +30,13 @@ FINISHES_STUDY = "finish-study"
 EVALUATES = "evaluate-checkpoints"
 #: The step whose output `model` is the version in the registry.
 UPLOADS = "upload-model"
-#: The step that predicts the rows of a source; it continues what an earlier run left unfinished, too.
+#: The step that predicts the rows of a source; it also continues what an earlier run left unfinished.
 PREDICTS = "predict-batch"
-#: The step that tells people how a run has ended.
+#: The step that tells people how a run ended.
 TELLS = "send-message"
-#: The steps whose results a service may keep: a new version of a model is what the others are run for.
+#: The steps whose results a service may cache: the others are run to get a new version of a model.
 CACHED_STEPS = (PREPARES,)
-#: The step that checks the parameters of all others, and hands on those that were given in `advanced`.
+#: The step that checks the parameters of all others, and hands on those from `advanced`.
 CHECKS = "check-request"
 #: The step that says whether to train again.
 WATCHES = "check-for-new-data"
@@ -44,7 +44,7 @@ WATCHES = "check-for-new-data"
 CHECKS_PREDICTION = "check-prediction"
 #: The steps that check a request; each takes the parameters of all others.
 CHECKING_STEPS = (CHECKS, CHECKS_PREDICTION)
-#: The steps that look at what may have changed since an earlier run, so that no answer of an earlier one will do.
+#: The steps that look for changes since an earlier run, so that a result of an earlier run must not be reused.
 LOOKING_STEPS = (*CHECKING_STEPS, WATCHES)
 
 
@@ -53,14 +53,14 @@ class Placement(Protocol):
 
     Attributes:
         checkpoint_uri: where checkpoints go; None for a place of each run's own.
-        registry: the model registry that a pipeline takes if it is told no other.
+        registry: the model registry of a pipeline if the user names no other.
         pipeline_job: KFP's placeholder for the name of a run, by which it is found again.
-        encryption_key: Cloud KMS key of what a run leaves in Vertex AI, or KFP's placeholder for it; empty for none.
-        recipients: who is told of the end of a run by its last step; None for nobody, and where the target tells them.
-        notification: KFP component that tells its `recipients` how a run ended, for an exit handler of a pipeline that
-            runs by the clock, where `recipients` names nobody; None where whoever starts a run sees that.
-        parameters: those that pipelines have there besides the parameters of their steps, by name.
-        note: what to know of the image of the steps; empty where they run in none.
+        encryption_key: Cloud KMS key for what a run leaves in Vertex AI, or KFP's placeholder for it; empty for none.
+        recipients: who gets a message from the last step of a run; None for nobody, and if the target sends it.
+        notification: KFP component that sends the end of a run to its input `recipients`, for the exit handler of a
+            scheduled pipeline if the attribute `recipients` is None; None if whoever starts a run sees its end.
+        parameters: parameters that pipelines have there besides those of their steps, by name.
+        note: what to know about the image of the steps; empty if they run without one.
         for_check: inputs of `check_request` that say where the pipeline runs.
     """
 
@@ -81,16 +81,16 @@ class Placement(Protocol):
 
         Args:
             component: a KFP component.
-            plan: the accelerators it runs on; None for a step that needs none, and for those that the target has.
+            plan: the accelerators it runs on; None for a step that needs none, and for whatever the target has.
         """
         ...
 
 
 @runtime_checkable
 class StudyPlacement(Protocol):
-    """A place that carries out a search for parameters in its own way, by a service for studies, say.
+    """A place that carries out a search for parameters in its own way, such as with a service for studies.
 
-    Where a place has no such method, the search is one step, placed as a training is: its trials share the machine.
+    If a place has no such method, the search is one step, placed like a training: its trials share the machine.
     """
 
     def study(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
@@ -98,7 +98,7 @@ class StudyPlacement(Protocol):
 
         Args:
             component: the KFP component `tune_model`.
-            plan: the accelerators that a trial runs on; None for those that the target has.
+            plan: the accelerators that a trial runs on; None for whatever the target has.
 
         Returns:
             A function that takes the inputs of `component` by name, adds as many tasks as it needs to the pipeline
@@ -108,7 +108,7 @@ class StudyPlacement(Protocol):
 
 
 def seen_by_check(target: Placement) -> dict[str, Any]:
-    """The inputs of `check_request` that say where its pipeline runs; KFP fills in those of the run."""
+    """The inputs of `check_request` that say where its pipeline runs; KFP fills in those about the run."""
     return {**target.for_check, "run_name": target.pipeline_job, "storage": "{{$.pipeline_root}}"}
 
 

@@ -112,7 +112,7 @@ def checked_values(
     name = compiled.name.replace("-", "_")
     if (by_script := pipeline_for(name, given_values(assignments, file))) != name:
         raise UserError(
-            f"{compiled.name} trains by no script.", f"Compile or upload {by_script}, and give script to that one."
+            f"{compiled.name} does not train with a script.", f"Compile or upload {by_script}, and give script there."
         )
     known = parameters_of_pipeline(compiled.built) if compiled.built else parameters_of_spec(compiled.spec)
     fields = fields_of(compiled.name, known)

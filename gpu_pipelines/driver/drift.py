@@ -54,7 +54,7 @@ def watch(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"{output} is no folder: {error.strerror or error}.", "Give another --output.") from None
+        raise UserError(f"{output} is not a folder: {error.strerror or error}.", "Give another --output.") from None
     named = named_model(fspath(model), settings.registry)
     found = check_for_drift(settings, named, lambda: dataset_of(fspath(dataset), named))
     if output:

@@ -95,5 +95,5 @@ def dataset_of(place: str, model: Model) -> Dataset:
             return found
     raise UserError(
         f"No run in {RUNS}/ has the dataset that {model.title} was evaluated on (fingerprint {wanted[:12]}…).",
-        "Give --dataset with the directory or the gs://… that prepare_data has left.",
+        "Give --dataset with the directory or the gs://… that prepare_data wrote.",
     )

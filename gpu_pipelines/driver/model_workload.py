@@ -34,7 +34,7 @@ def workload_of_model(model: str, **job: Any) -> Workload:
                 "Give a directory in Hugging Face layout, or an id of the hub: OWNER/NAME.",
             ) from None
         except ValueError:
-            raise UserError(f"The {CONFIG} of {model} is no JSON.", "Copy it again.") from None
+            raise UserError(f"The {CONFIG} of {model} is not JSON.", "Copy it again.") from None
     if not isinstance(config, dict):
-        raise UserError(f"The {CONFIG} of {model} is no JSON object.", "Copy it again.")
+        raise UserError(f"The {CONFIG} of {model} is not a JSON object.", "Copy it again.")
     return Workload(**{**fields_of_config(config, model), **job})

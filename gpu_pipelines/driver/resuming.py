@@ -62,18 +62,18 @@ def resumed_submission(
     """
     if resume == LATEST and not target.is_here:
         raise InvalidRequestError(
-            f"On {target.title} the run that --resume goes on from has to be named.", "Give what run printed."
+            f"On {target.title}, --resume needs the name of the run.", "Give the name that run printed."
         )
     if getattr(target.options, "emulate", False):
         raise InvalidRequestError(
-            "--emulate starts an emulator for one run, in which there is no earlier one.",
-            "Start one that stays (gpu-pipelines emulator start), and run there; see docs/emulator.md.",
+            "--emulate starts an emulator for one run, so it has no earlier run.",
+            "Start one that keeps running (gpu-pipelines emulator start), and run there; see docs/emulator.md.",
         )
     origin = _origin(target, resume)
     if hasattr(origin, "retried") and origin.name == target.name:
         if pipeline or assignments or file:
             raise InvalidRequestError(
-                f"On {origin.title} a run goes on as it was sent: it takes neither another pipeline nor parameters.",
+                f"On {origin.title} a run continues as it was sent, without another pipeline or other parameters.",
                 "Leave them out; or run it again.",
             )
         submission: Submission = origin.retried(resume)
@@ -102,12 +102,12 @@ def _require_able(origin: Any, target: Target, resume: str) -> None:
     if not hasattr(origin, "earlier"):
         there = f"Go on with it there (--target {origin.name}), or run it again."
         raise InvalidRequestError(
-            f"{resume} is on {origin.title}, which does not tell what the steps of a run have made.",
+            f"{resume} is on {origin.title}, which does not report what the steps of a run made.",
             there if hasattr(origin, "retried") else "Run it again.",
         )
     if not hasattr(target, "going_on"):
         raise InvalidRequestError(
-            f"{target.title} cannot go on with a run that was elsewhere.", "Give the --target where it was, or another."
+            f"{target.title} cannot continue a run of another target.", "Give the --target of that run, or another."
         )
 
 
@@ -137,7 +137,7 @@ def _with_those_before(origin: Any, earlier: EarlierRun) -> EarlierRun:
             other = at.earlier(before)  # type: ignore[attr-defined]
         except NotFoundError:
             raise NotFoundError(
-                f"{earlier.name} has taken over steps of {before}, which is not there any more.", "Run it again."
+                f"{earlier.name} reuses steps of {before}, which no longer exists.", "Run it again."
             ) from None
         found, before = found.after(other), other.resumes
     return found
@@ -169,7 +169,7 @@ def _known(earlier: EarlierRun) -> str:
     name = _plain(earlier.pipeline)
     if name not in PIPELINES:
         raise InvalidRequestError(
-            f"{earlier.name} is a run of {earlier.pipeline}, a pipeline of somebody's.",
+            f"{earlier.name} is a run of {earlier.pipeline}, a pipeline from a file.",
             "Give its file before --resume.",
         )
     return name
@@ -260,7 +260,7 @@ def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[
     if found := [*lost, *changed]:
         raise InvalidRequestError(
             f"{earlier.name} is a run of another version of {earlier.pipeline}: {some_of(found, _NAMED)} of it "
-            f"{'is' if len(found) == 1 else 'are'} done and not as in this one.",
+            f"{'is' if len(found) == 1 else 'are'} done and differ from this one.",
             "Leave the pipeline out to go on with that version, or run this one again.",
         )
 

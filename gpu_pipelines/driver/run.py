@@ -104,7 +104,7 @@ class Run:
 
     def _able(self, what: str) -> Target:
         if self._opened is None or not hasattr(self._opened, what):
-            raise UserError(f"A run on {self.target} has no {what}.", "It was waited for.")
+            raise UserError(f"A run on {self.target} cannot {what}.", "It ran to its end before it was returned.")
         return self._opened
 
     def artifact(self, name: str, step: str = "") -> str:

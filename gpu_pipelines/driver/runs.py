@@ -84,7 +84,7 @@ def account_of(target: Target, run: str) -> RunAccount:
 
     teller: Any = target
     if not hasattr(teller, "account"):
-        raise UserError(f"The target {target.name} tells nothing of a run.", "Look at it where it runs.")
+        raise UserError(f"The target {target.name} reports nothing about runs.", "Look at it where it runs.")
     account: RunAccount = teller.account(run)
     tell_tracker(account, lambda text: print(f"warning: {text}", file=sys.stderr))
     return account

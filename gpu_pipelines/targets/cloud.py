@@ -47,14 +47,14 @@ class CloudTarget(Target):
 
     @abstractmethod
     def evaluation_on(self, training: AcceleratorPlan) -> AcceleratorPlan:
-        """What scores a model that was trained on a plan, where nothing was said."""
+        """The default plan of the evaluation for a model that was trained on a plan."""
 
     @abstractmethod
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
         """A pipeline of one's own with its steps on their plans."""
 
     def told_of(self, spec: Mapping[str, Any]) -> list[str]:
-        """What to beware of in a pipeline there, besides its machines."""
+        """Warnings for a pipeline there, besides those about its machines."""
         return []
 
     def compile(self, pipeline: str, task: str = "") -> Compiled:
@@ -95,7 +95,7 @@ class CloudTarget(Target):
         return training, named or (evaluation.plans[0] if evaluated_on else None)
 
     def possible(self, asked: Fallback) -> Fallback:
-        """What can be tried there, of what was asked for.
+        """The requested choices that can be tried there.
 
         Raises:
             UserError: nothing of it.
@@ -142,7 +142,7 @@ class CloudTarget(Target):
 
 
 def told_left_out(asked: Fallback) -> list[str]:
-    """What was asked for and is not tried, line by line."""
+    """The requested choices that are not tried, line by line."""
     names: dict[str, list[str]] = {}
     for each in asked.left_out:
         name, _, reason = each.partition(": ")

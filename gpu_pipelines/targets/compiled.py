@@ -131,12 +131,12 @@ def write_compiled(path: Path, text: str, pipeline: str) -> None:
 
 
 def require_another(path: Path, read: Path, what: str) -> None:
-    """Checks that a file that is written is not the one that was read for it.
+    """Checks that the file to write is not the file that was read.
 
     Args:
         path: the file that is written.
         read: the file that was read; it need not be one.
-        what: what the latter is, for the message.
+        what: kind of the file that was read, for the message.
 
     Raises:
         UserError: they are the same.
@@ -189,7 +189,7 @@ def required_pipeline(spec: Any, origin: str, target: str) -> dict[str, Any]:
 
 
 def steps_of(spec: Mapping[str, Any]) -> dict[str, list[str]]:
-    """The tasks of a pipeline that run something, those in its branches too, each with those that it comes after.
+    """The tasks of a pipeline that run something, including those in its branches, each with the tasks before it.
 
     Args:
         spec: a compiled pipeline.
@@ -214,7 +214,7 @@ def step_components(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def without_turns(name: str) -> str:
-    """The name of a task without the turns of loops, which a service may write behind it."""
+    """The name of a task without the turns of loops, which a service may append."""
     return _TURNS.sub("", name)
 
 

@@ -1,4 +1,4 @@
-"""What runs on the machines of a job, or on a VM."""
+"""The container that runs on the machines of a job, or on a VM."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Container:
-    """What each replica runs.
+    """The container of each replica.
 
     Attributes:
         image: address of the image.
-        command: what to run in place of the image's entrypoint; empty for that.
+        command: what to run instead of the image's entrypoint; empty for the entrypoint.
         arguments: its arguments.
     """
 

@@ -8,12 +8,12 @@ _MOST = 256
 
 
 def problems_of_data_nodes(nodes: int, strategy: str, called: str) -> tuple[list[str], list[str]]:
-    """What is wrong with their number, and with how they are bought.
+    """Problems with the number of data nodes, and with how they are bought.
 
     Args:
         nodes: how many.
         strategy: how they are bought.
-        called: what the target calls several of them.
+        called: the target's word for several of them.
     """
     number = [] if 1 <= nodes <= _MOST else [f"Data cannot be prepared on {nodes} {called}; give 1 to {_MOST}."]
     known = strategy in STRATEGIES

@@ -1,4 +1,4 @@
-"""A run that another one goes on from: what its steps have made, and where its trainings were."""
+"""An earlier run that another run continues: the outputs of its steps, and the checkpoints of its trainings."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ RESUMES = "Resumes "
 
 @dataclass(frozen=True)
 class Made:
-    """What a step has made.
+    """The outputs of a step.
 
     Attributes:
-        parameters: its outputs that are no artifacts, by name.
+        parameters: its outputs that are not artifacts, by name.
         artifacts: the others: `uri` and `metadata` of each, a list of them by name.
     """
 
@@ -32,19 +32,19 @@ class Made:
 
 @dataclass(frozen=True)
 class EarlierRun:
-    """A run as far as it has come.
+    """The state of an earlier run.
 
     Attributes:
         name: its name, by which it is found from anywhere: of a job its full name.
         target: where it ran.
-        state: succeeded, failed, cancelled, interrupted, died, or what else its target says.
+        state: succeeded, failed, cancelled, interrupted, died, or another state of its target.
         spec: the pipeline that it ran, as KFP compiles it.
         parameters: the values of its pipeline's parameters, as the pipeline took them.
         states: how its tasks have fared, by their names: succeeded, reused, failed, not triggered and others.
-        made: what those have made that are done, by their names.
-        trainings: where the checkpoints of those are that began to train, by their names.
+        made: outputs of the finished steps, by the names of the steps.
+        trainings: places of the checkpoints of trainings that began, by the names of the steps.
         resumes: name of the run that it has itself gone on from; empty for none.
-        accelerator: of a run on this machine, what it was asked to run on.
+        accelerator: for a run on this machine, its requested accelerator.
     """
 
     name: str
@@ -68,11 +68,11 @@ class EarlierRun:
         return self.states.get(task) in _DONE
 
     def has_done(self, task: str) -> bool:
-        """Whether a task is done, and what it has made is known."""
+        """Whether a task is done and its outputs are known."""
         return self.is_done(task) and task in self.made
 
     def has_begun(self, task: str) -> bool:
-        """Whether a task has come as far as to run."""
+        """Whether a task has begun to run."""
         return self.states.get(task, "waiting") not in ("waiting", NOT_TRIGGERED)
 
     def require_resumable(self) -> None:
@@ -84,7 +84,7 @@ class EarlierRun:
         require_resumable(self.name, self.state, self.state in RESUMABLE)
 
     def after(self, before: EarlierRun) -> EarlierRun:
-        """What there is of two runs together of which this one went on from the other.
+        """This run joined with the earlier run that it continued.
 
         Args:
             before: the other.
@@ -115,7 +115,7 @@ def require_resumable(name: str, state: str, has_ended: bool) -> None:
 
 
 def resumed_by(spec: Mapping[str, Any]) -> str:
-    """The name of the run that a run of this pipeline goes on from, as its description says it; empty for none."""
+    """The name of the run that a run of this pipeline continues, from its description; empty for none."""
     text = str(spec.get("pipelineInfo", {}).get("description", ""))
     _, found, rest = text.rpartition(RESUMES)
     return rest.partition(":")[0] if found and ": takes over " in rest else ""

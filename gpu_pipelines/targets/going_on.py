@@ -1,4 +1,4 @@
-"""A compiled pipeline that goes on from an earlier run: what is done stands in it as values and importers.
+"""A compiled pipeline that continues an earlier run: outputs of finished steps become values and importers.
 
 A step that is done is taken out. Whoever takes an output of it gets the value as a constant, or the artifact from an
 importer, which names the very artifact that the earlier run has made: nothing is copied, and in the metadata of the
@@ -29,14 +29,14 @@ _NAMED = 8
 
 @dataclass(frozen=True)
 class GoneOn:
-    """A pipeline that goes on.
+    """A pipeline that continues an earlier run.
 
     Attributes:
         documents: those of the compiled file.
         taken_over: names of the steps whose outputs it takes, in order.
         left: names of the steps that it runs, those in loops and branches too.
         needed: URIs of the artifacts that it takes, each with the names of step and output.
-        trainings: places of checkpoints that it goes on from, by the names of the steps.
+        trainings: places of checkpoints from which it continues, by the names of the steps.
         importers: names of the tasks that stand for artifacts of steps that are done.
     """
 
@@ -65,17 +65,17 @@ def gone_on(
     here: bool = False,
     can_read: Callable[[str], bool] = lambda uri: True,
 ) -> GoneOn:
-    """A pipeline that goes on from an earlier run of it.
+    """Makes the pipeline that continues an earlier run.
 
     Args:
         documents: those of the compiled file.
         earlier: the run.
         again: names of steps that run again although they are done, and that make no others run again.
         here: whether KFP's local runner will run it, which knows a condition by the step that made its value.
-        can_read: whether what is at a URI can be read where it will run; a report that cannot is no output of it.
+        can_read: whether a URI can be read where it will run; a report that cannot be read is left out of its outputs.
 
     Raises:
-        UserError: it cannot go on exactly.
+        UserError: it cannot continue exactly.
     """
     made = [copy.deepcopy(dict(each)) for each in documents]
     _require_names(made[0], earlier)

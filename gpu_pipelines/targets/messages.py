@@ -1,4 +1,4 @@
-"""What commands and targets tell each other: what is to be run, what will be sent, what was done, how it ended."""
+"""The messages between commands and targets: what to run, what will be sent, what was done, how it ended."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.steps import Observer
     from gpu_pipelines.terminal import Table
 
-#: How the names of compiled files end.
+#: Suffixes of compiled files.
 FILE_SUFFIXES = (".yaml", ".yml", ".json")
 PYTHON = ".py"
 
@@ -29,19 +29,19 @@ def is_python(pipeline: str) -> bool:
 
 
 def is_own(pipeline: str) -> bool:
-    """Whether it is a pipeline in a file, of Python or compiled, and no name of one of this project."""
+    """Whether it is a pipeline in a file, Python or compiled, and not the name of a pipeline of this project."""
     return is_python(pipeline) or pipeline.endswith(FILE_SUFFIXES)
 
 
 class Watch(Protocol):
-    """Shows how something goes while it is waited for."""
+    """Shows the progress of something while a command waits for it."""
 
     def steps(self) -> AbstractContextManager[Observer]:
         """Shows the steps of a run and their lines, as long as the context lasts."""
         ...
 
     def tell(self, text: str) -> None:
-        """Says what has happened, with the time."""
+        """Says what happened, with the time."""
         ...
 
     def say(self, line: str) -> None:
@@ -55,14 +55,14 @@ class Watch(Protocol):
 
 @dataclass(frozen=True)
 class Request:
-    """What is to be run, in the words of the command line.
+    """What to run, in the words of the command line.
 
     Attributes:
         pipeline: name of a pipeline, a compiled file, or an address that the target knows.
-        given: the values of parameters that were given, as they were written.
-        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
-        to_publish: whether it is to be uploaded and not run.
-        resume: on this machine, the run that it continues, by name, or `latest`; empty for none.
+        given: the given values of parameters, as they were written.
+        cache: whether steps may reuse results of earlier runs; None keeps the setting of each step.
+        to_publish: whether it is to be uploaded, not run.
+        resume: on this machine, the name of the run that it continues, or `latest`; empty for none.
     """
 
     pipeline: str
@@ -78,18 +78,18 @@ class Request:
 
     @property
     def is_own(self) -> bool:
-        """Whether it is a pipeline in a file, of Python or compiled."""
+        """Whether it is a pipeline in a file, Python or compiled."""
         return is_own(self.pipeline)
 
     def require(self, target: Any, *names: str) -> None:
-        """Checks that all is given that a command needs, so that nobody is sent from one missing setting to the next.
+        """Checks that everything is given that a command needs, so that the user learns of all missing settings.
 
         Args:
-            target: a target with its options and settings; what is compiled for it needs image and accelerator.
+            target: a target with its options and settings; a pipeline compiled for it needs image and accelerator.
             names: of the settings that the command itself needs.
 
         Raises:
-            UserError: lists all that is missing; or there is no pipeline of that name.
+            UserError: lists everything that is missing; or there is no such pipeline.
         """
         if self.is_name:
             require_pipeline(self.pipeline)
@@ -106,15 +106,15 @@ class Compiled:
     """A pipeline that is ready for a target.
 
     Attributes:
-        name: its name, as KFP has it.
-        text: the compiled file; empty where a target runs the pipeline as it was built.
+        name: its name in KFP.
+        text: the compiled file; empty if a target runs the pipeline as it was built.
         spec: the pipeline in the file.
-        written: a pipeline of one's own before its steps were placed; empty where that has not changed it.
-        built: the KFP pipeline, where it was built here.
+        written: a user's own pipeline before its steps were placed; empty if placing did not change it.
+        built: the KFP pipeline, if it was built here.
         known: what is fixed besides its parameters: `processes` that train, `data_nodes`, `task`.
-        origin: what the target has found it by, an uploaded version say.
-        told: what to say of its machines, what they cost and what to beware of, line by line.
-        item_types: what lists among the parameters are to hold, as far as a Python file says it.
+        origin: where the target found it, such as an uploaded version.
+        told: what to tell about its machines, their cost and warnings, line by line.
+        item_types: types of the items of parameters that are lists, as far as a Python file says them.
     """
 
     name: str
@@ -134,9 +134,9 @@ class Published:
 
     Attributes:
         pipeline: name of the pipeline.
-        task: the one that it is for; empty where that is a parameter.
-        path: where it is below the folder of the pipeline and the target.
-        options: those of the target that it is compiled with.
+        task: the task that it is for; empty if the task is a parameter.
+        path: its path below the folder of the pipeline and the target.
+        options: the target's options that it is compiled with.
     """
 
     pipeline: str
@@ -150,8 +150,8 @@ class Values:
     """The parameters of a run.
 
     Attributes:
-        arguments: the values of all, by their own names.
-        taken: the same as the pipeline takes them: what is in its parameter `advanced` is in that one.
+        arguments: the values of all parameters, by their own names.
+        taken: the same in the form of the pipeline, with some of them as fields of its parameter `advanced`.
     """
 
     arguments: Mapping[str, Any]
@@ -164,8 +164,8 @@ class Submission:
 
     Attributes:
         content: what the target sends.
-        shown: gives what a dry run prints, line by line.
-        document: gives the same for programs; None where it is JSON already.
+        shown: returns what a dry run prints, line by line.
+        document: returns the same for programs; None if it is JSON already.
     """
 
     content: Any
@@ -174,18 +174,18 @@ class Submission:
 
 
 def shown_request(method: str, url: str, body: object) -> str:
-    """A request to a service, as a dry run prints it."""
+    """A request to a service, in the form that a dry run prints."""
     return json.dumps({"method": method, "url": url, "body": body}, indent=2, ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class Done:
-    """What a service has done.
+    """What a service did.
 
     Attributes:
-        name: of what it was done to, for the next command.
-        document: the same for programs.
-        lines: the same for people.
+        name: of the object, for the next command.
+        document: the result for programs.
+        lines: the result for people.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""Options of targets: dataclasses whose fields the command line is made from, and the ones that several targets have.
+"""Options of targets: dataclasses whose fields make the command line, and the options that several targets share.
 
-A field says in its metadata what stands in the help, which commands take it, and which project setting it gives.
+The metadata of a field has its help text, the commands that take it, and the project setting that it gives.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from gpu_pipelines.accelerators.fallback import Fallback
     from gpu_pipelines.project_settings import ProjectSettings
 
-#: What a shell may offer for the value of an option, made of the values of the others.
+#: Completions of an option's value for a shell, from the values of the other options.
 Words = Callable[[Mapping[str, Any]], Iterable[str]]
 
-#: The options that say what to fall back to and what it may cost, which the project's `fallback` gives as well.
+#: The options that say what to fall back to and what it may cost; the project's `fallback` can give them as well.
 FALLBACK = ("accelerator", "strategy", "regions", "max_price_per_hour", "max_price")
 
-#: The commands that make a file, those that start runs, and those that look at what a service has.
+#: The commands that make a file, those that start runs, and those that inspect what a service has.
 COMPILED = frozenset({"run", "compile", "upload", "schedule create"})
 STARTED = frozenset({"run", "schedule create"})
 LOOKING = frozenset(
@@ -36,7 +36,7 @@ LOOKING = frozenset(
     }
 )
 TALKING = LOOKING | STARTED | {"upload"}
-#: The commands that make a single machine or job, and the one that looks whether a project is ready for it.
+#: The commands that create a single machine or job, and the command that checks whether a project is ready for it.
 ALONE = frozenset({"job", "vm"})
 DOCTOR = frozenset({"doctor"})
 
@@ -46,17 +46,17 @@ MESSAGES = "Messages"
 
 @dataclass(frozen=True)
 class Option:
-    """How a field of a target's options stands on the command line.
+    """How a field of a target's options appears on the command line.
 
     Attributes:
-        help: what it means.
+        help: its help text.
         commands: the commands that take it, such as `run` and `schedule create`.
         group: heading in the help of a command with many options; empty for none in particular.
-        metavar: what stands for its value; empty for its type.
+        metavar: placeholder for its value; empty for its type.
         setting: the project setting whose value it gives; empty for none.
-        in_file: whether it is compiled into a file, so that a file that is there already cannot take it.
-        words: what a shell may offer for its value.
-        minimum: the smallest number that it takes; None for any.
+        in_file: whether it is compiled into a file, so that it cannot be given with a compiled file.
+        words: completions of its value for a shell.
+        minimum: smallest number that it takes; None for any.
         hidden: whether the help leaves it out.
     """
 
@@ -78,7 +78,7 @@ def option(default: Any, help: str, commands: Iterable[str], **more: Any) -> Any
 
 
 def setting(help: str, commands: Iterable[str], name: str, **more: Any) -> Any:
-    """A field that gives a project setting, which is a text."""
+    """A field that gives a project setting with a text value."""
     return option(None, help, commands, setting=name, **{"group": PROJECT, **more})
 
 
@@ -102,12 +102,12 @@ def flag_of(name: str) -> str:
 
 
 def fixed(*words: str) -> Words:
-    """Words that do not depend on anything."""
+    """Completions that do not depend on other options."""
     return lambda others: words
 
 
 def accelerators(others: Mapping[str, Any]) -> Iterable[str]:
-    """`NAME:COUNT` of what there is, and of CPU processes for what runs here."""
+    """`NAME:COUNT` of all GPUs, and of CPU processes for runs on this machine."""
     from gpu_pipelines.accelerators.catalog import load_catalog
 
     catalog = load_catalog()
@@ -137,25 +137,25 @@ def strategies(others: Mapping[str, Any]) -> Iterable[str]:
 
 
 def compiled_in(default: Any, help: str, also: Iterable[str] = (), **more: Any) -> Any:
-    """A field of what is compiled into a file, about machines as a rule; `also` names further commands that take it."""
+    """A field that is compiled into a file, usually about machines; `also` names further commands that take it."""
     return option(default, help, COMPILED | frozenset(also), in_file=True, **{"group": MACHINES, **more})
 
 
 def command_of_container(commands: Iterable[str]) -> Any:
-    """A field for the words that a container runs; see `words_of`."""
+    """A field for the command of a container; see `words_of`."""
     told = 'Runs in place of the image\'s entrypoint, in quotes: "python -m trainer".'
     return option(None, told, commands, group=CONTAINER, metavar="WORDS")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """The options of a command, of which some give settings of the project."""
+    """The options of a command; some of them give settings of the project."""
 
     def project_settings(self) -> ProjectSettings:
         """The project's settings, with those that the options give.
 
         Raises:
-            UserError: a setting is not of its form.
+            UserError: a setting has the wrong form.
         """
         from gpu_pipelines.project_settings import load_project_settings, problems_of_labels
 
@@ -169,7 +169,7 @@ class Options:
 
 @dataclass(frozen=True, kw_only=True)
 class AcceleratorOptions(Options):
-    """What a pipeline trains on, and who is told of its end."""
+    """What a pipeline trains on, and who gets a message at its end."""
 
     accelerator: str = compiled_in(
         "",
@@ -181,19 +181,19 @@ class AcceleratorOptions(Options):
     )
     notify: list[str] | None = compiled_in(
         None,
-        "Tell of the end of each run: an e-mail address, or slack:, google-chat: or webhook: with the secret that has "
-        "the address; repeatable. docs/notifications.md.",
+        "Send a message at the end of each run: to an e-mail address, or slack:, google-chat: or webhook: with the "
+        "secret that has the address. Repeatable; see docs/notifications.md.",
         group=MESSAGES,
         metavar="ADDRESS",
     )
     notify_nothing_new: bool = compiled_in(
-        False, "Tell as well that there was nothing new to train on.", group=MESSAGES
+        False, "Send a message also if there was nothing new to train on.", group=MESSAGES
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class CloudOptions(AcceleratorOptions):
-    """What every target in Google Cloud has: machines by a plan, an image for the steps, a project and a region."""
+    """The options of every target in Google Cloud: machines, an image for the steps, a project and a region."""
 
     evaluation_accelerator: str | None = compiled_in(
         None,
@@ -205,7 +205,7 @@ class CloudOptions(AcceleratorOptions):
     nodes: int = compiled_in(1, "Machines to train on.", DOCTOR)
     strategy: str | None = compiled_in(
         None,
-        "standard, spot, flex-start or reservation; of a pipeline also several, tried in order: spot,standard.",
+        "standard, spot, flex-start or reservation; for a pipeline also several, tried in order: spot,standard.",
         ALONE | DOCTOR,
         words=strategies,
     )
@@ -213,7 +213,7 @@ class CloudOptions(AcceleratorOptions):
         None, "Regions to train in, tried in order; the other steps run in --region.", metavar="R,R,…", words=regions
     )
     max_price_per_hour: float | None = compiled_in(
-        None, "Most that the machines of a step may cost in an hour, by the list.", metavar="USD", minimum=0
+        None, "Most that the machines of a step may cost in an hour, by list price.", metavar="USD", minimum=0
     )
     max_price: float | None = compiled_in(
         None, "Most that machines with GPUs may cost in a run, all tries together.", metavar="USD", minimum=0
@@ -244,8 +244,8 @@ class CloudOptions(AcceleratorOptions):
         """The plan of the accelerators.
 
         Args:
-            region: where it is; None to leave that open.
-            title: what the target is called.
+            region: the region; None to leave it open.
+            title: name of the target in messages.
 
         Raises:
             UserError: no accelerator was given, or the plan does not hold.
@@ -253,12 +253,12 @@ class CloudOptions(AcceleratorOptions):
         return self.fallback(region, title).plans[0]
 
     def fallback(self, region: str | None, title: str, settings: ProjectSettings | None = None) -> Fallback:
-        """What is tried, in order: one plan, where no lists were given.
+        """The plans to try, in order: one plan if no lists were given.
 
         Args:
-            region: where it is if no regions were given; None to leave that open.
-            title: what the target is called.
-            settings: what the project falls back to, for what was not given.
+            region: the region if no regions were given; None to leave it open.
+            title: name of the target in messages.
+            settings: the project's fallback, for options that were not given.
 
         Raises:
             UserError: no accelerator was given, or none of the plans holds.

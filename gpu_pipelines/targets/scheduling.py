@@ -57,11 +57,11 @@ class Wanted:
 
 
 class Schedules(ABC):
-    """The schedules of a service. One that is found is whatever the service's client has for it.
+    """The schedules of a service. `found` is the client's own object for a schedule.
 
-    Those that can be changed have three more: `cron_of(found) -> Cron`; `contents(found) -> (compiled, parameters)`,
-    the version that it runs, with the values of its parameters; and `another(pipeline) -> compiled`, the version that
-    it is to run.
+    A service whose schedules can be changed has three more methods: `cron_of(found) -> Cron`;
+    `contents(found) -> (compiled, parameters)`, the version that a schedule runs and the values of its parameters; and
+    `another(pipeline) -> compiled`, the version that it is to run.
     """
 
     @abstractmethod
@@ -70,19 +70,19 @@ class Schedules(ABC):
 
     @abstractmethod
     def submission(self, wanted: Wanted) -> Submission:
-        """A schedule, or what is to be changed of one, as it will be sent."""
+        """A new schedule, or the change of one, as it will be sent."""
 
     @abstractmethod
     def send(self, submission: Submission) -> Any:
-        """Makes or changes a schedule, and returns it."""
+        """Creates or changes a schedule, and returns it."""
 
     @abstractmethod
     def find(self, schedule: str) -> Any:
-        """The schedule of a name or id; raises UserError if there is none."""
+        """The schedule with a name or id; raises UserError if there is none."""
 
     @abstractmethod
     def all(self) -> Sequence[Any]:
-        """All of them."""
+        """All schedules."""
 
     @abstractmethod
     def table(self, found: Sequence[Any]) -> Table | str:
@@ -94,7 +94,7 @@ class Schedules(ABC):
 
     @abstractmethod
     def named(self, found: Any) -> tuple[str, str]:
-        """The id of a schedule, which `find` takes and no other has, and its name."""
+        """The unique id of a schedule, which `find` takes, and its name."""
 
     @abstractmethod
     def document(self, found: Any) -> Mapping[str, Any]:
@@ -102,7 +102,7 @@ class Schedules(ABC):
 
     @abstractmethod
     def pause(self, schedule: str) -> Done:
-        """Lets it start no more runs."""
+        """Stops it from starting runs."""
 
     @abstractmethod
     def resume(self, schedule: str) -> Done:

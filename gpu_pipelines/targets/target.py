@@ -1,8 +1,8 @@
 """The port of targets: what a command needs to know of the place where a pipeline runs, and how such places are found.
 
-A target is a class that an installed package names in its entry points, in the group `gpu_pipelines.targets`. What it
-cannot do it does not have: `execute` in the place of `submit` where a run is waited for, no `publish` where there is no
-store of pipelines, `schedules` that are None where there is no clock.
+A target is a class that an installed package names in its entry points, in the group `gpu_pipelines.targets`. It has no
+methods for what it cannot do: `execute` instead of `submit` if a command waits for the run, no `publish` without a
+store of pipelines, and None for `schedules` without a scheduler.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.notifications.recipients import Recipients
     from gpu_pipelines.targets.scheduling import Schedules
 
-#: Where the entry points of targets stand.
+#: The group of the entry points of targets.
 GROUP = "gpu_pipelines.targets"
 _OWN = "gpu_pipelines."
 
@@ -37,27 +37,27 @@ class Target(ABC):
     A target is also a `gpu_pipelines.dag.placement.Placement`: it places the steps of a pipeline that is built for it.
 
     Args:
-        options: those of its commands; left out, the defaults.
-        settings: those of the project.
+        options: of its commands; the defaults if left out.
+        settings: of the project.
 
     Attributes:
-        name: what it is called on the command line.
-        title: what it is called in sentences.
+        name: its name on the command line.
+        title: its name in sentences.
         Options: a frozen dataclass whose fields are the options of its commands; see `gpu_pipelines.targets.options`.
-        schedules: what it does by the clock; None for nothing.
+        schedules: its scheduler; None for none.
     """
 
     name: ClassVar[str]
     title: ClassVar[str]
     Options: ClassVar[type]
-    #: Who reads, in "is not where … can read it"; and where to copy data and other files to, and other registries.
+    #: Words of messages: who reads, in "is not where … can read it"; where to copy data and other files; registries.
     readers: ClassVar[str] = ""
-    #: Who is told of the end of a run by its last step, of a target that lets a step do that.
+    #: Recipients of the message at the end of a run, of a target on which a step sends it.
     recipients: Recipients | None = None
     place_for_data: str = "a bucket and give gs://BUCKET/FOLDER"
     place_for_files: str = "a bucket"
     other_registries: str = "registry=vertex:// for Vertex AI Model Registry"
-    #: As of a `Placement`.
+    #: As in `Placement`.
     registry: str
 
     def __init__(self, options: Any = None, settings: ProjectSettings | None = None) -> None:
@@ -66,19 +66,19 @@ class Target(ABC):
 
     @property
     def is_here(self) -> bool:
-        """Whether a run is waited for with `execute`, in place of being started elsewhere."""
+        """Whether commands run a pipeline with `execute` and wait, and do not start it elsewhere with `submit`."""
         return not hasattr(self, "submit")
 
     @property
     def schedules(self) -> Schedules | None:
-        """What starts runs there by the clock; None where nothing does."""
+        """The scheduler that starts runs by the clock; None for none."""
         return None
 
     def can_read(self, uri: str) -> bool:
-        """Whether the steps can read what is there: names of sources, buckets, servers, and what is mounted.
+        """Whether the steps can read a place: sources, buckets, servers, and what is mounted.
 
         Args:
-            uri: a path of this machine, or a name such as gs://….
+            uri: a path of this machine, or a URI such as gs://….
         """
         from gpu_pipelines.artifacts.mlflow_server import MLFLOW, MLFLOW_FILE
         from gpu_pipelines.data.sources.sources import source_of
@@ -88,18 +88,18 @@ class Target(ABC):
         return source_of(uri).is_read_anywhere(uri)
 
     def can_write(self, path: str) -> bool:
-        """Whether what the steps write into a directory outlives them.
+        """Whether files that the steps write into a directory outlive the steps.
 
         Args:
-            path: a path of this machine, or a name such as gs://….
+            path: a path of this machine, or a URI such as gs://….
         """
         return False
 
     def unreachable(self, places: Sequence[Place]) -> list[str]:
-        """What is wrong with the places of a run: those that its steps would not find, or that would be lost.
+        """Problems with the places of a run: those that its steps would not find, or that would be lost.
 
         Args:
-            places: those that the parameters of the run name.
+            places: the places that the parameters of the run name.
         """
         from gpu_pipelines.registry import is_local
 
@@ -136,12 +136,12 @@ class Target(ABC):
 
     @property
     def written(self) -> dict[str, str]:
-        """The places that any run there writes to, by how each is given."""
+        """The places that every run writes to, by the name of the setting that gives each."""
         places = {name: getattr(self.settings, name) for name in ("pipeline_root", "checkpoints")}
         return {f"the setting {name}": place for name, place in places.items() if place}
 
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
-        """What else is wrong with a run of a pipeline of this project there.
+        """Further problems with a run of a pipeline of this project on this target.
 
         Args:
             compiled: the pipeline.
@@ -150,16 +150,16 @@ class Target(ABC):
         return []
 
     def defaults(self) -> dict[str, Any]:
-        """Parameters whose defaults the project's settings say, by name; a pipeline need not have them."""
+        """Defaults of parameters from the project's settings, by name; a pipeline need not have these parameters."""
         return {}
 
     def is_run(self, run: str) -> bool:
-        """Whether a name may be that of a run there: by its form, or by what this machine has; no service is asked.
+        """Whether a name may be that of a run of this target, by its form or by what this machine has.
 
-        A target without this method takes whatever is given with it, and is not found by the names of its runs.
+        No service is asked. A target without this method accepts any name, and is not found by the names of its runs.
 
         Args:
-            run: as `run` prints it, or as the service calls it.
+            run: as `run` prints it, or the service's name of it.
         """
         return True
 
@@ -168,8 +168,8 @@ class Target(ABC):
         """The component to use in a pipeline instead of `component`; see `gpu_pipelines.dag.placement`.
 
         Args:
-            component: KFP's component of the step.
-            plan: the accelerators that it is to have.
+            component: the KFP component of the step.
+            plan: the accelerators for it.
         """
 
     @abstractmethod
@@ -178,30 +178,30 @@ class Target(ABC):
 
         Args:
             pipeline: its name.
-            task: the one that the file is for; empty where that is a parameter.
+            task: the task that the file is for; empty if it is a parameter.
 
         Raises:
-            UserError: there is no such pipeline, or the target cannot run it so.
+            UserError: there is no such pipeline, or the target cannot run it with these options.
         """
 
     @classmethod
     def published(cls) -> Iterable[Published]:
-        """The files that are kept in the directory `compiled`."""
+        """The files in the directory `compiled`."""
         return ()
 
     @abstractmethod
     def load(self, request: Request) -> Compiled:
-        """The pipeline that is to be run or uploaded: compiled, or read from a file or a store.
+        """The pipeline to run or upload: compiled, or read from a file or a store.
 
         Args:
             request: what the user asked for.
 
         Raises:
-            UserError: there is no such pipeline, or what it needs is missing or cannot be had.
+            UserError: there is no such pipeline, or something that it needs is missing or unavailable.
         """
 
     def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
-        """The pipeline for a run with these parameters, where they change it.
+        """The pipeline for a run with these parameters, if they change it.
 
         Args:
             compiled: the pipeline as it was loaded.
@@ -220,19 +220,19 @@ class Target(ABC):
             values: of the parameters, by name.
 
         Raises:
-            UserError: there cannot be such a run.
+            UserError: such a run is not possible.
         """
 
-    # What follows is there, with these parameters, where the target can do it:
+    # A target has these methods, with these parameters, if it can do what they do:
     #
     # execute(submission, watch) -> Outcome             runs it and waits for its end
     # submit(submission) -> Done                        starts it
-    # follow(run, watch, every) -> Outcome              waits for the end of one that was started
-    # cancel(run) -> str                                asks that it end, and says so
-    # account(run) -> RunAccount                        how it stands, and what it has cost
-    # earlier(run) -> EarlierRun                        tells of a run what another one needs to go on from it
-    # going_on(compiled, gone_on, earlier) -> Compiled  a pipeline with what an earlier run has done taken out of it
-    # retried(run) -> Submission                        in the place of `earlier`, where the service does it itself
+    # follow(run, watch, every) -> Outcome              waits for the end of a run that was started
+    # cancel(run) -> str                                asks the service to end a run, and returns a message
+    # account(run) -> RunAccount                        state and cost of a run
+    # earlier(run) -> EarlierRun                        what another run needs to know to continue this one
+    # going_on(compiled, gone_on, earlier) -> Compiled  a pipeline without the steps that an earlier run has done
+    # retried(run) -> Submission                        instead of `earlier`, if the service resumes runs itself
     # publish(compiled, tags) -> Done                   puts a compiled pipeline into a store
 
 
@@ -242,16 +242,16 @@ def require_no_flags(
     remedy: str = "Give the name of the pipeline in its place, or compile it again.",
     spared: Collection[str] = (),
 ) -> None:
-    """Checks that no option is given that would have to be compiled into what is compiled already.
+    """Checks that no option is given that cannot change a pipeline any more because it is compiled already.
 
     Args:
-        what: that, in words.
-        options: those of a target.
+        what: the compiled pipeline, in words.
+        options: of a target.
         remedy: what to do instead.
-        spared: names of options that say something of a run as well.
+        spared: names of options that also apply to a run.
 
     Raises:
-        UserError: lists those that are.
+        UserError: lists such options.
     """
     in_file = [name for name, each in declared(type(options)).items() if each.in_file and name not in spared]
     if flags := [flag_of(name) for name in given(options) if name in in_file]:
@@ -262,7 +262,7 @@ def require_no_flags(
 def targets() -> dict[str, type[Target]]:
     """The targets of all installed packages, by name.
 
-    One that cannot be loaded is left out, which is said on stderr: it must not keep the others from working.
+    A target that cannot be loaded is left out with a warning on stderr: it must not keep the others from working.
     """
     from importlib.metadata import entry_points
 
@@ -283,26 +283,26 @@ def targets() -> dict[str, type[Target]]:
 
 
 def _problem_of_class(target: Any, name: str) -> str:
-    """What keeps a class from being a target of a name; empty if nothing does."""
+    """Why a class cannot be the target of a name; empty if it can."""
     if not (inspect.isclass(target) and issubclass(target, Target)):
         return f"it is not a subclass of {Target.__module__}.{Target.__qualname__}"
     lacks = [*sorted(target.__abstractmethods__), *(n for n in ("name", "title", "Options") if not hasattr(target, n))]
     if lacks:
         return f"it has no {', '.join(lacks)}"
     if not is_dataclass(target.Options):
-        return "its Options are no dataclass"
+        return "its Options is not a dataclass"
     return "" if target.name == name else f"its name is {target.name!r}"
 
 
 def target_named(name: str, can: str = "") -> type[Target]:
-    """The target of a name.
+    """The target with a name.
 
     Args:
         name: as on the command line.
-        can: the method or attribute that it must have; empty for any.
+        can: a method or attribute that it must have; empty for none.
 
     Raises:
-        UserError: there is no such target, or it cannot do that.
+        UserError: there is no such target, or it lacks that.
     """
     able = {each: target for each, target in targets().items() if not can or is_able(target, can)}
     if name in able:

@@ -222,7 +222,7 @@ def test_a_vm_that_somebody_stops_or_deletes_is_told_with_the_way_to_go_on(compu
     compute_api.stop(run)
     done = followed(run)
     assert done.status == 1
-    assert f"was stopped before the run had ended.\n  gcloud compute instances start {run}" in done.err
+    assert f"was stopped before the run ended.\n  gcloud compute instances start {run}" in done.err
     become(run, status="running", error=None)
     compute_api.instances = []
     assert f"-p checkpoint_uri={ROOT}/runs/{run}/checkpoints" in followed(run).err
@@ -236,7 +236,7 @@ def test_a_run_that_failed_goes_on_on_its_vm(compute_api: ComputeApi) -> None:
     compute_api.stop(run)
     assert f"instances start {run}" in command(*resume, "--dry-run").out
     assert run in json.loads(command(*resume, "--dry-run", "--json").out)["command"]
-    assert "takes neither another pipeline nor parameters" in command(*resume, "-p", "epochs=2").err
+    assert "without another pipeline or other parameters" in command(*resume, "-p", "epochs=2").err
     assert compute_api.started == []
     done = command(*resume)
     assert done.status == 0, done.err

@@ -60,7 +60,7 @@ def test_a_file_is_rehearsed_and_leaves_its_report(tmp_path: Path) -> None:
     assert "The target kubeflow has no --emulate" in wrong.err
     followed = gpu_pipelines(*command, "--follow", cwd=tmp_path)
     assert followed.status == 2
-    assert "A run on this machine is shown until its end" in followed.err
+    assert "a run on this machine is always shown until its end" in followed.err
 
 
 def test_no_image_is_needed_where_none_is_pulled(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ def step(dataset: Input[Dataset], checkpoints: Output[Artifact], report: Output[
         if what == "lost" and rank == "1" and not first.exists():
             first.parent.mkdir(parents=True)
             first.write_text("")
-            raise NodeLostError("node 0 has not been heard of for 30 s. Its machine is gone.")
+            raise NodeLostError("node 0 has not been heard from for 30 s. Its machine is gone.")
         if what == "wait" and not first.exists():
             signal.signal(signal.SIGTERM, lambda *_: sys.exit(75))
             where.mkdir(parents=True, exist_ok=True)

@@ -628,9 +628,9 @@ def test_a_run_that_cannot_go_on_is_refused_before_anything_is_sent(folder: Path
     assert (running.status, "has not ended: it is" in running.err) == (2, True)
     done(folder, "cancel", run_id, "--target", "kubeflow")
     changed = command(folder, "run", "--resume", run_id, "--target", "kubeflow", "-p", "epochs=2")
-    assert (changed.status, "takes neither another pipeline nor parameters" in changed.err) == (2, True)
+    assert (changed.status, "without another pipeline or other parameters" in changed.err) == (2, True)
     here = command(folder, "run", "--resume", run_id)
-    assert (here.status, "does not tell what the steps of a run have made" in here.err) == (2, True)
+    assert (here.status, "does not report what the steps of a run made" in here.err) == (2, True)
     unknown = command(folder, "run", "--resume", "00000000-0000-4000-8000-000000000000", "--target", "kubeflow")
     assert (unknown.status, "not found" in unknown.err) == (2, True)
     assert not [each for each in kfp_api.state.requests if ":retry" in each]

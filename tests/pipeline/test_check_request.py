@@ -64,7 +64,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ({"advanced": {"packing": "false"}}, 'packing (in advanced) takes true or false; got "false".'),
         ({"advanced": {"keep_last": 1.5}}, "keep_last (in advanced) takes a whole number; got 1.5."),
         ({"advanced": {"keep_last": -1.0}}, "keep_last is -1; give 0 to 2^53."),
-        ({"checkpoint_uri": "runs/none"}, "checkpoint_uri is runs/none, where there is no checkpoint."),
+        ({"checkpoint_uri": "runs/none"}, "checkpoint_uri is runs/none, which has no checkpoint."),
         ({"data_nodes": 2, "source": "bq://p.d.t"}, "is read by one machine"),
         ({"place": "vertex", "pipeline": "scheduled_retraining"}, "notify has 0 addresses; give one to 3"),
         (

@@ -207,7 +207,7 @@ def test_a_failed_run_raises_and_has_its_run(here: Path) -> None:
         (
             small,
             {"target": "kubeflow", "resume": True},
-            "On Kubeflow the run that resume goes on from has to be named",
+            "On Kubeflow, resume needs the name of the run",
         ),
         (print, {}, "is not a pipeline"),
         ("none.py", {}, "The file none.py does not exist"),

@@ -197,7 +197,7 @@ def test_a_pipeline_that_runs_no_script_names_the_one_that_does() -> None:
     for pipeline in ("scheduled_retraining", "tune_train_evaluate_upload"):
         done = command("run", pipeline, "-p", "script=train.py")
         assert done.status == 2
-        assert f"The pipeline {pipeline} runs no script." in done.err
+        assert f"The pipeline {pipeline} does not run a script." in done.err
         assert "Give script to train_evaluate_upload." in done.err
 
 

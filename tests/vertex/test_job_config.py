@@ -284,7 +284,7 @@ def test_reduction_servers_are_added_to_a_file(tmp_path: Path) -> None:
         ("workerPoolSpecs: [{containerSpec: {args: [--epochs, 3]}}]", 'Write "3"'),
         ("workerPoolSpecs: [{containerSpec: {env: [{name: DEBUG, value: true}]}}]", "value of"),
         ("workerPoolSpecs: [{machineSpec: {acceleratorType: NVIDIA_RTX_4090}}]", "NVIDIA_RTX_4090"),
-        (json.dumps({"workerPoolSpecs": [pool(replicas=2)]}), "it holds rank 0 alone"),
+        (json.dumps({"workerPoolSpecs": [pool(replicas=2)]}), "it holds only rank 0"),
         (json.dumps({"workerPoolSpecs": [{}, pool()]}), "The first pool is empty"),
         (json.dumps({"workerPoolSpecs": [pool(), pool({}, replicas=2)]}), "Pool 1 has no machineSpec.machineType"),
         (json.dumps({"workerPoolSpecs": [pool(), {}, pool(replicas=0)]}), "has 0 replicas"),

@@ -124,7 +124,7 @@ def test_a_training_whose_evaluation_failed_is_gone_on_with(vertex_api: VertexAp
     grow(photos)
     third = run(checkpoint_uri=uri, **given)
     assert third["train-model"] == "FAILED"
-    assert any("was trained with another dataset fingerprint" in line for line in vertex_api.state.logs.messages())
+    assert any("was trained with a different dataset fingerprint" in line for line in vertex_api.state.logs.messages())
     fourth = run(checkpoint_uri=uri, **{**given, "learning_rate": 0.1})
     assert (fourth["check-request"], fourth["prepare-data"]) == ("FAILED", "PENDING")
 

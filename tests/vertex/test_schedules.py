@@ -158,7 +158,10 @@ def test_a_schedule_prepares_and_serves_with_what_the_project_and_the_upload_say
     assert "The source bq://p.d.t is read by one machine. Leave out ray_address and --data-nodes" in refused.err
     refused = command(vertex_api, tmp_path, *words, "-p", "script=gs://example-bucket/train.py")
     assert refused.status == 2
-    assert "train-evaluate-upload trains by no script.\n  Compile or upload train_script_evaluate_upload" in refused.err
+    assert (
+        "train-evaluate-upload does not train with a script.\n  Compile or upload train_script_evaluate_upload"
+        in refused.err
+    )
     done = command(vertex_api, tmp_path, *words, "-p", "source=gs://example-bucket/photos")
     assert done.status == 0, done.err
     [made] = schedules(vertex_api)

@@ -63,7 +63,7 @@ _MADE = ("vm", "run")
 
 @dataclass(frozen=True, kw_only=True)
 class MachineOptions(CloudOptions):
-    """What a VM takes, whatever it runs."""
+    """The options of a VM, whatever it runs."""
 
     evaluation_accelerator: str | None = None
     zone: str | None = option(None, "Zone; by default one of the region that has the GPU.", _MADE, group=MACHINES)
@@ -104,7 +104,7 @@ class MachineOptions(CloudOptions):
         return self.machine_on(planned, container, settings, **more)
 
     def region_to_plan(self, settings: ProjectSettings) -> str | None:
-        """The region of the zone, or the one that was given, or that of the settings; None where nothing says it."""
+        """The region of the zone, or the given one, or that of the settings; None if none is known."""
         from gpu_pipelines.targets.compute_engine.spec import region_to_plan
 
         # A reservation brings its own zone.
@@ -125,7 +125,7 @@ class MachineOptions(CloudOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class VmFlags(MachineOptions):
-    """What a command says of a VM that runs a container."""
+    """The options of a VM that runs a container."""
 
     accelerator: str = option("", "GPUs of the VM, NAME:COUNT, such as l4:4.", _VM, metavar="SPEC", words=accelerators)
     nodes: int = option(1, "Always 1; use job submit for several machines.", _VM, hidden=True)
@@ -178,7 +178,7 @@ class VmFlags(MachineOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ComputeEngineOptions(MachineOptions):
-    """What can be asked of a VM that runs a pipeline."""
+    """The options of a VM that runs a pipeline."""
 
     pipeline_root: str | None = setting(
         "Where runs leave artifacts, gs://….", STARTED | LOOKING | DOCTOR, "pipeline_root", metavar="URI"
@@ -214,7 +214,7 @@ class ComputeEngine(LocalTarget, Target):
         )
 
     def load(self, request: Request) -> Compiled:
-        """The pipeline of a name, with the plan of the VM, what it costs and what to beware of."""
+        """The pipeline with a name, with the plan of the VM, its cost and warnings."""
         from gpu_pipelines.accelerators.cost import dollars_per_hour
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.dag.parameters import other_defaults
@@ -246,7 +246,7 @@ class ComputeEngine(LocalTarget, Target):
         return Compiled(name, spec=spec, built=built, known=known, origin=own, told=told, item_types=items)
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
-        """The VM with a name of its own, and what it is to run."""
+        """The VM with a new name, and what it runs."""
         from gpu_pipelines.accelerators.cost import dollars_per_hour
         from gpu_pipelines.targets.compute_engine.fallback import choices_of
         from gpu_pipelines.targets.compute_engine.formats import create_command, shell_text
@@ -277,7 +277,7 @@ class ComputeEngine(LocalTarget, Target):
         )
 
     def submit(self, submission: Submission) -> Done:
-        """Writes what is to be run into the bucket, and creates the VM."""
+        """Writes the request of the run into the bucket, and creates the VM."""
         from gpu_pipelines.targets.compute_engine.create import create_vm
         from gpu_pipelines.targets.compute_engine.fallback import go_on, tries_of
         from gpu_pipelines.targets.compute_engine.run_folder import REQUEST, STATE, VmRun
@@ -315,7 +315,7 @@ class ComputeEngine(LocalTarget, Target):
         return bool(NAMED_HERE.fullmatch(run))
 
     def retried(self, run: str) -> Submission:
-        """A run that failed and whose VM was stopped: it goes on where it was, with what its disk has."""
+        """A run that failed and whose VM was stopped: it continues where it was, with the contents of its disk."""
         from gpu_pipelines.targets.compute_engine.runs import VmRun, require_restartable
 
         found = VmRun.of(run, self.settings)
@@ -333,7 +333,7 @@ class ComputeEngine(LocalTarget, Target):
         return with_cost(outcome, lambda: self.account(run), watch.warn)
 
     def account(self, run: str) -> RunAccount:
-        """How a run stands, and what its VM has cost."""
+        """The state of a run, and the cost of its VM."""
         from gpu_pipelines.targets.compute_engine.runs import VmRun, account
 
         return account(VmRun.of(run, self.settings)).with_bill(RUN_LABEL, run.rpartition("/")[2], self.settings)

@@ -1,4 +1,4 @@
-"""Makes a VM by running gcloud, in the first zone that has a machine left."""
+"""Creates a VM with gcloud, in the first zone that has a machine left."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _UNKNOWN_FLAGS = ("unrecognized arguments: --request-valid-for-duration", "Inval
 
 
 class CreationError(UnavailableError):
-    """Compute Engine did not make the VM; the request itself was none that is refused here."""
+    """Compute Engine did not create the VM, although the request passed all checks here."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -35,7 +35,7 @@ class CreatedVm:
     """A VM that was made.
 
     Attributes:
-        vm: as it was asked for, with the zone that it is in.
+        vm: the requested VM, with its zone.
         status: of Compute Engine, `RUNNING` as a rule.
     """
 
@@ -52,7 +52,7 @@ def create_vm(
     """Makes the VM and waits until it starts.
 
     Args:
-        vm: what to make; if its zone has no machine left, its other zones are tried in order.
+        vm: the VM to create; if its zone has no machine left, its other zones are tried in order.
         tell: gets a line for every zone that is tried.
         note: gets the VM before it is asked for in a zone, for whoever looks for it if this process dies meanwhile.
 
@@ -115,7 +115,7 @@ def _status(answer: str) -> str:
 
 
 def ways_to_it(vm: VirtualMachine) -> dict[str, list[str]]:
-    """The commands that show, enter, continue and remove a VM, by what they do."""
+    """The commands that show, enter, continue and remove a VM, by purpose."""
     place = [vm.name, f"--zone={vm.zone}", f"--project={vm.project}"]
     tunnel = [] if vm.external_ip else ["--tunnel-through-iap"]
     return {

@@ -1,4 +1,4 @@
-"""A run on one VM after the other, until one can be had: the choices in its request, and what was tried in its bucket.
+"""A run on one VM after the other, until one is available: choices are in its request, tries in its bucket.
 
 Whoever has submitted a run, or follows it, sends the next. The VM before is deleted, and is gone, before the next is
 created. Checkpoints are in the bucket, so that the next goes on from them; what was prepared is on the disk of the
@@ -50,7 +50,7 @@ _PATIENCE = 300.0
 
 
 def choices_of(machines: Sequence[tuple[VirtualMachine, AcceleratorPlan]], max_price: float | None) -> dict[str, Any]:
-    """What a request says of VMs that are tried in order."""
+    """The VMs of a request that are tried in order."""
     choices = [
         Choice(
             told=named(plan),
@@ -70,7 +70,7 @@ def choices_of(machines: Sequence[tuple[VirtualMachine, AcceleratorPlan]], max_p
 
 
 def tries_of(run: VmRun, request: Mapping[str, Any]) -> Tries | None:
-    """What was tried for a run; None where there is one VM alone, and no limit of price."""
+    """The tries of a run; None if there is only one VM and no price limit."""
     if not request.get(CHOICES):
         return None
     root = run.uri.removesuffix(f"/runs/{run.name}")
@@ -79,7 +79,7 @@ def tries_of(run: VmRun, request: Mapping[str, Any]) -> Tries | None:
 
 
 def machines_tried(tries: Tries, step: str) -> list[MachineTime]:
-    """The VMs of a run and for how long each was there, for what it has cost.
+    """The VMs of a run and how long each existed, for the cost.
 
     Args:
         tries: what was tried.
@@ -115,13 +115,13 @@ def vm_of(choice: Choice) -> VirtualMachine:
 
 @dataclass
 class Vms:
-    """The VMs of a run, of which there is one at a time.
+    """The VMs of a run; one exists at a time.
 
     Attributes:
         run: the run.
         tries: what was tried.
         tell: takes a line.
-        before: the VM of the choice before; None where there is none.
+        before: the VM of the choice before; None if there is none.
     """
 
     run: VmRun
@@ -185,7 +185,7 @@ def go_on(run: VmRun, tries: Tries, before: Instance | None, tell: Callable[[str
         The VM that runs.
 
     Raises:
-        NoMachinesError: none can be had, or the money is spent; there is no VM any more.
+        NoMachinesError: no VM is available, or the money is spent; no VM is left.
         UserError: Compute Engine refuses it for another reason.
     """
     vms = Vms(run, tries, tell, before)

@@ -44,7 +44,7 @@ class Instance:
         return lines, end - len(rest.encode())
 
     def operations(self) -> list[dict[str, Any]]:
-        """What was done to it, and happened to it, as far as the service still knows."""
+        """Operations and events of the VM that the service still knows."""
         zone, _, name = self._path.partition("/instances/")
         found: list[dict[str, Any]] = []
         page = ""
@@ -58,12 +58,12 @@ class Instance:
                 return found
 
     def start(self) -> str:
-        """Starts it again; what gcloud says against it, empty if nothing."""
+        """Starts the VM again; returns gcloud's objection, empty for none."""
         done = run_gcloud(["gcloud", "compute", "instances", "start", *self._place])
         return "" if done.returncode == 0 else done.stderr.strip()
 
     def delete(self) -> str:
-        """Deletes it; what gcloud says against it, empty if nothing."""
+        """Deletes the VM; returns gcloud's objection, empty for none."""
         done = run_gcloud(["gcloud", "compute", "instances", "delete", *self._place])
         return "" if done.returncode == 0 or not self.look() else done.stderr.strip()
 

@@ -1,4 +1,4 @@
-"""The folder of a run in the pipeline root: what is to be run, and how it goes."""
+"""The folder of a run in the pipeline root: the request and the state of the run."""
 
 from __future__ import annotations
 
@@ -57,12 +57,12 @@ class VmRun:
         except FileNotFoundError:
             raise NotFoundError(
                 f"There is no run {self.name} on Compute Engine: {self.uri} has no {file}.",
-                "Give the name that run has printed, and the same pipeline root.",
+                "Give the name that run printed, and the same pipeline root.",
             ) from None
         return content
 
     def write(self, file: str, content: Mapping[str, Any]) -> None:
-        """Writes a document of the folder in the place of the one that is there."""
+        """Writes a document of the folder, replacing an existing one."""
         RemoteFolder(self.uri).write(file, json.dumps(content, indent=2, ensure_ascii=False).encode())
 
     def end(self, status: str, **more: Any) -> None:

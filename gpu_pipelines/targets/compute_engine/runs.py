@@ -1,4 +1,4 @@
-"""A run of a whole pipeline on one VM: its folder in a bucket, what the VM does, and how it is followed and cancelled.
+"""A run of a whole pipeline on one VM: its folder in a bucket, the work of the VM, following and cancelling.
 
 The folder is PIPELINE_ROOT/runs/RUN. `request.json` says what to run; `run.json` how it goes. The VM is told the folder
 alone, and runs this module in the image of the steps at each of its starts, so that one that was preempted goes on.
@@ -82,7 +82,7 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
         every: seconds between two looks.
 
     Raises:
-        UserError: there is no such run, or it could not be looked at several times in a row.
+        UserError: there is no such run, or its state could not be read several times in a row.
     """
     state = run.read(STATE)
     instance, at, misses = Instance(state["vm"]), 0, 0
@@ -165,8 +165,8 @@ def _why_it_ended(run: VmRun, state: Mapping[str, Any], vm: Mapping[str, Any], s
         )
     if not vm:
         return NotFoundError(
-            f"The VM {run.name} was deleted before the run had ended.",
-            f"A new run with -p checkpoint_uri={run.uri}/{CHECKPOINTS} goes on from its checkpoints.",
+            f"The VM {run.name} was deleted before the run ended.",
+            f"A new run with -p checkpoint_uri={run.uri}/{CHECKPOINTS} continues from its checkpoints.",
         )
     if not is_off:
         return None
@@ -176,7 +176,7 @@ def _why_it_ended(run: VmRun, state: Mapping[str, Any], vm: Mapping[str, Any], s
     if limit and _seconds_it_ran(vm) >= limit:
         return ProcessFailedError(f"The VM {run.name} was stopped after {limit / 3600:g} h, its limit.", again)
     if state["strategy"] != "spot":
-        return ProcessFailedError(f"The VM {run.name} was stopped before the run had ended.", again)
+        return ProcessFailedError(f"The VM {run.name} was stopped before the run ended.", again)
     return None
 
 
@@ -198,13 +198,13 @@ def _outcome(run: VmRun, state: Mapping[str, Any]) -> Outcome:
 
 
 def account(run: VmRun) -> RunAccount:
-    """How a run stands, and what its VM has cost.
+    """The state of a run, and the cost of its VM.
 
     Args:
         run: the run.
 
     Raises:
-        UserError: there is no such run, or the VM cannot be looked at.
+        UserError: there is no such run, or the state of the VM cannot be read.
     """
     state = run.read(STATE)
     instance, record = Instance(state["vm"]), state.get("record", {})
@@ -233,7 +233,7 @@ def account(run: VmRun) -> RunAccount:
 
 
 def cancel(run: VmRun) -> str:
-    """Marks a run as cancelled and deletes its VM; gives what was done.
+    """Marks a run as cancelled and deletes its VM; returns what was done.
 
     Raises:
         UserError: there is no such run, or the VM was not deleted.
@@ -259,7 +259,7 @@ def require_restartable(run: VmRun) -> dict[str, str]:
     state = run.read(STATE)
     require_resumable(run.name, state["status"], state["status"] in ENDED)
     vm: dict[str, str] = state["vm"]
-    anew = f"A new run with -p checkpoint_uri={run.uri}/{CHECKPOINTS} goes on from its checkpoints."
+    anew = f"A new run with -p checkpoint_uri={run.uri}/{CHECKPOINTS} continues from its checkpoints."
     if tries_of(run, run.read(REQUEST)):
         # Its VM would be one that no try has asked for, beyond the limit of price.
         raise InvalidRequestError(f"{run.name} used a list of machines, so it cannot be resumed.", anew)
@@ -269,7 +269,7 @@ def require_restartable(run: VmRun) -> dict[str, str]:
 
 
 def restart(run: VmRun) -> None:
-    """Starts the VM of a run again, which goes on at the step that failed.
+    """Starts the VM of a run again; it continues at the step that failed.
 
     Raises:
         UserError: it is not started.

@@ -55,21 +55,21 @@ _SUBNET = re.compile(r"([a-z0-9-]+|projects/[^/\s,]+/regions/(?P<region>[a-z0-9-
 
 @dataclass(frozen=True)
 class VmOptions:
-    """What a VM takes besides its plan, what it runs, and the project's settings. None: not given.
+    """The options of a VM besides its plan, its container and the project's settings. None: not given.
 
     Attributes:
         name: of the VM; made from GPU and number if not given.
         zone: zone of the plan's region; each of them in turn if not given.
         boot_disk_gb: size of the boot disk, GB.
         max_wait_hours: how long a Flex-start request waits for a machine, hours; two if not given.
-        at_end: what becomes of the VM when its training has ended or failed: `stop`, `delete` or `keep`.
+        at_end: what happens to the VM when its training has ended or failed: `stop`, `delete` or `keep`.
         environment: variables of the container, by name.
         output_directory: `gs://…` for checkpoints, model and log.
         sync_directory: directory in the container that is copied there while the training runs.
         work_directory: directory in the container that stays on the VM's disk from one start to the next.
-        network, subnet: what the VM is attached to, by name or full name.
+        network, subnet: network of the VM, by name or full name.
         external_ip: whether it has an address on the internet.
-        image_family, image_project: what it boots from, in place of the image chosen for the GPU.
+        image_family, image_project: boot image instead of the one chosen for the GPU.
     """
 
     name: str | None = None
@@ -90,12 +90,12 @@ class VmOptions:
 
 @dataclass(frozen=True)
 class BootImage:
-    """What a VM boots from.
+    """The boot image of a VM.
 
     Attributes:
         project: project of the image family.
         family: the image family; its newest image is taken.
-        warning: what is not known of it; empty if nothing.
+        warning: what is not known about it; empty for nothing.
     """
 
     project: str
@@ -105,29 +105,29 @@ class BootImage:
 
 @dataclass(frozen=True)
 class VirtualMachine:
-    """A VM as it is asked for; what writes it down checks nothing again.
+    """A requested VM, which was checked; the formats do not check it again.
 
     Attributes:
-        name, project, zone, machine_type: what they say.
+        name, project, zone, machine_type: as in Compute Engine.
         other_zones: further zones to try, in order.
-        accelerator: name and number of the GPUs to attach; None where they are part of the machine type.
-        boot_image: what it boots from.
+        accelerator: name and number of the GPUs to attach; None if they are part of the machine type.
+        boot_image: its boot image.
         boot_disk_type, boot_disk_gb: the boot disk, GB.
         encryption_key: full name of the Cloud KMS key of the boot disk; None for Google's own.
         provisioning_model: `STANDARD`, `SPOT` or `FLEX_START`.
         reservation: name of the reservation that it must come from; None for none in particular.
         max_run_seconds: Compute Engine ends it after that; None for no limit.
-        max_wait_seconds: how long the request waits for a machine; None where it does not wait.
-        termination_action: `STOP` or `DELETE`, when Compute Engine ends it; None where it does not.
+        max_wait_seconds: how long the request waits for a machine; None if it does not wait.
+        termination_action: `STOP` or `DELETE`, when Compute Engine ends it; None if it does not.
         discards_local_ssd: whether it has local SSDs, which do not outlive a stop.
-        network, subnet: what it is attached to; None for the default.
+        network, subnet: its network; None for the default.
         external_ip: whether it has an address on the internet.
         nic_type: `GVNIC`, or None to leave it to the image.
-        service_account: what it runs as; None for the project's default one.
-        scopes: what it may use of Google's APIs, as far as its service account may.
+        service_account: its service account; None for the project's default.
+        scopes: the Google APIs that it may use, if its service account may.
         labels: its labels.
-        startup: what its start-up script is told.
-        warnings: what the user should know, the warnings of the plan with it.
+        startup: settings of its start-up script.
+        warnings: what the user should know, including the warnings of the plan.
     """
 
     name: str
@@ -163,7 +163,7 @@ class VirtualMachine:
 
     @property
     def place(self) -> dict[str, str]:
-        """By what it is found again."""
+        """The identification by which it is found again."""
         return {"name": self.name, "zone": self.zone, "project": self.project}
 
     def in_zone(self, zone: str) -> VirtualMachine:
@@ -403,7 +403,7 @@ def region_to_plan(zone: str | None, region: str | None, default: str | None) ->
 
 
 def zones_to_try(plan: AcceleratorPlan, zone: str | None) -> tuple[str, ...]:
-    """The zones in which the VM may be made, in the order to try them; one where it was asked for.
+    """The zones in which the VM may be created, in the order of trying; one if the user chose it.
 
     Raises:
         UserError: the zone does not have the GPU, the reservation is in another, or no zone is known.

@@ -23,7 +23,7 @@ _GRACE_SECONDS, _GRACE_SECONDS_WITH_COPY = 28, 20
 
 @dataclass(frozen=True)
 class StartupSettings:
-    """What the start-up script is told.
+    """The settings of the start-up script.
 
     Attributes:
         vm_name: name of the VM.
@@ -62,7 +62,7 @@ def startup_script(settings: StartupSettings) -> str:
     """The script as text for bash; every value is quoted, none is run.
 
     Raises:
-        UserError: it is longer than Compute Engine takes, or holds what no text can.
+        UserError: it is longer than Compute Engine takes, or is not text.
     """
     template = (
         resources.files("gpu_pipelines.targets.compute_engine").joinpath("startup.sh").read_text(encoding="utf-8")

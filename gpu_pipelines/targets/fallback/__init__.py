@@ -1,1 +1,1 @@
-"""Machines that are tried one after the other: what there is to choose from, what was tried, and the trying itself."""
+"""Machines that are tried one after the other: the choices, the record of tries, and the trying itself."""

@@ -1,4 +1,4 @@
-"""What is known, before anything is sent, of the places that a list of choices names: the quota there, and the data."""
+"""Checks of the regions in a list of choices before anything is sent: quota and data."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _PRICES = "https://cloud.google.com/storage/pricing#network-buckets"
 
 
 def with_quota(asked: Fallback, settings: ProjectSettings) -> tuple[Fallback, list[str]]:
-    """The choices for which the project has quota, and what to say of that.
+    """The choices for which the project has quota, and lines about it.
 
     Args:
-        asked: what is to be tried.
+        asked: the choices to try.
         settings: project and region.
 
     Returns:
@@ -57,7 +57,7 @@ def with_quota(asked: Fallback, settings: ProjectSettings) -> tuple[Fallback, li
 
 
 def told_of_data(plans: Iterable[AcceleratorPlan], settings: ProjectSettings) -> list[str]:
-    """Which of the regions are not those of the bucket that trainings read from and write to, line by line."""
+    """Lines about regions that differ from that of the bucket that trainings read from and write to."""
     bucket = re.sub(r"^gs://", "", settings.pipeline_root or "").partition("/")[0]
     regions = list(dict.fromkeys(plan.region or settings.region or "" for plan in plans))
     if not bucket or len(regions) < 2:

@@ -1,4 +1,4 @@
-"""What was tried for a run in the cloud, by its name."""
+"""The tries of a run in the cloud, by its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_pipelines.targets.run_names import NAMED_HERE, OF_KUBEFLOW
 
 
 def tries_of_run(run: str, settings: ProjectSettings | None = None) -> dict[str, dict[str, Any]]:
-    """What was tried for the steps of a run in the cloud, by the names of the steps; empty where nothing is known.
+    """The tries for the steps of a run in the cloud, by the names of the steps; empty if none are known.
 
     It is looked for in the pipeline root, and the place of checkpoints, of the project's settings.
 

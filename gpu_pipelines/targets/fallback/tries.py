@@ -1,4 +1,4 @@
-"""What was tried of a list of choices, and why it failed: a document that is written before anything is sent.
+"""The record of tries of a list of choices, and why they failed: a document that is written before anything is sent.
 
 Whoever takes the place of a process that has died reads from it what may have been sent, and looks for that by its
 label. Two processes never both send: each change of the document names the version that it replaces.
@@ -40,11 +40,11 @@ class Choice:
     """One of the machines that are tried.
 
     Attributes:
-        told: what it is called in sentences.
-        region: where; empty where that of the run is meant.
-        per_hour: list price of all its machines, USD per hour; None where none is known.
+        told: its name in sentences.
+        region: its region; empty for that of the run.
+        per_hour: list price of all its machines, USD per hour; None if unknown.
         hours: the longest that a job may run on it.
-        machines: what a target makes of it.
+        machines: the target's form of it.
     """
 
     told: str
@@ -61,17 +61,17 @@ class Try:
     Attributes:
         number: from 1 on.
         choice: number of the choice, from 0 on.
-        told: what the choice is called.
+        told: name of the choice.
         label: by which the job is found that may have been sent.
         holder: the process that sends it.
-        asked: when it was written down, seconds since 1970.
+        asked: when it was recorded, seconds since 1970.
         state: one of those of this module.
-        reason: what the service has said.
+        reason: the service's answer.
         job: name of the job; empty before it is known.
         began: when its machines began to cost, seconds since 1970; None before.
         ended: when they ended.
-        ending: why its job was cancelled by whoever follows it; empty where it was not.
-        usd: what they cost by the list, USD; None where no price is known, and before the end.
+        ending: why its follower cancelled its job; empty if it did not.
+        usd: their cost at list price, USD; None if no price is known, and before the end.
     """
 
     number: int
@@ -103,15 +103,15 @@ class Tries:
     """The tries of one step of a run.
 
     Args:
-        choices: what there is to try, in order.
-        file: where the document is.
+        choices: the choices to try, in order.
+        file: the document.
         max_price: most that all tries together may cost, USD; None for no limit.
 
     Attributes:
         choices: those.
         made: the tries, the first first.
         refused: why nothing more is tried; empty if it is.
-        holder: what tells this process from others.
+        holder: identifies this process.
     """
 
     def __init__(self, choices: Sequence[Choice], file: VersionedFile, max_price: float | None = None) -> None:
@@ -137,7 +137,7 @@ class Tries:
 
     @property
     def spent(self) -> float:
-        """What all tries have cost so far, USD."""
+        """The cost of all tries so far, USD."""
         return sum(self._cost(each) or 0.0 for each in self.made)
 
     def choice_of(self, made: Try) -> Choice:
@@ -260,7 +260,7 @@ def read_tries(content: bytes) -> dict[str, Any]:
 
 
 def documents_in(folder: str) -> dict[str, dict[str, Any]]:
-    """What was tried in the steps of a run, by the name of the document; empty where there is none.
+    """The tries of the steps of a run, by the name of the document; empty if there are none.
 
     Args:
         folder: of the tries of the run.
@@ -296,7 +296,7 @@ def tries_at(folder: str, step: str, of: Any, choices: Sequence[Choice], max_pri
 
 
 def told_tries(tries: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Tries as rows of a table: number, choice, when, how long, cost, and what became of it."""
+    """Tries as rows of a table: number, choice, start, duration, cost and result."""
     rows = []
     for each in (Try(**found) for found in tries):
         when = datetime.fromtimestamp(each.asked, timezone.utc)

@@ -57,7 +57,7 @@ class Seen:
 
 
 class Sender(Protocol):
-    """Where jobs are sent, or machines are asked for."""
+    """The port that sends jobs, or requests machines."""
 
     def send(self, choice: Choice, made: Try, seconds: float | None) -> str:
         """Creates the job of a try; gives its name.
@@ -79,12 +79,12 @@ class Sender(Protocol):
         ...
 
     def cancel(self, choice: Choice, job: str) -> None:
-        """Asks that a job end; one that has ended is passed over."""
+        """Asks the service to end a job; one that has ended is ignored."""
         ...
 
 
 class Jobs(Sender, Protocol):
-    """Where jobs are sent and looked at."""
+    """The port that sends and follows jobs."""
 
     def look(self, choice: Choice, job: str) -> Seen:
         """How far a job is.
@@ -96,7 +96,7 @@ class Jobs(Sender, Protocol):
 
 
 def try_in_order(tries: Tries, jobs: Jobs, stopped: Signalled, say: Callable[[str], None]) -> str:
-    """Runs a job on the first choice that has machines, and on the next where they are taken from it.
+    """Runs a job on the first choice that has machines, and on the next if they are taken away.
 
     Args:
         tries: the choices, and what was tried.
@@ -136,7 +136,7 @@ def _of(made: Try, tries: Tries) -> str:
 
 
 def send(tries: Tries, jobs: Sender, made: Try, say: Callable[[str], None]) -> None:
-    """Sends the job of a try that was written down, and writes down what the service has said."""
+    """Sends the job of a recorded try, and records the answer of the service."""
     choice = tries.choice_of(made)
     try:
         job = jobs.send(choice, made, tries.seconds_left(choice))

@@ -1,4 +1,4 @@
-"""Jobs of a cluster that do the work of a step on several nodes: what TrainJobs and RayJobs have in common.
+"""Jobs of a cluster that do the work of a step on several nodes: the common part of TrainJobs and RayJobs.
 
 Nothing else imports Kubeflow's SDK, which connects to the cluster for both.
 """
@@ -55,7 +55,7 @@ class Failure:
 
     Attributes:
         error: for the user.
-        resumable: whether it can be created again and go on: a node was taken away, or the step says so.
+        resumable: whether it can be created again and continue: a node was taken away, or the step says so.
     """
 
     error: UserError
@@ -92,7 +92,7 @@ class ClusterObjects:
         self._place = (*self.api, self._namespace, f"{self.kind.lower()}s")
 
     def find(self, labels: Mapping[str, str]) -> list[str]:
-        """Names of those with some labels, but for those that are being deleted.
+        """Names of the objects with some labels, without those that are being deleted.
 
         Raises:
             UserError: the cluster cannot be reached, or does not allow it.
@@ -130,7 +130,7 @@ class ClusterObjects:
         return {"apiVersion": above.api_version, "kind": above.kind, "name": above.name, "uid": above.uid}
 
     def delete(self, name: str) -> None:
-        """Deletes one with its pods; one that is not there is passed over.
+        """Deletes an object with its pods; a missing one is ignored.
 
         Raises:
             UserError: the cluster cannot be reached.
@@ -279,7 +279,7 @@ class LogFollower:
 
 
 class Misses:
-    """Looks at a job that told nothing, one after another.
+    """Counts failed looks at a job in a row.
 
     Args:
         say: takes a line.
@@ -289,11 +289,11 @@ class Misses:
         self._say, self._count, self._since = say, 0, 0.0
 
     def forget(self) -> None:
-        """A look has told something."""
+        """Notes that a look succeeded."""
         self._count = 0
 
     def add(self, error: UserError) -> None:
-        """A look has ended in an error, which is raised where there were too many."""
+        """Notes that a look failed; raises its error if there were too many."""
         self._count += 1
         if self._count == 1:
             self._since = time.monotonic()
@@ -376,7 +376,7 @@ def _timed(line: bytes) -> tuple[str, str]:
 
 
 class Starts:
-    """Says why pods have not started, each time that this changes, and ends what only somebody could mend.
+    """Says why pods have not started, each time that this changes, and ends jobs that need a person to fix them.
 
     Args:
         jobs: where the job is.

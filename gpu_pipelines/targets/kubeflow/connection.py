@@ -114,7 +114,7 @@ def _require_json(answer: Any, url: str) -> None:
     title = _TITLE.search(content)
     page = f" {html.unescape(title[1]).strip()!r}" if title else ""
     what = f"a web page{page}" if "html" in kind or title else f"{kind or 'something'} that is not JSON"
-    raise ForeignAnswerError(f"{what} answered at {url.partition('?')[0]}, and not the API")
+    raise ForeignAnswerError(f"{what} answered at {url.partition('?')[0]} instead of the API")
 
 
 def host_of(settings: ProjectSettings) -> str:

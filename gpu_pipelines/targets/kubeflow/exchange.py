@@ -1,7 +1,7 @@
-"""What passes between a step and the nodes of its TrainJob: inputs to the nodes, outputs of rank 0 back to the step.
+"""The exchange between a step and the nodes of its TrainJob: inputs to the nodes, outputs of rank 0 back to the step.
 
-Kubeflow Pipelines fills in and collects the artifacts of the step's own pod alone. The nodes are other pods, so
-that what they exchange lies in a folder that all of them reach: in a bucket, or on a claim that all of them mount.
+Kubeflow Pipelines fills in and collects only the artifacts of the step's own pod. The nodes are other pods, so
+they exchange files in a folder that all of them reach: in a bucket, or on a claim that all of them mount.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ class Exchange:
         return [error for error in found if isinstance(error, UserError)]
 
     def forget_errors(self, nodes: int) -> None:
-        """Removes what nodes of an earlier TrainJob have left."""
+        """Removes errors that nodes of an earlier TrainJob left."""
         for node in range(nodes):
             self.forget(f"{_ERROR}-{node}")
 
@@ -157,7 +157,7 @@ class Exchange:
         return "Failed" if self.errors(1) else ""
 
     def collect_outputs(self, document: dict[str, Any]) -> None:
-        """Puts what rank 0 wrote to where KFP's launcher expects it of the step.
+        """Puts the output of rank 0 where KFP's launcher expects it.
 
         An artifact that rank 0 moved, such as checkpoints, keeps the URI that KFP gave it, and has its place in its
         metadata.
@@ -166,7 +166,7 @@ class Exchange:
             document: the step's executor input.
 
         Raises:
-            UserError: rank 0 has left no outputs.
+            UserError: rank 0 left no outputs.
         """
         place = f"{self.place}/{_OUTPUTS}"
         directory = folder_at(place)

@@ -43,7 +43,7 @@ _TALKING = TALKING - {"schedule update"}
 
 @dataclass(frozen=True, kw_only=True)
 class KubeflowOptions(CloudOptions):
-    """What can be asked of Kubeflow Pipelines."""
+    """The options of Kubeflow Pipelines."""
 
     data_nodes: int = compiled_in(1, "Nodes that prepare the data together.")
     data_strategy: str | None = compiled_in(
@@ -125,7 +125,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return self._parsed(text, name, [*machines, *told_warnings(training.plans)])
 
     def possible(self, asked: Fallback) -> Fallback:
-        """What a cluster can have: it is in one region, and a node pool is one choice."""
+        """The choices that a cluster can have: it is in one region, and a node pool is one choice."""
         regions = {each.region for each in asked.plans}
         if len(regions) > 1:
             raise UserError(
@@ -201,7 +201,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return with_cost(outcome, lambda: self.account(run), watch.warn)
 
     def account(self, run: str) -> RunAccount:
-        """How a run stands, and what it has cost."""
+        """The state and the cost of a run."""
         from gpu_pipelines.targets.kubeflow.runs import account
 
         self.settings.require("kubeflow_host")
@@ -228,7 +228,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return Submission(run, lambda: [self._as_sent(f"runs/{run}:retry", {})])
 
     def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
-        """The pipeline with what an earlier run elsewhere has done taken out of it."""
+        """The pipeline without the finished steps of an earlier run on another target."""
         from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
 
         spec, platform = found.documents[0], found.documents[1] if len(found.documents) > 1 else {}

@@ -110,7 +110,7 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
         steps = replace(whole, max_steps=TRIAL_STEPS, checkpoint_every_steps=TRIAL_STEPS, early_stopping_patience=0)
         summary = train_model(steps, dataset, str(directory))
         if summary is None:
-            raise UserError("A trial runs on one machine.", "Start it on rank 0 alone.")
+            raise UserError("A trial runs on one machine.", "Start it only on rank 0.")
         configuration = read_configuration(directory)
     whole = whole.resolved(summary.task, summary.rows)
     total = whole.total_steps(summary.rows)

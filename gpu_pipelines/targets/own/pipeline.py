@@ -104,7 +104,7 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
         raise
     except (yaml.YAMLError, ValueError, RecursionError, KeyError, TypeError, IndexError):
         raise UserError(
-            f"{place} is not a compiled pipeline.", "Give FILE.py, or what kfp or gpu-pipelines has compiled."
+            f"{place} is not a compiled pipeline.", "Give FILE.py, or a file that kfp or gpu-pipelines compiled."
         ) from None
     return OwnPipeline(documents, text if is_as_written else "", item_types_of(pipeline))
 

@@ -235,7 +235,7 @@ def _require_no_gpus(machine: Mapping[str, Any]) -> None:
     if known is not None and not known.attached:
         gpu, counts = next(iter(known.gpu_counts.items()))
         raise UserError(
-            f"{name} has {counts[0]} × {gpu} in it, which Vertex AI wants said.",
+            f"{name} has {counts[0]} × {gpu} in it, which the request has to name.",
             f"Write acceleratorType: {catalog.gpus[gpu].enum} and acceleratorCount: {counts[0]} beside machineType.",
         )
     if count := machine.get("accelerator_count"):

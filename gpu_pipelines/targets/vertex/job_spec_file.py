@@ -27,7 +27,7 @@ def read_job_file(path: Path) -> tuple[dict[str, Any], list[str]]:
         raise UserError(f"{path} is not a mapping, so it is not the config of a custom job.")
     if "jobSpec" in content or "job_spec" in content:
         raise UserError(
-            f"{path} is a whole CustomJob; gcloud takes its jobSpec alone.",
+            f"{path} is a whole CustomJob; gcloud takes only its jobSpec.",
             "Move what is below jobSpec to the top, and give name and labels as flags.",
         )
     if "trialJobSpec" in content or "trial_job_spec" in content:
@@ -43,7 +43,7 @@ def read_job_file(path: Path) -> tuple[dict[str, Any], list[str]]:
     if len(pools) > _MOST_POOLS:
         raise UserError(f"{path} has {len(pools)} pools; a job has at most {_MOST_POOLS}.")
     if pools[0].get("replica_count", 1) != 1:
-        raise UserError(f"The first pool of {path} has {pools[0]['replica_count']} replicas; it holds rank 0 alone.")
+        raise UserError(f"The first pool of {path} has {pools[0]['replica_count']} replicas; it holds only rank 0.")
     return spec, hints
 
 
@@ -95,7 +95,7 @@ def _require_texts(name: str, values: list[Any], path: Path) -> None:
     for value in values:
         if not isinstance(value, (str, list, dict, type(None))):
             told = str(value).lower() if isinstance(value, bool) else str(value)
-            raise UserError(f"{name} of {path} has {told}, which is no text as it stands.", f'Write "{told}".')
+            raise UserError(f"{name} of {path} has {told}, which YAML does not read as text.", f'Write "{told}".')
 
 
 def _require_replicas(content: dict[str, Any], path: Path) -> None:

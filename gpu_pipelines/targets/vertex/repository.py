@@ -76,7 +76,7 @@ class PipelineRepository:
             if not _TAG.fullmatch(tag):
                 raise UserError(
                     f"{tag[:60]!r} is not a tag.",
-                    "Give lower-case letters, digits, dots, dashes and underscores, a letter first.",
+                    "Give lower-case letters, digits, dots, dashes and underscores, beginning with a letter.",
                 )
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder) / "pipeline.yaml"

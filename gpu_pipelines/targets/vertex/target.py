@@ -395,7 +395,7 @@ def require_no_field_of_a_job(component: Any) -> None:
     taken = sorted(set(component.component_spec.inputs or {}) & set(CustomTrainingJobOp.component_spec.inputs))
     if taken:
         raise UserError(
-            f"The component {component.name} cannot become a CustomJob: {', '.join(taken)} are fields of one.",
+            f"The component {component.name} cannot become a CustomJob: {', '.join(taken)} are fields of a CustomJob.",
             "Rename these inputs.",
         )
 
