@@ -57,10 +57,11 @@ def fields_of_config(config: Mapping[str, Any], model: str) -> dict[str, Any]:
     family = str(config.get("model_type", ""))
     if family not in _GATED | _PLAIN | _OF_EXPERTS:
         raise UserError(
-            f"The model {model} is of the family {family[:40]!r}, whose parameters are not counted by its config.json.",
+            f"The model {model} is of the family {family[:40]!r}, whose parameters cannot be counted from its "
+            "config.json.",
             "Give --parameters, --layers, --hidden-size and --vocabulary instead of --model, and with experts "
             "--active-parameters and --experts-per-token. "
-            f"Families that are: {', '.join(sorted(_GATED | _PLAIN | _OF_EXPERTS))}.",
+            f"Families that can be counted: {', '.join(sorted(_GATED | _PLAIN | _OF_EXPERTS))}.",
         )
     numbers = _Numbers(config, model)
     layers, width = numbers["num_hidden_layers"], numbers["hidden_size"]

@@ -157,7 +157,7 @@ class CheckpointLock:
         if alive and not is_former_self:
             raise UserError(
                 f"Another training writes to {self._uri}: {_named(holder)}.",
-                "Wait for its end, stop it, or give another checkpoint_uri. If it is dead, its lock expires after "
+                "Wait until it ends, stop it, or give another checkpoint_uri. If it is dead, its lock expires after "
                 f"{holder.lease:.0f} s.",
             )
 
@@ -170,11 +170,11 @@ class CheckpointLock:
         if not self._lost and time.monotonic() - self._renewed > self._lease:
             self._renew()
         if self._over.is_set() and not self._lost:
-            raise UserError(f"{self._uri} is not written to any more: the training has ended.")
+            raise UserError(f"Nothing more is written to {self._uri}: the training has ended.")
         if self._lost:
             raise UserError(
                 f"{self._uri} is in use by another training: {self._lost}.",
-                "This training writes nothing more there. Stop the other one, or give another checkpoint_uri.",
+                "This training no longer writes there. Stop the other one, or give another checkpoint_uri.",
             )
 
     def release(self) -> None:

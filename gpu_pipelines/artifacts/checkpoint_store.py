@@ -151,7 +151,7 @@ class CheckpointStore:
             with suppress(FileNotFoundError):
                 self._remote.download(names, self.directory)
                 return names
-        raise UserError(f"{self.uri} cannot be read: what it lists is not there.", "Try again.")
+        raise UserError(f"{self.uri} cannot be read: a file that it lists is missing.", "Try again.")
 
     def publish(self, names: Sequence[str], watched: Upload | None = None) -> None:
         """Uploads files of `directory`; does nothing for a local store.
@@ -280,8 +280,8 @@ def require_same_training(
         found = {checkpoint.info.step: checkpoint for checkpoint in store.complete()} if store else {}
         if not found or not store:
             raise UserError(
-                f"checkpoint_uri is {uri}, where there is no checkpoint.",
-                "Give the folder that holds step-00000100 and so on, or leave it out to begin anew.",
+                f"checkpoint_uri is {uri}, which has no checkpoint.",
+                "Give the folder that holds step-00000100 and so on, or leave it out to start anew.",
             )
         if from_step and from_step not in found:
             raise UserError(f"resume_from_step is {from_step}; {uri} has {', '.join(map(str, found))}.")
@@ -291,8 +291,8 @@ def require_same_training(
             differing = told_differences(differing_settings(store.directory, settings))
             raise UserError(
                 f"checkpoint_uri is {uri}, and {chosen.name} there was trained with other parameters{differing}.",
-                f"Give those of that run, leave checkpoint_uri out to begin anew, or give "
-                f"resume_from_step={chosen.info.step} to go on from there with these.",
+                f"Give those of that run, leave checkpoint_uri out to start anew, or give "
+                f"resume_from_step={chosen.info.step} to continue from there with these parameters.",
             )
     print(f"the training goes on from {chosen.name} in {uri}", flush=True)
 

@@ -278,8 +278,8 @@ class Shard:
         except FileNotFoundError:
             raise UserError(
                 f"There is no shard {path}.",
-                f"{_AGAIN} Of one larger than half of the free disk, an evaluation has val and test alone; if it needs "
-                "train, take a larger disk.",
+                f"{_AGAIN} Of a dataset larger than half of the free disk, an evaluation copies only val and test; if "
+                "it needs train, use a larger disk.",
             ) from None
         except (OSError, pa.ArrowInvalid) as error:
             raise UserError(f"The shard {path} cannot be read: {error}.", _AGAIN) from None
@@ -452,7 +452,7 @@ class Dataset:
         if self.manifest.slice_by != column:
             has = f"it keeps {self.manifest.slice_by!r}" if self.manifest.slice_by else "it keeps none"
             raise UserError(
-                f"The dataset {self.directory} does not keep the column {column!r} to slice by; {has}.",
+                f"The dataset {self.directory} was prepared without the column {column!r} for slices; {has}.",
                 f"Prepare it with slice_by={column}.",
             )
         return self.split(split).slice_values()

@@ -26,6 +26,6 @@ def manifest_at(place: str) -> Manifest:
             Path(scratch, MANIFEST).write_bytes(RemoteFolder(place).read(MANIFEST))
         except FileNotFoundError:
             raise NotFoundError(
-                f"{place} is no dataset: it has no {MANIFEST}.", "Give the folder that prepare_data has written."
+                f"{place} is not a dataset: it has no {MANIFEST}.", "Give the folder that prepare_data wrote."
             ) from None
         return Dataset(Path(scratch)).manifest

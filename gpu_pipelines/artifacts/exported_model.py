@@ -86,7 +86,7 @@ def write_model_card(
         more = len(evaluation.labels) - LABELS_LISTED
         parts.append(f"{len(evaluation.labels)} classes: {labels}{f' and {more} more' if more > 0 else ''}.")
     if evaluation.rehearsal:
-        parts.append("**A rehearsal:** trained on CPU processes in place of the GPUs that were chosen.")
+        parts.append("**A rehearsal:** trained on CPU processes instead of the chosen GPUs.")
     if settings:
         rows = "\n".join(f"| {name} | {value} |" for name, value in settings.items())
         parts += ["## Training", f"| parameter | value |\n|---|---|\n{rows}"]

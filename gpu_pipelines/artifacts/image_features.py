@@ -291,7 +291,7 @@ def _white(image: Image.Image, values: np.ndarray) -> float:
             return float(white)
     known = " or ".join(f"0 to {white:,}" for white in whites)
     raise UnreadableImageError(
-        f"its values go from {low:g} to {high:g}, and what is white is known of {known}; save it with 8 or 16 bits"
+        f"its values go from {low:g} to {high:g}, and white is defined only for {known}; save it with 8 or 16 bits"
     )
 
 

@@ -31,7 +31,7 @@ QUIET = {
 }
 #: The client's own are seven, the last after minutes.
 _RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
-_LOGIN = "Who asks is said by MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or by MLFLOW_TRACKING_TOKEN."
+_LOGIN = "Give the login in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or in MLFLOW_TRACKING_TOKEN."
 
 
 def mlflow_uri(given: str) -> str:
@@ -46,7 +46,7 @@ def mlflow_uri(given: str) -> str:
     if not _FORM.fullmatch(given):
         said = " " if "@" in given or "?" in given else f" {given[:100]} "
         raise UserError(
-            f"The address{said}is none of MLflow.",
+            f"The address{said}is not one of MLflow.",
             "Give mlflow:https://HOST, mlflow:http://HOST:PORT or mlflow:sqlite:///FILE, without user, password or "
             f"key. {_LOGIN}",
         )
@@ -145,7 +145,9 @@ def _explained(error: Exception, done: str) -> Exception:
     if status in (401, 403):
         return error_of_status(status, f"{done} failed: {told}", _LOGIN)
     if status in UNAVAILABLE or isinstance(error, (ConnectionError, TimeoutError)):
-        return UnavailableError(f"{done} failed: {told}", "Does the server run, and is the address right?", status)
+        return UnavailableError(
+            f"{done} failed: {told}", "Check that the server runs, and that the address is right.", status
+        )
     return error_of_status(status, f"{done} failed: {told}")
 
 

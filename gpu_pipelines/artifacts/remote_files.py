@@ -55,7 +55,7 @@ def problems_of_place(name: str, uri: str) -> list[str]:
     scheme, _, rest = uri.partition("://")
     if scheme not in ("gs", "gcs", "s3") or "://" not in uri or _BUCKET.fullmatch(rest.partition("/")[0]):
         return []
-    return [f"{name} is {uri[:200]!r}, in which there is no bucket's name. Give {scheme}://BUCKET/FOLDER."]
+    return [f"{name} is {uri[:200]!r}, which has no name of a bucket. Give {scheme}://BUCKET/FOLDER."]
 
 
 def connected(uri: str) -> tuple[Any, str]:
@@ -108,14 +108,14 @@ def _explained(error: Exception, what: str) -> UserError:
         return UserError(f"{what}: its certificate is not trusted ({reason}).", TRUST_REMEDY)
     status = _status_of(error)
     if status in UNAVAILABLE:
-        again = f"{what}: the storage is not available ({told}), and was asked several times."
+        again = f"{what}: the storage is not available ({told}) after several tries."
         return UnavailableError(again, "Try again later.", status)
     if no_token_was_given(error):
         return UnavailableError(f"{what}: no access token was given ({told}).", "Try again later.")
     if status == 401 or type(error).__module__.startswith("google.auth"):
         return AccessDeniedError(f"{what}: {told}", LOGIN_REMEDY)
     if isinstance(error, (ConnectionError, TimeoutError)) or type(error).__module__.startswith("aiohttp"):
-        unreached = f"{what}: the storage cannot be reached ({told}), though it was tried several times."
+        unreached = f"{what}: the storage cannot be reached ({told}) after several tries."
         return UnavailableError(unreached, "Check your network.")
     check = "Check the bucket's name and the account's permissions (gcloud auth application-default login)."
     return error_of_status(status, f"{what}: {told}", check)
@@ -429,7 +429,9 @@ def fetched_folder(uri: str, without: Callable[[str], bool] | None = None) -> Pa
     folder = RemoteFolder(uri)
     names = [name for name in folder.names() if without is None or not without(name)]
     if not names:
-        raise UserError(f"{uri} has no files.", "Check its name; a folder in a bucket is what its files begin with.")
+        raise UserError(
+            f"{uri} has no files.", "Check its name; a folder in a bucket is the beginning of the names of its files."
+        )
     place = own_folder("fetched")
     some = "" if without is None else f"-{hashlib.sha256(json.dumps(names).encode()).hexdigest()[:16]}"
     directory = place / (folder.state() + some)

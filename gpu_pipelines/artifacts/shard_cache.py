@@ -311,7 +311,7 @@ class ShardCache:
                 self._bytes += len(piece)
         except FileNotFoundError:
             raise NotFoundError(
-                f"The shard {uri} is gone.", "Prepare the dataset again, or give the one that has it."
+                f"The shard {uri} is gone.", "Prepare the dataset again, or give a dataset that has it."
             ) from None
         except OSError as error:
             raise self._not_written(error, size) from None

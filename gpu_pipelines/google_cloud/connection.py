@@ -165,9 +165,7 @@ def service_errors(what: str, if_lost: str = "") -> Iterator[None]:
         why = " ".join(str(error.args[0] if error.args else error).split())[:200]
         if no_token_was_given(error):
             raise UnavailableError(f"{what} failed: no access token was given: {why}", if_lost) from error
-        raise AccessDeniedError(
-            f"{what} failed: the credentials are not valid any more ({why}).", LOGIN_REMEDY
-        ) from error
+        raise AccessDeniedError(f"{what} failed: the credentials are no longer valid ({why}).", LOGIN_REMEDY) from error
     except requests.HTTPError as error:
         told = api.from_http_response(error.response)
         raise _explained(told, what, if_lost) from error

@@ -35,7 +35,7 @@ def value_of(reference: str) -> str:
         return secret_value(reference)
     if not is_variable(reference):
         # Not repeated: it may be the secret itself.
-        raise UserError("What should name a secret does not.", f"Give {FORM}.")
+        raise UserError("A value that should name a secret does not.", f"Give {FORM}.")
     if not (value := os.environ.get(reference, "").strip()):
         raise UserError(f"The environment has no variable {reference}.", "Set it to the secret.")
     return value

@@ -28,7 +28,7 @@ def missing_version(registry: Registry, name: str, reference: str, where: str) -
     gone = {alias: str(number) for alias, number in sorted(aliases.items()) if str(number) not in numbers}
     if named := [alias for alias, number in gone.items() if reference in (alias, number)]:
         number, by = gone[named[0]], some_of(named, MOST_NAMED)
-        another = f"let the alias name another: gpu-pipelines models alias {name} {named[0]} NUMBER"
+        another = f"point the alias at another: gpu-pipelines models alias {name} {named[0]} NUMBER"
         return NotFoundError(
             f"Version {number} of the model {name!r} in {where} is not there, but {by} names it.",
             f"Put its files back, or {another if numbers else 'give another model_name'}. {known}",
@@ -73,8 +73,9 @@ def require_champion_not_lost(registry: Registry, name: str) -> None:
         if version.info.get("passed") or before:
             had = f"was compared with the champion, version {before}" if before else "has passed its gates"
             raise NotFoundError(
-                f"The model {name!r} in {registry.where(name)} has lost its champion: no version is it, although "
+                f"The model {name!r} in {registry.where(name)} has lost its champion: no version has the alias, "
+                "although "
                 f"version {version.number} {had}.",
-                "The next model would be promoted without a comparison. Let the alias name a version: gpu-pipelines "
+                "The next model would be promoted without a comparison. Point the alias at a version: gpu-pipelines "
                 f"models alias {name} champion NUMBER, or give another model_name.",
             )

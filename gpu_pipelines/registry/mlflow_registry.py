@@ -108,7 +108,7 @@ class MlflowRegistry(Registry):
                 f"The server of {self.uri} neither takes files nor keeps them in a bucket: they would stay in "
                 f"{experiment.artifact_location} on the machine of the step.",
                 "Start it with --serve-artifacts and --artifacts-destination, and without --default-artifact-root, and "
-                f"rename the experiment {EXPERIMENT}, which keeps the place that it was made with.",
+                f"rename the experiment {EXPERIMENT}, which keeps the place that it was created with.",
             )
 
     def where(self, name: str) -> str:

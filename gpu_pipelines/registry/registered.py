@@ -21,27 +21,27 @@ from gpu_pipelines.registry.serving_container import ServingContainer
 
 CHAMPION = "champion"
 CHALLENGER = "challenger"
-#: Name, in what is recorded with a version, of the key of the tracker's run that it is of.
+#: Entry of a version's record: the key of its run in the tracker.
 TRACKED_RUN = "tracked_run"
-#: Name, in the same place, of the version of the champion that it was compared with.
+#: Entry of a version's record: the version of the champion that it was compared with.
 COMPARED_WITH = "compared_with"
-#: Source: `version_aliases` of the Vertex AI API's Model, which tells aliases from numbers by it.
+#: Source: `version_aliases` of the Vertex AI API's Model, which distinguishes aliases from numbers by it.
 _ALIAS = re.compile(r"[a-z][a-zA-Z0-9-]{0,126}[a-z0-9]")
-#: Looks at the files of a version where they were uploaded to, before the version counts; raises `UserError`.
+#: Checks the uploaded files of a version before the version counts; raises `UserError`.
 Check = Callable[[str], None]
 Version = TypeVar("Version")
-#: Records of versions that are read at a time: each takes an answer of the storage, and a model may have thousands.
+#: Records of versions to read at a time: each takes a request to the storage, and a model may have thousands.
 _READ_AT_ONCE = 32
 
 
 class DamagedVersionError(UserError):
-    """The files of a version are not those that were uploaded, or nobody can tell."""
+    """The files of a version are not those that were uploaded, or this cannot be checked."""
 
 
 def record_in(place: str) -> tuple[dict[str, Any], UserError | None]:
     """What was recorded with a version in object storage, and why that cannot be read.
 
-    Of a version that somebody else has added, which has no `version.json`, that is nothing and None.
+    A version that another program added has no `version.json`; its record is empty, and the error is None.
 
     Args:
         place: the folder of its files.
@@ -59,7 +59,7 @@ def record_in(place: str) -> tuple[dict[str, Any], UserError | None]:
 
 
 def made_at_once(make: Callable[[Version], RegisteredVersion], versions: Iterable[Version]) -> list[RegisteredVersion]:
-    """Versions with their records in object storage, of which several are read at a time.
+    """Versions with their records in object storage, reading several at a time.
 
     Args:
         make: reads the record of one.
@@ -78,13 +78,13 @@ class RegisteredVersion:
         number: the version, from 1.
         place: where the exported model is: a directory, `gs://…`, or a run of MLflow.
         aliases: aliases that name this version now.
-        info: what was recorded when it was uploaded: `created` (ISO 8601, UTC), `files` (SHA-256 by path), in object
-            storage `md5` (base64 by path), and what the uploader added.
-        resource_name: what the registry's service calls it; of a directory, its name and number.
-        labelled: how the digest of its files begins, by what the registry's service says; empty if it says nothing.
-        unread: why its `version.json` cannot be read; `info` has nothing of it then, and the version counts as damaged.
-        added: whether the call of `Registry.add` that returned this made it; False where it was there before.
-        led: whether it was the champion already before that call moved any alias.
+        info: its record of the upload: `created` (ISO 8601, UTC), `files` (SHA-256 by path), in object storage `md5`
+            (base64 by path), and what the uploader added.
+        resource_name: the service's name of it; in a directory, its name and number.
+        labelled: beginning of the digest of its files according to the registry's service; empty if it has none.
+        unread: why its `version.json` cannot be read; `info` then has none of it, and the version counts as damaged.
+        added: whether the call of `Registry.add` that returned this added it; False if it was there before.
+        led: whether it was the champion before that call moved any alias.
     """
 
     name: str
@@ -100,11 +100,11 @@ class RegisteredVersion:
 
     @cached_property
     def path(self) -> Path:
-        """A directory of this machine with its files, which have been checked; of object storage, a copy, made once.
+        """A directory of this machine with its checked files; from object storage they are copied, once.
 
         Raises:
             DamagedVersionError: a file is not as it was uploaded.
-            UserError: they cannot be read.
+            UserError: the files cannot be read.
         """
         if not is_remote(self.place):
             self._require_undamaged(self.place)
@@ -125,13 +125,13 @@ class RegisteredVersion:
 
         Raises:
             DamagedVersionError: names the version and the file that is not as it was uploaded.
-            UserError: they cannot be read.
+            UserError: the files cannot be read.
         """
         self._require_undamaged(self.place)
 
     @property
     def has_evaluation(self) -> bool:
-        """Whether it was registered with an evaluation, to which another model can be compared."""
+        """Whether it was registered with an evaluation, with which another model can be compared."""
         if files := self.info.get("files"):
             return EVALUATION in files
         if is_remote(self.place):
@@ -145,7 +145,7 @@ class RegisteredVersion:
 
     @property
     def digest(self) -> str:
-        """Hex SHA-256 of its files as they are now, the damaged ones too: the part of a cache's key that tells them."""
+        """Hex SHA-256 of its files as they are now, including damaged ones, for the key of a cache."""
         if is_remote(self.place):
             return RemoteFolder(self.place).state()
         return digest_of(sha256_of_tree(Path(self.place)))
@@ -159,7 +159,7 @@ class RegisteredVersion:
             alias = CHAMPION if CHAMPION in self.aliases else next(iter(self.aliases), CHAMPION)
             raise DamagedVersionError(
                 f"Version {self.number} of {self.name!r} in {self.place} is damaged: {what}.",
-                "Restore the file from a copy, or let the alias name another version: gpu-pipelines models alias "
+                "Restore the file from a copy, or point the alias at another version: gpu-pipelines models alias "
                 f"{self.name} {alias} NUMBER",
             )
 
@@ -180,15 +180,15 @@ class Promotion:
 
     Attributes:
         wanted: the model passed its gates.
-        champion_seen: version of the champion it was compared with, None if there was none; `champion` does not move
-            if it names another by now.
+        champion_seen: version of the champion that it was compared with, None if there was none; `champion` does not
+            move if it names another version by now.
     """
 
     wanted: bool
     champion_seen: int | None
 
     def aliases(self, champion: int | None, number: int) -> list[str]:
-        """The aliases that are to name the new version.
+        """The aliases for the new version.
 
         Args:
             champion: version that is champion now; None if there is none.
@@ -203,13 +203,13 @@ class Registry(ABC):
 
     @abstractmethod
     def require_writable(self) -> None:
-        """Raises `UserError` if versions cannot be added, as far as that can be known and nothing is left behind."""
+        """Raises `UserError` if versions cannot be added, as far as this can be checked without leaving anything."""
 
     def prepare(self) -> None:  # noqa: B027 (most need nothing)
-        """Makes what versions are added to, where that has to be there before the first one.
+        """Creates whatever has to exist before the first version is added.
 
         Raises:
-            UserError: it cannot be made, or versions cannot be added.
+            UserError: it cannot be created, or versions cannot be added.
         """
 
     @abstractmethod
@@ -234,14 +234,14 @@ class Registry(ABC):
 
     @abstractmethod
     def version(self, name: str, reference: str | int) -> RegisteredVersion:
-        """The version that a number or an alias names.
+        """The version with a number or an alias.
 
         Args:
             name: of the model.
             reference: the number or the alias.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such version.
         """
 
     @abstractmethod
@@ -276,21 +276,21 @@ class Registry(ABC):
         return None if number is None else self.version(name, number)
 
     def set_alias(self, name: str, alias: str, number: int) -> None:
-        """Lets an alias name a version.
+        """Points an alias at a version.
 
         Args:
             name: the model's name.
-            alias: as Vertex AI takes them, whichever registry it is, so that it is no number of a version.
+            alias: in the form of Vertex AI in every registry, so that it cannot be the number of a version.
             number: of the version.
 
         Raises:
-            UserError: it is no alias, there is no such version, or that is damaged.
+            UserError: the alias is not valid, there is no such version, or the version is damaged.
         """
         if not _ALIAS.fullmatch(alias):
             raise UserError(
-                f"The alias {alias[:200]!r} is not one.",
-                "Give a small letter, then letters, digits and hyphens, at the end no capital and no hyphen, 2 to 128 "
-                "signs in all, such as champion or release-2, and behind it the number of the version.",
+                f"{alias[:200]!r} is not a valid alias.",
+                "Give 2 to 128 letters, digits and hyphens, a lower-case letter first, a lower-case letter or a digit "
+                "last, such as champion or release-2, and then the number of the version.",
             )
         found = self.version(name, number)
         found.require_undamaged()
@@ -299,17 +299,18 @@ class Registry(ABC):
 
     @abstractmethod
     def _point(self, name: str, alias: str, number: int) -> None:
-        """Lets an alias name a version that is there and whole. Raises `UserError` if that fails."""
+        """Points an alias at a version that exists and is whole. Raises `UserError` if that fails."""
 
     @abstractmethod
     def add(
         self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
     ) -> RegisteredVersion:
-        """Adds a version, unless one is the same model already; `challenger` names it, and `champion` where it may.
+        """Adds a version, unless a version is the same model; points `challenger` at it, and `champion` if it may.
 
-        The same model is one whose files have the same bytes, what its evaluation wrote beside them apart; it stays as
-        it is, and `added` of what is returned is False. Aliases move last. What is stopped before leaves no version, or
-        a whole one that no alias of this project names, which the next upload of the same model takes up.
+        Two models are the same if their files have the same bytes, apart from those that the evaluation wrote beside
+        them. Such a version stays as it is, and is returned with `added` False. Aliases move last. If the upload is
+        interrupted before that, it leaves no version, or a whole one without an alias of this project, which the next
+        upload of the same model completes.
 
         Args:
             name: the model's name.
@@ -319,16 +320,16 @@ class Registry(ABC):
             check: called with the place of the uploaded files before the version counts and any alias moves.
 
         Raises:
-            UserError: the registry cannot be written, or the check failed. There is no half version then.
+            UserError: the registry cannot be written, or the check failed. No partial version is left then.
         """
 
 
 @runtime_checkable
 class ServesModels(Protocol):
-    """A registry whose versions say which container serves them."""
+    """A registry whose versions name the container that serves them."""
 
     def steps_image(self, pipeline_job: str) -> str:
-        """The image that the steps of a pipeline job run in; empty if that is not known."""
+        """The image that the steps of a pipeline job run in; empty if it is not known."""
 
     def container_for(self, model: Path, pipeline_job: str) -> ServingContainer:
-        """The container that a version of an exported model gets, if this job uploads it."""
+        """The container for a version of an exported model if this job uploads it."""

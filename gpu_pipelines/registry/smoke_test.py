@@ -50,7 +50,8 @@ class SmokeTest:
             raise UserError(
                 "The smoke test of the uploaded model failed: served predictions differ from the evaluated ones. "
                 f"{'; '.join(found[:_MOST_SHOWN])}{more}.",
-                f"Off by more than {TOLERANCE:g} they are those of another model. Compare preprocessor and tokenizer "
+                f"A difference of more than {TOLERANCE:g} means that another model is served. Compare preprocessor and "
+                "tokenizer "
                 "of the exported model with those of the dataset.",
             )
         took = time.monotonic() - started

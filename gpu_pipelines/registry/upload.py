@@ -77,23 +77,23 @@ def upload_model(
 ) -> RegisteredVersion:
     """Adds a version and moves the aliases.
 
-    A model that this project has not evaluated never takes the place of a champion that it has: which of the two is
+    A model that this project has not evaluated never replaces a champion that it has evaluated: which of the two is
     better is not known.
 
     Args:
         settings: registry and name.
         model_directory: an exported model with its evaluation; or any files that are a model, without evaluation.json.
-        passed: whether all gates passed, the comparison with the champion among them; of a model that was not evaluated
-            whether it may be the champion where there is none that was.
+        passed: whether all gates passed, including the comparison with the champion; for a model that was not
+            evaluated, whether it may be the champion if no evaluated model is.
         place: where the step leaves its artifacts; if it is in a bucket, models of Vertex AI are kept there.
-        tracked_run: key of the tracker's run that this is a step of; empty if there is none.
+        tracked_run: key of the tracker's run of this step; empty for none.
 
     Returns:
-        The version added, with the aliases that name it; or the one that was there, where it is the same model.
+        The version added, with its aliases; or the existing version if it is the same model.
 
     Raises:
-        UserError: the directory is no exported model, nothing names it, the registry cannot be written, or what was
-            uploaded does not predict as it was evaluated. No version is left then.
+        UserError: the directory is not an exported model, the model has no name, the registry cannot be written, or
+            the uploaded model does not predict as it was evaluated. No version is left then.
     """
     if problems := settings.problems():
         raise UserError.of_all(problems)

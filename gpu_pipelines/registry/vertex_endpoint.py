@@ -217,7 +217,7 @@ class EndpointDeployer:
             try:
                 self._test(endpoint.name, number, split[number], test)
             except UserError as error:
-                raise UserError(f"{error.problem} It goes on getting requests.", error.remedy) from None
+                raise UserError(f"{error.problem} It still gets requests.", error.remedy) from None
             return Deployed(endpoint.name, split[number])
         self._say(f"{what}; its share of the requests goes from {before.get(number, 0)} to {split[number]} percent")
         self._set_traffic(endpoint.name, split)

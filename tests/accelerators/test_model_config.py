@@ -137,7 +137,7 @@ def test_what_is_given_counts_and_not_the_config(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        (QWEN | {"model_type": "mamba"}, "is of the family 'mamba', whose parameters are not counted"),
+        (QWEN | {"model_type": "mamba"}, "is of the family 'mamba', whose parameters cannot be counted"),
         ({"hidden_size": 896}, "is of the family ''"),
         ({"model_type": "qwen2", "hidden_size": "wide"}, "has no num_hidden_layers that is a whole number above 0"),
     ],

@@ -115,7 +115,7 @@ def test_the_same_model_is_one_version(registry: Registry, name: str, model: Pat
 def test_an_alias_is_no_number_and_no_path(registry: Registry, name: str, model: Path) -> None:
     add(registry, name, model)
     for alias in ("4", "", "../x", "Bad alias", "champion@x", "a", "release-", "a" * 129):
-        with pytest.raises(UserError, match=rf"The alias '{alias}' is not one\.\s*Give a small .*2 to 128 signs"):
+        with pytest.raises(UserError, match=rf"'{alias}' is not a valid alias\.\s*Give 2 to 128 letters"):
             registry.set_alias(name, alias, 1)
     assert registry.aliases(name) == {"champion": 1, "challenger": 1}
 

@@ -56,7 +56,7 @@ def test_an_alias_whose_version_was_deleted_is_not_said_to_be_unknown(
     ) as e:
         registry.version("digits", reference)
     assert e.value.remedy.startswith(
-        "Put its files back, or let the alias name another: gpu-pipelines models alias dig"
+        "Put its files back, or point the alias at another: gpu-pipelines models alias dig"
     )
     assert "Did you mean" not in str(e.value)
 

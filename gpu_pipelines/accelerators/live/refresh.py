@@ -78,7 +78,7 @@ def refresh(catalog: Catalog, clients: Clients, output: Path | None, today: date
     rows, unknown = availability.availability_of(availability.read_places(catalog, clients), catalog)
     if not read or not rows:
         what = "prices" if not read else "zones with GPUs"
-        raise UserError(f"The API answered no {what} that the catalog knows; nothing was written.")
+        raise UserError(f"The API returned no {what} that the catalog knows; nothing was written.")
     fresh = {(price.item, price.unit, price.region) for price in read}
     kept = [price for key, price in catalog.prices.items() if key not in fresh]
     try:
