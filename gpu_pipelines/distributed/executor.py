@@ -1,4 +1,4 @@
-"""Which executor does work in pieces: processes of this machine, or a Ray cluster."""
+"""Chooses the executor for work in pieces: processes of this machine, or a Ray cluster."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ def executor_for(address: str, processes: int = 0) -> Executor:
     """The executor for an address.
 
     Args:
-        address: empty for processes of this machine; else a Ray cluster, as `RayExecutor` takes it.
-        processes: how many there are on this machine; 0 for one on each core.
+        address: empty for processes of this machine; else the address of a Ray cluster, as for `RayExecutor`.
+        processes: number of processes on this machine; 0 for one on each core.
 
     Raises:
         UserError: Ray is not installed, or no cluster can be used at the address.

@@ -114,7 +114,7 @@ class Peers:
 
     def lost(self, rank: int, seconds: float, why: str, remedy: str = "") -> NodeLostError:
         """The error about a node that is silent."""
-        return NodeLostError(f"{self.name_of(rank)} has not been heard of for {seconds:.0f} s. {why}", remedy)
+        return NodeLostError(f"{self.name_of(rank)} has not been heard from for {seconds:.0f} s. {why}", remedy)
 
     @property
     def states(self) -> dict[int, NodeState]:

@@ -274,9 +274,9 @@ class _Course:
         if counter[number] < most:
             return
         if outcome.is_node:
-            raise NodeLostError(f"{most} machines were lost one after the other while they did {name}.")
+            raise NodeLostError(f"{most} machines were lost one after the other during {name}.")
         raise ProcessKilledError(
-            f"{most} processes ended one after the other while they did {name}, the last of them {outcome.lost}; most "
+            f"{most} processes ended one after the other during {name}, the last of them {outcome.lost}; most "
             "probably the memory of the machine is full.",
             "Give the step more memory or fewer cores.",
         )

@@ -84,7 +84,7 @@ def _shares_of_gpus(gpus: float) -> list[str]:
     names = given.split(",") if given else [str(number) for number in range(torch.cuda.device_count())]
     if not torch.cuda.is_available() or len(names) < gpus:
         found = len(names) if torch.cuda.is_available() else 0
-        raise UserError(f"The work needs GPUs, {gpus:g} for each worker, and this machine has {found}.")
+        raise UserError(f"The work needs GPUs, {gpus:g} for each worker, but this machine has {found}.")
     if gpus < 1:
         return names * int(1 / gpus)
     whole = int(gpus)

@@ -69,7 +69,7 @@ def problems_of_ray_address(name: str, address: str) -> list[str]:
     if not address:
         return []
     if address.startswith(("http://", "https://")):
-        dashboard = f"{name} is {address[:200]!r}, the address of a dashboard, where no work can be given."
+        dashboard = f"{name} is {address[:200]!r}, the address of a dashboard, which takes no work."
         return [f"{dashboard} Give the cluster's own: ray://HOST:10001, or HOST:6379 on a machine of the cluster."]
     try:
         ray_endpoint(address)

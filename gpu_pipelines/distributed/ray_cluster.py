@@ -178,7 +178,7 @@ def _head(cluster: Cluster, token: str) -> Iterator[RayNode]:
                 if not node.runs or time.monotonic() > deadline:
                     raise UserError(
                         f"The head of the Ray cluster could not start at {node.address}:\n  {node.last_lines()}",
-                        "Look whether another program has the port, and whether the machine has memory left.",
+                        "Check whether another program uses the port, and whether the machine has memory left.",
                     )
                 time.sleep(_SECONDS_BETWEEN_LOOKS)
         except BaseException:

@@ -114,7 +114,7 @@ def _require_answer(address: str) -> None:
     """Raises an `OSError` where nobody listens: Ray itself tries for minutes."""
     endpoint = ray_endpoint(address)
     if endpoint.module and importlib.util.find_spec(endpoint.module) is None:
-        raise UserError(f"{address} needs a package that is not here.", f"Install {endpoint.package}.")
+        raise UserError(f"{address} needs a package that is not installed.", f"Install {endpoint.package}.")
     if endpoint.host:
         socket.create_connection((endpoint.host, endpoint.port), _SECONDS_TO_CONNECT).close()
 

@@ -13,7 +13,7 @@ from gpu_pipelines.notifications import notes
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.reports.page import render, write_page
 
-_NOBODY_ASKED = "Nobody asked for a look at drift (retrain_on), or there was no champion to compare with."
+_NOBODY_ASKED = "Drift was not checked: retrain_on does not ask for it, or there was no champion to compare with."
 
 
 def run(

@@ -1,4 +1,4 @@
-"""The port of channels: what one has to do so that messages about runs go there."""
+"""The port of channels: what a channel has to do to deliver messages about runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from gpu_pipelines.notifications.message import Message
 
 
 class TryAgainError(Exception):
-    """A message did not get through, and the same may later.
+    """A message did not get through, but may later.
 
     Args:
         reason: why, without anything secret.
-        seconds: how long to wait at least, if the service has said so.
+        seconds: shortest time to wait, if the service gave one.
     """
 
     def __init__(self, reason: str, seconds: float = 0.0) -> None:
@@ -30,10 +30,10 @@ class MailServer:
     """The server that takes e-mails.
 
     Attributes:
-        address: smtp://USER@HOST:PORT, where TLS begins with STARTTLS, or smtps://USER@HOST:PORT, where it is there at
-            once; without USER nobody logs in. Empty for no server.
-        sender: who the e-mails are from.
-        password: where the password of USER is, as `google_cloud.secret_reference` has it; empty for none.
+        address: smtp://USER@HOST:PORT for STARTTLS, or smtps://USER@HOST:PORT for TLS from the start; without USER
+            there is no login. Empty for no server.
+        sender: the sender of the e-mails.
+        password: where the password of USER is, as in `google_cloud.secret_reference`; empty for none.
     """
 
     address: str = ""
@@ -42,23 +42,23 @@ class MailServer:
 
 
 class Channel(ABC):
-    """One kind of place that messages go to.
+    """One kind of destination of messages.
 
     Attributes:
-        title: what it is called in sentences.
-        takes_secret: whether the address behind the channel's name is where a secret is, which `send` gets in its
-            place. An address by which anybody can post is a secret.
+        title: its name in sentences.
+        takes_secret: whether the address after the channel's name is the place of a secret, whose value `send` gets
+            instead. An address with which anybody can post is a secret.
     """
 
     title: str = ""
     takes_secret: bool = True
 
     def problems(self, address: str, mail: MailServer | None) -> list[str]:
-        """What is wrong with an address, each with what to do; reads nothing.
+        """Problems with an address, each with what to do; reads nothing.
 
         Args:
-            address: what stands behind the channel's name and a colon.
-            mail: the server for e-mails; None where it is not known.
+            address: what follows the channel's name and a colon.
+            mail: the server for e-mails; None if it is not known.
         """
         return []
 
@@ -67,8 +67,8 @@ class Channel(ABC):
         """Sends a message.
 
         Args:
-            message: it.
-            address: where to; the secret itself, if that is what the channel takes.
+            message: the message.
+            address: its destination; the value of the secret if the channel takes one.
             mail: the server for e-mails.
             seconds: how long it may take.
 

@@ -79,7 +79,7 @@ def _only_name(registry: Registry, uri: str) -> str:
         raise missing_model(registry, "", uri)
     raise UserError(
         f"model_name is empty, and {uri} has {len(names)} models: {some_of(names, _MOST_NAMED)}.",
-        "Give the name of the model that is to predict.",
+        "Give the name of the model to predict with.",
     )
 
 

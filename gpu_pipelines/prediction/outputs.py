@@ -324,7 +324,7 @@ class _Output:
                 return
             # So that they do not begin together once more.
             time.sleep(random.uniform(0, 2 * (time.monotonic() - began)))  # noqa: S311 (of no secret)
-        raise UserError("Other predictions write into the output again and again.", "Give each an output of its own.")
+        raise UserError("Other predictions keep writing into the same output.", "Give each an output of its own.")
 
     def _names(self) -> list[str]:
         if self.remote is not None:

@@ -163,7 +163,7 @@ class Serving:
         if self._work is None or self._batcher is None:
             return RefusedError(503, "The model is being loaded.", _AWAY_SECONDS)
         if self.draining:
-            return RefusedError(503, "The server is ending.", _AWAY_SECONDS)
+            return RefusedError(503, "The server is shutting down.", _AWAY_SECONDS)
         return RefusedError(503, "Predictions fail; the log says why.") if self._batcher.is_ill else None
 
     async def _health(self) -> Response:

@@ -1,4 +1,4 @@
-"""What predicts: the port between the server and a task's model."""
+"""The port of predictors, between the server and a task's model."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_pipelines.serving.preparation import Pending
 from gpu_pipelines.serving.request_body import WrongRequest, require_keys
 from gpu_pipelines.serving.settings import ServerSettings
 
-#: A tensor of the Open Inference Protocol: its name, its type, and the shape that it has, -1 for sizes that vary.
+#: A tensor of the Open Inference Protocol: its name, its type, and its shape, -1 for sizes that vary.
 Output = tuple[str, str, list[int]]
 
 
@@ -26,16 +26,16 @@ IMAGES, TEXTS, NUMBERS = "images", "texts", "numbers"
 
 
 class Inputs(NamedTuple):
-    """What a model predicts from, as rows of a source have it.
+    """What a model predicts from, in the rows of a source.
 
     Attributes:
         kind: `IMAGES`, `TEXTS` or `NUMBERS`.
-        field: of an instance; a table may have it as a column.
-        columns: of numbers, those of a table that hold them.
-        words: columns of a table that may hold a text in words, of a model that takes lists of words as they are; a
-            list for any other is joined by blanks.
-        chats: columns of a table that may hold messages, of a model that answers them; `tools` may stand beside them.
-        pair: the field of the second text of an instance, of a model for pairs of texts; empty for others.
+        field: the field of an instance; a table may have a column of this name.
+        columns: for numbers, the columns of a table that hold them.
+        words: columns of a table that may hold a text as words, for a model that takes lists of words as they are; for
+            other models a list is joined with blanks.
+        chats: columns of a table that may hold messages, for a model that answers them; `tools` may stand beside them.
+        pair: the field of the second text of an instance, for a model for pairs of texts; empty for others.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Inputs(NamedTuple):
 
 
 class Predictor(ABC):
-    """A model that is loaded.
+    """A loaded model.
 
     Args:
         directory: the exported model, in Hugging Face layout.
@@ -55,18 +55,18 @@ class Predictor(ABC):
         device: where the model goes.
 
     Attributes:
-        task: what it is for, for people; whoever loads it says so.
-        device: where it is.
-        field: the one field of an instance, or of two texts the first one.
-        pair: the field of the second text of an instance, of a model for pairs of texts; empty for others.
-        value: the schema of its value, in the terms of JSON Schema; in the Open Inference Protocol it is a text.
-        instance: the schema of an instance; left out, one with these fields.
+        task: its task, for people; set by whoever loads it.
+        device: where the model is.
+        field: the one field of an instance, or the first of two texts.
+        pair: the field of the second text of an instance, for a model for pairs of texts; empty for others.
+        value: the JSON Schema of the field's value; in the Open Inference Protocol it is a text.
+        instance: the JSON Schema of an instance; None for one with these fields.
         example: an instance that it can predict.
-        labels: the classes; empty where there are none.
-        parameters: the schema of each parameter of a request, in the terms of JSON Schema.
-        answer: the schema of a prediction.
+        labels: the classes; empty if there are none.
+        parameters: the JSON Schema of each parameter of a request.
+        answer: the JSON Schema of a prediction.
         outputs: the tensors of predictions in the Open Inference Protocol.
-        advance: goes on with what `predict` left unfinished; None for a model that finishes everything at once.
+        advance: continues what `predict` left unfinished; None for a model that finishes everything at once.
         writes_at_once: rows that `advance` takes at once.
     """
 
@@ -129,26 +129,26 @@ class Predictor(ABC):
         """
 
     def rows_of(self, values: Sequence[Any], parameters: Any) -> list[Any]:
-        """Rows of many values at once, for whoever has no requests; called from several threads.
+        """Rows of many values at once, for callers without requests; called from several threads.
 
         Args:
             values: bytes of images, texts, or mappings of numbers by column.
-            parameters: what `checked` gave.
+            parameters: what `checked` returned.
 
         Returns:
-            For each value its row, or the `WrongRequest` that says why it has none.
+            For each value its row, or the `WrongRequest` that says why there is none.
         """
         return [row_or_why_not(partial(self._row_of, value, parameters)) for value in values]
 
     def rows_of_documents(self, values: Sequence[Any], parameters: Any) -> list[Any]:
-        """Rows of values that nobody asks for, as training makes rows of them; for a look at drift.
+        """Rows of values in the way in which training makes rows of them, for a check of drift.
 
         Args:
-            values: as `rows_of` takes them.
-            parameters: what `checked` gave.
+            values: as for `rows_of`.
+            parameters: what `checked` returned.
 
         Returns:
-            As `rows_of`, but without the values of which a profile has nothing.
+            As `rows_of`, but without values of kinds that a profile does not have.
         """
         return self.rows_of(values, parameters)
 
@@ -156,7 +156,7 @@ class Predictor(ABC):
         return self.pending_of(value, parameters).row()
 
     def pending_of(self, value: Any, parameters: Any) -> Pending:
-        """Reads a value that is in no request, as `read` reads an instance.
+        """Reads a value outside of a request, as `read` reads an instance.
 
         Args:
             value: the bytes of an image, a text, or numbers by column.
@@ -172,30 +172,30 @@ class Predictor(ABC):
         """Predicts a batch of rows; called from one thread.
 
         Args:
-            rows: what `Pending.row` gave, one for each instance.
+            rows: what `Pending.row` returned, one for each instance.
 
         Returns:
             For each row a prediction, a JSON value, or an `Unfinished`.
         """
 
     def answers(self, rows: Sequence[Any]) -> list[Any]:
-        """What a client gets for a batch of rows; called from one thread.
+        """The answers to a client for a batch of rows; called from one thread.
 
         Args:
-            rows: as `predict` takes them.
+            rows: as for `predict`.
 
         Returns:
-            What `predict` gives, or the `WrongRequest` that says why the model has no answer for the row.
+            What `predict` returns, or the `WrongRequest` that says why the model has no answer for the row.
         """
         return self.predict(rows)
 
     def columns(self, rows: Sequence[Any]) -> dict[str, np.ndarray]:
-        """Rows as those of a dataset, so that drift can be measured between requests and training data.
+        """Rows in the form of a dataset, so that drift can be measured between requests and training data.
 
-        Drift of a task that does not override this is measured on predictions alone.
+        For a task that does not override this, drift is measured only on predictions.
 
         Args:
-            rows: what `Pending.row` gave.
+            rows: what `Pending.row` returned.
 
         Returns:
             Arrays of shape (rows, *feature shape) by feature.
@@ -203,7 +203,7 @@ class Predictor(ABC):
         return {}
 
     def rows_of_dataset(self, columns: Mapping[str, np.ndarray]) -> list[Any]:
-        """Rows of a dataset of the task as `predict` takes them; empty where that cannot be.
+        """Rows of a dataset of the task in the form for `predict`; empty if that is not possible.
 
         Args:
             columns: arrays of shape (rows, *feature shape) by feature.
@@ -212,7 +212,7 @@ class Predictor(ABC):
 
     @property
     def network(self) -> Any:
-        """The module that computes; None where there is none that can be looked into."""
+        """The PyTorch module of the model; None if there is none to look into."""
         return getattr(self, "_model", None)
 
     def tensors(self, predictions: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
@@ -225,7 +225,7 @@ class Predictor(ABC):
 
 
 def row_or_why_not(make: Callable[[], Any]) -> Any:
-    """What a function gives, or the `WrongRequest` that it raises."""
+    """What a function returns, or the `WrongRequest` that it raises."""
     try:
         return make()
     except WrongRequest as wrong:
@@ -233,6 +233,6 @@ def row_or_why_not(make: Callable[[], Any]) -> Any:
 
 
 def tensor(name: str, datatype: str, shape: list[int], data: list[Any] | None = None) -> dict[str, Any]:
-    """A tensor of the Open Inference Protocol, or, without `data`, what is said of it beforehand."""
+    """A tensor of the Open Inference Protocol, or, without `data`, its description."""
     found: dict[str, Any] = {"name": name, "datatype": datatype, "shape": shape}
     return found if data is None else {**found, "data": data}

@@ -1,4 +1,4 @@
-"""The port of trackers: what one has to do so that runs of this project stand in it."""
+"""The port of trackers: what a tracker has to do to show the runs of this project."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from typing import Any
 
 @dataclass(frozen=True)
 class TrackedRun:
-    """What a tracker's run stands for: a run of a pipeline, or one that continues it.
+    """The run that a tracker shows: a run of a pipeline together with the runs that continue it.
 
     Attributes:
-        key: where it is, the same in each of its steps, on each machine and at each attempt.
-        name: what people call it.
+        key: its key, the same in each step, on each machine and at each attempt.
+        name: its name for people.
     """
 
     key: str
     name: str
 
     def to_json(self) -> str:
-        """As text, which steps hand on with an artifact."""
+        """The run as JSON text, which steps hand on with an artifact."""
         return json.dumps(asdict(self))
 
     @classmethod
     def from_json(cls, text: str) -> TrackedRun:
-        """The run of such a text."""
+        """The run from the text of `to_json`."""
         return cls(**json.loads(text))
 
 
@@ -51,10 +51,10 @@ class Point:
 
 
 def with_types(values: Mapping[str, str]) -> dict[str, Any]:
-    """Parameters for a tracker that sorts, filters and draws numbers otherwise than texts.
+    """Parameters with their types, for a tracker that sorts, filters and draws numbers differently from texts.
 
     Args:
-        values: by name, as `Tracker.log_parameters` gets them.
+        values: by name, from `Tracker.log_parameters`.
     """
     return {name: _with_type(text) for name, text in values.items()}
 
@@ -68,18 +68,18 @@ def _with_type(text: str) -> Any:
 
 
 class Tracker(ABC):
-    """One kind of tracker. It is made in a process of its own, which may be killed at any time.
+    """One kind of tracker. It is created in a process of its own, which may be killed at any time.
 
-    After a failure it is made anew. Every method but `problems` may raise what it likes: what was not sent is sent
-    again. So each may be called again with what the tracker has already.
+    After a failure it is created again. Every method but `problems` may raise any exception: whatever was not sent is
+    sent again. So each method may be called with values that the tracker already has.
 
     Args:
-        address: what stands behind the name of the tracker; empty for none.
+        address: what follows the name of the tracker; empty for nothing.
 
     Attributes:
-        title: what it is called.
-        package: what it imports, looked for before a run begins; empty where that comes with gpu-pipelines.
-        extra: the extra of gpu-pipelines that brings this.
+        title: its name for people.
+        package: the package that it imports, checked before a run begins; empty if gpu-pipelines brings it.
+        extra: the extra of gpu-pipelines that installs this package.
     """
 
     title: str
@@ -91,22 +91,22 @@ class Tracker(ABC):
 
     @classmethod
     def problems(cls, address: str, place: str, *, is_here: bool) -> list[str]:
-        """What is wrong with an address, each with what to do; reads nothing but the environment.
+        """Problems with an address, each with what to do; reads only the environment.
 
         Args:
-            address: what stands behind the name of the tracker; empty for none.
+            address: what follows the name of the tracker; empty for nothing.
             place: the target of the run, such as local or vertex.
-            is_here: whether this is asked where the steps run.
+            is_here: whether this code runs where the steps run.
         """
         return []
 
     @abstractmethod
     def begin(self, run: TrackedRun) -> None:
-        """Finds the run, or makes it. Everything else is about this run."""
+        """Finds the run, or creates it. All other methods are about this run."""
 
     @abstractmethod
     def last_steps(self) -> dict[str, int]:
-        """The last step that the tracker has of each curve: later ones alone are sent."""
+        """The last step that the tracker has of each curve; only later ones are sent."""
 
     @abstractmethod
     def log_points(self, points: Sequence[Point]) -> None:
@@ -114,16 +114,16 @@ class Tracker(ABC):
 
     @abstractmethod
     def log_parameters(self, values: Mapping[str, str]) -> None:
-        """Notes what the run was told and what it is; of one that is there already the value stays."""
+        """Records parameters and properties of the run; one that is already there keeps its value."""
 
     @abstractmethod
     def log_figures(self, values: Mapping[str, float]) -> None:
-        """Notes figures without a step, such as scores on test; a later value takes the place of an earlier one."""
+        """Records figures without a step, such as scores on test; a later value replaces an earlier one."""
 
     def log_file(self, name: str, file: Path) -> None:
-        """Keeps a file, such as a report, under a name; a tracker that keeps none does nothing."""
+        """Keeps a file, such as a report, under a name; a tracker that keeps no files does nothing."""
         return
 
     @abstractmethod
     def end(self, succeeded: bool) -> None:
-        """Says how the step that was followed has ended; another may follow."""
+        """Records how the step ended; another step of the run may follow."""

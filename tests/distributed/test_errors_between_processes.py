@@ -63,7 +63,7 @@ def test_the_reference_has_every_error_that_a_program_may_catch() -> None:
 
 @pytest.mark.parametrize("kind", list(every_class()), ids=lambda kind: kind.kind)
 def test_each_kind_of_error_is_the_same_after_its_way_through_json(kind: type[UserError]) -> None:
-    cause = NodeLostError("node 1 has not been heard of for 30 s.")
+    cause = NodeLostError("node 1 has not been heard from for 30 s.")
     error = kind("The column 'x' is missing.", "Add it.")
     error.__cause__ = cause
     found = from_data(json.loads(json.dumps(as_data(error))))

@@ -100,7 +100,7 @@ def test_a_piece_whose_worker_is_killed_is_done_again(
 
 
 def test_a_piece_that_kills_worker_after_worker_is_named(executor: Executor, tmp_path: Path) -> None:
-    with pytest.raises(ProcessKilledError, match=r"^3 processes ended .* while they did file 7, "):
+    with pytest.raises(ProcessKilledError, match=r"^3 processes ended .* during file 7, "):
         list(
             executor.map(KillsItself, (str(tmp_path), 99), range(20), WorkOptions(named=lambda piece: f"file {piece}"))
         )

@@ -197,7 +197,7 @@ def test_the_environment_and_wrong_values() -> None:
     assert (found.log_requests, found.log_share) == ("gs://b/log", 0.5)
     with pytest.raises(UserError, match="log_share is 2; give a share of at most 1"):
         ServerSettings.of_environment({"GPU_PIPELINES_SERVING_LOG_SHARE": "2"})
-    with pytest.raises(UserError, match="no bucket's name"):
+    with pytest.raises(UserError, match="no name of a bucket"):
         ServerSettings.of_environment({"GPU_PIPELINES_SERVING_LOG_REQUESTS": "gs://"})
 
 

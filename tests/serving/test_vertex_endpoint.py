@@ -259,7 +259,7 @@ def test_a_wrong_version_that_is_deployed_without_a_test_is_told_of(
 ) -> None:
     wrong, deployer = add(registry, model, tmp_path, 1, label="ant"), EndpointDeployer(registry.settings)
     deployer.deploy(wrong, DeploymentRequest("animals", untested=True))
-    with pytest.raises(UserError, match=r"the score of 'ant'.* It goes on getting requests\."):
+    with pytest.raises(UserError, match=r"the score of 'ant'.* It still gets requests\."):
         deployer.deploy(wrong, DeploymentRequest("animals"))
     assert state_of(vertex_api) == (["1"], {"1": 100})
 
