@@ -1,4 +1,4 @@
-"""Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.
+"""Training pipelines for Kubeflow and Vertex AI in which you choose the accelerator.
 
 What the commands do, a program does with the functions that `dir(gpu_pipelines)` shows; docs/python.md says which does
 what. Besides, `evaluate` scores checkpoints, `tune` searches for parameters, and `worker_pool_specs` brings a plan to

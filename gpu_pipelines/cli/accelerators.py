@@ -107,7 +107,7 @@ class AdviceOptions:
     """A job whose accelerators are to be ranked, in the words of the command line."""
 
     model: str | None = _of_advice(
-        None, "DIRECTORY or OWNER/NAME of a model of Hugging Face: its config.json gives what of its size is not given."
+        None, "DIRECTORY or OWNER/NAME of a Hugging Face model: its config.json fills in sizes that are not given."
     )
     parameters: str | None = _of_advice(None, "Parameters of the model, e.g. 7b.")
     active_parameters: str | None = _of_advice(None, "Parameters that one token uses, for a mixture of experts.")
@@ -129,7 +129,9 @@ class AdviceOptions:
     vocabulary: int | None = _of_advice(None, "Size of the vocabulary; 32,000 if not given, 0 for models of images.")
     tied: bool | None = _of_advice(None, "The head has the weights of the table (tie_word_embeddings).")
     family: str | None = _of_advice(None, "Family of the model, model_type in its config.json, e.g. qwen3.")
-    encoder: bool | None = _of_advice(None, "The model reads words and predicts none, as a BERT that classifies.")
+    encoder: bool | None = _of_advice(
+        None, "The model reads text and does not write it, such as a BERT that classifies."
+    )
     recompute: bool | None = _of_advice(None, "Recompute activations (checkpointing); by default where needed.")
     ema: bool = _of_advice(False, "Keep a moving average of the weights.")
     measured_on: str | None = _of_advice(None, "SPEC of a trial run, e.g. l4:1.")
@@ -139,7 +141,7 @@ class AdviceOptions:
     budget: float | None = _of_advice(None, "Most that the job may cost, in USD.")
     region: str | None = _of_advice(None, "Google Cloud region; left open if not given.")
     strategy: str | None = _of_advice(None, "standard, spot, flex-start or reservation.")
-    accelerator: str | None = _of_advice(None, "Consider nothing but NAME:COUNT or NAME/PARTITION:1.")
+    accelerator: str | None = _of_advice(None, "Consider only NAME:COUNT or NAME/PARTITION:1.")
     max_nodes: int = _of_advice(4, "Most machines to consider.")
     mfu: float | None = _of_advice(None, "Model FLOPs utilization to assume, 0 to 1.")
     top: int = _of_advice(12, "Lines of the table.", minimum=1)

@@ -53,16 +53,17 @@ def compile_pipelines(
     if every and param:
         raise UserError("--all writes files with the defaults of the pipelines.", "Leave out -p and --params.")
     if every and output:
-        raise UserError("--all writes many files, and -o names one.", "Give --directory in its place.")
+        raise UserError("--all writes many files, and -o names only one.", "Give --directory instead.")
     if every and (others := _of_one_file(target)):
         raise UserError(
-            f"--all writes the files of every target and accelerator, and {' and '.join(others)} would be of one.",
+            f"--all writes the files of every target and accelerator, and {' and '.join(others)} would be for one of "
+            "them.",
             "Leave it out, or give the name of a pipeline.",
         )
     if not every and directory:
-        raise UserError("--directory is for --all; a pipeline is one file.", "Give -o FILE in its place.")
+        raise UserError("--directory is for --all; a pipeline is one file.", "Give -o FILE instead.")
     if not every and check:
-        raise UserError("--check compares all files.", "Give --all in place of the name, or leave out --check.")
+        raise UserError("--check compares all files.", "Give --all instead of the name, or leave out --check.")
     if pipeline is None:
         _all(directory or Path("compiled"), check, target.settings)
         return

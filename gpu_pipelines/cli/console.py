@@ -55,7 +55,7 @@ def console(
     signal.signal(signal.SIGTERM, interrupt)
 
     def begun(address: str) -> None:
-        print(f"The console is at {address}\nCtrl-C ends it; runs that it has started go on.", flush=True)
+        print(f"The console is at {address}\nCtrl-C ends it; runs that it started continue.", flush=True)
         if open_page:
             _open(address)
 

@@ -26,7 +26,7 @@ def doctor(
     offline: Annotated[bool, typer.Option("--offline", help="Call no service.")] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Check what training on Vertex AI (Gemini Enterprise Agent Platform) needs; exits with 1 if it is not there."""
+    """Check what training on Vertex AI (Gemini Enterprise Agent Platform) needs; exits with 1 if it is missing."""
     from gpu_pipelines.driver.doctor import checks_of
     from gpu_pipelines.targets.vertex.doctor_checks import MISSING
 

@@ -31,7 +31,7 @@ def init(
     accelerator: Annotated[
         str | None, typer.Option(metavar="SPEC", help=f"What it trains on there; {_ACCELERATOR} if not given.")
     ] = None,
-    name: Annotated[str, typer.Option(help="Name of pipeline and model; that of the folder if not given.")] = "",
+    name: Annotated[str, typer.Option(help="Name of pipeline and model; the folder's name if not given.")] = "",
     param: Annotated[
         list[str] | None,
         typer.Option("--param", "-p", metavar="KEY=VALUE", help="A default of a further parameter. May be repeated."),
@@ -41,11 +41,11 @@ def init(
     pipeline_root: Annotated[
         str | None, typer.Option(metavar="URI", help="Where runs leave artifacts, gs://….")
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite files that are there with another text.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files that differ.")] = False,
 ) -> None:
     """Write a project of your own: settings, a pipeline, a task to change, tests, continuous integration.
 
-    On a terminal it asks for what is not given. make run and make test work in it at once.
+    On a terminal it asks for options that are not given. make run and make test work in the project at once.
     """
     from gpu_pipelines.new_project import NewProject, files_of, write_project
 

@@ -54,7 +54,7 @@ class _All(CommandGroup):
 app = Application(
     cls=_All,
     name="gpu-pipelines",
-    help="Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice.",
+    help="Training pipelines for Kubeflow and Vertex AI in which you choose the accelerator.",
 )
 app.command(rich_help_panel=PIPELINES)(init)
 app.command(cls=RunCommand, rich_help_panel=PIPELINES)(run)
@@ -93,7 +93,7 @@ def _options(
         bool, typer.Option("--version", help="Show the version and exit.", callback=_show_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Training pipelines for Kubeflow and Vertex AI in which the accelerator is a choice."""
+    """Training pipelines for Kubeflow and Vertex AI in which you choose the accelerator."""
 
 
 def main() -> None:

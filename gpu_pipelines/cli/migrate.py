@@ -40,7 +40,7 @@ def migrate(
     ] = None,
     image: Annotated[
         str | None,
-        typer.Option(help="Image that runs a job of Python packages; by default Google's own, where there is one."),
+        typer.Option(help="Image that runs a job of Python packages; by default Google's own, if there is one."),
     ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Refuse GPUs that are gone (K80, P100) instead of replacing them.")

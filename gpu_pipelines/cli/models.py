@@ -113,7 +113,7 @@ def alias(
     opened = _registry(registry or registry_of_project())
     if not version.isdecimal():
         there = some_of((str(each.number) for each in opened.versions(name)), most=10)
-        raise UserError(f"version is {version[:200]!r}; give the number of one.", f"{name} has {there}.")
+        raise UserError(f"version is {version[:200]!r}; give the number of a version.", f"{name} has {there}.")
     number = int(version)
     opened.set_alias(name, alias, number)
     print(f"{alias} of {name} is now version {number}")
@@ -203,14 +203,14 @@ def watch(
     model: Version,
     source: Annotated[
         str,
-        typer.Option(metavar="PLACE", help="The rows of now: all that predict takes, or logged requests."),
+        typer.Option(metavar="PLACE", help="The current rows: everything that predict takes, or logged requests."),
     ],
     output: Annotated[str, typer.Option(metavar="DIR", help="Folder of the page and of drift.json.")] = "drift",
     registry: Registry = "",
     dataset: Annotated[
         str,
         typer.Option(
-            metavar="PLACE", help="What a version without a profile was trained on; if not given, looked for in ./runs."
+            metavar="PLACE", help="Training data of a version without a profile; by default looked for in ./runs."
         ),
     ] = "",
     fail: Annotated[bool, typer.Option("--fail", help="End with status 1 if there is drift.")] = False,
@@ -219,7 +219,7 @@ def watch(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Compare the rows of now with what a model was trained on: inputs, predictions, and what rows lack."""
+    """Compare current rows with a model's training data: inputs, predictions, and missing values."""
     from contextlib import redirect_stdout
     from dataclasses import asdict
 
@@ -268,7 +268,7 @@ def _print_findings(found: Any) -> None:
 def export(
     model: VersionOrDirectory,
     format: Annotated[str, typer.Option(metavar="onnx|gguf", help="Format to write; GGUF is for language models.")],
-    to: Annotated[str, typer.Option(metavar="PLACE", help="The folder that gets it, a directory or gs://…; made.")],
+    to: Annotated[str, typer.Option(metavar="PLACE", help="The output folder, a directory or gs://…; created.")],
     registry: Registry = "",
     dataset: Annotated[
         str,

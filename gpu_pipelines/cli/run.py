@@ -84,8 +84,8 @@ def run(
         typer.Option(
             metavar="[RUN]",
             rich_help_panel="What is run",
-            help="Go on from a run that failed or was cancelled, at the step that failed; without a name, on this "
-            "machine, from the newest that was interrupted with these parameters.",
+            help="Continue a run that failed or was cancelled, at the step that failed; without a name, on this "
+            "machine, the newest one that was interrupted with these parameters.",
         ),
     ] = "",
 ) -> None:
@@ -98,7 +98,7 @@ def run(
     here = is_here(target)
     if here and follow:
         raise UserError(
-            "--follow is for a run in the cloud.", "A run on this machine is shown until its end without it."
+            "--follow is for a run in the cloud.", "Leave it out: a run on this machine is always shown until its end."
         )
     submission = submission_of(target, pipeline, param or [], params, cache, resume, dry_run=dry_run)
     if dry_run and as_json:

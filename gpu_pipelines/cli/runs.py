@@ -62,20 +62,21 @@ def show(
     run: Annotated[
         str,
         typer.Argument(
-            metavar="RUN", help="Here: its id, a beginning that is only its, or latest. Elsewhere: what run printed."
+            metavar="RUN",
+            help="On this machine: its id, a unique beginning of it, or latest. Elsewhere: the name that run printed.",
         ),
     ],
     target: Any,
     runs: Runs = _RUNS,
-    report: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write it as a page as well, of a run that is elsewhere.")
-    ] = None,
+    report: Annotated[Path | None, typer.Option(metavar="FILE", help="Also write a page; for a run elsewhere.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show a run: its steps, what came of it, its parameters; with --target one elsewhere, and what it has cost."""
+    """Show a run: its steps, results and parameters; with --target a run elsewhere, and its cost."""
     if target.name == HERE:
         if report:
-            raise InvalidRequestError("A run here has left its page.", f"gpu-pipelines runs open {run} opens it.")
+            raise InvalidRequestError(
+                "A run on this machine already has a page.", f"gpu-pipelines runs open {run} opens it."
+            )
         show_here(run, runs, as_json)
     else:
         show_there(target, run, report, as_json)

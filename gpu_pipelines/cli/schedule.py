@@ -111,10 +111,9 @@ def update(
     dry_run: DryRun = False,
     as_json: AsJson = False,
 ) -> None:
-    """Change a schedule on Vertex AI. What is not given stays, parameters included.
+    """Change a schedule on Vertex AI. Everything that is not given stays, including parameters.
 
-    Another version brings its own defaults: of the parameters, those stay that differ from the defaults of the version
-    before.
+    Another version brings its own defaults. Parameters stay if they differ from the defaults of the version before.
     """
     from gpu_pipelines.driver.scheduling import changed_schedule
 

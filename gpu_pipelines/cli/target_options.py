@@ -208,6 +208,6 @@ Cache = Annotated[
 ]
 Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two checks of a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and show the request; send and run nothing.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and show the request, without sending or running it.")]
 #: Seconds between two looks at a run.
 INTERVAL = 10.0

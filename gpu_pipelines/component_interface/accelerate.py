@@ -101,9 +101,9 @@ def _require_known(name: str, value: Any) -> None:
     """
     if found := _CHANNEL.search(str(value)):
         raise UserError(
-            f"accelerate(…) takes its {name} when the pipeline is compiled, and {found[1]!r} is known when it runs.",
-            "Write the value, or leave it to --accelerator. For several accelerators make a task for each, in a loop "
-            "of Python in place of dsl.ParallelFor.",
+            f"accelerate(…) needs {name} when the pipeline is compiled, but {found[1]!r} is known only when it runs.",
+            "Write the value, or leave it to --accelerator. For several accelerators make a task for each, in a Python "
+            "loop instead of dsl.ParallelFor.",
         )
 
 
@@ -120,5 +120,5 @@ def wish_of(environment: Mapping[str, str]) -> Wish | None:
     except (ValueError, TypeError):
         raise UserError(
             f"{WISH} of a task is {environment[WISH][:80]!r}.",
-            "It is written by accelerate(task, …), and by nothing else.",
+            "Only accelerate(task, …) may write it.",
         ) from None

@@ -115,7 +115,10 @@ def in_this_run(uri: str) -> str:
         if placeholder in uri:
             value = os.environ.get(variable)
             if not value:
-                raise UserError(f"{uri} has the run in it, and {variable} is not set.", "Set it to the run's own.")
+                raise UserError(
+                    f"{uri} contains a placeholder for the run, but {variable} is not set.",
+                    "Set it to the value for this run.",
+                )
             uri = uri.replace(placeholder, value)
     return uri
 

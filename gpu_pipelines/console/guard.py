@@ -98,7 +98,7 @@ class Guard:
             return
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         if not _is_loopback(headers.get("host", "")):
-            text = "This console answers at localhost alone; the request was sent to another name."
+            text = "This console answers only at localhost; the request was sent to another name."
             await self._refuse(send, 421, text)
         elif scope["path"].startswith(STATIC):
             await self._app(scope, receive, _with_headers(send))

@@ -261,7 +261,7 @@ def _of_the_model(record: RunRecord) -> str:
     try:
         return "is the champion" if record.is_champion else "was registered"
     except UserError:
-        return "was registered; its evaluation is not there any more"
+        return "was registered; its evaluation no longer exists"
 
 
 def _task(step: StepRecord) -> Task:

@@ -222,7 +222,7 @@ def require_fit(model: Model, number: int, seen: str, in_spite: bool) -> None:
     if version.gates != PASSED and not in_spite:
         told = "was not evaluated" if version.gates == NOT_EVALUATED else "has not passed its gates"
         raise InvalidRequestError(
-            f"Version {number} of {model.name} {told}.", "Tick that it is to be promoted in spite of that."
+            f"Version {number} of {model.name} {told}.", "Tick the box to promote it in spite of that."
         )
 
 

@@ -108,7 +108,7 @@ class Starter:
             UserError: there is none of that key.
         """
         if key not in self._starts:
-            raise NotFoundError("This console has not started that run.", "Look for it among the runs.")
+            raise NotFoundError("This console did not start that run.", "Look for it among the runs.")
         return self._starts[key]
 
     def run_of(self, start: Start) -> str:

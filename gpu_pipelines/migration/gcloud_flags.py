@@ -162,7 +162,7 @@ def _parser() -> _Parser:
 
 def _hint(word: str) -> str:
     flags = (*_FIELDS, *_ACCELERATORS, *_OTHERS, *_KEY_PARTS, *_SWITCHES)
-    return nearest(word.partition("=")[0], flags, otherwise="The application's own flags stand behind --.")
+    return nearest(word.partition("=")[0], flags, otherwise="The application's own flags come after --.")
 
 
 def _file_and_name(words: list[str], values: Mapping[str, Any], problems: list[str]) -> tuple[Path | None, str | None]:

@@ -45,7 +45,7 @@ def read_job_file(path: Path) -> dict[str, Any]:
     """
     if path.suffix == ".py":
         raise UserError(
-            f"{path} is a program, and no config of a job.",
+            f"{path} is a program, not the config of a job.",
             f"Jobs of AI Platform Training are migrated. A pipeline runs as it is: gpu-pipelines run {path}.",
         )
     return read_job(read_text(path, f"The file {path}"), str(path))
@@ -106,7 +106,7 @@ def value_of(kind: Kind, given: Any, where: str, problems: list[str]) -> Any:
             problems.append(f"{where} takes a list, not {shown(given)}.")
             return None
         problems += [
-            f"{where}[{number}] is a null, which is no value. Leave it out, or quote it if it is a text."
+            f"{where}[{number}] is a null, which is not a value. Leave it out, or quote it if it is a text."
             for number, item in enumerate(given)
             if item is None
         ]

@@ -249,7 +249,7 @@ def _key(training: Mapping[str, Any], command: GcloudCommand, project: str | Non
         )
         return None
     if not training.get("hyperparameters"):
-        notes.changed("encryptionConfig", "The key is no field of a CustomJobSpec; it is a flag of the command.")
+        notes.changed("encryptionConfig", "The key is not a field of a CustomJobSpec; it is a flag of the command.")
     return str(key)
 
 

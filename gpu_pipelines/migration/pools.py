@@ -131,7 +131,7 @@ def _expanded(role: str, replicas: Replicas, notes: Notes) -> tuple[str, tuple[s
         return name, replicas.accelerator
     if replicas.accelerator is not None:
         raise UserError(
-            f"{role}Type is {name}, which takes no acceleratorConfig.", f"Write {legacy.machine_type} in its place."
+            f"{role}Type is {name}, which takes no acceleratorConfig.", f"Write {legacy.machine_type} instead."
         )
     gpus = f" with {legacy.accelerator[1]} × {legacy.accelerator[0]}" if legacy.accelerator else ""
     unsure = "" if legacy.verified else f" {NOT_VERIFIED}"

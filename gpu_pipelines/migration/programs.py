@@ -226,7 +226,7 @@ def _executor(training: Mapping[str, Any], gpu: bool, around: Surroundings, note
 def _note_own_image(packages: Packages, module: str, notes: Notes) -> None:
     notes.changed(
         "pythonModule",
-        f"Python packages run in Google's own images alone, so this is a container that runs python3 -m {module}.",
+        f"Python packages run only in Google's own images, so this is a container that runs python3 -m {module}.",
     )
     if packages.sources:
         notes.to_do("packageUris", f"The image must have installed: {', '.join(packages.sources)}.")

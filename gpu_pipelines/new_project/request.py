@@ -176,7 +176,7 @@ class NewProject:
         """All parameters of the pipeline that a project begins with, as this one has them."""
         if own := [name for name in _GIVEN if self._is_given(name)]:
             raise UserError(
-                f"{', '.join(own)} is no parameter that init takes with -p.",
+                f"{', '.join(own)} is not a parameter that init takes with -p.",
                 "See --data, --task, --name; give the others to their steps in pipeline.py.",
             )
         return self._with(self.assignments)

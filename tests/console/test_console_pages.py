@@ -88,7 +88,7 @@ def test_what_a_run_has_lost_is_said_and_the_rest_is_shown(tmp_path: Path) -> No
     (record.directory / "logs" / "train-model.log").unlink()
     page = Page(tmp_path)
     text = page.text("/runs/local/one")
-    assert "its evaluation is not there any more" in text
+    assert "its evaluation no longer exists" in text
     assert "sample:digits" in text
     assert "It may have been removed" in page.text("/runs/local/one/log?task=train-model", 404)
     assert "It may have been removed" in page.text("/runs/local/one/page/report", 404)

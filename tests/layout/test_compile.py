@@ -99,9 +99,9 @@ def test_one_pipeline_can_be_compiled_to_a_file(tmp_path: Path) -> None:
         (["--all", "--task", "causal_lm"], "--all writes files of every task"),
         (
             ["--all", "--accelerator", "l4:1", "--target", "vertex"],
-            "and --target vertex and --accelerator would be of one",
+            "and --target vertex and --accelerator would be for one of them",
         ),
-        (["--all", "-o", "x.yaml"], "--all writes many files, and -o names one"),
+        (["--all", "-o", "x.yaml"], "--all writes many files, and -o names only one"),
         (["train_evaluate_upload", "--directory", "d"], "--directory is for --all; a pipeline is one file"),
         (["train_evaluate_upload", "--check"], "--check compares all files"),
         (["train_evaluate_upload", "--accelerator", "h100:8"], "The target local has no h100:8"),

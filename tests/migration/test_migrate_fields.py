@@ -19,7 +19,7 @@ KEY = "projects/p/locations/l/keyRings/r/cryptoKeys/k"
 
 
 def test_a_program_is_told_from_a_file_that_is_not_yaml(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=r"is a program, and no config of a job.\n.*gpu-pipelines run .*\.py"):
+    with pytest.raises(UserError, match=r"is a program, not the config of a job.\n.*gpu-pipelines run .*\.py"):
         read_job_file(tmp_path / "pipeline.py")
 
 
@@ -284,7 +284,7 @@ def test_a_described_job_migrates_and_an_empty_one_does_not(tmp_path: Path) -> N
     ("words", "said"),
     [
         (["--worker-cuont", "3"], "no flag --worker-cuont. Did you mean '--worker-count'"),
-        (["--epochs", "3"], "stand behind --"),
+        (["--epochs", "3"], "come after --"),
         (["--master-accelerator", "4,nvidia-tesla-t4"], "count=COUNT,type=TYPE"),
         (["--master-accelerator", "count=x,type=nvidia-tesla-t4"], "takes a whole number"),
         (["--master-accelerator", "count=1,type=nvidia-tesla-t44"], "Did you mean"),

@@ -183,7 +183,7 @@ def test_what_was_changed_is_not_overwritten_unless_it_is_said(tmp_path: Path) -
         (["mine", "-p", "epoch=3"], "There is no parameter 'epoch'. Did you mean 'epochs'?"),
         (["mine", "-p", "epochs=many"], "epochs takes a number"),
         (["mine", "-p", "task=causal_lm"], "See --data, --task, --name"),
-        (["mine", "-p", "tracking=mlflow"], "tracking is no parameter that init takes with -p."),
+        (["mine", "-p", "tracking=mlflow"], "tracking is not a parameter that init takes with -p."),
         (["mine", "-p", "learning_rate=-1"], "learning_rate"),
         (["mine", "--project", "X"], "project (from --project) is 'X'"),
     ],
