@@ -166,7 +166,7 @@ def _warn_of_equal_rows(manifest: Manifest) -> None:
     if are_numbers and equal > _MANY_EQUAL * manifest.rows_read:
         print(
             f"warning: {equal:,} of {manifest.rows_read:,} rows are equal to an earlier one and were left out; if they "
-            "are no copies, as where columns have few values, give remove_duplicates=false",
+            "are not copies, such as rows of columns with few values, give remove_duplicates=false",
             flush=True,
         )
 

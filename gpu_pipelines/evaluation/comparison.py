@@ -72,8 +72,7 @@ class Comparison:
         return {"this_model_alone_right": ours_alone, "champion_alone_right": theirs_alone, "p_value": p_value}
 
     def summary(self) -> dict[str, Any]:
-        """What `evaluation.json` says about the champion: its metrics, the differences from them, and McNemar's "
-        "test."""
+        """What `evaluation.json` says about the champion: its metrics, the differences, and McNemar's test."""
         differences: dict[str, Interval] = {}
         for metric in self.ours.metrics():
             value, resampled = self.difference(metric), self._resampled(metric)

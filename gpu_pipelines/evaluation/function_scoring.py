@@ -177,7 +177,7 @@ def _candidates(directory: Path, training: str) -> list[Candidate]:
         if match := CHECKPOINT_NAME.fullmatch(path.name):
             found.append(Candidate(path, step=int(match["number"]), training=training))
         else:
-            print(f"warning: passing over {path.name}: its name does not go on with a number", flush=True)
+            print(f"warning: passing over {path.name}: its name does not end in a number", flush=True)
     if not found:
         raise UserError(
             f"{directory} has no checkpoints.",

@@ -313,7 +313,7 @@ def _require_written(directory: Path) -> None:
         return
     names = sorted(path.name for path in directory.iterdir() if not path.name.startswith(".") and path.name != METRICS)
     held = f"only {some_of(names, _MOST_NAMED)}" if names else "nothing"
-    problem = f"{directory} has no checkpoint that can be scored: the training has left {held} there."
+    problem = f"{directory} has no checkpoint that can be scored: the training left {held} there."
     raise UserError(
         f"{problem} {why_none(directory)}".rstrip(),
         "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "

@@ -23,8 +23,7 @@ SMALLEST = 4096
 
 
 def is_held_in_8_bits(weight: torch.Tensor) -> bool:
-    """Whether the moments of a weight are in eight bits: its rows are whole blocks, so sharding by rows cuts no "
-    "block."""
+    """Whether the moments of a weight are in eight bits: its rows are whole blocks, so sharding cuts none."""
     return weight.ndim >= 2 and weight.numel() >= SMALLEST and weight.shape[-1] % BLOCK == 0
 
 

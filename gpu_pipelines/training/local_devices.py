@@ -32,8 +32,7 @@ class Devices:
 
 
 def local_devices(gpus_visible: int) -> Devices:
-    """The devices in the variable `GPU_PIPELINES_ACCELERATOR`, set by the target, else all GPUs, else two CPU "
-    "processes.
+    """The devices in the variable `GPU_PIPELINES_ACCELERATOR` of the target, else all GPUs, else two CPU processes.
 
     `GPU_PIPELINES_REHEARSE=cpu:N` wins over both.
 

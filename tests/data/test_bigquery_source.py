@@ -339,7 +339,7 @@ def test_what_is_wrong_is_said(bigquery: BigQueryApi, monkeypatch: pytest.Monkey
     with pytest.raises(UserError, match=r"cannot be read any more: .*session expired"):
         rows_in(found)
     bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(ROWS[:1]), is_filtered=True)
-    assert "is read with a filter on its partitions alone" in (said := problems_here(settings_of())[0])
+    assert "can only be read with a filter on its partitions" in (said := problems_here(settings_of())[0])
     assert "row_filter" in said
     assert not problems_here(settings_of(row_filter="size = 0"))
     bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(ROWS[:1]), kind="VIEW")

@@ -169,7 +169,7 @@ def test_a_nested_column_of_texts_is_told_as_such(name: str, tmp_path: Path) -> 
         says = r"No row of .* can be used: no text \(first: t.jsonl:1: 'text' holds a nested value \(dict\)"
     else:
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / name)
-        says = r"The column 'text' of t.parquet is nested \(struct<body: string>\), and one of texts is needed"
+        says = r"The column 'text' of t.parquet is nested \(struct<body: string>\), but a column of texts is needed"
         assert "is nested" in problems_here(settings_of(tmp_path / name))[0]
     for task in ("text_classification", "causal_lm"):
         with pytest.raises(UserError, match=says) as caught:

@@ -149,7 +149,7 @@ def test_json_that_is_no_rows_says_how_rows_are_written(task: str, tmp_path: Pat
     with pytest.raises(UserError) as caught:
         find_files(settings_of(tmp_path / "t.json", task=task))
     assert caught.value.remedy == (
-        "Write its rows as JSON objects, one to a line or all in one list; of a list within an object, the list alone."
+        "Write its rows as JSON objects, one to a line or all in one list; if an object has the list, write only that."
     )
     (tmp_path / "t.json").write_text(json.dumps(ROWS, indent=1))
     assert find_files(settings_of(tmp_path / "t.json", task=task)).format == "jsonl"

@@ -205,7 +205,7 @@ def test_a_cell_in_brackets_that_is_no_list_is_no_class(cell: str) -> None:
 @pytest.mark.parametrize("form", [lambda marks: marks, lambda marks: [float(mark) for mark in marks], str])
 def test_0_and_1_in_one_column_are_no_names_of_classes(form: Any, tmp_path: Path) -> None:
     rows = [{**row, "label": form([int(name in row["label"]) for name in ANIMALS])} for row in texts()]
-    with pytest.raises(UserError, match="'label' has nothing but 0 and 1, which are no names") as raised:
+    with pytest.raises(UserError, match="'label' has nothing but 0 and 1, which are not names") as raised:
         prepared(tmp_path / "data", write(tmp_path / "rows.jsonl", rows))
     assert "a column of 0 and 1 for each class" in str(raised.value.remedy)
 

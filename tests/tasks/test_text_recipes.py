@@ -300,7 +300,7 @@ def test_weights_that_know_other_tokens_are_refused_and_new_and_renamed_tokens_a
     del renamed[known[5]]
     assert built(other("renamed", renamed), str(directory)) is not None
     mixed = {token: -number % len(known) for number, token in known.items()}
-    with pytest.raises(UserError, match=r"another tokenizer than the dataset: .* tokens are"):
+    with pytest.raises(UserError, match=r"another tokenizer than the dataset: .* tokens differ"):
         built(other("mixed", mixed), str(directory))
 
 

@@ -167,7 +167,7 @@ def test_a_node_whose_processes_are_all_killed_ends_the_other(network: Network, 
     began = time.monotonic()
     assert nodes[1 - killed].wait(40) == 1
     assert time.monotonic() - began < 20
-    assert f"error: node {killed} ({ADDRESSES[killed]}) has not been heard of" in nodes[1 - killed].output
+    assert f"error: node {killed} ({ADDRESSES[killed]}) has not been heard from" in nodes[1 - killed].output
 
 
 @pytest.mark.slow

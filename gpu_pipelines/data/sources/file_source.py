@@ -39,7 +39,7 @@ READ_ANYWHERE = ("gs://", "hf://")
 UNKNOWN = "neither its name nor its content tells a format that is read"
 BESIDE_TABLES = "images, of which those that tables name are read"
 _ROWS_OF_JSON = (
-    "Write its rows as JSON objects, one to a line or all in one list; of a list within an object, the list alone."
+    "Write its rows as JSON objects, one to a line or all in one list; if an object has the list, write only that."
 )
 
 

@@ -40,8 +40,8 @@ class HubDataSets(Source):
     title, example, scheme = "a data set of the Hugging Face hub", "hf://OWNER/NAME", _SCHEME
     form = (
         _ID,
-        "a data set of the hub is hf://OWNER/NAME, with @REVISION and ?config=NAME&split=NAME where they are not the "
-        "usual ones.",
+        "a data set of the hub is hf://OWNER/NAME, with @REVISION and ?config=NAME&split=NAME if they are not the "
+        "default ones.",
     )
 
     def matches(self, uri: str) -> bool:

@@ -62,7 +62,7 @@ def _options(options: dict[str, Any]) -> list[str]:
     """What was told otherwise than a task says itself, for people."""
     found = []
     if options["limit"]:
-        found.append(f"the first {options['limit']:,} documents of each task alone")
+        found.append(f"the first {options['limit']:,} documents of each task")
     if options["fewshot"] >= 0:
         found.append(f"{options['fewshot']} examples before each document")
     if options["chat_template"]:

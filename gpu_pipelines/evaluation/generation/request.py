@@ -122,7 +122,7 @@ class TextRequest:
 
     def _schema_problems(self) -> list[str]:
         if JSON_SCHEMA in self.generate and not self.json_schema:
-            return ["generate names json_schema, and there is none. Give json_schema, the schema or where it is."]
+            return ["generate names json_schema, and there is none. Give json_schema, the schema or its path."]
         if self.json_schema and JSON_SCHEMA not in self.generate:
             return ["json_schema is given, and generate does not name it. Add json_schema to generate."]
         if _is_text(self.json_schema):

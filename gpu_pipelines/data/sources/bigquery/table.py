@@ -94,7 +94,7 @@ def table_errors(bigquery: BigQuery, uri: str, row_filter: str = "") -> Abstract
     """Turns what BigQuery says of a table into what a user can do about it; see `as_bigquery_errors`."""
     wrong = (f"BigQuery refuses to read {uri}", "")
     if row_filter:
-        remedy = "It takes what stands after WHERE in a query, without aggregates and sub-queries: lang = 'en'."
+        remedy = "It takes the WHERE clause of a query, without aggregates and sub-queries: lang = 'en'."
         wrong = (f"BigQuery refuses row_filter={row_filter[:200]!r}", remedy)
     needs = (
         f"roles/bigquery.dataViewer on it, and roles/bigquery.readSessionUser in the project {bigquery.project}, which "
