@@ -43,7 +43,7 @@ def _problems_of_addresses(addresses: Sequence[str], by_service: bool) -> list[s
     if not addresses or too_many:
         found.append(
             f"notify has {len(addresses)} addresses; give one to {MOST_ADDRESSES}, as in -p notify=team@example.com. "
-            "They are told how each run ended."
+            "They get the result of each run."
         )
     if by_service and (channels := [split(address)[0] for address in addresses if not is_email(address)]):
         found.append(

@@ -100,7 +100,7 @@ def resumed_submission(
 def _require_able(origin: Any, target: Target, resume: str) -> None:
     """Raises UserError if a place does not tell of its runs, or another cannot go on with one."""
     if not hasattr(origin, "earlier"):
-        there = f"Go on with it there (--target {origin.name}), or run it again."
+        there = f"Continue it there (--target {origin.name}), or run it again."
         raise InvalidRequestError(
             f"{resume} is on {origin.title}, which does not report what the steps of a run made.",
             there if hasattr(origin, "retried") else "Run it again.",
@@ -260,8 +260,8 @@ def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[
     if found := [*lost, *changed]:
         raise InvalidRequestError(
             f"{earlier.name} is a run of another version of {earlier.pipeline}: {some_of(found, _NAMED)} of it "
-            f"{'is' if len(found) == 1 else 'are'} done and differ from this one.",
-            "Leave the pipeline out to go on with that version, or run this one again.",
+            f"{'is' if len(found) == 1 else 'are'} done, but missing or changed in this one.",
+            "Leave the pipeline out to continue that version, or run this one again.",
         )
 
 
@@ -333,6 +333,6 @@ def _require_reachable(target: Target, found: GoneOn) -> None:
         if not target.can_read(uri):
             problems.append(f"{what} is in {uri}, which {target.readers or target.title} cannot read.")
         elif uri in found.needed and not (listed(uri) if is_remote(uri) else Path(uri).exists()):
-            problems.append(f"{what} was in {uri}, where nothing is any more. Run it again.")
+            problems.append(f"{what} was in {uri}, which no longer exists. Run it again.")
     if problems:
         raise UserError.of_all(problems)

@@ -154,10 +154,13 @@ CHANGED = FOUR.replace('["echo first', '["echo  first').replace("echo second", "
     ("arguments", "why"),
     [
         (("-p", "text=b"), "text is of first, which is done in"),
-        (("changed.py",), "is a run of another version of four: second of it is done and not as in this one"),
+        (
+            ("changed.py",),
+            "is a run of another version of four: second of it is done, but missing or changed in this one",
+        ),
         (("other.py",), "is a run of four, not of other"),
         (("-p", "wrong=1"), "There is no parameter 'wrong'"),
-        (("--target", "compute_engine"), "Compute Engine cannot go on with a run that was elsewhere"),
+        (("--target", "compute_engine"), "Compute Engine cannot continue a run of another target"),
     ],
 )
 def test_what_would_not_be_the_same_run_is_refused(
@@ -178,7 +181,7 @@ def test_runs_that_cannot_be_gone_on_from_are_refused(vertex_emulator: VertexApi
     for name, why in (
         (good.name, "has succeeded, so there is nothing to resume"),
         ("four-20260101-000000-0000", "four-20260101-000000-0000"),
-        ("latest", "has to be named"),
+        ("latest", "needs the name of the run"),
         (f"{good.name}/x", "is not the id of a run"),
     ):
         done = command(vertex_emulator, tmp_path, "run", "--resume", name, "--target", "vertex")
@@ -196,7 +199,7 @@ def test_runs_that_cannot_be_gone_on_from_are_refused(vertex_emulator: VertexApi
     jobs.keep(good)
     done = command(vertex_emulator, tmp_path, "run", "--resume", good.name, "--target", "vertex")
     assert "more of second was in gs://" in done.err
-    assert "where nothing is any more" in done.err
+    assert "which no longer exists" in done.err
 
 
 def test_a_run_goes_on_here_and_is_recorded_so(vertex_emulator: VertexApi, tmp_path: Path) -> None:

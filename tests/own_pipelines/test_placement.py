@@ -495,11 +495,11 @@ def test_what_is_known_when_a_pipeline_runs_chooses_no_machines(given: str, tmp_
         f"    accelerate(train_model(dataset=prepare_data().outputs['dataset']), {given})\n"
     )
     done = command("compile", "late.py", "--target", "vertex", "-o", "out.yaml", cwd=tmp_path)
-    assert (done.status, "'given' is known when it runs" in done.err) == (2, True), done.err
+    assert (done.status, "'given' is known only when it runs" in done.err) == (2, True), done.err
 
 
 def test_a_wish_that_nobody_can_have_written_is_no_traceback() -> None:
     for text in ("l4:1", '{"gpus": 4}', "[1]"):
-        with pytest.raises(UserError, match="written by accelerate"):
+        with pytest.raises(UserError, match="Only accelerate"):
             wish_of({"GPU_PIPELINES_WISH": text})
     assert wish_of({}) is None

@@ -45,7 +45,7 @@ def test_a_run_here_goes_on_with_its_parameters(tmp_path: Path) -> None:
     refused = command(*resume, "-p", "text=other", cwd=tmp_path)
     assert (refused.status, "text is of first, which is done in" in refused.err) == (2, True), refused.err
     assert newest_run(tmp_path)["run_id"] == failed["run_id"]
-    assert "a pipeline of somebody's" in command("run", "--resume", cwd=tmp_path).err
+    assert "a pipeline from a file" in command("run", "--resume", cwd=tmp_path).err
     failed_again = command(*resume, "-p", "mode=bad", cwd=tmp_path)
     resumed = newest_run(tmp_path)["run_id"]
     assert failed_again.status == 1

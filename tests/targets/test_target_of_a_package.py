@@ -161,7 +161,7 @@ def test_a_run_of_it_is_known_by_its_name_elsewhere(site: Path, tmp_path: Path) 
     done = command(site, tmp_path, "run", "--resume", "run-1")
     assert (done.status, done.out) == (2, "")
     assert "run-1 is on the shelf, which does not report what the steps of a run made." in done.err
-    assert "Go on with it there (--target shelf)" in done.err
+    assert "Continue it there (--target shelf)" in done.err
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_a_space_is_a_text_or_in_a_file(tmp_path: Path) -> None:
     assert "No search space is given. Give --space FILE" in empty
     # One in a bucket is read where the steps run, and not by whoever sends the run.
     assert replace(ASKED, space="gs://bucket/space.yaml").problems() == []
-    assert "no bucket's name" in "".join(replace(ASKED, space="gs:///space.yaml").problems())
+    assert "no name of a bucket" in "".join(replace(ASKED, space="gs:///space.yaml").problems())
 
 
 def test_processes_are_shared_by_the_trials() -> None:

@@ -119,7 +119,7 @@ def test_a_network_and_a_resource_of_the_file_win_over_those_of_the_project(tmp_
 def test_cpus_a_place_without_a_bucket_and_a_variable_without_a_name_are_refused(tmp_path: Path) -> None:
     job = ("--accelerator", "l4:1", "--image", IMAGE)
     assert "'A B' is not the name of a variable" in refusal(*job, "--env", "A B=c")
-    assert "--output-dir is 'gs://', in which there is no bucket's name" in refusal(*job, "--output-dir", "gs://")
+    assert "--output-dir is 'gs://', which has no name of a bucket" in refusal(*job, "--output-dir", "gs://")
     file = written(tmp_path / "job.yaml", pool())
     for words in (("--image", IMAGE, "--region", "us-central1"), ("--config", file, "--region", "us-central1")):
         said = refusal("--accelerator", "cpu:2", *words)
@@ -276,7 +276,7 @@ def test_reduction_servers_are_added_to_a_file(tmp_path: Path) -> None:
     [
         ("a: [", "not YAML"),
         ("just text", "not a mapping"),
-        ("jobSpec: {}", "jobSpec alone"),
+        ("jobSpec: {}", "only its jobSpec"),
         ("displayName: d\ntrialJobSpec: {}", "gcloud ai hp-tuning-jobs create --config takes it"),
         ("workerPoolSpecs: []", "has no workerPoolSpecs"),
         ("workerPoolSpec: []", 'no field named "workerPoolSpec"'),

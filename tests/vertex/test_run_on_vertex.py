@@ -220,7 +220,7 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
         ),
         (
             ["train_evaluate_upload", "--accelerator", "l4:1", "-p", "source=gs://", "-p", "model=gs:///m"],
-            ["source is 'gs://', in which there is no bucket's name", "model is 'gs:///m'"],
+            ["source is 'gs://', which has no name of a bucket", "model is 'gs:///m'"],
         ),
         (["train_evaluate_upload", "--accelerator", "l4:1", "--env", "A B=c"], ["'A B' is not the name of a variable"]),
         (
