@@ -206,7 +206,7 @@ def takes_positions(model: Any) -> bool:
 def sees_ahead(model: str) -> tuple[str, str]:
     """What is wrong with a model whose tokens see those behind them, and what to do."""
     return (
-        f"The attention of the model {model} sees tokens that are still to come.",
+        f"The attention of the model {model} sees later tokens.",
         "Choose a decoder, such as those of GPT-2, Llama, Qwen or Mixtral.",
     )
 

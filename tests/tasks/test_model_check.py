@@ -58,7 +58,7 @@ def test_an_encoder_is_refused_where_the_next_token_is_learned(
     """It was found out by the training, on its machine."""
     place = written(tmp_path / "model", getattr(transformers, f"{kind}Config")(**SMALL, **told, vocab_size=99))
     for task in ("causal_lm", "preference"):
-        assert ("sees tokens that are still to come. Choose a decoder" in wrong(task, place)) == is_wrong
+        assert ("sees later tokens. Choose a decoder" in wrong(task, place)) == is_wrong
 
 
 @pytest.mark.parametrize(
