@@ -33,14 +33,17 @@ def serve_copies() -> None:
         server._forkserver_pid = os.fork()
         if not server._forkserver_pid:
             os.close(server._forkserver_alive_fd)
-            # Those of pytest keep what is printed.
-            sys.stdout = os.fdopen(1, "w", 1, encoding="utf-8", closefd=False)
-            sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
+            _open_streams()  # those of pytest keep what is printed
             try:
                 forkserver.main(listener.fileno(), alive, [])
             finally:
                 os._exit(0)
     os.close(alive)
+
+
+def _open_streams() -> None:
+    sys.stdout = os.fdopen(1, "w", 1, encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", 1, encoding="utf-8", errors="backslashreplace", closefd=False)
 
 
 def run_module(
@@ -69,6 +72,7 @@ def run_module(
             os.dup2(file.fileno(), 2)
     else:
         os.dup2(1, 2)
+    _open_streams()  # a pipe cannot seek, which the file before may have done
     if files:
         resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
     for module in anew:

@@ -346,7 +346,7 @@ def test_a_table_with_few_values_in_each_column_is_warned_of_the_rows_that_are_l
     rows = [f"{number % 7},{number % 11},{number % 3}\n" for number in range(1000)]
     (tmp_path / "rows.csv").write_text("rooms,floor,label\n" + "".join(rows))
     assert prepared(tmp_path / "data", tmp_path / "rows.csv").manifest.records_kept == 231
-    said = "warning: 769 of 1,000 rows are equal to an earlier one and were left out; if they are no copies"
+    said = "warning: 769 of 1,000 rows are equal to an earlier one and were left out; if they are not copies"
     assert said in capsys.readouterr().out
     kept = prepared(tmp_path / "all", tmp_path / "rows.csv", remove_duplicates=False)
     assert kept.manifest.records_kept == 1000

@@ -107,7 +107,7 @@ def test_the_command_line_asks_it_what_is_wrong(
     ask = ["run", "train_evaluate_upload", "--dry-run", "-p", f"tracking={tracking}"]
     process = Forked("gpu_pipelines.cli.main", ask, package)
     _, error = process.communicate()
-    assert process.returncode == 2
+    assert process.returncode == 2, error
     assert told in error
     assert "Traceback" not in error
 

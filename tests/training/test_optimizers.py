@@ -12,7 +12,7 @@ import torch.distributed as dist
 from conftest import SmallDatasets
 from started_training import tensors, weights_digest
 from torch import nn
-from trainings import entries, train_here, train_on
+from trainings import entries, signals_kept, train_here, train_on
 
 from gpu_pipelines.accelerators.advice import Wishes, advise
 from gpu_pipelines.accelerators.workload import NOT_SHARDED, OPTIMIZER_BYTES, Workload
@@ -207,7 +207,9 @@ def test_one_that_needs_whole_matrices_is_not_sharded(photos: Path, tmp_path: Pa
 def test_a_checkpoint_wants_room_for_what_the_optimizer_keeps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fits, usage = {}, shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage._replace(free=7000))
-    store, interruption = CheckpointStore(str(tmp_path), tmp_path), Interruption(dist.group.WORLD)
+    store = CheckpointStore(str(tmp_path), tmp_path)
+    with signals_kept():
+        interruption = Interruption(dist.group.WORLD)
     for optimizer in OPTIMIZER_BYTES:
         settings = replace(SETTINGS, optimizer=optimizer)
         writer = CheckpointWriter(store, settings, None, None, interruption)

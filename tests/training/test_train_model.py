@@ -155,7 +155,7 @@ def test_the_newest_and_the_best_checkpoints_are_kept(kept: Path) -> None:
 
 def test_checkpoints_of_other_data_are_not_continued(kept: Path, tmp_path: Path) -> None:
     other = numbers_dataset(tmp_path, rows=150)
-    with pytest.raises(UserError, match="another dataset fingerprint") as refused:
+    with pytest.raises(UserError, match="a different dataset fingerprint") as refused:
         train_here(KEEPING, other, str(kept))
     assert isinstance(root_of(refused.value), InvalidRequestError), "the same again does not help"
     assert "Leave out --resume" in str(refused.value)

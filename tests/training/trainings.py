@@ -7,6 +7,8 @@ import os
 import signal
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, replace
 from importlib import import_module
 from pathlib import Path
@@ -72,14 +74,23 @@ def train_here(settings: TrainingSettings, dataset: Path | str, uri: str, until:
     """
     import torch.distributed as dist
 
+    with signals_kept():
+        dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+        try:
+            with tempfile.TemporaryDirectory() as staging, pytest.MonkeyPatch.context() as patch:
+                patch.setenv("LOCAL_RANK", "0")
+                return _train_in_group(settings, dataset, uri, Path(staging), until)
+        finally:
+            dist.destroy_process_group()
+
+
+@contextmanager
+def signals_kept() -> Iterator[None]:
+    """Restores how this process answers signals, which a training takes for good."""
     before = {number: signal.getsignal(number) for number in ENDING}
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     try:
-        with tempfile.TemporaryDirectory() as staging, pytest.MonkeyPatch.context() as patch:
-            patch.setenv("LOCAL_RANK", "0")
-            return _train_in_group(settings, dataset, uri, Path(staging), until)
+        yield
     finally:
-        dist.destroy_process_group()
         for number, handler in before.items():
             signal.signal(number, handler)
 
