@@ -160,4 +160,8 @@ class Forked:
         self.stdout.close()
         self._process.join()
         late.cancel()
-        return out, Path(self._err).read_text(encoding="utf-8") if self._err else ""
+        if not self._err:
+            return out, ""
+        errors = Path(self._err).read_text(encoding="utf-8")
+        Path(self._err).unlink()
+        return out, errors
