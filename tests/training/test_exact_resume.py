@@ -109,7 +109,7 @@ def test_adapters_alone_are_saved_and_other_base_weights_are_noticed(datasets: S
     marker.write_text(json.dumps({**content, "frozen_weights_sha256": earlier}))
     train_model(settings, datasets["lm"], str(tmp_path))  # goes on, from its last step
     marker.write_text(json.dumps({**content, "frozen_weights_sha256": "0" * 64}))
-    with pytest.raises(UserError, match="another frozen weights sha256"):
+    with pytest.raises(UserError, match="a different frozen weights sha256"):
         train_model(settings, datasets["lm"], str(tmp_path))
 
 
