@@ -1,4 +1,4 @@
-"""How much the server takes at the same time, so that its memory has a bound whatever clients send."""
+"""Bounds on the work that the server accepts at one time, so that its memory is bounded whatever clients send."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from contextlib import contextmanager
 
 
 class TooBusyError(Exception):
-    """The server has as much in hand as it takes."""
+    """The server already has as much work as it accepts."""
 
 
 class Admission:
-    """Counts requests, the bytes of their bodies and the pixels that are to be decoded; used by one thread.
+    """Counts requests, the bytes of their bodies and the pixels to decode; used by one thread.
 
-    Whatever the bounds, one request is always taken.
+    Whatever the bounds, one request is always accepted.
 
     Args:
-        max_requests: at the same time.
-        max_bytes: of their bodies together.
-        max_pixels: of the images that wait to be decoded.
+        max_requests: requests at the same time.
+        max_bytes: bytes of their bodies together.
+        max_pixels: pixels of the images that wait to be decoded.
     """
 
     def __init__(self, max_requests: int, max_bytes: int, max_pixels: int) -> None:
@@ -27,7 +27,7 @@ class Admission:
 
     @contextmanager
     def body(self) -> Iterator[Body]:
-        """Counts a body that arrives, until the end of the block."""
+        """Counts the bytes of an arriving body until the end of the block."""
         found = Body(self)
         try:
             yield found
@@ -36,12 +36,12 @@ class Admission:
 
     @contextmanager
     def request(self) -> Iterator[None]:
-        """Takes a request whose body is there, until the end of the block.
+        """Accepts a request whose body has arrived, until the end of the block.
 
-        A client that sends slowly is not counted before, so that such clients do not use up what others need.
+        A request is counted only once its body has arrived, so that slow clients do not use up what others need.
 
         Raises:
-            TooBusyError: there are too many.
+            TooBusyError: there are too many requests.
         """
         if self.requests >= self._max_requests:
             raise TooBusyError
@@ -53,10 +53,10 @@ class Admission:
 
     @contextmanager
     def decoding(self, pixels: int) -> Iterator[None]:
-        """Takes the images of a request until the end of the block.
+        """Accepts the images of a request until the end of the block.
 
         Raises:
-            TooBusyError: too many pixels wait.
+            TooBusyError: too many pixels wait to be decoded.
         """
         if self.pixels and self.pixels + pixels > self._max_pixels:
             raise TooBusyError
@@ -70,11 +70,11 @@ class Admission:
         """Counts bytes that have arrived.
 
         Args:
-            size: how many.
-            own: how many of the same body are counted already.
+            size: bytes to add.
+            own: bytes of the same body that are counted already.
 
         Raises:
-            TooBusyError: all bodies together would have too many.
+            TooBusyError: all bodies together would have too many bytes.
         """
         if self.bytes > own and self.bytes + size > self._max_bytes:
             raise TooBusyError
@@ -82,7 +82,7 @@ class Admission:
 
 
 class Body:
-    """The bytes of one body that are held."""
+    """The counted bytes of one body."""
 
     def __init__(self, admission: Admission) -> None:
         self._admission = admission

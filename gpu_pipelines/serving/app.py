@@ -1,4 +1,4 @@
-"""The HTTP face: health and predictions as Vertex AI asks for them, KServe's two protocols, and metrics."""
+"""The HTTP side: health and predictions as Vertex AI requires them, KServe's two protocols, and metrics."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from gpu_pipelines.serving.predictor import Predictor
 
 
-#: Seconds after which a client should try again while the model loads or the server ends.
+#: Seconds after which a client should try again while the model loads or the server shuts down.
 _AWAY_SECONDS = 5
-#: What is counted for a client that did not wait for its answer; nginx's, for want of one of HTTP's own.
+#: The status to count for a client that did not wait for its answer; nginx's, as HTTP itself has none.
 _CLIENT_GONE = 499
 _LIVE, _READY = "/v2/health/live", "/v2/health/ready"
 
@@ -43,8 +43,8 @@ class Serving:
     """A model behind HTTP; called as an ASGI application.
 
     Attributes:
-        draining: the server is about to end: health says so, and connections are not kept.
-        metrics: what it counts.
+        draining: whether the server is about to end: health then says so, and connections are not kept open.
+        metrics: the counters of the server.
     """
 
     def __init__(self, settings: ServerSettings, contract: Contract) -> None:
@@ -66,7 +66,7 @@ class Serving:
 
         Args:
             predictor: the model.
-            name: what it is called where the settings do not say that.
+            name: its name if the settings give none.
         """
         limits = self._settings
         self._name = self._name or name
@@ -85,7 +85,7 @@ class Serving:
         self._work = RequestWork(limits, predictor, self._batcher)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers, counts the answer, and lets nobody in who may not be there, whatever the route."""
+        """Answers a request and counts the answer; without a valid token only open routes are answered."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -241,7 +241,7 @@ class Serving:
         return self._predictor
 
     def _require_name(self, request: Request) -> None:
-        """Checks that a model is named that is there, where the route names one."""
+        """Checks the name of the model, if the route has one."""
         given = request.path_params.get("name")
         if given is not None:
             self._model()
@@ -250,7 +250,7 @@ class Serving:
                 raise RefusedError(404, told)
 
     def _route_of(self, path: str) -> str:
-        """A route for the metrics; all that are not known are one, so that nobody can make new ones."""
+        """The route's name in the metrics; all unknown routes share one, so that clients cannot add names."""
         names = {self._contract.health_route: "health", self._contract.predict_route: "predict"}
         if path in names:
             return names[path]
@@ -275,7 +275,7 @@ class Serving:
         headers = dict(headers or {})
         if error.again_seconds:
             headers["retry-after"] = str(error.again_seconds)
-        # The rest of a body that comes too slowly is not waited for; any other is passed over, within a head's time.
+        # A body that comes too slowly is not waited for. The rest of any other is skipped, within the time for a head.
         if error.status == 408:
             headers["connection"] = "close"
         return self._answer({"error": error.message}, error.status, headers)
@@ -290,7 +290,7 @@ class _Kept:
     """Parses a request, and keeps its instances for the log.
 
     Args:
-        parse: of its protocol.
+        parse: the parser of its protocol.
     """
 
     def __init__(self, parse: Parse) -> None:
@@ -305,10 +305,10 @@ class _Kept:
 
 
 class Access:
-    """Checks bearer tokens, RFC 6750. They are kept as hashes, and compared in a time that says nothing of them.
+    """Checks bearer tokens, RFC 6750. They are kept as hashes and compared in constant time.
 
     Args:
-        tokens: any of which will do; none, and everybody may ask.
+        tokens: the valid tokens; if there are none, every request is allowed.
     """
 
     def __init__(self, tokens: Sequence[str]) -> None:
@@ -323,7 +323,7 @@ class Access:
             return False
         scheme, _, token = given[0].strip().partition(b" ")
         hashed = _hashed(token.strip())
-        # All are compared, whichever is right.
+        # All are compared, even after a match, so that the time is always the same.
         same = [hmac.compare_digest(hashed, each) for each in self._hashes]
         return scheme.lower() == b"bearer" and any(same)
 

@@ -17,27 +17,27 @@ from gpu_pipelines.serving.request_body import WrongRequest
 
 Predict = Callable[[Sequence[Any]], list[Any]]
 
-#: Batches that fail one after the other before the server counts as ill.
+#: Consecutive failed batches after which the server counts as ill.
 FAILURES_OF_THE_ILL = 3
 
 
 class QueueFullError(Exception):
-    """More rows wait than may."""
+    """More rows wait than are allowed."""
 
 
 class Unfinished:
-    """What a model gives for a row that it has more work with: a text that is being written.
+    """The result of a model for a row that needs more work, such as a text that is being written.
 
     Attributes:
-        work: how much that is at most, in steps.
-        prediction: None until it is done.
+        work: the most steps that are left.
+        prediction: None until the row is done.
     """
 
     work: int = 1
     prediction: dict[str, Any] | None = None
 
 
-#: Goes on with some rows for a while, until one of them is done or the function says that others wait.
+#: Continues some rows until one of them is done or the function says that others wait.
 Advance = Callable[[Sequence[Any], Callable[[], bool]], None]
 
 
@@ -49,12 +49,12 @@ class _Request(Flow):
         self.predictions: list[Any] = [None] * rows
         self.missing = rows
         self.future: Future[list[Any]] = Future()
-        #: The same request in the queue of texts, which has a time of its own.
+        #: The same request in the queue of texts to write, which has a clock of its own.
         self.writing = Flow()
 
     @property
     def is_over(self) -> bool:
-        """Whether nobody waits for more of its predictions."""
+        """Whether nobody waits for any more of its predictions."""
         return self.future.done()
 
     def put(self, place: int, prediction: Any) -> None:
@@ -62,7 +62,7 @@ class _Request(Flow):
             prediction = WrongRequest(f"instances[{place}]: {prediction}")
         self.predictions[place] = prediction
         self.missing -= 1
-        # A future that is running can no longer be cancelled; one that is cancelled takes no result.
+        # A future that is running can no longer be cancelled; a cancelled one takes no result.
         if (isinstance(prediction, Exception) or not self.missing) and self.future.set_running_or_notify_cancel():
             if isinstance(prediction, Exception):
                 self.future.set_exception(prediction)
@@ -71,7 +71,7 @@ class _Request(Flow):
 
 
 class _Place(NamedTuple):
-    """A row, and where its prediction goes."""
+    """A row, and the place of its prediction."""
 
     row: Any
     request: _Request
@@ -83,20 +83,20 @@ class _Place(NamedTuple):
 
 
 class Batcher:
-    """Predicts rows, as many at once as are there, in turns that are fair to all requests.
+    """Predicts rows in batches as large as are waiting, in turns that are fair to all requests.
 
-    While the model is busy rows gather by themselves. A batch that is not full waits for requests that are being
-    prepared, and only for those, so that a single client never waits. Rows whose text is being written go on together,
-    and new ones join them between two tokens. A request that is given up takes its rows with it.
+    While the model is busy, rows gather. A batch that is not full waits for requests that are being prepared, and only
+    for those, so that a single client never waits. Rows whose text is being written are continued together, and new
+    ones join them between two tokens. The rows of a cancelled request are dropped.
 
     Args:
-        predict: called in one thread; gives a prediction for each row, an `Unfinished`, or a `WrongRequest`.
-        max_batch: rows that it gets at most.
-        max_wait_ms: how long a batch waits at most, milliseconds.
-        max_waiting: rows that may wait.
-        advance: goes on with what is unfinished; called in the same thread.
-        writes_at_once: rows that it gets at most, not counting the first of a request that would have none there.
-        observe: called with the rows of each batch and the seconds that it took.
+        predict: called in one thread; returns a prediction, an `Unfinished` or a `WrongRequest` for each row.
+        max_batch: most rows in a batch.
+        max_wait_ms: longest wait of a batch, milliseconds.
+        max_waiting: most rows that may wait.
+        advance: continues unfinished rows; called in the same thread.
+        writes_at_once: most rows for `advance`, besides the first row of each request that would otherwise have none.
+        observe: called with the rows of each batch and its seconds.
     """
 
     def __init__(
@@ -125,7 +125,7 @@ class Batcher:
 
     @property
     def is_ill(self) -> bool:
-        """Whether batch after batch has failed, as after an error of the GPU that only a new process mends."""
+        """Whether batch after batch has failed, as after a GPU error that only a new process clears."""
         return self._failures >= FAILURES_OF_THE_ILL
 
     @property
@@ -140,7 +140,7 @@ class Batcher:
 
     @contextmanager
     def more_to_come(self) -> Iterator[None]:
-        """Says that rows are being prepared, for which a batch may wait."""
+        """Marks that rows are being prepared, for which a batch may wait."""
         with self._changed:
             self._coming += 1
         try:
@@ -154,14 +154,14 @@ class Batcher:
         """Adds the rows of a request.
 
         Returns:
-            Their predictions, in the same order. If it is cancelled what is not done yet is left undone.
+            Their predictions, in the same order. If the future is cancelled, the rest is not predicted.
 
         Raises:
             QueueFullError: too many wait already.
         """
         request = _Request(len(rows))
         with self._changed:
-            # Rows of which a text is written have left the first queue; they are held as well.
+            # Rows whose text is being written have left the first queue, but they are held as well.
             if self.waiting + self.writing + len(rows) > self._max_waiting:
                 raise QueueFullError
             for place, row in enumerate(rows):
@@ -171,14 +171,14 @@ class Batcher:
         return request.future
 
     def close(self) -> None:
-        """Predicts what is there, then ends the thread."""
+        """Predicts the rows that wait, then ends the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()
         self._thread.join()
 
     def _forget(self, request: _Request) -> None:
-        """Whatever of a request waits is not needed: it was given up, or has failed."""
+        """Drops what waits of a request that was cancelled or has failed."""
         with self._changed:
             self._rows.drop(request)
             self._to_write.drop(request.writing)
@@ -194,7 +194,7 @@ class Batcher:
                 self._write()
 
     def _put(self, batch: list[_Place], predictions: list[Any]) -> None:
-        # A row without an answer says nothing of the server.
+        # A row without an answer is no fault of the server.
         failed = all(isinstance(each, Exception) and not isinstance(each, WrongRequest) for each in predictions)
         self._failures = self._failures + 1 if failed else 0
         for place, prediction in zip(batch, predictions, strict=True):
@@ -205,7 +205,7 @@ class Batcher:
                 place.put(prediction)
 
     def _next(self) -> list[_Place] | None:
-        """The next batch, which is empty if there is only unfinished work; None when there will be no more."""
+        """The next batch, empty if there is only unfinished work; None once there will be no more."""
         with self._changed:
             while not len(self._rows) and not self.writing and not self._closed:
                 self._changed.wait()
@@ -220,7 +220,7 @@ class Batcher:
             return [self._rows.pop()[1] for _ in range(min(len(self._rows), self._max_batch))]
 
     def _write(self) -> None:
-        """Goes on with the texts that are in turn."""
+        """Continues the texts whose turn it is."""
         self._writing = self._to_go_on_with()
         if not self._writing:
             return
@@ -234,8 +234,8 @@ class Batcher:
         self._writing = [each for each in self._writing if id(each) not in failed and each.row.prediction is None]
 
     def _to_go_on_with(self) -> list[_Place]:
-        """As many rows as may be written at once, those that were begun first; and one of each request that would have
-        none, up to as many again."""
+        """As many rows as may be written at once, those begun first; also one row of each request that would otherwise
+        have none, up to as many again."""
         found = [place for place in self._writing if not place.request.is_over]
         there = {id(place.request.writing) for place in found}
         with self._changed:
@@ -250,7 +250,7 @@ class Batcher:
         return found
 
     def _advanced(self, places: list[_Place]) -> dict[int, Exception]:
-        """Goes on with rows, by halves where that fails; gives the errors of those that fail alone."""
+        """Continues rows, in halves after a failure; returns the errors of those that fail alone."""
         assert self._advance is not None
         try:
             self._advance([place.row for place in places], lambda: len(self._rows) > 0)
@@ -271,8 +271,8 @@ class Batcher:
         return predictions
 
     def _predicted(self, rows: list[Any]) -> list[Any]:
-        """Predictions, or errors in their places: where a batch fails its halves are tried, so that one row that
-        cannot be predicted, or too many for the memory, does not fail the others."""
+        """Predictions, or errors in their places. After a failure the halves of the batch are tried, so that one row
+        that cannot be predicted, or too many for the memory, do not fail the others."""
         try:
             return self._predict(rows)
         except Exception as error:  # the library's errors are not documented, and the thread must go on
@@ -287,6 +287,6 @@ class Batcher:
         if allowed:
             more = f" ({held} like this were left out)" if held else ""
             shown = "".join(traceback.format_exception(error))
-            # Nobody may read stderr any more, or its disk may be full: the thread must go on.
+            # stderr may be closed or its disk full; the thread must go on.
             with suppress(OSError):
                 print(f"a prediction failed: {shown}{more}", file=sys.stderr, flush=True)

@@ -1,4 +1,4 @@
-"""Whether predictions over HTTP are those that were evaluated."""
+"""Checks that predictions over HTTP equal those that were evaluated."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import Any
 
 from gpu_pipelines.artifacts.examples import Examples
 
-#: How far a probability may be off, and a loss in nats, or as a share of it if it is larger than 1. The evaluation may
+#: Tolerance of a probability, and of a loss in nats, or as a share of the loss if it is above 1. The evaluation may
 #: have run on a GPU, whose convolutions have 10 bits of mantissa by default (TF32), and the server on a CPU:
 #: https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices.
 TOLERANCE = 0.005
 
 
 def differences(examples: Examples, predictions: Sequence[Any]) -> list[str]:
-    """What differs, a sentence for each example that does; empty if all are the same within `TOLERANCE`.
+    """The differences, a sentence for each example that has one; empty if all are the same within `TOLERANCE`.
 
     Args:
-        examples: inputs and what the evaluated model gave for them.
-        predictions: what the server gave for the same inputs.
+        examples: inputs and the predictions of the evaluated model.
+        predictions: the server's predictions for the same inputs.
     """
     if len(predictions) != len(examples.predictions):
         return [f"{len(examples.predictions)} instances got {len(predictions)} predictions"]
@@ -34,7 +34,7 @@ def _difference(expected: Mapping[str, Any], got: Any) -> str:
     if not isinstance(got, Mapping):
         return f"got {str(got)[:80]!r} in place of a prediction"
     label, evaluated = expected.get("label"), expected.get("scores")
-    # A task of another package may give scores of another form.
+    # A task of another package may have scores of another form.
     if not (isinstance(label, str) and isinstance(evaluated, Mapping) and label in evaluated):
         return unlike(expected, got)
     scores: Any = got.get("scores")
@@ -43,18 +43,18 @@ def _difference(expected: Mapping[str, Any], got: Any) -> str:
     for name, probability in evaluated.items():
         if not _close(scores.get(name), probability, 1.0):
             return f"the score of {name!r} is {_shown(scores.get(name))}, evaluated was {_shown(probability)}"
-    # Of two classes that are as good as equal either may be the first.
+    # If two classes are practically equal, either may be first.
     behind = evaluated[label] - evaluated.get(got.get("label"), -math.inf)
     return "" if behind <= 2 * TOLERANCE else f"label is {got.get('label')!r}, evaluated was {label!r}"
 
 
 def unlike(expected: Any, got: Any, name: str = "the prediction") -> str:
-    """What differs between two JSON values; empty if nothing does.
+    """The difference between two JSON values; empty if there is none.
 
     Args:
-        expected: numbers may be off by `TOLERANCE`, or by that share of them where they are larger than 1.
+        expected: numbers may differ by `TOLERANCE`, or by that share if they are larger than 1.
         got: may have more keys.
-        name: of the value, for people.
+        name: the value's name, for people.
     """
     if isinstance(expected, Mapping):
         if not isinstance(got, Mapping):

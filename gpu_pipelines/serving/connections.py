@@ -1,8 +1,8 @@
 """The connections of the server: bounds on their number and on how long a client may take to send and to receive.
 
-uvicorn bounds neither; a subclass of its protocol does, which the server asks once a second. Of the other servers
+uvicorn bounds neither. A subclass of its protocol does, which the server calls once a second. Of the other servers,
 hypercorn has no time limit for a request's head either, and granian brings an event loop in Rust whose workers are
-processes of their own, each of which would load the model.
+separate processes, each of which would load the model.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from gpu_pipelines.serving.settings import ServerSettings
 
-#: Files that the process needs for all else: libraries, the model, the bucket.
+#: Open files that the process needs for everything else: libraries, the model, the bucket.
 _OTHER_FILES = 128
-#: How long a client that was refused may go on sending, seconds.
+#: How long a refused client may go on sending, seconds.
 _LINGER_SECONDS = 1.0
 _FULL = "The server has as many connections as it takes. Try again."
 _SLOW = "The head of the request did not arrive in time."
@@ -30,22 +30,22 @@ _NO_HTTP = "This is not HTTP/1.1, or its head is too large."
 class Connections:
     """Makes the connections of a server and looks after them.
 
-    A connection that has no request in work may be closed at any time: the one that has waited longest gives way where
-    there are too many, so that whoever comes new is answered though others hold all connections open.
+    A connection without a request in progress may be closed at any time. If there are too many, the one that has waited
+    longest is closed, so that new clients are answered even if others hold all connections open.
 
     Args:
-        settings: how many there may be, and the time limits.
+        settings: the most connections, and the time limits.
     """
 
     def __init__(self, settings: ServerSettings) -> None:
         self._most = _most_connections(settings.max_connections)
         self._header_seconds, self._write_seconds = settings.header_seconds, settings.write_seconds
         self.open: set[Connection] = set()
-        #: Closed before their time, by reason.
+        #: Connections closed early, by reason.
         self.closed = {"slow head": 0, "slow reader": 0, "too many": 0}
 
     def __call__(self, **arguments: Any) -> Connection:
-        """A connection, as uvicorn makes one of each that it accepts."""
+        """A connection, called by uvicorn for each that it accepts."""
         return Connection(self, **arguments)
 
     def added(self, connection: Connection) -> None:
@@ -79,13 +79,13 @@ class Connections:
 
 
 class Connection(H11Protocol):
-    """A connection of uvicorn that knows how long it has been waiting for what.
+    """A connection of uvicorn that knows what it waits for, and since when.
 
     Attributes:
-        head_since: since when the head of a request is awaited; None between requests and while one is in work.
-        stuck_since: since when the client takes nothing of an answer that does not fit into the buffers.
-        refused_since: when it was refused; what still arrives is not read.
-        waits_since: when its last request ended, or it was made.
+        head_since: since when a request's head is awaited; None between requests and while one is in progress.
+        stuck_since: since when the client has not received an answer that does not fit into the buffers.
+        refused_since: when it was refused; whatever still arrives is not read.
+        waits_since: when its last request ended, or when it was opened.
     """
 
     def __init__(self, all_of_them: Connections, **arguments: Any) -> None:
@@ -98,12 +98,12 @@ class Connection(H11Protocol):
 
     @property
     def has_request(self) -> bool:
-        """Whether a request is in work."""
+        """Whether a request is in progress."""
         return self.cycle is not None and not self.cycle.response_complete
 
     @property
     def has_sent(self) -> bool:
-        """Whether there is something that is not a whole head of a request yet."""
+        """Whether data has arrived that is not yet the whole head of a request."""
         return bool(self.conn.trailing_data[0])
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -126,7 +126,7 @@ class Connection(H11Protocol):
 
     def on_response_complete(self) -> None:
         self.waits_since = time.monotonic()
-        # What else has arrived is part of the next request, or of a body that nobody wanted; neither may take for ever.
+        # Further data is part of the next request, or of a body that nobody reads; neither may take for ever.
         self.head_since = self.waits_since if self.has_sent or self.conn.their_state is h11.SEND_BODY else None
         super().on_response_complete()
         if self.has_request:
@@ -144,10 +144,10 @@ class Connection(H11Protocol):
         self.refuse(400, _NO_HTTP)
 
     def refuse(self, status: int, message: str) -> None:
-        """Answers what is not, or not yet, a request, and closes.
+        """Answers something that is not, or not yet, a request, and closes.
 
-        What the client is still sending is taken for a moment: closed at once, the system would tell it of an error
-        before it has read the answer.
+        Data that the client is still sending is read for a moment. If the connection were closed at once, the system
+        would report an error to the client before it has read the answer.
         """
         if self.transport.is_closing() or self.refused_since is not None:
             return
@@ -165,7 +165,7 @@ class Connection(H11Protocol):
         self.transport.write_eof()
 
     def abort(self) -> None:
-        """Closes at once, whatever is on its way."""
+        """Closes at once, whatever is being sent."""
         self._all.open.discard(self)
         self.transport.abort()
 
@@ -174,7 +174,7 @@ _REASONS = {400: b"Bad Request", 408: b"Request Timeout", 503: b"Service Unavail
 
 
 def _most_connections(wanted: int) -> int:
-    """The connections wanted, or as many as the process may open files; raises that limit where it can."""
+    """The wanted number of connections, or as many as the process may open files; raises that limit if possible."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft < wanted + _OTHER_FILES:
         soft = min(hard, wanted + _OTHER_FILES) if hard != resource.RLIM_INFINITY else wanted + _OTHER_FILES

@@ -1,4 +1,4 @@
-"""What a model makes of a row just before its last layer: the embedding, taken where the model computes it anyway."""
+"""The embedding of a row: the input of the model's last layer, taken while the model predicts."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def predicted_with_embeddings(predictor: Predictor, rows: Sequence[Any]) -> tupl
 
     Args:
         predictor: the model.
-        rows: as `predict` takes them.
+        rows: as for `predict`.
 
     Returns:
-        The predictions, and float32 (rows, numbers); None of a model that ends otherwise than with a linear layer.
+        The predictions, and float32 (rows, numbers); None for a model that does not end with a linear layer.
     """
     network = predictor.network
     if not isinstance(network, nn.Module):
@@ -34,7 +34,7 @@ def predicted_with_embeddings(predictor: Predictor, rows: Sequence[Any]) -> tupl
 
 @contextmanager
 def _last_input(network: nn.Module) -> Iterator[list[Tensor]]:
-    """Around a prediction: holds what the linear layer that computed last was given."""
+    """During a prediction, holds the input of the linear layer that ran last."""
     seen: list[Tensor] = []
 
     def note(module: nn.Module, given: tuple[Any, ...]) -> None:
@@ -50,7 +50,7 @@ def _last_input(network: nn.Module) -> Iterator[list[Tensor]]:
 
 
 def _pooled(given: Tensor, rows: Sequence[Any]) -> np.ndarray | None:
-    """One vector for each row; of tokens their mean, without the padding."""
+    """One vector for each row; for tokens their mean, without the padding."""
     if given.ndim not in (2, 3) or len(given) != len(rows):
         return None
     if given.ndim == 3:

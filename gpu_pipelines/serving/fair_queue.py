@@ -1,4 +1,4 @@
-"""What is served next, so that no request keeps the others waiting."""
+"""Decides what is served next, so that no request keeps the others waiting."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Flow:
 
 
 class FairQueue(Generic[Item]):
-    """Items of many requests, served in turns that depend on how much work each is.
+    """Items of many requests, served in turns that depend on the amount of work of each.
 
-    After start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): an item is due when all that its request had
-    before it would be done, were the machine shared evenly among the requests. What comes new is due at once, however
-    much others have in the queue. Time goes on with the work that is done, so that nothing waits for ever, however many
-    come. Requests are what is told apart, not clients: behind a load balancer all of them have
-    one address. Used under a lock of its owner.
+    After start-time fair queueing (Goyal, Vin and Cheng, SIGCOMM 1996): an item is due when all earlier items of its
+    request would be done if the machine were shared evenly among the requests. The first item of a new request is due
+    at once, however many items others have in the queue. The clock advances with the work that is done, so that nothing
+    waits for ever, however many requests come. Turns are by request, not by client: behind a load balancer, all clients
+    have one address. Used under a lock of its owner.
     """
 
     def __init__(self) -> None:
@@ -42,33 +42,33 @@ class FairQueue(Generic[Item]):
         """Adds an item.
 
         Args:
-            flow: the request that it is of.
-            item: whatever is to be done.
-            cost: how much work it is, in any unit.
+            flow: the request of the item.
+            item: the work to do.
+            cost: its amount of work, in any unit.
         """
         self._flows += not flow.waiting
         self._added += 1
         start = max(self._now, flow.finish)
         flow.finish = start + cost
-        # Of two that are due at the same time that goes first whose request has had less.
+        # If two are due at the same time, the one whose request has been served less goes first.
         heapq.heappush(self._heap, (start, flow.added, self._added, cost, flow, item))
         flow.added += 1
         flow.waiting += 1
         self._waiting += 1
 
     def first(self) -> tuple[Flow, Item] | None:
-        """What is due next, without taking it; None if there is nothing."""
+        """The next item, without taking it; None if there is none."""
         while self._heap and self._heap[0][4].dropped:
             heapq.heappop(self._heap)
         return self._heap[0][4:] if self._heap else None
 
     def pop(self) -> tuple[Flow, Item]:
-        """Takes what is due next. Raises IndexError if there is nothing."""
+        """Takes the next item. Raises IndexError if there is none."""
         self.first()
         return self._took(heapq.heappop(self._heap))
 
     def pop_if(self, wanted: Callable[[Flow], bool]) -> tuple[Flow, Item] | None:
-        """Takes what is due next of the requests that are wanted; None if there is nothing of such."""
+        """Takes the next item of the wanted requests; None if there is none."""
         entry = min((entry for entry in self._heap if not entry[4].dropped and wanted(entry[4])), default=None)
         if entry is None:
             return None

@@ -1,4 +1,4 @@
-"""The socket that a server listens on; whoever starts a server as a process makes it and hands it over."""
+"""The socket that a server listens on; a program that starts a server as a process makes it and hands it over."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import socket
 
 from gpu_pipelines.errors import UserError
 
-#: Connections that the system makes and keeps until the server accepts them.
+#: Connections that the system opens and keeps until the server accepts them.
 BACKLOG = 2048
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens.
+    """A listening socket.
 
     Args:
         host: an address of this machine.
         port: 0 for a free one.
 
     Raises:
-        UserError: the address is taken or not of this machine.
+        UserError: the address is in use, or not one of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:

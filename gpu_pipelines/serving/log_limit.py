@@ -6,12 +6,12 @@ import logging
 import threading
 import time
 
-#: So many lines of a kind within so many seconds.
+#: Lines of a kind within this many seconds.
 _LINES, _SECONDS = 10, 10.0
 
 
 class LogLimit(logging.Filter):
-    """Lets a few lines through in each interval, and says with the next one how many it has held back."""
+    """Lets a few lines through in each interval, and adds to the next one how many were left out."""
 
     def __init__(self, lines: int = _LINES, seconds: float = _SECONDS) -> None:
         super().__init__()
@@ -20,7 +20,7 @@ class LogLimit(logging.Filter):
         self._begun, self._passed, self._held = float("-inf"), 0, 0
 
     def allows(self) -> tuple[bool, int]:
-        """Whether a line may be written now, and how many were held back since the last one."""
+        """Whether a line may be written now, and how many were left out since the last one."""
         with self._lock:
             now = time.monotonic()
             if now - self._begun >= self._seconds:

@@ -1,4 +1,4 @@
-"""What the server counts of its work, for Prometheus."""
+"""The server's counters, for Prometheus."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from prometheus_client.registry import Collector
 
 _PREFIX = "gpu_pipelines_serving"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-#: Seconds; from what a small model takes to the longest deadline that is usual.
+#: Seconds, from the time of a small model to the longest usual deadline.
 _SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 _ROWS = (1, 2, 4, 8, 16, 32, 64, 128)
 
@@ -49,15 +49,15 @@ class Metrics:
         self._instances.inc(rows)
 
     def watch(self, name: str, what: str, value: Callable[[], float]) -> None:
-        """Shows what is the case when somebody asks."""
+        """Shows a value that is read when the metrics are requested."""
         Gauge(f"{_PREFIX}_{name}", what, registry=self._registry).set_function(value)
 
     def watch_closed(self, closed: dict[str, int]) -> None:
-        """Shows the connections that were closed before their time, by reason."""
+        """Shows the connections that were closed early, by reason."""
         self._registry.register(_Closed(closed))
 
     def text(self) -> bytes:
-        """All of it, in Prometheus's text format."""
+        """All metrics, in Prometheus's text format."""
         found: bytes = generate_latest(self._registry)
         return found
 
@@ -68,7 +68,7 @@ class _Closed(Collector):
 
     def collect(self) -> list[CounterMetricFamily]:
         found = CounterMetricFamily(
-            f"{_PREFIX}_connections_closed", "Connections that the server closed before their time.", labels=["reason"]
+            f"{_PREFIX}_connections_closed", "Connections that the server closed early.", labels=["reason"]
         )
         for reason, count in self._closed.items():
             found.add_metric([reason], count)

@@ -1,8 +1,8 @@
 """The Open Inference Protocol ("v2"), as KServe and Triton speak it, over JSON.
 
 Source: https://github.com/kserve/open-inference-protocol, specification/protocol/inference_rest.md. Tensors are in the
-body as JSON; the extension that puts them behind it in binary form is refused, and a client that asks for outputs in
-that form gets JSON, which it reads as well.
+body as JSON. The extension that puts them behind the JSON in binary form is refused; a client that asks for outputs in
+that form gets JSON, which it can read as well.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ from gpu_pipelines.serving.request_body import (
 )
 
 _TENSOR = '{{"name": "{field}", "datatype": "BYTES", "shape": [1], "data": ["…"]}}'
-#: KServe's own client names the model here as well; the route says which one it is.
+#: KServe's own client names the model here as well; the route already names it.
 _OF_THE_REQUEST = ("id", "parameters", "inputs", "outputs", "model_name")
 _OF_A_TENSOR = ("name", "shape", "datatype", "parameters", "data")
-#: The header of a request whose tensors are behind its JSON, and what is said of it.
+#: The header of a request whose tensors follow its JSON, and the answer to it.
 BINARY = "inference-header-content-length"
 NOT_BINARY = "The tensors are in binary form, which is not taken. Send them as JSON: binary_data=False in most clients."
-#: A parameter by which a client of Triton's asks for outputs in binary form where it names none.
+#: A parameter with which Triton's clients ask for outputs in binary form if they name none.
 _BINARY_OUTPUT = "binary_data_output"
 SERVER = {"name": "gpu-pipelines", "version": __version__, "extensions": []}
 
 
 class Asked(NamedTuple):
-    """How a request is answered: with its id, empty for none, and the outputs of these names."""
+    """How to answer a request: with its id, empty for none, and the outputs of these names."""
 
     id: str
     outputs: Collection[str]
@@ -43,16 +43,16 @@ class Asked(NamedTuple):
 def parsed(
     body: bytes, fields: tuple[str, ...], outputs: Sequence[str], max_instances: int
 ) -> tuple[list[dict[str, Any]], dict[str, Any], Asked]:
-    """The instances and parameters of a request, and how it is answered.
+    """The instances and parameters of a request, and how to answer it.
 
     Args:
         body: JSON.
         fields: the inputs of the model, each a tensor of texts.
         outputs: the names of its outputs.
-        max_instances: elements that it has at most.
+        max_instances: the most elements of a tensor.
 
     Raises:
-        WrongRequest: it is not of that form.
+        WrongRequest: the request does not have this form.
     """
     form = f'Send {{"inputs": [{", ".join(_TENSOR.format(field=field) for field in fields)}]}}.'
     document = document_of(body, form)
@@ -94,8 +94,8 @@ def _elements(tensor: dict[str, Any], place: str, fields: list[str], form: str) 
 
     Args:
         tensor: an entry of `inputs`.
-        place: of it, for messages.
-        fields: the names that it may have.
+        place: its place, for messages.
+        fields: the allowed names.
         form: what to send, for messages.
     """
     require_keys(tensor, _OF_A_TENSOR, place)
@@ -117,14 +117,14 @@ def _elements(tensor: dict[str, Any], place: str, fields: list[str], form: str) 
 
 
 def metadata(name: str, predictor: Predictor) -> dict[str, Any]:
-    """What the protocol says of a model: its inputs and outputs, -1 for sizes that vary."""
+    """The protocol's metadata of a model: its inputs and outputs, -1 for sizes that vary."""
     outputs = [tensor(*output) for output in predictor.outputs]
     inputs = [tensor(field, "BYTES", [-1]) for field in predictor.fields]
     return {"name": name, "versions": [], "platform": "gpu-pipelines", "inputs": inputs, "outputs": outputs}
 
 
 def answer(name: str, asked: Asked, tensors: list[dict[str, Any]]) -> dict[str, Any]:
-    """Predictions, as the tensors that they are."""
+    """The answer with the tensors of the predictions."""
     wanted = [each for each in tensors if each["name"] in asked.outputs]
     found: dict[str, Any] = {"model_name": name, "outputs": wanted}
     return {**found, "id": asked.id} if asked.id else found

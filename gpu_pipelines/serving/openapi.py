@@ -1,4 +1,4 @@
-"""The description of the server's HTTP in the form of OpenAPI 3.1, for the model that it serves."""
+"""The OpenAPI 3.1 description of the server's HTTP routes, for the model that it serves."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _ERRORS = {
     "400": "Something is wrong with the request.",
     "401": "The request has none of the server's tokens.",
     "404": "There is no such route or model.",
-    "405": "The route takes another verb.",
+    "405": "The route takes another method.",
     "408": "The body did not arrive in time.",
     "413": "The body is too large.",
-    "415": "The body is encoded in a way that is not known.",
-    "429": "The server has as much in hand as it takes.",
+    "415": "The encoding of the body is not known.",
+    "429": "The server has as much work as it accepts.",
     "500": "The prediction failed.",
     "503": "The server is not ready.",
     "504": "The prediction took too long.",
@@ -31,10 +31,10 @@ def openapi_document(contract: Contract, predictor: Predictor, name: str, has_to
     """The document.
 
     Args:
-        contract: routes.
+        contract: the routes.
         predictor: the model.
-        name: what it is called.
-        has_tokens: whether clients need one.
+        name: the name of the model.
+        has_tokens: whether clients need a token.
     """
     predict = _post("Predictions", "PredictRequest", "PredictAnswer")
     paths: dict[str, Any] = {
@@ -44,7 +44,7 @@ def openapi_document(contract: Contract, predictor: Predictor, name: str, has_to
         "/v1/models": _get("Names of models (KServe, v1)", "Any", ("503",)),
         f"/v1/models/{name}": _get("Whether the model is ready (KServe, v1)", "Any", ("503",)),
         "/v2": _get("The server (Open Inference Protocol)", "Any"),
-        "/v2/health/live": _get("Whether the server is there", "Any", open_to_all=True),
+        "/v2/health/live": _get("Whether the server runs", "Any", open_to_all=True),
         "/v2/health/ready": _get("Whether the server predicts", "Any", ("503",), open_to_all=True),
         f"/v2/models/{name}": _get("Inputs and outputs of the model", "Any", ("503",)),
         f"/v2/models/{name}/ready": _get("Whether the model is ready", "Any", ("503",)),

@@ -1,4 +1,4 @@
-"""Which predictor serves an exported model, by the task that it is for."""
+"""Chooses the predictor of an exported model by its task."""
 
 from __future__ import annotations
 
@@ -22,21 +22,21 @@ def gpus_here() -> int:
 
 
 def load_predictor(directory: Path, settings: ServerSettings, threads: int = 0, device: str = "") -> Predictor:
-    """Loads an exported model and predicts once with it.
+    """Loads an exported model and predicts with it once.
 
     Args:
-        directory: in Hugging Face layout.
-        settings: limits of what it takes.
-        threads: of this process that compute for PyTorch on CPUs; 0 for as many as there are cores.
-        device: where the model goes, as PyTorch calls it; empty for a GPU, if there is one.
+        directory: the model, in Hugging Face layout.
+        settings: the limits of the server.
+        threads: CPU threads of PyTorch in this process; 0 for one for each core.
+        device: PyTorch's name of the device; empty for a GPU if there is one.
 
     Raises:
-        UserError: it is not one that this server can serve, or a registered version whose files are damaged.
+        UserError: this server cannot serve the model, or it is a registered version whose files are damaged.
     """
     require_undamaged(directory)
     task = task_named(task_of(directory))
     kind = task.load_predictor()
-    # Of the limit of a container PyTorch does not know.
+    # PyTorch does not know the CPU limit of a container.
     torch.set_num_threads(threads or min(torch.get_num_threads(), cores()))
     try:
         predictor = kind(directory, settings, torch.device(device or ("cuda" if gpus_here() else "cpu")))
@@ -50,5 +50,5 @@ def load_predictor(directory: Path, settings: ServerSettings, threads: int = 0, 
 
 
 def name_of(directory: Path) -> str:
-    """What a model is called in the routes of KServe's protocols: as it was evaluated, else `model`."""
+    """The name of a model in the routes of KServe's protocols: as it was evaluated, else `model`."""
     return Evaluation.load(directory).model_name if (directory / EVALUATION).is_file() else "model"

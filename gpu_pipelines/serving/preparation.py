@@ -1,7 +1,7 @@
-"""From the instances of a request to rows, so that no request keeps the others waiting with what it sends.
+"""Makes rows of the instances of a request, so that no request keeps the others waiting with what it sends.
 
-Reading a request and decoding small images takes a moment, and is done at once. Large images wait for threads of their
-own, which take an image of each request in turn and which the system lets run after all others.
+Reading a request and decoding small images takes a moment, and is done at once. Large images wait for separate threads,
+which take an image of each request in turn and have a lower priority in the system than all others.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any, NamedTuple
 
 from gpu_pipelines.serving.fair_queue import FairQueue, Flow
 
-#: Pixels of a request up to which it is prepared at once; decoding a PNG of this size takes about 50 ms.
+#: Most pixels of a request that is prepared at once; decoding a PNG of this size takes about 50 ms.
 AT_ONCE = 1_000_000
-#: Of the threads that decode large images; the system's scale ends at 19.
+#: Niceness of the threads that decode large images; the system's scale ends at 19.
 _NICENESS = 10
 
 
 class Pending(NamedTuple):
-    """An instance that was read and found right as far as can be seen without decoding it.
+    """An instance that was read and checked as far as possible without decoding it.
 
     Attributes:
-        pixels: how much work decoding it is. A character of a text counts as `PIXELS_OF_A_CHARACTER`.
+        pixels: the work of decoding it. A character of a text counts as `PIXELS_OF_A_CHARACTER`.
         row: decodes it. Raises `WrongRequest`.
     """
 
@@ -33,16 +33,16 @@ class Pending(NamedTuple):
     row: Callable[[], Any]
 
 
-#: Encoding a character of a text takes about as long as decoding so many pixels of a PNG.
+#: Encoding a character of a text takes about as long as decoding this many pixels of a PNG.
 PIXELS_OF_A_CHARACTER = 10
 
 
 class FairDecoder:
-    """Threads that decode what is large.
+    """Threads that decode large images.
 
     Args:
-        threads: so many.
-        max_pixels: that are decoded at the same time; one image always is.
+        threads: their number.
+        max_pixels: most pixels decoded at the same time; one image is always decoded.
     """
 
     def __init__(self, threads: int, max_pixels: int) -> None:
@@ -56,7 +56,7 @@ class FairDecoder:
             thread.start()
 
     def submit(self, pending: Sequence[Pending]) -> tuple[Flow, list[Future[Any]]]:
-        """Adds the instances of a request; gives what `drop` takes, and their rows in the same order."""
+        """Adds the instances of a request; returns the argument of `drop`, and their rows in the same order."""
         flow, found = Flow(), []
         with self._changed:
             for each in pending:
@@ -66,12 +66,12 @@ class FairDecoder:
         return flow, found
 
     def drop(self, flow: Flow) -> None:
-        """Leaves undone what is not begun."""
+        """Drops the images of a request that were not begun."""
         with self._changed:
             self._queue.drop(flow)
 
     def close(self) -> None:
-        """Ends the threads once they have done what they are at."""
+        """Ends the threads after their current images."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -79,7 +79,7 @@ class FairDecoder:
             thread.join()
 
     def _run(self) -> None:
-        if sys.platform == "linux":  # where a thread has a priority of its own
+        if sys.platform == "linux":  # where each thread has its own priority
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), _NICENESS)
         while taken := self._next():
             pending, future = taken

@@ -1,4 +1,4 @@
-"""From the bytes of a request to instances and parameters; whatever is wrong with them is a `WrongRequest`."""
+"""Reads instances and parameters from the bytes of a request; anything wrong with them is a `WrongRequest`."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from gpu_pipelines.errors import nearest
 
 _FORM = 'Send {"instances": [...], "parameters": {...}}.'
 _SHOWN = 60
-#: What zlib calls a stream in gzip's own form.
+#: zlib's code for a stream in the format of gzip.
 _GZIP = 16 + zlib.MAX_WBITS
-#: Bytes that are unpacked at once. zlib copies what follows a member, of which a client may send one every 20 bytes.
+#: Bytes to unpack at once. zlib copies what follows a member, and a client may send a member every 20 bytes.
 _PIECE = 4096
 
 
 class WrongRequest(Exception):  # noqa: N818 (a client's mistake; the server goes on)
-    """What a client sent cannot be predicted; the message says what is wrong and what to send."""
+    """A client's request cannot be predicted; the message says what is wrong and what to send."""
 
 
 class TooLargeError(Exception):
-    """A body is larger than is taken."""
+    """A body is larger than the server accepts."""
 
 
 def inflated(body: bytes, most: int) -> bytes:
-    """What a body holds that was compressed by gzip.
+    """The content of a body that was compressed by gzip.
 
     Args:
-        body: one or several members, RFC 1952.
-        most: bytes that it may hold.
+        body: one or more members, RFC 1952.
+        most: the most bytes that it may hold.
 
     Raises:
-        TooLargeError: it holds more, of which no more was unpacked.
-        WrongRequest: it is no gzip, or cut off.
+        TooLargeError: it holds more; the rest was not unpacked.
+        WrongRequest: it is not gzip, or cut off.
     """
     found, stream = bytearray(), zlib.decompressobj(wbits=_GZIP)
     for start in range(0, len(body), _PIECE):
@@ -58,11 +58,11 @@ def parsed(body: bytes, max_instances: int) -> tuple[list[dict[str, Any]], dict[
     """The instances and parameters of a request.
 
     Args:
-        body: JSON, as Vertex AI has it.
-        max_instances: the most that are taken.
+        body: JSON, in the form of Vertex AI.
+        max_instances: the most instances accepted.
 
     Raises:
-        WrongRequest: it is not of that form.
+        WrongRequest: it does not have this form.
     """
     document = document_of(body, _FORM)
     require_keys(document, ("instances", "parameters"), "The body")
@@ -75,14 +75,14 @@ def parsed(body: bytes, max_instances: int) -> tuple[list[dict[str, Any]], dict[
 
 
 def document_of(body: bytes, form: str) -> dict[str, Any]:
-    """The object that a body is.
+    """The JSON object of a body.
 
     Args:
         body: JSON.
         form: what to send, for the message.
 
     Raises:
-        WrongRequest: it is no object.
+        WrongRequest: it is not a JSON object.
     """
     try:
         document = json.loads(body, parse_constant=_refuse)
@@ -102,13 +102,13 @@ def parameters_of(given: Any, form: str) -> dict[str, Any]:
 
 
 def require_count(name: str, count: int, most: int) -> None:
-    """Checks how many instances there are. Raises `WrongRequest`."""
+    """Checks the number of instances. Raises `WrongRequest`."""
     if not 1 <= count <= most:
         raise WrongRequest(f"{name} has {count} entries; send 1 to {most}.")
 
 
 def field_of(instance: Any, name: str, example: str, beside: tuple[str, ...] = ()) -> str:
-    """A field of an instance, a text.
+    """A text field of an instance.
 
     Args:
         instance: an entry of `instances`.
@@ -117,7 +117,7 @@ def field_of(instance: Any, name: str, example: str, beside: tuple[str, ...] = (
         beside: other fields that it may have.
 
     Raises:
-        WrongRequest: it is not there, or is no text, or something else is there.
+        WrongRequest: it is missing or not a text, or there is an unknown field.
     """
     if not isinstance(instance, dict):
         raise WrongRequest(f"is {kind_of(instance)}, not an object. Send {example}.")
@@ -130,12 +130,12 @@ def field_of(instance: Any, name: str, example: str, beside: tuple[str, ...] = (
 
 
 def text_of(instance: Any, name: str, longest: int) -> str:
-    """The text of an instance, which must be one that can be encoded.
+    """The text of an instance, which must be possible to encode.
 
     Args:
         instance: an entry of `instances`.
         name: its field.
-        longest: characters that the text may have.
+        longest: the most characters of the text.
 
     Raises:
         WrongRequest: it is missing, empty, too long, or not Unicode.
@@ -150,7 +150,7 @@ def texts_of(instance: Any, names: tuple[str, ...], longest: int) -> tuple[str, 
 
 
 def checked_text(text: str, name: str, longest: int) -> str:
-    """A text that can be encoded.
+    """Checks that a text can be encoded, and returns it.
 
     Raises:
         WrongRequest: it is empty, too long, or not Unicode.
@@ -181,16 +181,16 @@ def whole_parameter(parameters: Mapping[str, Any], name: str, default: int, larg
 
 
 def require_keys(given: Mapping[str, Any], known: Iterable[str], what: str, remedy: str = "") -> None:
-    """Checks that an object has no other keys.
+    """Checks that an object has no unknown keys.
 
     Raises:
-        WrongRequest: it has one, perhaps misspelt.
+        WrongRequest: it has one, perhaps a typing error.
     """
     names = dict.fromkeys(known)  # a row of numbers may have thousands
     unknown = next((key for key in given if key not in names), None)
     if unknown is not None:
         told = nearest(unknown, list(names)) if names else "There are none."
-        raise WrongRequest(f"{what} has a field {unknown[:_SHOWN]!r}, which is not known. {told}{remedy}")
+        raise WrongRequest(f"{what} has an unknown field {unknown[:_SHOWN]!r}. {told}{remedy}")
 
 
 def _refuse(constant: str) -> NoReturn:
@@ -198,7 +198,7 @@ def _refuse(constant: str) -> NoReturn:
 
 
 def kind_of(value: Any) -> str:
-    """What a JSON value is, in a message."""
+    """The kind of a JSON value, for a message."""
     kinds = {dict: "an object", list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
     return kinds.get(type(value), "a number")
 

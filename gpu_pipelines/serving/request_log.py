@@ -1,6 +1,6 @@
-"""A sample of the requests and their predictions, written to a folder or bucket; a prediction never waits for it.
+"""A sample of the requests and their predictions, written to a folder or bucket; predictions never wait for it.
 
-The lines have columns of the table that Vertex AI logs the requests of an endpoint to, so that one reader reads both.
+The lines have columns of the table in which Vertex AI logs the requests of an endpoint, so that one reader reads both.
 Source: https://cloud.google.com/vertex-ai/docs/predictions/online-prediction-logging.
 """
 
@@ -29,17 +29,17 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.log_limit import LogLimit
 from gpu_pipelines.serving.settings import ServerSettings
 
-#: What waits for the disk at most; more is left out.
+#: The most entries that wait for the disk; more are left out.
 _MOST_WAITING, _MOST_BYTES = 1000, 64 << 20
-#: Files that could not be uploaded and are tried again; of more, the oldest are given up.
+#: Files that could not be uploaded and are tried again; if there are more, the oldest are given up.
 _MOST_KEPT = 16
-#: How long the end of the server waits for what is not written yet.
+#: How long the server waits at its end for entries that are not written yet.
 _LAST_SECONDS = 10.0
 _TICK_SECONDS = 0.5
-#: Of a client's name for its request; others, which may be anything, get a new one.
+#: Form of a client's name for its request; a request with any other name gets a new one.
 _ID = re.compile(r"[A-Za-z0-9._:-]{1,128}")
 _HEADER = "x-request-id"
-#: Before the names of files that are being written: sources pass over what begins with a dot.
+#: Prefix of files that are being written: sources skip names that begin with a dot.
 _UNFINISHED = "."
 
 
@@ -52,13 +52,13 @@ class _Entry(NamedTuple):
 
 
 def require_writable(place: str) -> None:
-    """Tries the folder for logged requests. Of a bucket, the server says what is wrong once it writes there.
+    """Tries the folder for logged requests. A bucket is not tried; the server reports problems when it writes there.
 
     Args:
-        place: as `--log-requests` names it.
+        place: as in `--log-requests`.
 
     Raises:
-        UserError: the folder cannot be made or written.
+        UserError: the folder cannot be made or written to.
     """
     if is_remote(place):
         return
@@ -76,16 +76,16 @@ def require_writable(place: str) -> None:
 class RequestLog:
     """Writes a sample of requests, in a thread of its own.
 
-    What cannot be written is counted and said in the server's log; nothing is ever raised. Of a request the instances
-    are written and nothing of its head.
+    Entries that cannot be written are counted and reported in the server's log; no error is raised. Of a request, the
+    instances are written and nothing of its head.
 
     Args:
-        settings: where to, which share, and when a new file is begun.
-        model: what the model is called.
+        settings: the folder, the share, and when to begin a new file.
+        model: the name of the model.
 
     Attributes:
         written: requests that are in a file.
-        left_out: requests that were drawn and are in none.
+        left_out: requests that were drawn but are in no file.
     """
 
     def __init__(self, settings: ServerSettings, model: str) -> None:
@@ -108,7 +108,7 @@ class RequestLog:
         self._thread.start()
 
     def wants(self, request_id: str) -> bool:
-        """Whether a request is in the sample. It follows from its name alone: all servers draw the same ones."""
+        """Whether a request is in the sample. This depends only on its name: all servers draw the same ones."""
         number = int.from_bytes(hashlib.sha256(request_id.encode()).digest()[:8], "big")
         return number < self._share * 2**64
 
@@ -116,9 +116,9 @@ class RequestLog:
         """Hands over an answered request; returns at once.
 
         Args:
-            request_id: of `id_of`.
-            instances: what was sent.
-            predictions: what was answered.
+            request_id: from `id_of`.
+            instances: the instances of the request.
+            predictions: the predictions of the answer.
             size: bytes of the body.
         """
         now = datetime.now(timezone.utc).isoformat(timespec="milliseconds")
@@ -133,7 +133,7 @@ class RequestLog:
             self._leave_out(1, size)
 
     def close(self) -> None:
-        """Writes what is there, for ten seconds at most."""
+        """Writes what waits, for at most ten seconds."""
         try:
             self._waiting.put(None, timeout=1)
         except queue.Full:
@@ -156,17 +156,17 @@ class RequestLog:
             self._safely(self._finish_old)
 
     def _safely(self, do: Any, *given: Any) -> None:
-        """Does something that may fail for any reason, without an end of the thread."""
+        """Calls a function that may fail for any reason, without ending the thread."""
         try:
             do(*given)
-        except Exception as error:  # a disk that is full, a bucket that is gone, an answer that is no JSON
+        except Exception as error:  # a full disk, a missing bucket, an answer that is not JSON
             if given:
                 self._leave_out(1)
             allowed, held = self._told.allows()
             if allowed:
                 more = f" ({held} like this were left out)" if held else ""
                 told = error.problem if isinstance(error, UserError) else f"{type(error).__name__}: {error}"
-                with suppress(OSError):  # stderr may be a file on the disk that is full
+                with suppress(OSError):  # stderr may be a file on the full disk
                     print(f"requests are not logged to {self._place}: {told[:300]}{more}", file=sys.stderr, flush=True)
 
     def _leave_out(self, requests: int, size: int = 0) -> None:
@@ -191,7 +191,7 @@ class RequestLog:
             while left:
                 left = left[self._file.write(left) :]
         except OSError:
-            # A disk that is full takes a part of a line, which the next one would go on.
+            # A full disk takes part of a line, which the next one would continue.
             self._file.seek(whole)
             self._file.truncate()
             raise
@@ -203,8 +203,8 @@ class RequestLog:
         stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
         self._name = f"requests-{stamp}-{socket.gethostname()}-{os.getpid()}-{self._number:05d}.jsonl"
         path = self._folder / f"{_UNFINISHED}{self._name}"
-        # Requests hold what people have sent: nobody else on the machine reads them.
-        # Without a buffer, whose rest would need room when the file is closed.
+        # Requests hold what people have sent: nobody else on the machine may read them.
+        # Without a buffer, whose rest would need space when the file is closed.
         self._file = FileIO(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
         self._begun, self._entries = time.monotonic(), 0
 
@@ -215,7 +215,7 @@ class RequestLog:
             self._finish()
 
     def _finish(self) -> None:
-        """Closes the file and lets others see it; in a bucket, uploads it and those that could not be before."""
+        """Closes the file and makes it visible; for a bucket, uploads it and any that could not be uploaded before."""
         file, self._file = self._file, None
         if file is not None:
             entries = self._entries
@@ -242,7 +242,7 @@ class RequestLog:
 
 
 def id_of(headers: Mapping[str, str]) -> str:
-    """What a request is called: as its client says in X-Request-Id, else a name of its own."""
+    """The name of a request: from its client in X-Request-Id, else a new one."""
     given = headers.get(_HEADER, "")
     return given if _ID.fullmatch(given) else uuid.uuid4().hex
 

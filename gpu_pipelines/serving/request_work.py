@@ -1,4 +1,4 @@
-"""What happens between the body of a request and its predictions."""
+"""The work between the body of a request and its predictions."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from gpu_pipelines.serving.settings import ServerSettings
 if TYPE_CHECKING:
     from gpu_pipelines.serving.predictor import Predictor
 
-#: An answer names at most so many wrong instances.
+#: The most wrong instances that an answer names.
 _MOST_TOLD = 5
-#: What is answered within so many seconds is not worth watching its client.
+#: A request answered within these seconds needs no watch on its client.
 _SOON = 0.25
-#: From the text of a body to instances, parameters and whatever else the answer needs.
+#: Makes instances, parameters and whatever else the answer needs of the text of a body.
 Parse = Callable[[bytes], tuple[list[Any], dict[str, Any], Any]]
 
 
 class RefusedError(Exception):
-    """A request that is not answered with predictions.
+    """A request that does not get predictions.
 
     Args:
-        status: of HTTP.
+        status: the HTTP status.
         message: what is wrong and what to do.
-        again_seconds: when to try again; 0 for not.
+        again_seconds: when to try again; 0 for never.
     """
 
     def __init__(self, status: int, message: str, again_seconds: int = 0) -> None:
@@ -42,11 +42,11 @@ class RefusedError(Exception):
 
 
 class ClientGoneError(Exception):
-    """The client has closed the connection; whatever it asked for is not needed."""
+    """The client has closed the connection; its answer is no longer needed."""
 
 
 class Predicted(NamedTuple):
-    """Predictions, the parameters that were asked for, and what else the parser gave."""
+    """Predictions, the parameters of the request, and whatever else the parser returned."""
 
     predictions: list[Any]
     parameters: dict[str, Any]
@@ -62,12 +62,12 @@ class _Read(NamedTuple):
 
 
 class RequestWork:
-    """Takes requests as far as the settings allow and gives their predictions.
+    """Accepts requests as far as the settings allow and returns their predictions.
 
     Args:
         settings: limits.
         predictor: the model.
-        batcher: what its rows go to.
+        batcher: takes the rows.
     """
 
     def __init__(self, settings: ServerSettings, predictor: Predictor, batcher: Batcher) -> None:
@@ -80,7 +80,7 @@ class RequestWork:
         self._decoder = FairDecoder(threads, settings.max_pixels_at_once)
 
     def close(self) -> None:
-        """Ends the threads once they have done what they are at."""
+        """Ends the threads after their current images."""
         self._reading.shutdown()
         self._decoder.close()
 
@@ -88,11 +88,11 @@ class RequestWork:
         """The predictions of a request.
 
         Args:
-            request: of Starlette.
-            parse: of its protocol.
+            request: Starlette's request.
+            parse: the parser of its protocol.
 
         Raises:
-            RefusedError: it cannot be answered, with the reason.
+            RefusedError: it cannot be answered; with the reason.
             ClientGoneError: nobody waits for the answer.
         """
         most, limits = self._settings.max_request_bytes, self._settings
@@ -112,7 +112,7 @@ class RequestWork:
                         self._work(content, compressed, body, parse), request, limits.deadline_seconds
                     )
         except (TooBusyError, QueueFullError):
-            told = "The server has as many requests as it takes. Try again."
+            told = "The server has as many requests as it accepts. Try again."
             raise RefusedError(429, told, again_seconds=1) from None
         except TooLargeError:
             raise self._too_large() from None
@@ -142,12 +142,12 @@ class RequestWork:
             return Predicted(await asyncio.wrap_future(answered), read.parameters, read.more)
         except WrongRequest:
             raise
-        except Exception as error:  # whatever the model raised; the batcher has logged it
+        except Exception as error:  # any error of the model; the batcher has logged it
             told = f"The prediction failed: {type(error).__name__}. The server's log says why."
             raise RefusedError(500, told) from None
 
     def _read(self, content: bytes, compressed: bool, parse: Parse) -> _Read:
-        """Reads a request; its rows too, unless that is much work."""
+        """Reads a request; also makes its rows, unless that is much work."""
         if compressed:
             content = inflated(content, self._settings.max_request_bytes)
         instances, given, more = parse(content)
@@ -159,7 +159,7 @@ class RequestWork:
         return _Read(pending, rows, given, more, len(content) if compressed else 0)
 
     async def _decoded(self, pending: Sequence[Pending]) -> list[Any]:
-        """The rows of a request with large images, which takes turns with others."""
+        """The rows of a request with large images, which takes turns with other requests."""
         with self.admission.decoding(sum(each.pixels for each in pending)):
             flow, futures = self._decoder.submit(pending)
             try:
@@ -174,7 +174,7 @@ class RequestWork:
 
 
 async def _in_time(work: Coroutine[Any, Any, Predicted], request: Any, seconds: float) -> Predicted:
-    """Waits for the predictions until the deadline, or until the client has gone; what is not begun is left undone."""
+    """Waits for the predictions until the deadline, or until the client has gone; rows not begun are dropped."""
     until = time.monotonic() + seconds
     task = asyncio.ensure_future(work)
     gone: asyncio.Future[None] | None = None
@@ -203,7 +203,7 @@ async def _disconnected(request: Any) -> None:
 
 
 def _is_compressed(encoding: str) -> bool:
-    """Whether a body is compressed, in the way that this server knows."""
+    """Whether a body is compressed with gzip. Raises `RefusedError` for any other encoding."""
     encoding = encoding.strip().lower()
     if encoding not in ("", "identity", "gzip", "x-gzip"):
         told = f"The body is encoded as {encoding[:40]!r}. Send it as it is, or with Content-Encoding: gzip."
@@ -212,7 +212,7 @@ def _is_compressed(encoding: str) -> bool:
 
 
 def _all_right(makers: Sequence[Callable[[], Any]]) -> list[Any]:
-    """What all of them give, or a `WrongRequest` that tells of each instance that is wrong."""
+    """The results of all functions, or a `WrongRequest` that names each wrong instance."""
     found, wrong = [], []
     for number, make in enumerate(makers):
         try:

@@ -1,4 +1,4 @@
-"""Which models this project's server serves."""
+"""The models that this project's server serves."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def why_not_served(model: Path) -> str:
     if why := _why_refused(evaluation):
         return f"the model {why}, and no server of this project serves it"
     if not evaluation.configuration["settings"] and not task_named(evaluation.task).serves_others:
-        return "another program trained this model, and may prepare images in another way than the server"
+        return "another program trained this model, and may prepare images differently from the server"
     return ""
 
 
 def _why_refused(evaluation: Evaluation) -> str:
-    """What the server refuses a model for, as in "it was scored by …"; empty if it takes it."""
+    """Why the server refuses a model, as in "it was scored by …"; empty if it serves it."""
     if evaluation.scoring_function:
         return f"was scored by {evaluation.scoring_function}"
     if recipe := evaluation.configuration["settings"].get("recipe"):
@@ -36,10 +36,10 @@ def _why_refused(evaluation: Evaluation) -> str:
 
 
 def task_of(directory: Path) -> str:
-    """The task of an exported model: what its evaluation says, else what its config.json is for.
+    """The task of an exported model: from its evaluation, else from its config.json.
 
     Raises:
-        UserError: this server has no way to serve it.
+        UserError: this server cannot serve it.
     """
     if (directory / EVALUATION).is_file():
         evaluation = Evaluation.load(directory)

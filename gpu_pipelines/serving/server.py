@@ -22,15 +22,15 @@ from gpu_pipelines.serving.listener import BACKLOG
 from gpu_pipelines.serving.log_limit import LogLimit
 from gpu_pipelines.serving.settings import Contract, ServerSettings
 
-#: How long connections that are kept open without a request live, seconds; longer than load balancers keep theirs.
+#: How long connections without a request are kept open, seconds; longer than load balancers keep theirs.
 _KEPT_SECONDS = 650
-#: How long a request may be on its way over a connection that was made already, seconds.
+#: How long a request may be in transit over an open connection, seconds.
 _ON_ITS_WAY_SECONDS = 0.25
-#: How long requests in hand may take once the server no longer listens, seconds.
+#: How long requests in progress may take after the server stops listening, seconds.
 _LAST_ANSWERS_SECONDS = 60
 #: uvicorn ticks ten times a second.
 _TICKS_A_SWEEP = 5
-#: asyncio accepts as many connections as its backlog says before it looks after the first of them.
+#: asyncio accepts as many connections as its backlog before it serves the first of them.
 _ACCEPTED_AT_ONCE = 32
 DONE, FAILED, WRONG_REQUEST = 0, 1, 2
 
@@ -42,20 +42,20 @@ def serve(
 
     Args:
         model: directory of an exported model, or `gs://…`.
-        settings: limits.
-        contract: routes.
+        settings: the limits.
+        contract: the routes.
         listener: the socket to listen on.
-        access_log: whether each request is printed.
+        access_log: whether to print each request.
 
     Returns:
-        Exit status: 0 ended by a signal, 1 or 2 the model cannot be loaded.
+        Exit status: 0 ended by a signal; 1 or 2 the model cannot be loaded.
     """
     serving, connections = Serving(settings, contract), Connections(settings)
     serving.metrics.watch("connections", "Connections that are open.", lambda: len(connections.open))
     serving.metrics.watch_closed(connections.closed)
     config = uvicorn.Config(
         serving,
-        # Of uvicorn's protocols it is after the one that bounds the size of headers.
+        # A subclass of the protocol of uvicorn that bounds the size of headers.
         http=connections,  # type: ignore[arg-type]
         loop="asyncio",
         ws="none",
@@ -66,7 +66,7 @@ def serve(
         timeout_keep_alive=_KEPT_SECONDS,
         timeout_graceful_shutdown=_LAST_ANSWERS_SECONDS,
     )
-    # What clients send makes these loggers write; the access log is written because somebody wants it.
+    # Clients can make these loggers write without bound; the access log is written because somebody wants it.
     for logger in ("uvicorn.error", "asyncio"):
         logging.getLogger(logger).addFilter(LogLimit())
     server = _Server(config, serving, connections, settings.drain_seconds)
@@ -76,10 +76,10 @@ def serve(
 
 
 class _Server(uvicorn.Server):
-    """uvicorn's server, which after a SIGTERM goes on for a while.
+    """uvicorn's server, which continues for a while after a SIGTERM.
 
-    Whoever sends the requests needs a moment to learn that the server ends. Meanwhile connections are closed with their
-    next answer, so that none is cut while a request is on its way.
+    Whoever sends the requests needs a moment to learn that the server ends. Meanwhile each connection is closed with
+    its next answer, so that none is cut while a request is in transit.
     """
 
     def __init__(
@@ -112,11 +112,11 @@ class _Server(uvicorn.Server):
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         self._serving.draining = True
-        # Connections that the system has made for this process would be cut off with the socket: takes them first.
+        # Accepts connections that the system has already opened, which would be cut off with the socket.
         await asyncio.sleep(0)
         for server in self.servers:
             server.close()
-        # A connection without a request is closed at once, though one may be on its way.
+        # Closing a connection without a request could cut one in transit, so waits for it first.
         await asyncio.sleep(_ON_ITS_WAY_SECONDS)
         await super().shutdown(sockets)
 

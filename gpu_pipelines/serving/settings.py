@@ -1,4 +1,4 @@
-"""The limits of the prediction server, and where Vertex AI says how it is to listen."""
+"""The limits of the prediction server, and Vertex AI's settings of where it listens."""
 
 from __future__ import annotations
 
@@ -13,47 +13,47 @@ from gpu_pipelines.artifacts.remote_files import problems_of_place
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import number_of
 
-#: Before the name of a limit, in capitals, in the environment of a container.
+#: Prefix of a limit, in capitals, in the environment of a container.
 PREFIX = "GPU_PIPELINES_SERVING_"
-#: What Kubernetes sets in all pods beside a service whose name begins as the prefix does.
+#: Variables that Kubernetes sets in all pods beside a service whose name begins like the prefix.
 _OF_KUBERNETES = re.compile(
     r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)=.*|PORT=\w+://.*|PORT_\d+_(TCP|UDP|SCTP)(_(PROTO|PORT|ADDR))?=.*)"
 )
 _MAY_BE_ZERO = ("max_wait_ms", "drain_seconds", "max_new_tokens")
-#: What a name of a model in a route may be made of.
+#: The characters of a model's name in a route.
 _MODEL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
-#: Characters of a bearer token, RFC 6750, section 2.1; a short one can be guessed.
+#: Characters of a bearer token, RFC 6750, section 2.1; a short token can be guessed.
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{16,}=*")
 
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What the server takes at most, and how it batches.
+    """The server's limits, and how it batches.
 
     Attributes:
-        max_batch: instances that the model gets at once.
+        max_batch: most instances that the model gets at once.
         max_wait_ms: how long a batch that is not full waits for requests that are being prepared, milliseconds.
-        max_waiting: instances that were accepted and are not answered.
-        max_requests: requests that were accepted and are not answered.
-        max_megabytes_held: of the bodies of such requests together.
-        max_request_megabytes: of one body, and of what a compressed one contains.
-        max_instances: in one request.
-        max_pixels: of one image, before it is resized.
-        max_pixels_at_once: of the images that are being decoded at the same time.
-        max_pixels_waiting: of the images of all requests that are not decoded yet.
-        max_characters: of one text.
-        max_new_tokens: that a language model writes for one prompt.
-        max_connections: that are open at the same time.
+        max_waiting: most instances that are accepted but not yet answered.
+        max_requests: most requests that are accepted but not yet answered.
+        max_megabytes_held: most MiB of the bodies of such requests together.
+        max_request_megabytes: most MiB of one body, and of the content of a compressed one.
+        max_instances: most instances in one request.
+        max_pixels: most pixels of one image, before it is resized.
+        max_pixels_at_once: most pixels of the images that are decoded at the same time.
+        max_pixels_waiting: most pixels of all requests' images that are not decoded yet.
+        max_characters: most characters of one text.
+        max_new_tokens: most tokens that a language model writes for one prompt.
+        max_connections: most open connections.
         header_seconds: how long a client may take to send the head of a request.
         read_seconds: how long a client may take to send a body.
         write_seconds: how long a client may take to receive an answer.
-        deadline_seconds: how long a request may take once its body is there.
-        drain_seconds: after a SIGTERM, how long new requests are still answered while health says that it ends.
-        model_name: in the routes of KServe's protocols; empty for the name that the model was evaluated under.
-        log_requests: folder, or `gs://…`, that a sample of the requests is written to; empty for none.
+        deadline_seconds: how long a request may take once its body has arrived.
+        drain_seconds: how long new requests are still answered after a SIGTERM, while health says that the server ends.
+        model_name: the name in the routes of KServe's protocols; empty for the name of the evaluation.
+        log_requests: folder, or `gs://…`, for a sample of the requests; empty for none.
         log_share: share of the requests in the sample.
-        log_megabytes, log_minutes: size and age at which a file of requests is closed and another one begun.
-        tokens: one of which a client has to send; empty for none.
+        log_megabytes, log_minutes: size and age at which a file of requests is closed and a new one begun.
+        tokens: bearer tokens, one of which a client has to send; empty for none.
     """
 
     max_batch: int = 32
@@ -99,18 +99,18 @@ class ServerSettings:
             found.append(f"log_share is {self.log_share:g}; give a share of at most 1, such as 0.1.")
         found += problems_of_place("log_requests", self.log_requests)
         if not all(_TOKEN.fullmatch(token) for token in self.tokens):
-            # Which one, and what it is, stays out of logs.
-            found.append("A token is not of the form of a bearer token; give 16 or more of A-Z a-z 0-9 . _ ~ + / -.")
+            # Its name and value stay out of logs.
+            found.append("A token is not in the form of a bearer token; give 16 or more of A-Z a-z 0-9 . _ ~ + / -.")
         return found
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> ServerSettings:
-        """The defaults, but for what the environment says: `GPU_PIPELINES_SERVING_MAX_BATCH=64` and so on.
+        """The defaults, changed by the environment: `GPU_PIPELINES_SERVING_MAX_BATCH=64` and so on.
 
-        Tokens are the value of `…_TOKEN`, or the lines of the file that `…_TOKEN_FILE` names.
+        Tokens are the value of `…_TOKEN`, or the lines of the file in `…_TOKEN_FILE`.
 
         Raises:
-            UserError: a name is of no setting, a value is no number, or not one that is possible, or the file of tokens
+            UserError: a name is not a setting, a value is not a number or not a possible one, or the file of tokens
                 cannot be read.
         """
         given: dict[str, Any] = {
@@ -141,42 +141,42 @@ _VARIABLES = [*(each.name.upper() for each in fields(ServerSettings) if each.nam
 
 
 def _unknown(environment: Mapping[str, str]) -> list[str]:
-    """What is to be said of variables that are named as settings are, and are none."""
+    """Problems with variables that are named like settings but are none."""
     named = {name.removeprefix(PREFIX): value for name, value in environment.items() if name.startswith(PREFIX)}
     return [
-        f"{PREFIX}{name} is no setting of the server. {nearest(name, _VARIABLES)}"
+        f"{PREFIX}{name} is not a setting of the server. {nearest(name, _VARIABLES)}"
         for name, value in named.items()
         if name not in _VARIABLES and not _OF_KUBERNETES.fullmatch(f"{name}={value}")
     ]
 
 
 def tokens_of(file: Path) -> tuple[str, ...]:
-    """The tokens in a file, one a line, so that an old and a new one can be valid at the same time.
+    """The tokens in a file, one on each line, so that an old and a new one can be valid at the same time.
 
     Raises:
-        UserError: it cannot be read, or has none.
+        UserError: the file cannot be read, or is empty.
     """
     try:
         found = tuple(line.strip() for line in file.read_text(encoding="utf-8").splitlines() if line.strip())
     except (OSError, UnicodeDecodeError) as error:
-        why = getattr(error, "strerror", None) or "it is not a text"
+        why = getattr(error, "strerror", None) or "it is not text"
         raise UserError(f"The file of tokens {file} cannot be read: {why}.") from None
     if not found:
-        raise UserError(f"The file of tokens {file} is empty.", "Write one token a line, or leave the file out.")
+        raise UserError(f"The file of tokens {file} is empty.", "Write one token on each line, or leave the file out.")
     return found
 
 
 @dataclass(frozen=True)
 class Contract:
-    """Where the server listens, and what it answers to.
+    """Where the server listens, and its routes.
 
     Source: https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements.
 
     Attributes:
-        port: of HTTP.
-        health_route: answered with 200 once the model can predict.
+        port: the HTTP port.
+        health_route: answers with 200 once the model can predict.
         predict_route: takes `{"instances": [...], "parameters": {...}}`.
-        storage_uri: where the model's files are; empty where that is not said.
+        storage_uri: where the model's files are; empty if it is not given.
     """
 
     port: int = 8080
@@ -186,10 +186,10 @@ class Contract:
 
     @classmethod
     def of_environment(cls, environment: Mapping[str, str] = os.environ) -> Contract:
-        """As Vertex AI sets it in the environment of a serving container.
+        """As set by Vertex AI in the environment of a serving container.
 
         Raises:
-            UserError: a variable is not of its form.
+            UserError: a variable does not have its form.
         """
         port, health, predict = (
             environment.get(name) or default

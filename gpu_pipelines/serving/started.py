@@ -1,4 +1,4 @@
-"""The prediction server as a process of this machine, for as long as somebody asks it."""
+"""The prediction server as a process of this machine, for as long as it is needed."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.serving.listener import listen
 from gpu_pipelines.serving.settings import PREFIX, Contract
 
-#: The longest that a model may take to be fetched and loaded, and to answer, seconds.
+#: The most seconds for fetching and loading a model, and for an answer.
 _LOAD_SECONDS, _ANSWER_SECONDS = 900.0, 120.0
 _STOP_SECONDS = 30.0
 _LINES_OF_LOG = 15
@@ -61,10 +61,10 @@ def started_server(place: str) -> Iterator[StartedServer]:
         place: the exported model: a directory, or `gs://…`.
 
     Raises:
-        UserError: it did not start; with what it printed last.
+        UserError: it did not start; with its last output.
     """
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("AIP_", PREFIX))}
-    # The parent makes the socket, so that no other process can take the port meanwhile.
+    # The parent opens the socket, so that no other process can take the port meanwhile.
     with listen("127.0.0.1", 0) as listener, tempfile.TemporaryFile() as log:
         server = subprocess.Popen(
             [sys.executable, "-m", "gpu_pipelines.serving", place, "--fd", str(listener.fileno())],

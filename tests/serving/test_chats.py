@@ -145,7 +145,7 @@ def test_of_a_table_with_a_text_beside_messages_the_messages_are_asked(
         ({"messages": "hello"}, "messages is a text, not a list"),
         ({"messages": [{"role": "user"}]}, "malformed messages"),
         ({"messages": [{"role": "assistant", "content": "hums"}]}, "nothing but answers"),
-        ({"messages": ASKED, "prompt": "x"}, "It has a field 'prompt'"),
+        ({"messages": ASKED, "prompt": "x"}, "It has an unknown field 'prompt'"),
         ({"messages": ASKED, "tools": "{"}, "malformed tools"),
         ({"messages": ASKED, "tools": "[" * 10_000}, "malformed tools"),
         ({"messages": [{"role": "user", "content": "\ud800"}]}, "surrogate"),

@@ -253,7 +253,7 @@ def test_a_misspelt_setting_is_refused_with_the_name_that_was_meant() -> None:
     # Without the second the server would answer everybody.
     with pytest.raises(UserError, match=f"{prefix}MAX_BACH (.|\n)*'MAX_BATCH'(.|\n)*{prefix}TOKENFILE .*'TOKEN_FILE'"):
         ServerSettings.of_environment({f"{prefix}MAX_BACH": "64", f"{prefix}TOKENFILE": "/secret"})
-    with pytest.raises(UserError, match=f"{prefix}PORT is no setting"):
+    with pytest.raises(UserError, match=f"{prefix}PORT is not a setting"):
         ServerSettings.of_environment({f"{prefix}PORT": "8000"})
 
 
