@@ -1,1 +1,1 @@
-"""Models in the formats of other programs: written, run again on the same rows, and refused if they lose too much."""
+"""Models in the formats of other programs: exported, run again on the same rows, and refused if they lose too much."""

@@ -1,4 +1,4 @@
-"""An exported model beside the one that it was made of: their metrics on the same rows, how far logits are off."""
+"""Compares an exported model with the original: their metrics on the same rows, and the difference of their logits."""
 
 from __future__ import annotations
 
@@ -18,23 +18,23 @@ from gpu_pipelines.evaluation.runner import Runner
 from gpu_pipelines.evaluation.settings import Ranking
 from gpu_pipelines.tasks.tasks import task_named
 
-#: Rows whose logits are compared, at most.
+#: Most rows whose logits are compared.
 ROWS_COMPARED = 32
 MOST_ROWS_AT_ONCE = 8
-#: What the logits of an export in fp32 may be off, as a share of the largest of them, or of 1 if they are smaller.
+#: The tolerance of an fp32 export's logits, as a share of the largest of them, or of 1 if they are smaller.
 SAME_LOGITS = 1e-3
-#: Of a metric below this, the margin is a share of this.
+#: For a metric below this, the margin is a share of this.
 _SMALLEST = 1e-3
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How far logits are from each other.
+    """How far the logits of two models differ.
 
     Attributes:
         off: the largest difference.
-        largest: the largest logit, by its absolute value.
-        rows: whose logits were compared.
+        largest: the largest logit by absolute value.
+        rows: the rows whose logits were compared.
     """
 
     off: float
@@ -53,7 +53,7 @@ def is_language_model(dataset: Dataset) -> bool:
 
 
 def rows_at_once(dataset: Dataset) -> int:
-    """Rows of a batch: of a language model with many words so few that their logits fit into memory."""
+    """Rows of a batch: for a language model with a large vocabulary, so few that their logits fit into memory."""
     if not is_language_model(dataset):
         return MOST_ROWS_AT_ONCE
     from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
@@ -73,7 +73,7 @@ def agreement(dataset: Dataset, one: Loaded, other: nn.Module) -> Agreement:
     """Compares the logits of two models on the first test rows.
 
     Raises:
-        UserError: those of the exported model are not numbers where the others are.
+        UserError: the exported model has logits that are not numbers.
     """
     test, size = dataset.split("test"), rows_at_once(dataset)
     rows, off, largest = min(len(test), ROWS_COMPARED), 0.0, 0.0
@@ -88,7 +88,7 @@ def agreement(dataset: Dataset, one: Loaded, other: nn.Module) -> Agreement:
 
 
 def lost(before: dict[str, float], after: dict[str, float], ranking: Ranking) -> float:
-    """The share of the metric that an exported model has lost; negative where it has won."""
+    """The share of the metric that an exported model has lost; negative for a gain."""
     worse = before[ranking.metric] - after[ranking.metric]
     return (worse if ranking.more_is_better else -worse) / max(abs(before[ranking.metric]), _SMALLEST)
 
@@ -99,7 +99,7 @@ def with_model(loaded: Loaded, model: nn.Module) -> Loaded:
 
 
 def _logits(recipe: Any, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:
-    """What a model gives while its recipe predicts a batch."""
+    """The logits of a model while its recipe predicts a batch."""
     kept: list[torch.Tensor] = []
 
     def look(module: nn.Module, given: Any, found: Any) -> None:

@@ -1,4 +1,4 @@
-"""A registered model in the format of another program, evaluated again on the rows that it was evaluated on."""
+"""Exports a registered model to the format of another program, and evaluates it again on the same rows."""
 
 from __future__ import annotations
 
@@ -41,20 +41,20 @@ from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
 from gpu_pipelines.tasks.tasks import task_named
 from gpu_pipelines.tasks.text_tokenizer import TOKENIZER_FILES, copy_files
 
-#: What is said of an export, beside it.
+#: The description of an export, beside its files.
 EXPORT = "export.json"
-#: What goes with a graph of ONNX: GGUF has all of it in one file.
+#: Files that go with an ONNX graph; GGUF has all of this in one file.
 _BESIDE = ("config.json", "generation_config.json", PREPROCESSOR, *TOKENIZER_FILES)
 _FORMATS: dict[str, ModuleType] = {"onnx": onnx_model, "gguf": gguf_model}
 
 
 @dataclass(frozen=True)
 class Exported:
-    """An export that is there.
+    """A finished export.
 
     Attributes:
         place: the folder.
-        content: what `export.json` says.
+        content: the content of `export.json`.
     """
 
     place: str
@@ -62,19 +62,19 @@ class Exported:
 
 
 def export_model(model: Path, title: str, dataset: Dataset, settings: ExportSettings) -> Exported:
-    """Writes a model in another format, runs that on the test rows, and keeps it if it has lost no more than allowed.
+    """Writes a model in another format, scores it on the test rows, and keeps it if it lost no more than allowed.
 
     Args:
         model: directory of the exported model, in Hugging Face layout.
-        title: what messages call it.
-        dataset: whose test rows are scored; as a rule the one that it was evaluated on.
-        settings: the format, where to, and what may be lost.
+        title: its name in messages.
+        dataset: the dataset whose test rows are scored, usually that of the evaluation.
+        settings: the format, the destination, and the allowed loss.
 
     Returns:
-        The export; nothing is left where it failed.
+        The export; after a failure nothing is left.
 
     Raises:
-        UserError: something is wrong with a value, the model cannot be written so, or the result is worse than allowed.
+        UserError: a value is wrong, the model cannot be written in this format, or the result is worse than allowed.
     """
     if problems := settings.problems():
         raise UserError.of_all(problems)
@@ -106,10 +106,10 @@ def export_model(model: Path, title: str, dataset: Dataset, settings: ExportSett
 
 
 def require_free(to: str) -> None:
-    """Refuses a place where something is.
+    """Refuses a place that is not empty.
 
     Raises:
-        UserError: there is, or it cannot be read.
+        UserError: there are files, or it cannot be read.
     """
     if is_remote(to):
         taken = bool(RemoteFolder(to).names())
@@ -121,7 +121,7 @@ def require_free(to: str) -> None:
 
 
 def _opened(directory: Path, title: str, dataset: Dataset) -> tuple[Runner, Loaded]:
-    """The model in memory, and what scores it."""
+    """The model in memory, and its runner."""
     training: dict[str, Any] = {}
     if (directory / EVALUATION).is_file():
         evaluation = Evaluation.load(directory)
@@ -146,7 +146,7 @@ def _opened(directory: Path, title: str, dataset: Dataset) -> tuple[Runner, Load
 def _written(
     loaded: Loaded, directory: Path, dataset: Dataset, folder: Path, settings: ExportSettings
 ) -> tuple[nn.Module, dict[str, Any]]:
-    """Writes the model; returns what the files hold, as a model again, and what is said of them."""
+    """Writes the model; returns the model read back from the files, and facts for `export.json`."""
     config = getattr(loaded.model, "config", None)
     if settings.format == "gguf":
         gguf_model.write(loaded.model, directory, folder, settings.numbers)
@@ -166,7 +166,7 @@ def _written(
 def _compared(
     runner: Runner, loaded: Loaded, other: nn.Module, ranking: Ranking, title: str, settings: ExportSettings
 ) -> dict[str, Any]:
-    """Metrics before and after, and how far the logits are off.
+    """Metrics before and after, and the difference of the logits.
 
     Raises:
         UserError: the exported model has lost more than allowed.
@@ -183,7 +183,7 @@ def _compared(
     before = metrics_of(runner, loaded, rows)
     after = metrics_of(runner, with_model(loaded, other), rows)
     share = lost(before, after, ranking)
-    # The reference of a preference loss stays with the checkpoints, so these are not the figures of the evaluation.
+    # The reference of a preference loss stays with the checkpoints, so these figures differ from the evaluation's.
     alone = runner.scoring.has_reference
     said = f"{ranking.metric}{' without the reference model' if alone else ''} on {rows:,} test rows: "
     said += f"{figure(before[ranking.metric])} before, "
@@ -209,7 +209,7 @@ def _compared(
 
 
 def _ranking(model: Path, dataset: Dataset) -> Ranking:
-    """What the model is judged by: the metric that it was chosen by, else the first of its task."""
+    """The metric by which the model was chosen, else the first of its task."""
     known = task_named(dataset.manifest.task).metrics
     name = next(iter(known))
     if (model / EVALUATION).is_file():
@@ -220,10 +220,10 @@ def _ranking(model: Path, dataset: Dataset) -> Ranking:
 
 @contextmanager
 def _incoming(to: str) -> Iterator[Path]:
-    """A folder for what is being written; nothing of it is left, unless it was moved.
+    """A folder to write to; it is removed in the end, unless it was moved.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: it cannot be created.
     """
     parent = None if is_remote(to) else Path(to).expanduser().absolute().parent
     with ExitStack() as stack:
@@ -237,7 +237,7 @@ def _incoming(to: str) -> Iterator[Path]:
         try:
             yield folder
         except OSError as error:
-            # Of a tensor that there is no room for, numpy says how many numbers were written, and nothing else.
+            # For a tensor that does not fit, numpy says only how many numbers were written.
             if not (is_of_a_full_disk(error) or error.errno is None):
                 raise
             told = f"The export could not be written on the disk of {folder.parent.parent}: {first_line(error)}."
@@ -245,7 +245,7 @@ def _incoming(to: str) -> Iterator[Path]:
 
 
 def _move(folder: Path, to: str) -> None:
-    """Puts the files where they belong, all at once, or in a bucket with what is said of them last."""
+    """Puts the files into their place, all at once, or in a bucket with the description last."""
     if not is_remote(to):
         place = Path(to).expanduser()
         try:

@@ -1,6 +1,6 @@
-"""How the architectures of transformers become those of GGUF: what llama.cpp has to know of them, and their weights.
+"""Maps the architectures of transformers to those of GGUF: what llama.cpp has to know of them, and their weights.
 
-Source: conversion/ of llama.cpp, whose names and shapes these are.
+Source: conversion/ of llama.cpp, with its names and shapes.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import torch
 
 from gpu_pipelines.errors import UserError, some_of
 
-#: The base of rotary positions in the layers of Gemma 3 that look at a window: llama.cpp takes no other.
+#: The base of rotary positions in the sliding-window layers of Gemma 3; llama.cpp supports no other.
 _GEMMA3_LOCAL_BASE = 10_000.0
 
 
 @dataclass(frozen=True)
 class Architecture:
-    """An architecture that GGUF has.
+    """An architecture that GGUF supports.
 
     Attributes:
-        name: what GGUF calls it.
-        describe: writes what is particular to it, of a configuration.
-        problem: why a model of it cannot be written; empty if it can.
-        changed: a weight as GGUF has it, by its name there.
+        name: its name in GGUF.
+        describe: writes the keys that are specific to it, from a configuration.
+        problem: returns why a model of it cannot be written; empty if it can.
+        changed: converts a weight to GGUF's form, by its name there.
     """
 
     name: str
@@ -39,10 +39,10 @@ def architecture_of(config: Any) -> Architecture:
     """The architecture of a model.
 
     Args:
-        config: of transformers.
+        config: the configuration of transformers.
 
     Raises:
-        UserError: GGUF has none for it, or none that computes the same.
+        UserError: GGUF has no architecture for it, or none that computes the same.
     """
     found = ARCHITECTURES.get(config.model_type)
     if found is None:
@@ -57,7 +57,7 @@ def architecture_of(config: Any) -> Architecture:
 
 
 def describe(writer: Any, config: Any) -> None:
-    """Writes the shape of a model, and what is particular to its architecture."""
+    """Writes the shape of a model, and the keys that are specific to its architecture."""
     writer.add_vocab_size(config.vocab_size)
     writer.add_context_length(_longest(config))
     writer.add_embedding_length(config.hidden_size)
@@ -79,10 +79,10 @@ def describe(writer: Any, config: Any) -> None:
 
 
 def weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """The weights of a model by the names of GGUF, in fp32.
+    """The weights of a model by their names in GGUF, in fp32.
 
     Raises:
-        UserError: one has no place there.
+        UserError: GGUF has no place for one.
     """
     import gguf
 
@@ -102,12 +102,12 @@ def weights(model: Any) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def base_of_positions(config: Any) -> float | None:
-    """The base of rotary positions; None of a model that has none."""
+    """The base of rotary positions; None if the model has none."""
     return _rope(config).get("rope_theta")
 
 
 def _rope(config: Any) -> dict[str, Any]:
-    """How positions are rotated; of Gemma 3, in the layers that look at everything."""
+    """The rotary positions; for Gemma 3, those of the layers with full attention."""
     found = dict(getattr(config, "rope_parameters", None) or {})
     return dict(found.get("full_attention") or found)
 
@@ -118,7 +118,7 @@ def _scaling_problem(config: Any) -> str:
 
 
 def _longest(config: Any) -> int:
-    """Tokens of a text at most; llama.cpp has no window for models of Llama's kind, so no more than that."""
+    """Most tokens of a text; llama.cpp has no sliding window for Llama's kind of models, so no more than the window."""
     window = getattr(config, "sliding_window", None) if config.model_type == "mistral" else None
     return min(config.max_position_embeddings, window or config.max_position_embeddings)
 
@@ -128,7 +128,7 @@ def _head(config: Any) -> int:
 
 
 def _llama3_factors(config: Any) -> torch.Tensor:
-    """What the wavelengths of the rotations are stretched by, as transformers does it for Llama 3.1."""
+    """The factors that stretch the wavelengths of the rotations, as transformers computes them for Llama 3.1."""
     rope, width = _rope(config), _head(config)
     old, factor = rope["original_max_position_embeddings"], rope["factor"]
     low, high = rope["low_freq_factor"], rope["high_freq_factor"]
@@ -210,7 +210,7 @@ def _same(config: Any, place: str, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _interleaved(config: Any, place: str, weight: torch.Tensor) -> torch.Tensor:
-    """The rows of queries and keys in the order in which llama.cpp rotates them: pairs lie side by side."""
+    """The rows of queries and keys in llama.cpp's order of rotation: pairs lie side by side."""
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     for name, number in heads.items():
         if f".{name}." in place:
@@ -220,7 +220,7 @@ def _interleaved(config: Any, place: str, weight: torch.Tensor) -> torch.Tensor:
 
 
 def _with_one(config: Any, place: str, weight: torch.Tensor) -> torch.Tensor:
-    """Norms of Gemma multiply by one more than their weight."""
+    """The weight plus one: norms of Gemma multiply by one more than their weight."""
     return weight + 1 if place.endswith("norm.weight") else weight
 
 

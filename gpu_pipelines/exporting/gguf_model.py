@@ -1,4 +1,4 @@
-"""A language model as a file of GGUF, and that file run again."""
+"""Writes a language model as a GGUF file, and reads that file back to run it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from gpu_pipelines.exporting.gguf_tokenizer import GgufTokenizer
 from gpu_pipelines.exporting.settings import TYPES
 
 FILE = "model.gguf"
-#: Words that llama.cpp looks for in a model of the name phi3, and does not load it without.
+#: Tokens that llama.cpp requires in a model with the name phi3.
 _OF_PHI3 = {"<unk>", "<s>", "</s>", "<|endoftext|>"}
-#: What a file says of the shape of a model, in the terms of transformers.
+#: The keys of a file for the shape of a model, in the terms of transformers.
 _COMPARED = {
     "head_dim",
     "hidden_size",
@@ -37,13 +37,13 @@ _COMPARED = {
 
 
 def require_writable(model: Any, directory: Path) -> None:
-    """Refuses what GGUF cannot hold, before anything costs time.
+    """Refuses a model that GGUF cannot hold, before anything costs time.
 
     Raises:
-        UserError: the architecture, the tokenizer, or the package gguf is missing.
+        UserError: the architecture or the tokenizer is not supported, or the package gguf is missing.
     """
     try:
-        import gguf  # noqa: F401 (whether it is there)
+        import gguf  # noqa: F401 (only to see whether it is installed)
     except ImportError:
         raise UserError("The package gguf is not installed.", "Install gpu-pipelines[gguf].") from None
     architecture_of(model.config)
@@ -53,14 +53,14 @@ def require_writable(model: Any, directory: Path) -> None:
 def write(model: Any, directory: Path, to: Path, dtype: str) -> None:
     """Writes a model with its tokenizer and chat template.
 
-    Matrices are in `dtype`; those whose rows are no multiple of 32, of which q8_0 makes blocks, are in f16 then. Norms
-    and biases are in f32.
+    Matrices are in `dtype`; for q8_0, which makes blocks of 32, matrices with rows that are no multiple of 32 are in
+    f16. Norms and biases are in f32.
 
     Args:
-        model: of transformers.
-        directory: where its tokenizer is.
+        model: a model of transformers.
+        directory: the directory with its tokenizer.
         to: the folder that gets `model.gguf`.
-        dtype: one of those of GGUF in `ExportSettings`.
+        dtype: one of GGUF's types in `ExportSettings`.
 
     Raises:
         UserError: GGUF cannot hold it.
@@ -92,20 +92,20 @@ def write(model: Any, directory: Path, to: Path, dtype: str) -> None:
 
 
 def opened(directory: Path, config: Any) -> nn.Module:
-    """The model in a file, in fp32, made by transformers of what the file holds.
+    """The model of a file, in fp32, built by transformers from the file.
 
     Args:
-        directory: with `model.gguf`.
-        config: of the model that was written; the file has to say the same.
+        directory: the folder with `model.gguf`.
+        config: the configuration of the model that was written; the file has to agree with it.
 
     Raises:
-        UserError: a weight is not in the file, or the file says something else.
+        UserError: a weight is missing in the file, or the file disagrees with the configuration.
     """
     from transformers import AutoModelForCausalLM
 
     read_as = _as_read(config)
     _require_same_shape(directory / FILE, read_as)
-    with redirect_stderr(StringIO()):  # its bar of progress
+    with redirect_stderr(StringIO()):  # its progress bar
         model, info = AutoModelForCausalLM.from_pretrained(
             directory,
             gguf_file=FILE,
@@ -120,12 +120,12 @@ def opened(directory: Path, config: Any) -> nn.Module:
 
 
 def _name(config: Any, tokenizer: GgufTokenizer) -> str:
-    """The name of the model: by that of Phi-3, llama.cpp takes white space off behind its special tokens."""
+    """The name of the model; for the name of Phi-3, llama.cpp strips white space after special tokens."""
     return "phi3" if config.model_type == "phi3" and set(tokenizer.tokens) >= _OF_PHI3 else "exported"
 
 
 def _as_read(config: Any) -> Any:
-    """The configuration to read a file with: of models of Llama's kind that of a Llama, which GGUF calls them."""
+    """The configuration to read a file with: for models of Llama's kind that of a Llama, as GGUF calls them."""
     if config.model_type != "mistral":
         return config
     from transformers import LlamaConfig
@@ -134,10 +134,10 @@ def _as_read(config: Any) -> Any:
 
 
 def _require_same_shape(path: Path, config: Any) -> None:
-    """Compares what a file says of a model with its configuration.
+    """Compares the shape of a model in a file with its configuration.
 
     Raises:
-        UserError: it says something else.
+        UserError: they differ.
     """
     from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
@@ -145,4 +145,4 @@ def _require_same_shape(path: Path, config: Any) -> None:
     for name in _COMPARED & said.keys():
         value, meant = said[name], base_of_positions(config) if name == "rope_theta" else getattr(config, name, None)
         if meant is not None and not np.isclose(meant, value):
-            raise UserError(f"The file {path} says {name}={value}, and the model has {meant}.")
+            raise UserError(f"The file {path} says {name}={value}, but the model has {meant}.")

@@ -1,4 +1,4 @@
-"""The tokenizer of a model as GGUF has it: words, merges, how texts are split before, special tokens, chat template."""
+"""The tokenizer of a model in GGUF: tokens, merges, pre-tokenizer, special tokens, chat template."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.text_tokenizer import OTHER_TEMPLATES, TOKENIZER, load_tokenizer, named_token
 
 _SPACE = "\u2581"
-#: What llama.cpp calls the ways in which tokenizers of bytes split a text, by their regular expressions.
+#: llama.cpp's names of the pre-tokenizers of byte-level tokenizers, by their regular expressions.
 _LETTERS = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+"
 _REST = r" ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _SPLITS = {
     rf"{_LETTERS}|\p{{N}}{{1,3}}|{_REST}": "llama-bpe",
     rf"{_LETTERS}|\p{{N}}|{_REST}": "qwen2",
 }
-#: A word that a tokenizer by merges makes of no two others is never asked for its score.
+#: The score of a token that no merge makes; it is never used.
 _NO_MERGE = 0.0
 
 
@@ -27,16 +27,16 @@ class GgufTokenizer:
     """A tokenizer in the terms of GGUF.
 
     Attributes:
-        model: `gpt2`, which merges bytes, or `llama`, which merges characters as SentencePiece does.
-        split: how a text is split before; `default` where it is not.
-        tokens: the words, one for each row of the embeddings.
-        kinds: of each word, GGUF's number of what it is.
-        merges: of `gpt2`, two words each with a space between them, the first to be merged first.
-        scores: of `llama`, one for each word, the highest to be merged first.
-        special: numbers of special tokens: `bos`, `eos`, `unk`, `pad`.
+        model: `gpt2`, which merges bytes, or `llama`, which merges characters like SentencePiece.
+        split: the pre-tokenizer; `default` for none.
+        tokens: the tokens, one for each row of the embeddings.
+        kinds: GGUF's type of each token.
+        merges: for `gpt2`, two tokens each with a space between them, the first to merge first.
+        scores: for `llama`, one for each token, the highest to merge first.
+        special: ids of special tokens: `bos`, `eos`, `unk`, `pad`.
         adds: whether `bos` and `eos` are put around a text.
         adds_space: whether a text gets a space before it.
-        chat_templates: by name, of which one is `default`; empty for none.
+        chat_templates: the templates by name, one of which is `default`; empty for none.
     """
 
     model: str
@@ -55,18 +55,18 @@ class GgufTokenizer:
         """Reads the tokenizer of a model.
 
         Args:
-            directory: of the model.
-            rows: of its embeddings.
+            directory: the directory of the model.
+            rows: the rows of its embeddings.
 
         Raises:
-            UserError: GGUF has no such tokenizer, or it has more words than the model.
+            UserError: GGUF has no such tokenizer, or it has more tokens than the model.
         """
         content = json.loads((directory / TOKENIZER).read_text(encoding="utf-8"))
         config = json.loads((directory / "tokenizer_config.json").read_text(encoding="utf-8"))
         tokenizer = load_tokenizer(directory)
         rules = content["model"]
         if rules.get("type") != "BPE":
-            raise _unknown(f"it is {rules.get('type')}, and no BPE")
+            raise _unknown(f"it is {rules.get('type')}, not BPE")
         pairs = [tuple(pair) if isinstance(pair, list) else tuple(pair.split(" ", 1)) for pair in rules["merges"]]
         by_bytes = not rules.get("byte_fallback")
         tokens, kinds = _words(content, rows)
@@ -91,7 +91,7 @@ class GgufTokenizer:
         )
 
     def write(self, writer: Any) -> None:
-        """Adds it to a file."""
+        """Adds the tokenizer to a file."""
         writer.add_tokenizer_model(self.model)
         writer.add_tokenizer_pre(self.split)
         writer.add_token_list(self.tokens)
@@ -111,7 +111,7 @@ class GgufTokenizer:
 
 
 def _words(content: dict[str, Any], rows: int) -> tuple[list[str], list[int]]:
-    """The words by number, and what each is; rows of the embeddings without a word get one of their own."""
+    """The tokens by id, and the type of each; rows of the embeddings without a token get one of their own."""
     import gguf
 
     kinds = gguf.TokenType
@@ -124,7 +124,7 @@ def _words(content: dict[str, Any], rows: int) -> tuple[list[str], list[int]]:
         if kind_of.get(added["id"]) != kinds.UNKNOWN:
             kind_of[added["id"]] = kinds.CONTROL if added["special"] else kinds.USER_DEFINED
     if max(by_number) >= rows:
-        raise UserError(f"The tokenizer has {max(by_number) + 1:,} words, and the model {rows:,}.")
+        raise UserError(f"The tokenizer has {max(by_number) + 1:,} words, but the model has {rows:,}.")
     tokens = [by_number.get(number, f"[PAD{number}]") for number in range(rows)]
     return tokens, [int(kind_of.get(number, kinds.UNUSED)) for number in range(rows)]
 
@@ -134,7 +134,7 @@ def _is_byte(word: str) -> bool:
 
 
 def _scores(tokens: list[str], pairs: list[tuple[str, ...]]) -> list[float]:
-    """Of each word the negative rank of the first merge that makes it, by which SentencePiece would merge as well."""
+    """The negative rank of the first merge that makes each token, so that SentencePiece merges in the same order."""
     rank: dict[str, int] = {}
     for number, pair in enumerate(pairs):
         rank.setdefault("".join(pair), number)
@@ -142,7 +142,7 @@ def _scores(tokens: list[str], pairs: list[tuple[str, ...]]) -> list[float]:
 
 
 def _split(content: dict[str, Any]) -> str:
-    """What llama.cpp calls the way in which a tokenizer of bytes splits a text.
+    """llama.cpp's name of the pre-tokenizer of a byte-level tokenizer.
 
     Raises:
         UserError: it has no name for it.
@@ -162,11 +162,11 @@ def _split(content: dict[str, Any]) -> str:
             found = _SPLITS.get(steps[0].get("pattern", {}).get("Regex", ""))
             if found:
                 return found
-    raise _unknown("llama.cpp has no name for the way in which it splits texts")
+    raise _unknown("llama.cpp has no name for the way it splits texts")
 
 
 def _adds_space(content: dict[str, Any]) -> bool:
-    """Whether a text gets a space before it; by a step that changes texts, or by one that splits them."""
+    """Whether a text gets a space before it, by the normalizer or by the pre-tokenizer."""
     said = content.get("normalizer") or {}
     if {"type": "Prepend", "prepend": _SPACE} in said.get("normalizers", [said]):
         return True

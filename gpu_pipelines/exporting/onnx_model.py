@@ -1,4 +1,4 @@
-"""A model as a graph of ONNX, by torch's exporter, and that graph run again by ONNX Runtime."""
+"""Exports a model as an ONNX graph with torch's exporter, and runs that graph with ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from gpu_pipelines.tasks.model_check import longest_row
 
 FILE = "model.onnx"
 OUTPUT = "logits"
-#: Rows of a batch at most; the graph has to know a bound.
+#: Most rows of a batch; the graph has to know a bound.
 _MOST_ROWS = 1 << 16
 _MOST_TOKENS = 1 << 20
 
 
 def require_writable(model: Any, directory: Path) -> None:
-    """Looks whether what writes and runs ONNX is there.
+    """Checks that the packages that write and run ONNX are installed.
 
     Raises:
-        UserError: it is not installed.
+        UserError: one is not installed.
     """
     try:
-        import onnxruntime  # noqa: F401 (whether they are there)
+        import onnxruntime  # noqa: F401 (only to see whether they are installed)
         import onnxscript  # noqa: F401
     except ImportError as error:
         raise UserError(f"The package {error.name} is not installed.", "Install gpu-pipelines[onnx].") from None
 
 
 class Inputs:
-    """What a recipe gives to its model: found by running it once.
+    """The inputs that a recipe gives its model, found by running it once.
 
     Args:
-        model: of the recipe.
+        model: the model of the recipe.
         run: runs it over a batch of at least two rows.
 
     Attributes:
-        tensors: by name.
-        constants: further arguments, which are the same for all batches.
-        names_logits: whether the model gives an object with `logits`, and not a tensor.
+        tensors: the tensors by name.
+        constants: further arguments, the same for all batches.
+        names_logits: whether the model returns an object with `logits`, not a tensor.
     """
 
     def __init__(self, model: nn.Module, run: Any) -> None:
@@ -69,7 +69,7 @@ class Inputs:
         self.tensors = {name: value.clone() for name, value in self.tensors.items()}
 
     def shapes(self, longest: int) -> dict[str, dict[int, Any]]:
-        """Which dimensions of the inputs may vary: the rows, and of tokens their number."""
+        """The dimensions of the inputs that may vary: the rows, and for tokens their number."""
         rows = torch.export.Dim("batch", min=1, max=_MOST_ROWS)
         length = torch.export.Dim("length", min=1, max=longest)
         return {
@@ -79,14 +79,14 @@ class Inputs:
 
 
 def write(model: Any, inputs: Inputs, to: Path, dtype: str, opset: int) -> None:
-    """Writes a model; inputs and logits are in fp32 and int64 in any case.
+    """Writes a model; inputs and logits are in fp32 and int64 whatever the dtype.
 
     Args:
-        model: as it is trained, in evaluation mode.
-        inputs: of it.
-        to: the folder that gets `model.onnx`, and of a large model its weights beside it.
-        dtype: of the weights and of what is computed, `f32` or `f16`.
-        opset: version of the operators, as `ExportSettings` has it.
+        model: as in training, in evaluation mode.
+        inputs: its inputs.
+        to: the folder that gets `model.onnx`, and for a large model its weights in a file beside it.
+        dtype: the type of the weights and the computation, `f32` or `f16`.
+        opset: version of the operators, as in `ExportSettings`.
 
     Raises:
         UserError: the exporter cannot translate it.
@@ -108,9 +108,9 @@ def write(model: Any, inputs: Inputs, to: Path, dtype: str, opset: int) -> None:
                 opset_version=opset,
                 verbose=False,
             )
-            assert program is not None  # with dynamo it never is
+            assert program is not None  # it never is with dynamo
             program.save(to / FILE)
-        except Exception as error:  # the exporter raises all kinds of errors for what it cannot translate
+        except Exception as error:  # the exporter raises all kinds of errors if it cannot translate something
             if is_of_a_full_disk(error):
                 raise
             kind = getattr(getattr(model, "config", None), "model_type", type(model).__name__)
@@ -118,12 +118,12 @@ def write(model: Any, inputs: Inputs, to: Path, dtype: str, opset: int) -> None:
 
 
 class OnnxModel(nn.Module):
-    """A file of ONNX in place of the model that a recipe has: it takes and gives the same.
+    """An ONNX file in place of a recipe's model, with the same inputs and outputs.
 
     Args:
-        directory: with `model.onnx`.
-        inputs: of the model that was written.
-        config: of that model, which the recipe may look into.
+        directory: the folder with `model.onnx`.
+        inputs: the inputs of the model that was written.
+        config: the configuration of that model, which the recipe may read.
 
     Raises:
         UserError: ONNX Runtime cannot run it.
@@ -152,7 +152,7 @@ class OnnxModel(nn.Module):
 
 
 class _Graph(nn.Module):
-    """A model that takes tensors in order, and gives its logits alone."""
+    """A model that takes tensors in order, and returns only its logits."""
 
     def __init__(self, model: nn.Module, names: tuple[str, ...], inputs: Inputs, half: bool) -> None:
         super().__init__()
@@ -184,7 +184,7 @@ class _OfThree(_Graph):
 
 @contextmanager
 def _without_grouped_experts(model: Any) -> Iterator[None]:
-    """While this lasts, a mixture of experts multiplies in a way that ONNX has as well."""
+    """Within the block, a mixture of experts multiplies in a way that ONNX supports."""
     if not getattr(model, "_can_set_experts_implementation", lambda: False)():
         yield
         return
@@ -198,7 +198,7 @@ def _without_grouped_experts(model: Any) -> Iterator[None]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter warns of packages and functions that nothing here uses."""
+    """Within the block, hides the exporter's warnings of packages and functions that nothing here uses."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)
@@ -211,14 +211,14 @@ def _quiet() -> Iterator[None]:
 
 
 def _cause(error: BaseException) -> str:
-    """The first line of the error that the others were made of."""
+    """The first line of the error that caused the others."""
     while error.__cause__ is not None:
         error = error.__cause__
     return first_line(error).rstrip(".")
 
 
 def described(inputs: Inputs) -> dict[str, Any]:
-    """What a program has to give to the graph: the type and the shape of each input, names for what may vary."""
+    """The inputs that a program has to give the graph: type and shape of each, with names for dimensions that vary."""
     shapes = inputs.shapes(2)
     return {
         name: {

@@ -1,4 +1,4 @@
-"""What an export is asked for, and what is wrong with that."""
+"""The settings of an export, and checks of their values."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpu_pipelines.artifacts.remote_files import is_remote, problems_of_place
 
-#: The types of the numbers that a format holds, the default first.
+#: The number types of a format, the default first.
 TYPES = {"onnx": ("f32", "f16"), "gguf": ("f16", "f32", "bf16", "q8_0")}
 OPSETS = range(18, 24)
 DEFAULT_OPSET = 20
@@ -20,10 +20,10 @@ class ExportSettings:
 
     Attributes:
         format: `onnx` or `gguf`.
-        to: the folder that gets it, which is made; a directory or `gs://…`.
-        dtype: the type of the numbers, one of `TYPES`; empty for the first of the format.
+        to: the destination folder, which is created; a directory or `gs://…`.
+        dtype: the number type, one of `TYPES`; empty for the first of the format.
         margin: the share of the metric that it may lose on the test rows.
-        opset: version of the operators of ONNX.
+        opset: version of the ONNX operators.
     """
 
     format: str
@@ -34,11 +34,11 @@ class ExportSettings:
 
     @property
     def numbers(self) -> str:
-        """The type of the numbers."""
+        """The number type."""
         return self.dtype or TYPES[self.format][0]
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with the values, each with what to do."""
+        """All problems with the values, each with what to do."""
         if self.format not in TYPES:
             return [f"format is {self.format!r}; give {' or '.join(TYPES)}."]
         found = []

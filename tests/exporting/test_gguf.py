@@ -127,12 +127,12 @@ def test_tokenizers_that_llama_cpp_does_not_have_are_refused(tmp_path: Path) -> 
     byte_tokenizer(tmp_path)
     path = tmp_path / "tokenizer.json"
     text = path.read_text()
-    with pytest.raises(UserError, match="and the model 200"):
+    with pytest.raises(UserError, match="but the model has 200"):
         GgufTokenizer.read(tmp_path, 200)
     path.write_text(
         text.replace('"use_regex":true', '"use_regex":false').replace('"use_regex": true', '"use_regex": false')
     )
-    with pytest.raises(UserError, match="the way in which it splits texts"):
+    with pytest.raises(UserError, match="the way it splits texts"):
         GgufTokenizer.read(tmp_path, 400)
 
 
