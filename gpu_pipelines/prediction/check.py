@@ -1,4 +1,4 @@
-"""What `check_prediction` does: whether a model can predict a source, asked before a machine is started for it."""
+"""The step `check_prediction`: checks that a model can predict a source, before a machine is started for it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_pipelines.prediction.predict import require_usable
 from gpu_pipelines.prediction.settings import PredictSettings
 from gpu_pipelines.registry import RegisteredVersion
 
-#: Bytes of a file of a model, at most, that is fetched to learn what the model reads: tokenizers, but no weights.
+#: Most bytes of a model's file that is fetched to learn what the model reads: tokenizers, but no weights.
 _LARGEST_DOCUMENT = 32 << 20
 
 
@@ -24,7 +24,7 @@ def run(settings: PredictSettings, *, advanced: Mapping[str, Any]) -> None:
 
     Args:
         settings: the parameters that the component declares.
-        advanced: values of parameters by name, which win.
+        advanced: values of parameters by name, which take precedence.
     """
     with own_process():
         settings = with_advanced(settings, advanced)
@@ -35,10 +35,10 @@ def run(settings: PredictSettings, *, advanced: Mapping[str, Any]) -> None:
 
 
 def require_possible(settings: PredictSettings) -> RegisteredVersion:
-    """Finds the version that is to predict, and checks that it can predict the source.
+    """Finds the version to predict with, and checks that it can predict the source.
 
     Args:
-        settings: checked.
+        settings: the parameters, already checked.
 
     Raises:
         UserError: there is no such version, or see `require_predictable`.
@@ -51,7 +51,7 @@ def require_possible(settings: PredictSettings) -> RegisteredVersion:
 def require_predictable(settings: PredictSettings, version: RegisteredVersion) -> None:
     """Checks a registered version as `require_usable` checks a model, without reading its weights.
 
-    Where the source is no file it is not looked at: it would be fetched, or made by a query that is paid for.
+    A source that is not a file is not read: it would be fetched, or made by a query that costs money.
     """
     source = source_of(settings.source)
     is_file = not source.scheme and "source_format" in source.parameters

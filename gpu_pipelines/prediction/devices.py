@@ -1,4 +1,4 @@
-"""Who predicts, and on what: the GPUs or the cores of this machine, or those of a Ray cluster."""
+"""The workers of a prediction and their devices: the GPUs or cores of this machine, or those of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpu_pipelines.processors import cores
 from gpu_pipelines.serving.predictors import gpus_here
 from gpu_pipelines.training.local_devices import local_devices
 
-#: Cores of a worker without a GPU: further ones do not make a batch faster, and each worker holds the model.
+#: Cores of a worker without a GPU: more do not make a batch faster, and each worker holds the model.
 _CORES_OF_A_WORKER = 8
-#: On a Ray cluster, where a worker begins wherever there is so much room.
+#: On a Ray cluster, which starts a worker wherever it finds this much.
 _RAY_WITH_GPU, _RAY_ON_CPU = Needs(2, 1), Needs(1)
 
 
 class Workers(NamedTuple):
-    """Who predicts.
+    """The workers of a prediction.
 
     Attributes:
         executor: gives them their pieces.
-        needs: of each of them.
+        needs: the cores and GPUs of each worker.
     """
 
     executor: Executor
@@ -33,20 +33,20 @@ class Workers(NamedTuple):
 
     @property
     def threads(self) -> int:
-        """Of each of them."""
+        """Threads of each worker."""
         return max(1, int(self.needs.cpus))
 
 
 @contextmanager
 def workers_for(address: str, device: str) -> Iterator[Workers]:
-    """The workers at an address; they have ended when the block has.
+    """The workers at an address; they end with the block.
 
     Args:
-        address: of a Ray cluster; empty for this machine.
+        address: the address of a Ray cluster; empty for this machine.
         device: `auto`, `cpu` or `gpu`.
 
     Raises:
-        UserError: there is no such cluster, or not the GPUs that the step was placed on.
+        UserError: there is no such cluster, or it lacks the GPUs that the step was placed on.
     """
     with executor_for(address) as executor:
         yield Workers(executor, _needs_on_ray(device) if address else _needs_here(device))
@@ -59,7 +59,7 @@ def _needs_here(device: str) -> Needs:
     elif device != GPU:
         gpus = 0
     elif not gpus:
-        raise UserError("device is gpu, and PyTorch sees no GPU here.", "Give device=cpu, or auto.")
+        raise UserError("device is gpu, but PyTorch sees no GPU here.", "Give device=cpu, or auto.")
     if not gpus:
         return Needs(min(cores(), _CORES_OF_A_WORKER))
     return Needs(max(1, cores() // gpus), 1)

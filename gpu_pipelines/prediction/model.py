@@ -1,4 +1,4 @@
-"""The model that predicts: a registered version, or one that a step before has made."""
+"""The model to predict with: a registered version, or one from an earlier step."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _MOST_NAMED = 10
 
 @dataclass(frozen=True)
 class Model:
-    """A model that is there.
+    """A model whose files are here.
 
     Attributes:
         directory: its files on this machine.
-        place: where workers on other machines find them: the directory, or `gs://…`.
+        place: where workers on other machines find the files: the directory, or `gs://…`.
         digest: hex SHA-256 of the names and hashes of its files.
         registry: URI of the registry; empty for a model that is in none.
-        name: in the registry.
-        version: in the registry; 0 for a model that is in none.
-        aliases: that named the version.
+        name: its name in the registry.
+        version: its number in the registry; 0 for a model that is in none.
+        aliases: the aliases of the version.
     """
 
     directory: Path
@@ -39,7 +39,7 @@ class Model:
 
     @property
     def said(self) -> dict[str, Any]:
-        """What the predictions say of it."""
+        """The description of the model in the document of predictions."""
         if not self.version:
             return {"place": self.place, "digest": self.digest}
         return {
@@ -52,16 +52,16 @@ class Model:
 
     @property
     def title(self) -> str:
-        """What it is called, for people."""
+        """Its name for people."""
         return f"{self.name} version {self.version}" if self.version else self.place
 
 
 def registered_version(registry: str, name: str, reference: str) -> RegisteredVersion:
-    """The version that is asked for.
+    """The version with an alias or number.
 
     Args:
-        registry: URI.
-        name: of the model; empty for the only one that is there.
+        registry: URI of the registry.
+        name: the name of the model; empty for the only one in the registry.
         reference: alias or number.
 
     Raises:
@@ -84,10 +84,10 @@ def _only_name(registry: Registry, uri: str) -> str:
 
 
 def registered_model(registry: str, name: str, reference: str) -> Model:
-    """A registered version, whose files have been checked; arguments and errors as those of `registered_version`.
+    """A registered version, with its files checked; arguments and errors as for `registered_version`.
 
     Raises:
-        UserError: it is damaged, too.
+        UserError: also if it is damaged.
     """
     version = registered_version(registry, name, reference)
     directory = version.path
@@ -97,7 +97,7 @@ def registered_model(registry: str, name: str, reference: str) -> Model:
 
 
 def model_in(directory: Path, place: str) -> Model:
-    """The exported model in a directory, which is in no registry.
+    """The exported model in a directory, without a registry.
 
     Args:
         directory: its files on this machine.

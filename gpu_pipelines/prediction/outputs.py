@@ -1,10 +1,10 @@
-"""What a batch prediction leaves: predictions, the rejected rows, and `predictions.json`, which is written last.
+"""The outputs of a batch prediction: predictions, rejected rows, and `predictions.json`, which is written last.
 
 predictions-00000-of-00002.jsonl    or .parquet
 rejected.jsonl                      the other rows, each with its source, a reason and a detail
 predictions.json                    the model, the source, how many rows, and each file with its hash
 
-Where a later prediction fails, all of these stay, and its rejected rows are in a file beside them.
+If a later prediction fails, all of these stay, and its rejected rows are in a file beside them.
 """
 
 from __future__ import annotations
@@ -34,15 +34,15 @@ from gpu_pipelines.prediction.worker import Predicted
 from gpu_pipelines.prediction.written import Form
 
 DOCUMENT, REJECTED = "predictions.json", "rejected.jsonl"
-#: Of a prediction that failed, beside an earlier one.
+#: The rejected rows of a failed prediction, beside the files of an earlier one.
 REJECTED_BY_A_FAILED = "rejected-by-a-failed-prediction.jsonl"
 _PART = "part"
-#: Files of earlier predictions that a new one does not replace.
+#: Files of earlier predictions that a new one does not overwrite.
 _EARLIER = re.compile(rf"predictions-\d{{5,}}-of-\d{{5,}}\.\w+|{re.escape(REJECTED_BY_A_FAILED)}")
-#: What the name of a folder begins with in which predictions are joined; a process that is killed leaves it.
+#: Prefix of the folder in which predictions are joined; a killed process leaves it behind.
 _SCRATCH = ".predictions"
 _WHAT = "document of predictions"
-#: How often predictions are put into a bucket where another one puts its own there at the same moment.
+#: Most tries to put predictions into a bucket while another prediction does the same.
 _MOST_TIMES = 10
 
 
@@ -57,20 +57,20 @@ class OutputFile:
 
 @dataclass(frozen=True)
 class Predictions:
-    """What there is to say of predictions.
+    """The document of predictions.
 
     Attributes:
-        task: of the model.
-        model: which one it was; see `Model.said`.
+        task: the task of the model.
+        model: the model; see `Model.said`.
         source: as it was named.
-        source_fingerprint: what tells its version from others; empty where that cannot be known.
-        rows_read: of the source.
-        rows_predicted: so many have a prediction.
+        source_fingerprint: tells versions of the source apart; empty if that is not possible.
+        rows_read: rows of the source.
+        rows_predicted: rows with a prediction.
         rejected: the other rows by reason.
-        labels: of a classifier, how often each class was predicted; the most frequent 1,000.
-        parameters: of the prediction that are not their defaults.
-        files: with the predictions; none where they are in a table.
-        table: in BigQuery; empty for none.
+        labels: for a classifier, how often each class was predicted; the most frequent 1,000.
+        parameters: the parameters of the prediction that differ from the defaults.
+        files: the files with predictions; none if they are in a table.
+        table: the table in BigQuery; empty for none.
     """
 
     task: str
@@ -91,18 +91,18 @@ class Predictions:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Predictions:
-        """Reads what `asdict` gives; raises KeyError or TypeError for something else."""
+        """Reads what `asdict` returns; raises KeyError or TypeError for anything else."""
         files = [OutputFile(**each) for each in content["files"]]
         return cls(**{name: content[name] for name in cls.__dataclass_fields__ if name != "files"}, files=files)
 
     @classmethod
     def load(cls, folder: Path) -> Predictions:
-        """What the document in a folder says. Raises `UserError` if there is none, or another program's."""
+        """Reads the document of a folder. Raises `UserError` if there is none, or it is another program's."""
         return read_as(folder / DOCUMENT, _WHAT, cls.from_json)
 
 
 def keep_piece(work: UnfinishedWork, found: Predicted, suffix: str) -> None:
-    """Keeps what became of a piece, so that it is not predicted again."""
+    """Keeps the results of a piece, so that it is not predicted again."""
     import json
 
     name = piece_name(found.number)
@@ -117,7 +117,7 @@ def keep_piece(work: UnfinishedWork, found: Predicted, suffix: str) -> None:
 
 
 def piece_name(number: int) -> str:
-    """The name of a piece as a part of the work."""
+    """The name of a piece in the unfinished work."""
     return f"pieces/{number:07d}"
 
 
@@ -130,18 +130,18 @@ class Joined:
     form: Form
 
     def sum_of(self, name: str) -> int:
-        """How many rows were read, or predicted, in all pieces."""
+        """A sum over all pieces, such as the rows read or predicted."""
         return sum(int(each[name]) for each in self.done)
 
     def counted(self, name: str) -> dict[str, int]:
-        """Rejected rows by reason, or labels, of all pieces, the most frequent first."""
+        """Counts over all pieces, such as rejected rows by reason or labels, the most frequent first."""
         total: Counter[str] = Counter()
         for each in self.done:
             total.update(each[name])
         return dict(sorted(total.items(), key=lambda pair: (-pair[1], pair[0])))
 
     def write_files(self, folder: Path, rows_per_file: int) -> list[OutputFile]:
-        """Writes the predictions; a file ends with the piece with which it has so many rows."""
+        """Writes the predictions; a file ends with the piece that reaches `rows_per_file`."""
         groups = list(self._groups(rows_per_file))
         files = []
         for number, pieces in enumerate(groups):
@@ -180,12 +180,12 @@ class Joined:
 
 
 def write_predictions(folder: Path, predictions: Predictions) -> None:
-    """Writes the document; whatever it names has been written."""
+    """Writes the document, after all the files that it names."""
     write_document(folder / DOCUMENT, asdict(predictions))
 
 
 def told(made: Predictions, place: str) -> str:
-    """What became of the rows, and where that is, in a line."""
+    """The result of a prediction and its place, in one line."""
     reasons = ", ".join(f"{rows:,} × {reason}" for reason, rows in made.rejected.items())
     where = made.table or f"{len(made.files)} file{'s' * (len(made.files) != 1)} in {place}"
     rejected = f"rejected {made.rows_rejected:,}{f' ({reasons})' if reasons else ''}"
@@ -193,19 +193,19 @@ def told(made: Predictions, place: str) -> str:
 
 
 def filled_in(place: str, now: datetime | None = None) -> str:
-    """A place in which date and time are filled in."""
+    """A place with date and time filled in."""
     now = now or datetime.now(timezone.utc)
     return place.replace(DATE, f"{now:%Y%m%d}").replace(TIME, f"{now:%H%M%S}")
 
 
 def require_output(place: str) -> None:
-    """Refuses a place that predictions could not be written to, so that hours of predicting do not end there.
+    """Refuses a place that predictions cannot be written to, before hours of predicting are lost.
 
     Args:
-        place: a directory, which is made, or `gs://…`.
+        place: a directory, which is created, or `gs://…`.
 
     Raises:
-        UserError: the place cannot be written to, or holds a document of another program.
+        UserError: the place cannot be written to, or holds the document of another program.
     """
     with _Output.opened(place) as output, output.alone():
         output.has_earlier()
@@ -213,16 +213,16 @@ def require_output(place: str) -> None:
 
 @contextmanager
 def output_folder(place: str) -> Iterator[Path]:
-    """A folder of this machine to write predictions to, which are where they belong when the block has ended.
+    """A local folder to write predictions to; they are put into their place at the end of the block.
 
-    What an earlier prediction left there is replaced then, and not before; other files stay. Of a block that ends with
-    an error the rejected rows are kept, beside what was there.
+    Earlier predictions are replaced only then; other files stay. If the block ends with an error, its rejected rows are
+    kept beside the earlier files.
 
     Args:
         place: a directory, or `gs://…`.
 
     Raises:
-        UserError: the place cannot be written to, or holds a document of another program.
+        UserError: the place cannot be written to, or holds the document of another program.
     """
     with _Output.opened(place) as output:
         with output.alone():
@@ -242,11 +242,11 @@ def output_folder(place: str) -> Iterator[Path]:
 
 @dataclass(frozen=True)
 class _Output:
-    """The place of predictions.
+    """The destination of predictions.
 
     Attributes:
-        new: a folder for those that are being written.
-        folder: the directory that they go to; None for a bucket.
+        new: a folder for the new files.
+        folder: the directory of the predictions; None for a bucket.
         remote: the folder in a bucket; None for a directory.
     """
 
@@ -257,7 +257,7 @@ class _Output:
     @classmethod
     @contextmanager
     def opened(cls, place: str) -> Iterator[_Output]:
-        """Raises UserError where it cannot be written to."""
+        """Opens a place. Raises UserError if it cannot be written to."""
         if is_remote(place):
             with scratch_folder("predictions") as scratch:
                 yield cls(scratch, remote=RemoteFolder(place))
@@ -266,7 +266,7 @@ class _Output:
         with ExitStack() as stack:
             try:
                 folder.mkdir(parents=True, exist_ok=True)
-                # On the same disk, so that files are put into their place whole.
+                # On the same disk, so that files can be moved into place whole.
                 scratch = stack.enter_context(scratch_folder(_SCRATCH, folder))
             except OSError as error:
                 reason = error.strerror or error
@@ -275,17 +275,17 @@ class _Output:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """While this lasts, no other prediction on this machine puts its files into the same directory."""
+        """Within the block, no other prediction on this machine puts its files into the same directory."""
         with ExitStack() as stack:
             if self.folder is not None:
                 directory = os.open(self.folder, os.O_RDONLY)
                 stack.callback(os.close, directory)
-                with suppress(OSError):  # a file system may have no locks of directories
+                with suppress(OSError):  # a file system may not support locks of directories
                     fcntl.flock(directory, fcntl.LOCK_EX)
             yield
 
     def has_earlier(self) -> bool:
-        """Whether there are earlier predictions. Raises UserError where their document is another program's."""
+        """Whether there are earlier predictions. Raises UserError if their document is another program's."""
         if self.remote is None:
             assert self.folder is not None
             if not (self.folder / DOCUMENT).exists():
@@ -302,28 +302,28 @@ class _Output:
         return True
 
     def put(self) -> None:
-        """Puts all new files into their place, the document last, and deletes those of earlier predictions.
+        """Puts all new files into place, the document last, and deletes those of earlier predictions.
 
-        A bucket has no lock. There each of two that end at the same moment looks whether all its files are as it wrote
-        them, and puts them there again where they are not: what the one finds that looks last is what stays.
+        A bucket has no lock. If two predictions end at the same moment, each checks that all its files are as it wrote
+        them, and puts them there again if not; the one that checks last prevails.
 
         Raises:
-            UserError: they never were.
+            UserError: they never were as written.
         """
         now = {path.name for path in self.new.iterdir()}
         for _ in range(_MOST_TIMES):
             began = time.monotonic()
             with self.alone():
                 self.has_earlier()
-                self.delete([DOCUMENT])  # without it an earlier prediction counts no more
+                self.delete([DOCUMENT])  # without it an earlier prediction no longer counts
                 self.take(sorted(now - {DOCUMENT}))
                 self.take([DOCUMENT])
-                # Also of one that was ended before it wrote its document.
+                # Also files of a prediction that ended before it wrote its document.
                 self.delete(sorted({name for name in self._names() if _EARLIER.fullmatch(name)} - now))
             if self.remote is None or not self.remote.different(self.new, sorted(now)):
                 return
-            # So that they do not begin together once more.
-            time.sleep(random.uniform(0, 2 * (time.monotonic() - began)))  # noqa: S311 (of no secret)
+            # So that they do not start together again.
+            time.sleep(random.uniform(0, 2 * (time.monotonic() - began)))  # noqa: S311 (no secret)
         raise UserError("Other predictions keep writing into the same output.", "Give each an output of its own.")
 
     def _names(self) -> list[str]:
@@ -333,7 +333,7 @@ class _Output:
         return [path.name for path in self.folder.iterdir()]
 
     def take(self, names: Sequence[str]) -> None:
-        """Puts new files into their place."""
+        """Puts new files into place."""
         if self.remote is not None:
             self.remote.upload(self.new, names)
             return
@@ -342,7 +342,7 @@ class _Output:
             (self.new / name).replace(self.folder / name)
 
     def delete(self, names: Sequence[str]) -> None:
-        """Deletes files from the place; those that are not there are passed over."""
+        """Deletes files of the place; missing ones are ignored."""
         if self.remote is not None:
             self.remote.delete(names)
             return

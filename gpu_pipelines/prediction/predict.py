@@ -1,7 +1,7 @@
-"""Predicts the rows of a source with a model: read in pieces, predicted by workers, kept piece by piece, and joined.
+"""Predicts the rows of a source with a model: reads them in pieces, which workers predict, keeps each, and joins them.
 
-Which pieces there are depends on the source and the parameters alone. One that is done is kept with its hashes; after
-an interruption it is passed over, so that no row is twice in the output, and none is missing.
+The pieces depend only on the source and the parameters. A finished piece is kept with its hashes and skipped after an
+interruption, so that no row is twice in the output, and none is missing.
 """
 
 from __future__ import annotations
@@ -52,11 +52,11 @@ from gpu_pipelines.prediction.written import Form
 from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.tasks.tasks import task_named, task_problems
 
-#: Rows of a piece where each takes long: texts that are written.
+#: Most rows of a piece if each takes long: generated texts.
 _MOST_TEXTS = 256
-#: Scores of a piece at most, and rows that it has all the same: each score is about 100 bytes until it is written.
+#: Most scores of a piece, and the fewest rows in any case; a score takes about 100 bytes until it is written.
 _MOST_SCORES, _FEWEST_ROWS = 1 << 20, 32
-#: Pieces that are being written to the unfinished work.
+#: Pieces written to the unfinished work at the same time.
 _KEPT_AT_ONCE = 4
 _REASONS_TOLD = 3
 
@@ -64,23 +64,23 @@ _REASONS_TOLD = 3
 def predict_batch(
     settings: PredictSettings, model: Model, output: str, unfinished: str, piece_rows: int = 0
 ) -> Predictions:
-    """Predicts all rows of a source, and continues what an interruption has left.
+    """Predicts all rows of a source, and continues interrupted work.
 
     Args:
-        settings: what is predicted, and how it is written.
-        model: what predicts.
-        output: a directory, or `gs://…`, for the predictions; where these are a table in BigQuery, for the rejected
-            rows and the document.
-        unfinished: a directory, or `gs://…`, below which what is done is kept until all is.
-        piece_rows: rows of a piece at most; 0 to choose it; for tests.
+        settings: the rows, and how to write the predictions.
+        model: the model.
+        output: a directory, or `gs://…`, for the predictions; for the rejected rows and the document if the predictions
+            go to a table in BigQuery.
+        unfinished: a directory, or `gs://…`, that keeps finished pieces until all are finished.
+        piece_rows: most rows of a piece; 0 to choose it; for tests.
 
     Returns:
-        What was written.
+        The document of the predictions.
 
     Raises:
         UserError: a value is wrong, the source or the model cannot be read, too many rows were rejected, or the output
             cannot be written.
-        Interrupted: this process got a signal; what is done is kept.
+        Interrupted: this process got a signal; finished pieces are kept.
     """
     if problems := settings.problems():
         raise UserError.of_all(problems)
@@ -108,12 +108,12 @@ def predict_batch(
 
 
 def require_usable(settings: PredictSettings, directory: Path) -> None:
-    """Checks that a model can predict a source, as far as that is known before its rows are read.
+    """Checks that a model can predict a source, as far as possible before its rows are read.
 
     Args:
-        settings: checked.
-        directory: the exported model; its weights are not needed. One for a task that is not known on this machine is
-            not checked: it may be where the prediction runs.
+        settings: the parameters, already checked.
+        directory: the exported model; its weights are not needed. A model whose task is not known on this machine is
+            not checked: it may be known where the prediction runs.
 
     Raises:
         UserError: the source cannot be found, lacks a column, or the model does not take a parameter.
@@ -128,7 +128,7 @@ def require_usable(settings: PredictSettings, directory: Path) -> None:
 
 
 def _key(settings: PredictSettings, model: Model, fingerprint: str) -> str:
-    """What the pieces depend on; files that differ in how many rows they have are made of the same."""
+    """The name of the kept work. Pieces do not depend on the number of rows in a file."""
     left_out = {*NOT_SHAPING, "rows_per_file"}
     said = {name: value for name, value in asdict(settings).items() if name not in left_out}
     return place_name([said, model.digest, model.name, model.version], [fingerprint, digest_of_program()])
@@ -138,10 +138,10 @@ class _Prediction:
     """One batch prediction.
 
     Args:
-        settings: checked.
-        model: what predicts.
-        fingerprint: of the source.
-        piece_rows: rows of a piece at most; 0 to choose it.
+        settings: the parameters, already checked.
+        model: the model.
+        fingerprint: the fingerprint of the source.
+        piece_rows: most rows of a piece; 0 to choose it.
     """
 
     def __init__(self, settings: PredictSettings, model: Model, fingerprint: str, piece_rows: int) -> None:
@@ -163,7 +163,7 @@ class _Prediction:
 
     @property
     def _piece_rows(self) -> int:
-        """Rows of a piece at most."""
+        """Most rows of a piece."""
         if self._given_piece_rows or self._settings.max_new_tokens:
             return self._given_piece_rows or _MOST_TEXTS
         scores = self._settings.top_k or _classes_of(self._model.directory)
@@ -172,16 +172,16 @@ class _Prediction:
         return min(MOST_ROWS, max(_FEWEST_ROWS, _MOST_SCORES // scores))
 
     def source(self, scratch: Path) -> RowSource:
-        """Finds the source, as the model reads it; arguments and errors as those of `RowSource`."""
+        """Finds the source, in the form that the model reads; arguments and errors as for `RowSource`."""
         return RowSource(self._settings.rows(self._task), self._inputs, self._settings.key_column, scratch)
 
     def all_pieces(self, work: UnfinishedWork, workers: Workers, check: Callable[[], None]) -> Joined:
-        """Predicts the pieces that are not done yet.
+        """Predicts the pieces that are not finished yet.
 
         Args:
-            work: those that are done, and gets the others.
-            workers: who predicts.
-            check: is called again and again; ends the work by raising.
+            work: holds the finished pieces, and gets the others.
+            workers: the workers.
+            check: called again and again; ends the work by raising.
         """
         print(f"predicting {self._settings.source} with {self._model.title} ({self._task})", flush=True)
         with scratch_folder("source") as scratch:
@@ -199,7 +199,7 @@ class _Prediction:
                     for _, predicted in workers.executor.map(worker_for, (told,), pieces, options):
                         keep(predicted)
                         progress.advance(predicted.rows, left.waiting(progress.rows + predicted.rows))
-        if not left.rows:  # as a day without rows, which a schedule may meet, or a wrong file
+        if not left.rows:  # such as a day without rows for a schedule, or a wrong file
             print(f"warning: {self._settings.source} has no rows, so nothing is predicted", flush=True)
         done = [work.require(piece_name(number)) for number in range(left.pieces)]
         joined = Joined(work, done, self._form)
@@ -212,7 +212,7 @@ class _Prediction:
         return joined
 
     def _told(self, workers: Workers, check: Check) -> Work:
-        """What a worker is told."""
+        """The work that a worker is told."""
         return Work(
             self._model.place,
             self._inputs.kind,
@@ -225,7 +225,7 @@ class _Prediction:
         )
 
     def write(self, joined: Joined, folder: Path, work: UnfinishedWork) -> Predictions:
-        """Writes what was predicted, unless too many rows were rejected."""
+        """Writes the predictions, unless too many rows were rejected."""
         rejected = joined.counted("rejected")
         joined.write_rejected(folder / REJECTED)
         self._require_few(rejected, joined.sum_of("read"), folder / REJECTED)
@@ -272,7 +272,7 @@ def _named(piece: Piece) -> str:
 
 
 class _Left:
-    """The pieces that are not done, in order; counts all of them."""
+    """Iterates over the unfinished pieces in order; counts all pieces."""
 
     def __init__(self, work: UnfinishedWork, pieces: Iterator[Piece], check: Callable[[], None]) -> None:
         self._work, self._all, self._check = work, pieces, check
@@ -294,18 +294,18 @@ class _Left:
         raise StopIteration
 
     def waiting(self, done: int) -> float:
-        """Share of the rows that have been read whose predictions are waited for, where so many have been made."""
+        """Share of the rows read whose predictions are not made yet, after `done` rows of this attempt."""
         return 1 - (self._rows_passed_over + done) / self.rows
 
     def say(self) -> None:
-        """Says how much an earlier attempt has done, of what has been looked at."""
+        """Says how many rows an earlier attempt has predicted, of those read so far."""
         if self._passed_over:
             print(f"continuing: the first {self._rows_passed_over:,} rows are predicted already", flush=True)
 
 
 @contextmanager
 def _kept_by_threads(work: UnfinishedWork, suffix: str) -> Iterator[Callable[[Predicted], None]]:
-    """What keeps pieces while others are predicted: in object storage each takes a tenth of a second."""
+    """Keeps pieces while others are predicted: in object storage each takes a tenth of a second."""
     waiting: deque[Future[None]] = deque()
     with ThreadPoolExecutor(_KEPT_AT_ONCE, thread_name_prefix="keep") as pool:
 
@@ -320,7 +320,7 @@ def _kept_by_threads(work: UnfinishedWork, suffix: str) -> Iterator[Callable[[Pr
 
 
 def _classes_of(directory: Path) -> int:
-    """How many classes an exported model has; 0 where its config.json does not say that."""
+    """The number of classes of an exported model; 0 if its config.json does not say."""
     config = directory / CONFIG
     return len(json.loads(config.read_text(encoding="utf-8")).get("id2label") or ()) if config.is_file() else 0
 

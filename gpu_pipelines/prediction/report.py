@@ -15,8 +15,8 @@ def write_report(predictions: Predictions, place: str, path: Path) -> None:
     """Writes the report.
 
     Args:
-        predictions: what was predicted.
-        place: where it is.
+        predictions: the document.
+        place: the place of the predictions.
         path: the HTML file.
     """
     said = predictions.model
@@ -32,7 +32,7 @@ def write_report(predictions: Predictions, place: str, path: Path) -> None:
 
 
 def _labels(predictions: Predictions) -> Iterator[tuple[str, int, str, float]]:
-    """The most frequent classes, each with its rows, its share, and how long its bar is, percent."""
+    """The most frequent classes, each with its rows, its share, and the length of its bar, percent."""
     most = max(predictions.labels.values(), default=0)
     for label, rows in list(predictions.labels.items())[:_CLASSES_SHOWN]:
         yield label, rows, f"{rows / predictions.rows_predicted:.1%}", round(100 * rows / most, 1)

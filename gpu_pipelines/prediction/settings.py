@@ -1,4 +1,4 @@
-"""What `predict_batch` is asked to do, checked without reading any data."""
+"""The parameters of `predict_batch`, checked without reading any data."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.formats import BESIDE_CHATS, FORMATS
 
-#: What a worker predicts on.
+#: The devices of a worker.
 AUTO, CPU, GPU = "auto", "cpu", "gpu"
 DEVICES = (AUTO, CPU, GPU)
-#: What a table in BigQuery is called, as a source and as a place for predictions.
+#: The name of a table in BigQuery, as a source and as an output.
 BIGQUERY = "bq://"
 JSON_LINES, PARQUET = "jsonl", "parquet"
 OUTPUT_FORMATS = (JSON_LINES, PARQUET)
-#: Stand in a place for predictions for when the prediction began, UTC.
+#: Stand for the start of the prediction in an output, UTC.
 DATE, TIME = "{date}", "{time}"
-#: The parameters that say where predictions go and how the work is shared, and not what they are.
+#: The parameters that say where predictions go and how the work is shared, not what the predictions are.
 NOT_SHAPING = ("output", "max_rejected", "ray_address", "device", "registry", "model_name", "model_version")
 _TABLE = re.compile(r"bq://([a-z0-9.-]+:)?[a-z0-9-]+\.\w+\.[^./:*$@`]+")
 
 
 @dataclass(frozen=True)
 class RowsToPredict(PrepareSettings):
-    """How the rows of a source are read that are to be predicted.
+    """How to read the rows to predict.
 
     Attributes:
-        choices: which columns are read of a table, the first choice that it has; see `PrepareSettings.column_choices`.
+        choices: the columns to read from a table, the first choice that it has; see `PrepareSettings.column_choices`.
     """
 
     has_labels: ClassVar[bool] = False
@@ -151,7 +151,7 @@ class PredictSettings:
     )
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with the values, each with what to do."""
+        """All problems with the values, each with what to do."""
         found = [] if self.source else ["source is empty. Give files, a folder, a pattern, gs://… or bq://…."]
         found += problems_of_source(self.rows("any task")) if self.source else []
         found += self._problems_of_output()
@@ -210,11 +210,11 @@ class PredictSettings:
         return self.output.startswith(BIGQUERY)
 
     def rows(self, task: str, choices: tuple[tuple[str, ...], ...] = ()) -> RowsToPredict:
-        """How the rows are read.
+        """How to read the rows.
 
         Args:
-            task: of the model, whose formats are read.
-            choices: which columns are read of a table.
+            task: the task of the model, whose formats are read.
+            choices: the columns to read from a table, the first choice that it has.
         """
         names = ("source", "source_format", "delimiter", "encoding", "row_filter", "billing_project")
         columns = ("image_column", "image_root", "text_column", "text_pair_column")

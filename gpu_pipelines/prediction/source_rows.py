@@ -1,6 +1,6 @@
-"""The rows of a source as they are predicted: each with its key and what the model takes, in pieces.
+"""The rows of a source to predict, in pieces: each with its key and the model's input.
 
-Where a piece ends depends on the source and the parameters alone, whoever predicts it.
+The ends of the pieces depend only on the source and the parameters, whoever predicts them.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from gpu_pipelines.prediction.settings import RowsToPredict
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Inputs
 from gpu_pipelines.tasks.formats import BESIDE, BESIDE_CHATS, FORMATS, INPUT, INSTRUCTED, SYSTEM, TOOLS
 
-#: Rows of a piece, and bytes of what they hold, at most.
+#: Most rows of a piece, and most bytes of their content.
 MOST_ROWS, MOST_BYTES = 1024, 64 << 20
-#: What a row weighs besides its content.
+#: Bytes that a row counts besides its content.
 _ROW = 200
-#: A column of images in base64, as the server takes them.
+#: A column of images in base64, as the server reads them.
 _BASE64 = "b64"
 _REMEDY = "All files of a source need the same columns."
 NO_KEY, NO_TEXT, NO_IMAGE, NO_NUMBERS = "no key", "no text", "no image", "no numbers"
@@ -52,11 +52,11 @@ class InputRow(NamedTuple):
     """A row of the source.
 
     Attributes:
-        key: what its prediction is found by: the value of the key column, or else its place in the source.
+        key: identifies its prediction: the value of the key column, or else its place in the source.
         place: where it is, for people.
-        value: what the model takes: a text, a pair of texts, the bytes of an image or the file that it is in, numbers
-            by column; or the `Problem` for which there is nothing.
-        instance: the same as it is written beside the prediction; None for the bytes of an image.
+        value: the model's input: a text, a pair of texts, the bytes of an image or its file, or numbers by column; or
+            the `Problem` because of which there is none.
+        instance: the same in the form that is written beside the prediction; None for the bytes of an image.
     """
 
     key: Any
@@ -66,7 +66,7 @@ class InputRow(NamedTuple):
 
 
 def read_value(value: Any) -> Any:
-    """The value of a row, from the file that it is in; or the `Problem` with that."""
+    """The value of a row, read from its file if it is in one; or the `Problem` with that."""
     if not isinstance(value, SourceFile):
         return value
     try:
@@ -76,23 +76,23 @@ def read_value(value: Any) -> Any:
 
 
 class Piece(NamedTuple):
-    """Rows that follow one another, which one worker predicts; pieces are numbered from 0."""
+    """Consecutive rows, predicted by one worker; pieces are numbered from 0."""
 
     number: int
     rows: list[InputRow]
 
 
 class RowSource:
-    """A source that has been found.
+    """A source and its files.
 
     Args:
-        settings: how it is read.
+        settings: how to read it.
         inputs: what the model takes.
-        key_column: empty for none.
+        key_column: the column with the keys; empty for none.
         scratch: an empty directory.
 
     Attributes:
-        columns: of a table, those that are read.
+        columns: for a table, the columns to read.
 
     Raises:
         UserError: there is no such source, it is in a format that the task does not read, or it lacks a column.
@@ -120,15 +120,15 @@ class RowSource:
             return (self._settings.image_column, "")
         choices = self._settings.column_choices()
         has = source_columns(self.files, choices) if len(self.files) else []
-        # What is wrong with rows that have no columns at all is said one by one.
+        # Problems of rows that have no columns at all are reported row by row.
         return self._settings.columns_of(has) if has else choices[0]
 
     def pieces(self, meter: Meter, most_rows: int = MOST_ROWS) -> Iterator[Piece]:
-        """All rows in the order of the source, read as they are wanted.
+        """All rows in the order of the source, read on demand.
 
         Args:
-            meter: is told how much has been read.
-            most_rows: of a piece.
+            meter: gets how much has been read.
+            most_rows: most rows of a piece.
 
         Raises:
             UserError: a file cannot be read, or lacks a column.
@@ -206,7 +206,7 @@ class RowSource:
         text = row.get(column)
         if self._inputs.chats and (found := self._chat(row, column)) is not None:
             return found
-        # As in training, which reads nothing beside the column that was named.
+        # As in training, which reads nothing but the named column.
         if self._inputs.chats and column != self._settings.text_column and said_by(row.get(SYSTEM)):
             return SYSTEM_BESIDE_TEXT, None
         if self._inputs.words and (isinstance(text, list) or column in self._inputs.words):
@@ -218,7 +218,7 @@ class RowSource:
         return tuple(texts) if self._inputs.pair else texts[0], dict(zip(fields, texts, strict=True))
 
     def _chat(self, row: Mapping[str, Any], column: str) -> tuple[Any, Any] | None:
-        """A conversation, a list of messages or such a list as JSON, as an instance has it; None of another text."""
+        """A conversation as an instance, from a list of messages or such a list as JSON; None for any other text."""
         given = instructed(row) if self._are_instructions else messages_in(row.get(column))
         if isinstance(given, Problem):
             return given, None
@@ -231,7 +231,7 @@ class RowSource:
         return instance, instance
 
     def _in_words(self, column: str, value: Any) -> tuple[Any, Any]:
-        """A text in words, as tables are read in training: a list, or words with blanks between them."""
+        """A text as words, as training reads tables: a list, or words separated by blanks."""
         words = value.split() if isinstance(value, str) else value
         if not isinstance(words, list) or not words:
             return Problem(NO_TEXT, f"{column!r} is empty or no text"), None
@@ -242,12 +242,12 @@ class RowSource:
 
 
 def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tuple[tuple[str, ...], ...]:
-    """Which columns are read of a table, the first choice that it has.
+    """The columns to read from a table, the first choice that it has.
 
     Args:
-        settings: names of columns.
+        settings: the names of columns.
         inputs: what the model takes.
-        key_column: empty for none.
+        key_column: the column with the keys; empty for none.
     """
     key = (key_column,) if key_column else ()
     named: list[tuple[str, ...]]
@@ -258,7 +258,7 @@ def choices_of(settings: RowsToPredict, inputs: Inputs, key_column: str) -> tupl
     elif inputs.pair:
         named = [(settings.text_column, settings.text_pair_column or inputs.pair)]
     elif inputs.chats:
-        # As in training: a prompt beside messages, as in UltraChat, is but their beginning, without the template.
+        # As in training: a prompt beside messages, as in UltraChat, is only their beginning, without the template.
         chats = [(column,) for column in inputs.chats]
         asked = [(*INSTRUCTED, INPUT), INSTRUCTED]
         in_order = [(settings.text_column,), (inputs.field, "completion"), *chats, *asked, (inputs.field,)]
@@ -279,7 +279,7 @@ def _plain_text(row: Mapping[str, Any], column: str) -> str | Problem:
 
 
 def characters(value: Any) -> int:
-    """How long a text is, a pair, the words of one, or the messages of a conversation; 0 of anything else."""
+    """The length of a text, a pair, a list of words, or the messages of a conversation; 0 for anything else."""
     if isinstance(value, dict) and isinstance(messages := value.get("messages"), list):
         return sum(len(message.get("content") or "") for message in messages)
     if isinstance(value, (list, tuple)):
@@ -288,9 +288,9 @@ def characters(value: Any) -> int:
 
 
 def _key(value: Any) -> Any:
-    """A key as JSON has it: numbers, truth values, lists and objects as they are, else as text; None for none.
+    """A key as JSON: numbers, truth values, lists and objects as they are, else as text; None for none.
 
-    Bytes as base64, as BigQuery writes them as JSON.
+    Bytes become base64, as in BigQuery's JSON.
     """
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()

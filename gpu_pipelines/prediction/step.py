@@ -1,4 +1,4 @@
-"""What `predict_batch` does with its KFP inputs and outputs."""
+"""The step `predict_batch` with its KFP inputs and outputs."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def run(
 
     Args:
         settings: the parameters that the component declares.
-        model: a KFP artifact that predicts in place of a registered version; None for the latter.
+        model: a KFP artifact to predict with in place of a registered version; None for the latter.
         predictions: a KFP artifact, as are the next two.
         report: gets the report.
         statistics: gets the figures.
-        advanced: values of parameters by name, which win.
+        advanced: values of parameters by name, which take precedence.
     """
     with own_process():
         settings = with_advanced(settings, advanced)
@@ -51,7 +51,7 @@ def run(
                 "Take one machine, with as many GPUs as you like; or name a Ray cluster with -p ray_address=….",
             )
         settings = replace(settings, output=filled_in(settings.output))
-        # Parameters of a pipeline are checked by whoever sends it; those of a step, here, before anything is read.
+        # Parameters of a pipeline are checked when it is sent; those of a step here, before anything is read.
         if problems := settings.problems():
             raise UserError.of_all(problems)
         unfinished = os.environ.get(UNFINISHED_WORK) or _beside(predictions)
@@ -76,14 +76,14 @@ def _model(settings: PredictSettings, artifact: Any) -> Iterator[Model]:
 
 
 def _note(made: Predictions, artifact: Any) -> None:
-    """Says on the artifact what others need to know of the predictions."""
+    """Records on the artifact what others need to know of the predictions."""
     artifact.metadata.update(
         rows_predicted=made.rows_predicted,
         rows_rejected=made.rows_rejected,
         **{f"model_{name}": value for name, value in made.model.items() if isinstance(value, (str, int))},
     )
     if made.table:
-        # As `google.BQTable` says it, so that prepare_data and Google's components find the table.
+        # As in `google.BQTable`, so that prepare_data and Google's components find the table.
         project, dataset, table = made.table.removeprefix(BIGQUERY).rsplit(".", 2)
         artifact.metadata.update(projectId=project, datasetId=dataset, tableId=table)
 
@@ -100,7 +100,7 @@ def figures_of(made: Predictions) -> dict[str, float]:
 
 
 def _beside(artifact: Any) -> str:
-    """A place that is the same for all attempts at the step in one run."""
+    """A place that is the same for all attempts of the step in one run."""
     place = place_of(artifact).rstrip("/")
     for _ in range(_FOLDERS_OF_AN_ATTEMPT):
         place = place.rpartition("/")[0]

@@ -1,6 +1,6 @@
-"""What predicts: a process that holds the model, on a GPU or on CPUs, and is given one piece after another.
+"""A process that holds the model, on a GPU or on CPUs, and predicts one piece after another.
 
-Rows are read and decoded by threads ahead of the model. They are prepared, and predicted, by the same code as in the
+Threads read and decode rows ahead of the model. The rows are prepared and predicted by the same code as in the
 prediction server.
 """
 
@@ -25,30 +25,30 @@ from gpu_pipelines.serving.predictors import gpus_here, load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
 from gpu_pipelines.serving.settings import ServerSettings
 
-#: Rows that a thread prepares at once: the first batch of a piece waits for them, and each image takes milliseconds.
+#: Rows that a thread prepares at once; the first batch of a piece waits for them, and each image takes milliseconds.
 _IMAGES_AT_ONCE, _OTHERS_AT_ONCE = 8, 32
 _ROWS_ON_CPU, _ROWS_ON_GPU = 32, 128
-#: Requests to object storage that wait at the same time; each takes tens of milliseconds and no processor.
+#: Requests to object storage at the same time; each waits tens of milliseconds and needs no processor.
 _REMOTE_THREADS = 32
-#: Pixels of an image at most; the server, which others share, takes fewer.
+#: Most pixels of an image; the server, which others share, accepts fewer.
 _MOST_PIXELS = 178_956_970
 _REASONS = {IMAGES: "unreadable image", NUMBERS: NO_NUMBERS}
 FAILED = "prediction failed"
-#: How many kinds of labels are counted at most.
+#: The most labels that are counted.
 _LABELS_COUNTED = 1000
 
 
 class Check:
-    """What is called again and again while this process predicts, and ends that by raising.
+    """Called again and again while this process predicts; ends the prediction by raising.
 
-    Other processes, which it is sent to, are ended by this one; there it does nothing.
+    Processes that it is sent to are ended by this one; there it does nothing.
     """
 
     def __init__(self, check: Callable[[], None] | None = None) -> None:
         self._check = check
 
     def __call__(self) -> None:
-        """Raises if the work is to end."""
+        """Raises if the work has to end."""
         if self._check:
             self._check()
 
@@ -58,17 +58,17 @@ class Check:
 
 @dataclass(frozen=True)
 class Work:
-    """What a worker is told.
+    """The work of a worker.
 
     Attributes:
         model: directory of the exported model, or `gs://…`.
-        kind: of what it predicts from; see `Inputs`.
-        parameters: of each request, as the server takes them.
-        rows_at_once: that the model gets; 0 to choose it.
-        form: how predictions are written.
-        threads: that decode, and that compute where there is no GPU.
+        kind: the kind of the model's input; see `Inputs`.
+        parameters: the parameters of each request, as for the server.
+        rows_at_once: rows in a batch of the model; 0 to choose it.
+        form: the form of the predictions.
+        threads: threads that decode, and that compute if there is no GPU.
         on_gpu: whether the model goes on a GPU.
-        check: is called for each batch.
+        check: called for each batch.
     """
 
     model: str
@@ -82,13 +82,13 @@ class Work:
 
 
 class Predicted(NamedTuple):
-    """What became of a piece.
+    """The results of a piece.
 
     Attributes:
-        number: of the piece.
-        rows: that it has.
+        number: the number of the piece.
+        rows: its rows.
         content: the predictions, as they are written.
-        predicted: how many there are.
+        predicted: the number of predictions.
         rejected: the other rows, each with its source, reason and detail.
         labels: how often each class was predicted.
     """
@@ -102,7 +102,7 @@ class Predicted(NamedTuple):
 
 
 def worker_for(work: Work) -> Callable[[Piece], Predicted]:
-    """Loads the model; what is returned predicts pieces. Called once in each process."""
+    """Loads the model and returns a function that predicts pieces. Called once in each process."""
     return _Worker(work)
 
 
@@ -123,7 +123,7 @@ class _Worker:
         self._parameters = self._predictor.checked(work.parameters)
         self._work = work
         self._reading = ThreadPoolExecutor(max(work.threads, _REMOTE_THREADS), thread_name_prefix="read")
-        # While a GPU computes for one thread, another one makes its next batch. A text that is written has one thread.
+        # While a GPU computes for one thread, the other makes the next batch. Generated texts have one thread.
         at_a_time = 2 if work.on_gpu and self._predictor.advance is None else 1
         self._predicting = ThreadPoolExecutor(at_a_time, thread_name_prefix="predict")
 
@@ -146,8 +146,8 @@ class _Worker:
         return Predicted(piece.number, len(piece.rows), content, len(predictions), rejected, counted)
 
     def _batches(self, piece: Piece, found: list[Any]) -> Iterator[list[tuple[int, Any]]]:
-        """The rows of a piece as the model takes them, with their numbers; `found` gets what is wrong with others."""
-        # Texts of like length fill a batch with little padding.
+        """The rows of a piece in the model's form, with their numbers; `found` gets the problems of the others."""
+        # Texts of similar length fill a batch with little padding.
         order = sorted(range(len(piece.rows)), key=lambda number: characters(piece.rows[number].value))
         size = _IMAGES_AT_ONCE if self._work.kind == IMAGES else _OTHERS_AT_ONCE
         chunks = (order[start : start + size] for start in range(0, len(order), size))
@@ -175,20 +175,20 @@ class _Worker:
         return numbers, [self._problem(each) if isinstance(each, WrongRequest) else each for each in made]
 
     def _problem(self, wrong: WrongRequest) -> Problem:
-        # What a client is to send instead is no matter here.
+        # What a client should send instead does not matter here.
         return Problem(_REASONS.get(self._work.kind, "unusable text"), str(wrong).partition(" Send ")[0])
 
     def _predicted(self, batch: list[tuple[int, Any]]) -> tuple[list[tuple[int, Any]], list[Any]]:
         predictions = self._of_rows([row for _, row in batch])
         if len(batch) > 1 and all(isinstance(each, _Failure) for each in predictions):
-            raise UserError(  # not a matter of the rows
+            raise UserError(  # not the fault of the rows
                 f"The model fails on each of {len(batch)} rows: {predictions[0].problem.detail}.",
                 "If its memory is full, give a smaller rows_at_once.",
             ) from predictions[0].error
         return batch, [_or_problem(each) for each in predictions]
 
     def _of_rows(self, rows: list[Any]) -> list[Any]:
-        """Predictions; where a batch fails its halves are tried, so that one row does not fail the others."""
+        """Predictions; after a failure the halves of the batch are tried, so that one row does not fail the others."""
         try:
             return self._predictor.answers(rows)
         except Exception as error:  # the libraries' errors are not documented
@@ -198,7 +198,7 @@ class _Worker:
         return self._of_rows(rows[:half]) + self._of_rows(rows[half:])
 
     def _finish(self, found: list[Any]) -> None:
-        """Goes on with what is unfinished, texts that are written, until nothing is."""
+        """Continues unfinished rows, such as generated texts, until all are finished."""
         waiting = deque(number for number, each in enumerate(found) if isinstance(each, Unfinished))
         going: list[int] = []
         while waiting or going:
@@ -212,7 +212,7 @@ class _Worker:
             going = [number for number in going if isinstance(found[number], Unfinished)]
 
     def _advanced(self, texts: list[Any]) -> dict[int, Problem]:
-        """Goes on with some texts, by halves where that fails; gives what is wrong with those that fail alone."""
+        """Continues some texts, in halves after a failure; returns the problems of those that fail alone."""
         assert self._predictor.advance is not None
         try:
             self._predictor.advance(texts, lambda: False)

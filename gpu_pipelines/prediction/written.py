@@ -1,4 +1,4 @@
-"""Predictions as they are written: a JSON object in each line, or the columns of Parquet."""
+"""The form of written predictions: a JSON object in each line, or the columns of Parquet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 KEY, INSTANCE, PREDICTION = "key", "instance", "prediction"
-#: The metadata of a Parquet file that say which model has predicted, as JSON.
+#: The key of a Parquet file's metadata that names the model, as JSON.
 MODEL = b"gpu_pipelines.model"
 
 
 class Prediction(NamedTuple):
-    """What was predicted for a row: `instance` is None where a key column is given, or where it is an image's bytes."""
+    """The prediction of a row: `instance` is None if a key column is given, or for an image's bytes."""
 
     key: Any
     instance: Any
@@ -27,13 +27,13 @@ class Prediction(NamedTuple):
 
 
 class Form:
-    """How predictions are written.
+    """The form in which predictions are written.
 
     Args:
         output_format: `jsonl` or `parquet`.
-        answer: the schema of a prediction, in the terms of JSON Schema; see `Predictor.answer`.
-        model: which model predicts, for the metadata of files.
-        has_instances: whether instances are written.
+        answer: the JSON Schema of a prediction; see `Predictor.answer`.
+        model: the model, for the metadata of files.
+        has_instances: whether to write instances.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Form:
         return file.getvalue()
 
     def join(self, parts: Iterator[Path], target: Path) -> None:
-        """Writes files of some predictions one after another as one.
+        """Joins files of predictions into one.
 
         Args:
-            parts: of this form.
+            parts: files of this form.
             target: the file.
         """
         if not self._is_parquet:
