@@ -1,1 +1,1 @@
-"""What a champion's training data looked like, kept with the champion, to be compared with the data of later days."""
+"""Profiles of a champion's training data, kept with the champion, to compare with later data."""

@@ -1,4 +1,4 @@
-"""Makes profiles: of a dataset and the model that learned from it, and of rows of later days by the same code."""
+"""Makes profiles of a dataset and the model trained on it, and of later rows with the same code."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.tasks import task_named
 
-#: Rows of a profile: those whose inputs are looked at, and those of them that are predicted.
+#: Rows of a profile: those whose inputs are profiled, and those of them that are predicted.
 INPUT_ROWS, PREDICTED_ROWS = 5000, 2000
-#: Bytes of a model above which the evaluation, which holds it in pieces, makes no profile.
+#: Bytes of a model above which the evaluation, which then shards it, makes no profile.
 LARGEST_MODEL = 8 << 30
 EMBEDDING = "embedding of the champion"
-#: Directions of an embedding that are kept: as many as tell its points apart, by sums at random.
+#: Directions of a random projection that keeps the distances of embeddings.
 #: Source: Johnson and Lindenstrauss, Contemporary Mathematics 26 (1984).
 _DIRECTIONS = 32
 _AT_ONCE = 64
@@ -35,42 +35,42 @@ _TRAINED_ON = "train"
 
 
 def keep_profile(model: Path, dataset: Dataset) -> None:
-    """Makes the profile of an exported model and puts it beside its files; says why, where there can be none.
+    """Makes the profile of an exported model and puts it beside its files; if that fails, says why.
 
-    An evaluation that has come to an end does not fail for it.
+    A completed evaluation does not fail for it.
 
     Args:
         model: the exported model, with its evaluation.
-        dataset: what it was trained and evaluated on.
+        dataset: its training and evaluation data.
     """
     try:
         if sum(path.stat().st_size for path in model.glob("*.safetensors")) > LARGEST_MODEL:
             raise UserError(f"the model has more than {LARGEST_MODEL >> 30} GiB")
         profile_of(model, dataset).save(model / PROFILE)
     except UserError as error:
-        print(f"no reference profile for a later look at drift: {error.problem}", flush=True)
-    except Exception as error:  # whatever a user's own task, or a memory that is full, raises
+        print(f"no reference profile for later drift checks: {error.problem}", flush=True)
+    except Exception as error:  # any error of a user's own task, or full memory
         told = f"{type(error).__name__}: {first_line(error)}"
-        print(f"no reference profile for a later look at drift: {told}", flush=True)
+        print(f"no reference profile for later drift checks: {told}", flush=True)
 
 
 def profile_of(model: Path, dataset: Dataset, input_rows: int = INPUT_ROWS) -> Profile:
     """The profile of a model.
 
-    What it gives is taken of val and test: to rows that it was trained on it says something else than to new ones.
+    The predictions are on val and test: on rows of its training, a model predicts differently from new ones.
 
     Args:
-        model: exported, with its evaluation.
-        dataset: what it was trained and evaluated on.
-        input_rows: rows whose inputs are looked at.
+        model: the exported model, with its evaluation.
+        dataset: its training and evaluation data.
+        input_rows: rows whose inputs are profiled.
 
     Raises:
-        UserError: nothing of the task is watched, or the model cannot be loaded.
+        UserError: the task has nothing to watch, or the model cannot be loaded.
     """
     manifest = dataset.manifest
     task, predictor = task_named(task_of(model)), load_predictor(model, ServerSettings())
     watched, random = task.load_watched(), np.random.default_rng(0)
-    # A fixed test set is somebody's choice, and need not look like the data.
+    # A fixed test set is a deliberate choice, and need not look like the data.
     names = [name for name in SPLITS if not (name == "test" and manifest.test_source)]
     splits = {name: found for name in names if (found := _opened(dataset, name)) is not None}
     inputs, outputs = Gathered(watched, predictor), Gathered(watched, predictor)
@@ -92,14 +92,14 @@ def profile_of(model: Path, dataset: Dataset, input_rows: int = INPUT_ROWS) -> P
 
 
 class Gathered:
-    """Values that are gathered of rows, some of them at a time.
+    """Values gathered from rows, some at a time.
 
     Args:
-        watched: what is watched.
+        watched: what to watch.
         predictor: the model.
 
     Attributes:
-        rows: how many were looked at.
+        rows: the rows so far.
     """
 
     def __init__(self, watched: Watched, predictor: Predictor) -> None:
@@ -108,13 +108,13 @@ class Gathered:
         self.rows = 0
 
     def look_at(self, rows: Sequence[Any]) -> None:
-        """Takes what the model gets."""
+        """Adds the inputs of the model."""
         for some in _some(rows):
             self._parts.append(self._watched.inputs(self._predictor.columns(some)))
             self.rows += len(some)
 
     def predict(self, rows: Sequence[Any]) -> None:
-        """Takes what the model gives, and its embedding."""
+        """Adds the predictions of the model, and its embeddings."""
         for some in _some(rows):
             predictions, embeddings = predicted_with_embeddings(self._predictor, some)
             found = self._watched.predictions(predictions)
@@ -124,7 +124,7 @@ class Gathered:
             self.rows += len(some)
 
     def values(self) -> dict[str, Values]:
-        """All of them, of what every group of rows had."""
+        """All values that every group of rows had."""
         if not self._parts:
             return {}
         names = [name for name in self._parts[0] if all(name in part for part in self._parts)]
@@ -137,7 +137,7 @@ def _some(rows: Sequence[Any]) -> Iterator[Sequence[Any]]:
 
 
 def _opened(dataset: Dataset, name: str) -> Split | None:
-    """A split; None for one that was left in a bucket, as a large `train` is where models are evaluated."""
+    """A split; None for one that was left in a bucket, such as a large `train` where models are evaluated."""
     try:
         return dataset.split(name)
     except UserError:
@@ -147,10 +147,10 @@ def _opened(dataset: Dataset, name: str) -> Split | None:
 def _sampled(
     splits: Sequence[Split], predictor: Predictor, most: int, random: np.random.Generator
 ) -> Iterator[list[Any]]:
-    """Some rows of splits, each as likely as any other, as the model takes them.
+    """A random sample of the rows of splits, as the model takes them.
 
-    What the model gets counts once, as among the rows of now: a prompt that was learned with several answers, or
-    numbers that came with several results.
+    An input counts once, as in a drift check: a prompt that was learned with several answers, or numbers that came with
+    several results.
     """
     sizes = np.array([len(split) for split in splits], dtype=np.int64)
     chosen = np.sort(random.choice(sizes.sum(), min(most, int(sizes.sum())), replace=False))
@@ -166,7 +166,7 @@ def _sampled(
 
 
 def _new(rows: Sequence[Any], predictor: Predictor, seen: set[bytes]) -> list[Any]:
-    """The rows that the model gets for the first time; what it gets is noted."""
+    """The rows whose inputs are not in `seen`, to which they are added."""
     found = []
     for row in rows:
         content = hashlib.sha256(b"".join(values.tobytes() for values in predictor.columns([row]).values())).digest()

@@ -1,7 +1,7 @@
-"""The reference profile of a model: a sample of what its training data looked like, and of what it said to it.
+"""The reference profile of a model: a sample of its training data, and of its predictions on them.
 
-It is one file beside the model, `reference_profile.npz`: arrays by name, and what they are as JSON. It holds figures of
-rows, not the rows.
+It is one file beside the model, `reference_profile.npz`: arrays by name, and their description as JSON. It holds
+figures of rows, not the rows.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ _KINDS: dict[str, type[Numbers | Vectors]] = {"numbers": Numbers, "vectors": Vec
 
 @dataclass(frozen=True)
 class Profile:
-    """What a profile says.
+    """The content of a profile.
 
     Attributes:
-        task: of the model.
-        dataset_fingerprint: of the dataset that it was made of.
+        task: the task of the model.
+        dataset_fingerprint: the fingerprint of the dataset that was profiled.
         rows_read: records of the source of that dataset.
-        rejected: how many of these could not be used, by reason.
-        inputs: of rows of all splits, what the model gets; by name.
-        outputs: of rows that the model was not trained on, what it gives, and its embedding; by name.
+        rejected: how many of these were rejected, by reason.
+        inputs: the model's inputs by name, of rows of all splits.
+        outputs: the model's predictions and embedding by name, of rows that it was not trained on.
     """
 
     task: str
@@ -43,7 +43,7 @@ class Profile:
     outputs: dict[str, Values] = field(repr=False)
 
     def save(self, path: Path) -> None:
-        """Writes the file; the same profile gives the same bytes."""
+        """Writes the file; equal profiles give equal bytes."""
         arrays: dict[str, Any] = {}
         parts = {
             group: [_stored(f"{group}.{number}", name, values, arrays) for number, (name, values) in enumerate(of)]
@@ -60,7 +60,7 @@ class Profile:
         """Reads the file.
 
         Raises:
-            UserError: it is damaged, or of a later release.
+            UserError: it is damaged, or written by a later release.
         """
         try:
             with np.load(path, allow_pickle=False) as arrays:
@@ -81,7 +81,7 @@ class Profile:
 
 
 def _stored(place: str, name: str, values: Values, arrays: dict[str, Any]) -> dict[str, Any]:
-    """Puts the values into `arrays`; gives what the header says of them."""
+    """Puts the values into `arrays`; returns their entry in the header."""
     if isinstance(values, Categories):
         names = sorted({value for value in values.values if value is not None})
         numbers = {value: number for number, value in enumerate(names)}

@@ -1,4 +1,4 @@
-"""Values of many rows in one respect: numbers, categories, or vectors."""
+"""One property of many rows: numbers, categories, or vectors."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Numbers:
-    """Numbers, float32 (rows,); NaN where a row has none."""
+    """Numbers, float32 (rows,); NaN for a row without one."""
 
     values: np.ndarray
 
     @classmethod
     def of(cls, values: Sequence[float | None] | np.ndarray) -> Numbers:
-        """Numbers in the one precision in which all are kept: equal ones stay equal, which tests by rank need."""
+        """Numbers in the precision of all values; equal ones stay equal, as tests by rank require."""
         found = np.array([np.nan if each is None else each for each in values], dtype=np.float64).astype(np.float32)
         return cls(np.where(np.isfinite(found), found, np.float32(np.nan)))
 
 
 @dataclass(frozen=True)
 class Categories:
-    """Names, such as of classes; None where a row has none."""
+    """Names, such as of classes; None for a row without one."""
 
     values: list[str | None]
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """Points whose directions mean nothing by themselves, float32 (rows, directions)."""
+    """Points in a space whose axes have no meaning by themselves, float32 (rows, directions)."""
 
     values: np.ndarray
 
@@ -39,7 +39,7 @@ Values = Numbers | Categories | Vectors
 
 
 def rows_in(values: Values) -> int:
-    """How many rows there are."""
+    """The number of rows."""
     return len(values.values)
 
 
@@ -58,12 +58,12 @@ def taken(values: Values, rows: np.ndarray) -> Values:
     return type(values)(values.values[rows])
 
 
-#: As many different numbers or fewer are taken as names: 0 and 1, months, marks.
+#: Numbers with at most this many distinct values count as names: 0 and 1, months, grades.
 MOST_CODES = 10
 
 
 def as_codes(values: Values) -> Values:
-    """Numbers of which there are a few alone, as categories; anything else as it is."""
+    """Numbers with only a few distinct values as categories; anything else as it is."""
     if not isinstance(values, Numbers):
         return values
     known = values.values[~np.isnan(values.values)]
@@ -72,7 +72,7 @@ def as_codes(values: Values) -> Values:
 
 
 def named_codes(values: Numbers) -> Categories:
-    """Numbers as names, of as many digits as tell them from all others of their precision."""
+    """Numbers as names, with enough digits to tell them from all others of their precision."""
     known = np.unique(values.values[~np.isnan(values.values)])
     names = {value: _name(value + 0.0) for value in known.tolist()}  # -0 is 0
     return Categories([names.get(value) for value in values.values.tolist()])

@@ -80,7 +80,7 @@ WRONG = {
     "a parameter too large": (b'{"instances": [{}], "parameters": {"top_k": 1e999}}', "whole number"),
     "not an object": ({"instances": [GOOD, None]}, "instances[1]: is null"),
     "another field": ({"instances": [{"b46": ""}]}, "Did you mean 'b64'?"),
-    "half a surrogate": (b'{"instances": [{"\\ud800": ""}]}', "is not known"),
+    "half a surrogate": (b'{"instances": [{"\\ud800": ""}]}', "has an unknown field"),
     "no text": ({"instances": [{"b64": 3}]}, "b64 is a number"),
     "no base64": ({"instances": [GOOD, {"b64": "ä"}]}, "instances[1]: b64 is not base64"),
     "empty": ({"instances": [{"b64": ""}]}, "the file is empty"),
