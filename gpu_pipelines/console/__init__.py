@@ -1,1 +1,1 @@
-"""The console: a web page of the runs on this machine and of the emulator, for the one who has started it."""
+"""The console: a web page with the runs on this machine and the emulator, for the user who started it."""

@@ -20,7 +20,7 @@ _HERE = Path(__file__).parent
 
 
 def console_app(settings: ConsoleSettings) -> tuple[Guard, Console]:
-    """The application, and what it shows with the token of its user."""
+    """The application, and the console with its user's token."""
     console = Console(settings)
     app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None)
     app.state.console = console
@@ -40,7 +40,7 @@ def console_app(settings: ConsoleSettings) -> tuple[Guard, Console]:
         return _error_page(console, error.status_code, "There is no such page.", "")
 
     def wrong_address(request: Request, error: Any) -> HTMLResponse:
-        return _error_page(console, 422, "This address has a value that it cannot have.", "Follow a link of a page.")
+        return _error_page(console, 422, "This address has an invalid value.", "Follow a link of a page.")
 
     def system_error(request: Request, error: Any) -> HTMLResponse:
         told = f"{error.filename or 'A file'} cannot be used: {error.strerror or error}."

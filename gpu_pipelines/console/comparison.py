@@ -1,4 +1,4 @@
-"""Two runs beside each other: parameters that differ, figures with their intervals, curves over each other."""
+"""Compares two runs: parameters that differ, figures with their intervals, curves in one chart."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from markupsafe import Markup
 from gpu_pipelines.component_interface.parameter import shown_value
 from gpu_pipelines.console.shown import Curve, Measured, Run
 
-#: What is drawn first, and how many charts at most.
+#: The charts drawn first, and the most charts.
 _FIRST = ("loss", "val_loss", "accuracy", "val_accuracy", "learning_rate")
 _MOST_CHARTS = 6
 _MOST_LINES = 4
@@ -31,8 +31,8 @@ class Figure:
     """A figure of two runs; None where a run has none.
 
     Attributes:
-        name: of the metric.
-        values: of each run.
+        name: the name of the metric.
+        values: the value of each run.
     """
 
     name: str
@@ -40,13 +40,13 @@ class Figure:
 
     @property
     def change(self) -> float | None:
-        """The second without the first."""
+        """The second value minus the first."""
         first, second = self.values
         return None if first is None or second is None else second.value - first.value
 
     @property
     def is_beyond_chance(self) -> bool:
-        """Whether the intervals do not meet."""
+        """Whether the intervals do not overlap."""
         first, second = self.values
         if not (first and second) or None in (first.low, first.high, second.low, second.high):
             return False
@@ -54,7 +54,7 @@ class Figure:
 
 
 def differing(first: Run, second: Run) -> list[Differing]:
-    """The parameters of two runs that are not equal."""
+    """The parameters that differ between two runs."""
     runs: list[Mapping[str, Any]] = [first.parameters, second.parameters]
     names = dict.fromkeys([*first.parameters, *second.parameters])
     return [
@@ -65,13 +65,13 @@ def differing(first: Run, second: Run) -> list[Differing]:
 
 
 def figures(first: Mapping[str, Measured], second: Mapping[str, Measured]) -> list[Figure]:
-    """The figures of two runs, those first that both have."""
+    """The figures of two runs, those of both runs first."""
     names = dict.fromkeys([*(name for name in first if name in second), *first, *second])
     return [Figure(name, [first.get(name), second.get(name)]) for name in names]
 
 
 def interval_charts(found: Sequence[Figure]) -> list[Markup]:
-    """The figures that both runs have, each drawn with its intervals."""
+    """The figures of both runs, each drawn with its intervals."""
     from gpu_pipelines.reports.charts import Range, interval_chart
 
     charts: list[Markup] = []
@@ -87,7 +87,7 @@ def interval_charts(found: Sequence[Figure]) -> list[Markup]:
 
 
 def curve_charts(first: Sequence[Curve], second: Sequence[Curve]) -> list[Markup]:
-    """What both trainings have logged, the curves of both runs over each other."""
+    """The logged curves of both runs, in common charts."""
     from gpu_pipelines.reports.charts import Line, line_chart
 
     named = [
@@ -109,7 +109,7 @@ def curve_charts(first: Sequence[Curve], second: Sequence[Curve]) -> list[Markup
 
 
 def drawn(svg: Markup) -> Markup:
-    """A chart without a style of its own, which would be the whole page's."""
+    """A chart without its style element, which would apply to the whole page."""
     text = str(svg)
     begin, end = text.find("<style"), text.find("</style>")
     if 0 <= begin < end:

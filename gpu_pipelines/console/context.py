@@ -1,4 +1,4 @@
-"""What the pages of a console are made from: its settings, the places that it shows, its templates."""
+"""The context of a console's pages: its settings, the places of runs and models, its templates."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from gpu_pipelines.numbers import figure, figure_or_count
 from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import templates_in
 
-#: Of the folder of runs, where the console keeps what was dropped on it.
+#: In the folder of runs, where the console keeps files that were dropped on it.
 _OWN = ".console"
 
 
 @dataclass(frozen=True)
 class ConsoleSettings:
-    """What a console shows.
+    """The settings of a console.
 
     Attributes:
         runs: directory of the runs on this machine.
         registry: directory of the registry.
-        port: that it listens at.
-        link: the way to an emulator.
+        port: the port that it listens at.
+        link: the connection to an emulator.
     """
 
     runs: Path
@@ -43,15 +43,15 @@ class ConsoleSettings:
 
 
 class Console:
-    """What is shown, and how.
+    """A console: what it shows, and how.
 
     Args:
-        settings: what.
+        settings: the settings.
 
     Attributes:
-        settings: what is shown.
+        settings: the settings.
         held: the secrets of its user.
-        local_runs, local_models: those of this machine.
+        local_runs, local_models: the runs and models on this machine.
         starter: starts runs on this machine.
     """
 
@@ -74,7 +74,7 @@ class Console:
 
     @property
     def link(self) -> EmulatorLink:
-        """The way to the emulator."""
+        """The connection to the emulator."""
         return self.settings.link
 
     @property
@@ -99,11 +99,11 @@ class Console:
         return self.local_models if _is_local(place, "models") else EmulatorModels(self.link.require())
 
     def page(self, template: str, **values: Any) -> str:
-        """A page, or a part of one; what is not `Markup` is escaped."""
+        """A page, or a part of one; values that are not `Markup` are escaped."""
         return self._templates.get_template(template).render(link=self.link, settings=self.settings, **values)
 
     def refusal(self, status: int, text: str) -> bytes:
-        """The page that says why a request was refused, to somebody who may see nothing else."""
+        """The page that says why a request was refused, for a client that may see nothing else."""
         return self._templates.get_template("refused.html").render(status=status, text=text).encode()
 
 
@@ -123,7 +123,7 @@ def _took(seconds: float | None) -> str:
 
 
 def _moment(text: str) -> str:
-    """A time in ISO 8601, as tables have it: UTC, to the minute."""
+    """A time in ISO 8601, in the form of tables: UTC, to the minute."""
     try:
         found = datetime.fromisoformat(text.replace("Z", "+00:00"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""What a run would have cost on machines of the cloud: their list prices, for as long as its tasks took here."""
+"""The cost of a run on machines of the cloud: their list prices, for the time that its tasks took here."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from gpu_pipelines.dag.placement import EVALUATES, PREDICTS, RUNS_SCRIPT, TRAINS
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.spec_steps import tasks_in
 
-#: The steps of this project that run on the accelerator.
+#: The steps of this project that use the accelerator.
 _ON_THE_ACCELERATOR = (TRAINS, RUNS_SCRIPT, TUNES, EVALUATES, PREDICTS)
-#: What a run on this machine is priced with where nobody chooses.
+#: The default accelerator for the price of a run on this machine.
 DEFAULT = "l4:1"
 _POOLS = "worker_pool_specs"
-#: What the API calls Spot, now and before.
+#: The API's names for Spot, the current one and an earlier one.
 _SPOT = ("SPOT", "LOW_COST")
 
 
@@ -33,19 +33,19 @@ class Line:
 
     @property
     def usd(self) -> float:
-        """What it would have cost."""
+        """Its cost in the cloud, USD."""
         return self.per_hour * self.seconds / 3600
 
 
 @dataclass(frozen=True)
 class Cost:
-    """What a run would have cost.
+    """The cost of a run in the cloud.
 
     Attributes:
         lines: the tasks that have a price.
-        region: whose prices these are.
-        note: of which day the prices are.
-        left_out: what is not in them.
+        region: the region of the prices.
+        note: the date of the prices.
+        left_out: what the cost does not include.
     """
 
     lines: Sequence[Line]
@@ -60,14 +60,14 @@ class Cost:
 
 
 def cost_with(accelerator: str, tasks: Sequence[Task]) -> Cost | None:
-    """What the tasks of a run on this machine would have cost with an accelerator.
+    """The cost of the tasks of a run on this machine if they had an accelerator of the cloud.
 
     Args:
         accelerator: such as l4:1.
-        tasks: of the run.
+        tasks: the tasks of the run.
 
     Returns:
-        The cost; None where no task takes the accelerator, or no price is known.
+        The cost; None if no task uses the accelerator, or no price is known.
 
     Raises:
         UserError: there is no such accelerator.
@@ -90,15 +90,15 @@ def cost_with(accelerator: str, tasks: Sequence[Task]) -> Cost | None:
 
 
 def cost_of_jobs(spec: Mapping[str, Any], tasks: Sequence[Task], region: str) -> Cost | None:
-    """What the custom jobs of a compiled pipeline would have cost, on the machines that the file names.
+    """The cost of the custom jobs of a compiled pipeline, on the machines in its file.
 
     Args:
         spec: the pipeline.
-        tasks: of the run.
-        region: whose prices are taken.
+        tasks: the tasks of the run.
+        region: the region of the prices.
 
     Returns:
-        The cost; None where no task names machines with a known price.
+        The cost; None if no task names machines with a known price.
     """
     catalog, jobs = load_catalog(), dict(_jobs(spec))
     lines, sources = [], set()
@@ -115,7 +115,7 @@ def cost_of_jobs(spec: Mapping[str, Any], tasks: Sequence[Task], region: str) ->
 
 
 def _jobs(spec: Mapping[str, Any]) -> Iterator[tuple[str, tuple[list[dict[str, Any]], bool]]]:
-    """The worker pools of each task that has some, given to it or of its component, and whether they are on Spot."""
+    """The worker pools of each task that has some, from the task or its component, and whether they are on Spot."""
     components = spec.get("components", {})
     for name, task in tasks_in(spec):
         component = components.get(task.get("componentRef", {}).get("name"), {})

@@ -1,4 +1,4 @@
-"""What the console asks an emulator, over the same REST as any other client."""
+"""The console's client for an emulator, over the same REST as any other client."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpu_pipelines.errors import NotFoundError, UserError
 _SECONDS = 20.0
 _PAGE = 100
 _SCHEMES = ("http", "https")
-#: Of one object so much is read, bytes.
+#: Most bytes that are read of one object.
 _MOST_OF_AN_OBJECT = 32 * 2**20
 
 
 class EmulatorClient:
-    """An emulator that runs.
+    """A running emulator.
 
     Args:
-        address: that it listens at, such as http://127.0.0.1:8990.
+        address: its address, such as http://127.0.0.1:8990.
 
     Raises:
-        UserError: it is no address, or no emulator answers there.
+        UserError: it is not an address, or no emulator answers there.
     """
 
     def __init__(self, address: str) -> None:
@@ -34,7 +34,7 @@ class EmulatorClient:
             raise UserError(
                 f"{address!r} is not the address of an emulator.", "Give one such as http://127.0.0.1:8990."
             )
-        # Without the proxy that an emulator's own variables name.
+        # Without the proxy that the emulator's own variables name.
         self._opener = build_opener(ProxyHandler({}))
         self.about: dict[str, Any] = self.ask("GET", "emulator")
         if not isinstance(self.about, dict) or not {"project", "region", "bucket", "repository"} <= set(self.about):
@@ -46,9 +46,9 @@ class EmulatorClient:
 
         Args:
             verb: GET, POST and so on.
-            path: without its first slash.
-            body: sent as JSON.
-            query: parameters of the address.
+            path: the path without its first slash.
+            body: the content, sent as JSON.
+            query: the query parameters.
 
         Raises:
             UserError: the emulator refuses it, or does not answer.
@@ -67,10 +67,10 @@ class EmulatorClient:
         """The resources of a list, page after page.
 
         Args:
-            path: of the list, without its first slash.
-            field: of the answer in which they are.
-            most: as many; 0 for all.
-            mask: names of the fields that they are to have, with commas; empty for all.
+            path: the path of the list, without its first slash.
+            field: the field of the answer with the resources.
+            most: the most resources; 0 for all.
+            mask: names of the fields to return, separated by commas; empty for all.
         """
         token, count, wanted = "", 0, {"readMask": mask} if mask else {}
         while True:
@@ -88,14 +88,14 @@ class EmulatorClient:
         """An object of Cloud Storage.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such object.
         """
         bucket, _, name = uri.removeprefix("gs://").partition("/")
         path = f"storage/v1/b/{quote(bucket, safe='')}/o/{quote(name, safe='')}"
         return self._content("GET", path, None, {"alt": "media"})[:_MOST_OF_AN_OBJECT]
 
     def content(self, path: str) -> bytes:
-        """The bytes that the answer to a request has.
+        """The bytes of the answer to a request.
 
         Raises:
             UserError: the emulator refuses it.
@@ -129,4 +129,4 @@ def _refusal(error: HTTPError) -> UserError:
         told = json.loads(error.read())["error"]["message"]
     except (ValueError, KeyError, TypeError, OSError):
         told = error.reason
-    return (NotFoundError if error.code == 404 else UserError)(f"The emulator refuses this: {told}")
+    return (NotFoundError if error.code == 404 else UserError)(f"The emulator refused the request: {told}")

@@ -1,4 +1,4 @@
-"""The emulator that a console shows: one that runs, one that is started for it, or none."""
+"""The emulator that a console shows: a running one, one that it starts, or none."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _HOW = "Start one with gpu-pipelines emulator start, or give the console --state
 
 
 class EmulatorLink:
-    """The way to an emulator.
+    """The connection to an emulator.
 
     Args:
-        usual: an address at which one is looked for now and then; empty for none.
+        usual: an address at which to look for one now and then; empty for none.
 
     Attributes:
-        problem: why there is none now, in a sentence; empty where there is one.
-        is_wanted: whether the console was told to show one.
+        problem: why there is no emulator now, in a sentence; empty if there is one.
+        is_wanted: whether the user asked for one.
     """
 
     def __init__(self, problem: str = _NONE, *, is_wanted: bool = False, usual: str = "") -> None:
@@ -41,9 +41,9 @@ class EmulatorLink:
 
     @property
     def client(self) -> EmulatorClient | None:
-        """By which it is asked; None if there is none now.
+        """The client of the emulator; None if there is none now.
 
-        One that is started at the usual address after the console is found as well.
+        Also finds one that was started at the usual address after the console.
         """
         if self._client is None and self._usual and time.monotonic() - self._looked > _SECONDS_BETWEEN_LOOKS:
             self._looked = time.monotonic()
@@ -52,20 +52,20 @@ class EmulatorLink:
         return self._client
 
     def require(self) -> EmulatorClient:
-        """By which it is asked.
+        """The client of the emulator.
 
         Raises:
-            UserError: there is none now.
+            UserError: there is no emulator now.
         """
         if (client := self.client) is None:
             raise UserError(self.problem, "" if self.is_wanted else _HOW)
         return client
 
     def connect(self, address: str) -> None:
-        """Takes the emulator at an address.
+        """Connects to the emulator at an address.
 
         Raises:
-            UserError: none answers there.
+            UserError: no emulator answers there.
         """
         self._client, self.problem, self.is_wanted = EmulatorClient(address), "", True
 
@@ -74,11 +74,11 @@ def linked(address: str, usual: str) -> EmulatorLink:
     """The emulator at an address.
 
     Args:
-        address: that was asked for; empty for the usual one, if one answers there.
+        address: the address that was asked for; empty for the usual one, if an emulator answers there.
         usual: where emulators listen by default.
 
     Raises:
-        UserError: none answers where one was asked for.
+        UserError: no emulator answers at an address that was asked for.
     """
     if not address:
         return EmulatorLink(usual=usual)
@@ -89,7 +89,7 @@ def linked(address: str, usual: str) -> EmulatorLink:
 
 @contextmanager
 def started_for(state: Path) -> Iterator[EmulatorLink]:
-    """Runs an emulator with a state for as long as the block runs; the block does not wait for it.
+    """Runs an emulator with a state during the block, which does not wait for it to start.
 
     Args:
         state: the folder of its state.
@@ -119,7 +119,7 @@ def started_for(state: Path) -> Iterator[EmulatorLink]:
 
 
 def _follow(process: subprocess.Popen[str], link: EmulatorLink) -> None:
-    """Takes the emulator when it listens, and says why it does not."""
+    """Connects to the emulator once it listens; records why if it does not, or if it ends."""
     last: deque[str] = deque(maxlen=4)
     for line in process.stdout or ():
         last.append(line.strip())

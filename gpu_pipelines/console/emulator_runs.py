@@ -1,4 +1,4 @@
-"""The pipeline jobs of an emulator as the console shows them."""
+"""The pipeline jobs of an emulator in the form in which the console shows them."""
 
 from __future__ import annotations
 
@@ -39,15 +39,15 @@ _TASK_STATES = {
     "NOT_TRIGGERED": "not triggered",
 }
 _HTML, _MODEL, _METRICS = ("system.HTML", "system.Markdown"), "system.Model", "system.Metrics"
-#: Jobs that are shown of an emulator.
+#: Most jobs of an emulator to show.
 _MOST_JOBS = 1000
-#: How the metadata of a task's execution names its output parameters.
+#: Prefix of a task's output parameters in the metadata of its execution.
 _OUTPUT = "output:"
-#: What the list shows of a job: not its pipeline, which is most of it.
+#: The fields of a job for the list: without its pipeline, which is most of it.
 _FIELDS = "name,displayName,state,createTime,startTime,endTime"
-#: Entries of a log that are read at once.
+#: Entries of a log to read at once.
 _LINES = 1000
-#: A turn of a loop: the name of the task, and the numbers of the turns.
+#: An iteration of a loop: the name of the task, and the numbers of the iterations.
 _TURN = re.compile(r"-#\d+(-#\d+)*$")
 _ID = re.compile(r"[a-z0-9][-a-z0-9]{0,127}")
 
@@ -56,7 +56,7 @@ class EmulatorRuns:
     """The pipeline jobs of an emulator.
 
     Args:
-        client: by which it is asked.
+        client: the client of the emulator.
     """
 
     def __init__(self, client: EmulatorClient) -> None:
@@ -71,7 +71,7 @@ class EmulatorRuns:
         """A job.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such job.
         """
         from gpu_pipelines.targets.compiled import steps_of
         from gpu_pipelines.targets.local.runs import without_early_checks
@@ -108,7 +108,7 @@ class EmulatorRuns:
         """The resource of a job.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such job.
         """
         if not _ID.fullmatch(run_id):
             raise NotFoundError(f"There is no run {run_id[:80]!r} on the emulator.", "It may have been deleted.")
@@ -116,7 +116,7 @@ class EmulatorRuns:
         return found
 
     def log(self, run_id: str, task: str, start: int) -> LogPart:
-        """A part of the log of a task: `start` counts its lines.
+        """A part of the log of a task, from the line number `start`.
 
         Raises:
             UserError: there is no such job or task.
@@ -133,10 +133,10 @@ class EmulatorRuns:
         return LogPart(text, start + len(lines), is_over and "nextPageToken" not in answer)
 
     def page(self, run_id: str, key: str) -> bytes:
-        """The HTML that a task has written.
+        """An HTML page that a task wrote.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such page.
         """
         uri = next((each["uri"] for name, each in _artifacts(self.job(run_id)) if name == key), "")
         if not uri:
@@ -147,18 +147,18 @@ class EmulatorRuns:
         """Cancels a job.
 
         Raises:
-            UserError: there is none, or it has ended.
+            UserError: there is no such job, or it has ended.
         """
         self.job(run_id)
         self._client.ask("POST", f"{self._jobs}/{run_id}:cancel", {})
 
     def submit(self, spec: Mapping[str, Any], parameters: Mapping[str, Any], job_id: str) -> str:
-        """Creates a job of a compiled pipeline, as the page of Vertex AI Pipelines does with an uploaded file.
+        """Creates a job from a compiled pipeline, as Vertex AI Pipelines does with an uploaded file.
 
         Args:
             spec: the pipeline.
-            parameters: the values of those that are given.
-            job_id: what the job is to be called.
+            parameters: the given values by name.
+            job_id: the id for the job.
 
         Returns:
             The job's id.
@@ -187,7 +187,7 @@ class EmulatorRuns:
         return {name: Measured(value) for name, value in _metrics(self.job(run_id)).items()}
 
     def curves(self, run_id: str) -> list[Curve]:
-        """What the trainings of a job have logged."""
+        """The curves that the trainings of a job have logged."""
         places = [each["uri"] for name, each in _artifacts(self.job(run_id)) if name.endswith("/checkpoints")]
         found = []
         for place in places:
@@ -210,13 +210,13 @@ def _row(job: Mapping[str, Any]) -> Row:
 
 
 def _details(job: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """The tasks of a job by name; the first is the pipeline's own."""
+    """The tasks of a job by name; the first is the pipeline itself."""
     tasks = job.get("jobDetail", {}).get("taskDetails", [])[1:]
     return {str(task["taskName"]): task for task in tasks}
 
 
 def _artifacts(job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-    """What the tasks have left: `TASK/OUTPUT` and the artifact."""
+    """The output artifacts of the tasks: `TASK/OUTPUT` and the artifact."""
     return [
         (f"{name}/{output}", artifact)
         for name, task in _details(job).items()
@@ -227,7 +227,7 @@ def _artifacts(job: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def _values(job: Mapping[str, Any]) -> dict[str, Any]:
-    """What the tasks have given on as parameters, as far as the job says it: `TASK/OUTPUT` and the value."""
+    """The output parameters of the tasks, as far as the job has them: `TASK/OUTPUT` and the value."""
     return {
         f"{name}/{key.removeprefix(_OUTPUT)}": value
         for name, task in _details(job).items()
@@ -237,7 +237,7 @@ def _values(job: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _metrics(job: Mapping[str, Any]) -> dict[str, float]:
-    """What the tasks have logged as metrics, as far as the job says it."""
+    """The metrics that the tasks have logged, as far as the job has them."""
     return {
         name: float(value)
         for _, artifact in _artifacts(job)
@@ -255,7 +255,7 @@ def _task(name: str, detail: Mapping[str, Any]) -> Task:
 
 
 def _log_of(detail: Mapping[str, Any]) -> str:
-    """The job whose lines are the log of a task: the custom job that it has created, else its own container."""
+    """The job whose lines are the log of a task: the custom job that it created, else its own container."""
     held = detail.get("execution", {}).get("metadata", {}).get("output:gcp_resources", "")
     with suppress(ValueError, KeyError, IndexError, TypeError):
         return str(json.loads(held)["resources"][0]["resourceUri"]).rpartition("/")[2]
@@ -296,7 +296,7 @@ def _without_turn(name: str) -> str:
 
 
 def _seconds(start: str, end: str) -> float | None:
-    """The time between two moments, the second of which is now if it is not known."""
+    """The time between two moments; the end is now if it is not known."""
     try:
         began = datetime.fromisoformat(start.replace("Z", "+00:00"))
         ended = datetime.fromisoformat(end.replace("Z", "+00:00")) if end else datetime.now(timezone.utc)

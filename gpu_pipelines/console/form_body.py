@@ -1,4 +1,4 @@
-"""The form in the body of a request: its fields, and the files that were dropped on the page."""
+"""The form in the body of a request: its fields, and the files dropped on the page."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ class DroppedFile:
     """A file of a form.
 
     Attributes:
-        name: what it is called where it came from; not to be used as a path.
-        content: its bytes.
+        name: its name at its origin; not to be used as a path.
+        content: the bytes.
     """
 
     name: str
@@ -26,10 +26,10 @@ class DroppedFile:
 
 @dataclass(frozen=True)
 class FormBody:
-    """A form that was sent.
+    """A submitted form.
 
     Attributes:
-        fields: values by name; of one that was sent several times the last.
+        fields: values by name; for a repeated field the last one.
         files: the files by the names of their fields.
     """
 
@@ -38,11 +38,11 @@ class FormBody:
 
     @classmethod
     def of(cls, kind: str, body: bytes) -> FormBody:
-        """Reads a body; one that is no form has no fields.
+        """Reads a body; one that is not a form has no fields.
 
         Args:
             kind: its content type.
-            body: its bytes.
+            body: the bytes.
         """
         if kind.startswith(_MULTIPART):
             return cls._of_parts(kind, body)

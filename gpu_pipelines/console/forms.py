@@ -1,4 +1,4 @@
-"""The form of a pipeline's inputs: a field for each parameter, and the values that come back."""
+"""The form of a pipeline's inputs: a field for each parameter, and the values that were sent."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpu_pipelines.numbers import as_number
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
 
-#: Before the names of parameters in the form, which are anybody's.
+#: Prefix of the fields of parameters, whose names may be anything.
 PREFIX = "p."
 _KINDS = {
     "String": "text",
     "Integer": "whole number",
     "Float": "number",
     "Boolean": "true or false",
-    "List": "list, as JSON or with commas",
+    "List": "list, as JSON or separated by commas",
     "Dict": "mapping, as JSON",
 }
 _LONG = ("List", "Dict")
@@ -33,14 +33,14 @@ class Field:
     """A field of the form.
 
     Attributes:
-        name: of the parameter.
+        name: the name of the parameter.
         control: select, number, long or text.
-        kind: its type in words; empty where the control says it.
-        text: what it means.
-        value: what stands in it.
-        default: what stands in it before anybody has changed it.
-        required: whether it has to be given.
-        choices: what can be chosen.
+        kind: its type in words; empty if the control shows it.
+        text: its description.
+        value: its current value.
+        default: the value before anybody changed it.
+        required: whether a value is required.
+        choices: the possible values.
     """
 
     name: str
@@ -63,22 +63,22 @@ def fields_of(parameters: Mapping[str, Parameter], values: Mapping[str, str]) ->
 
     Args:
         parameters: by name.
-        values: texts that stand in place of the defaults, by the names of parameters.
+        values: texts in place of the defaults, by parameter.
     """
     return [_field(name, each, values) for name, each in parameters.items() if not each.filled_in]
 
 
 def given_in(pipeline: Pipeline, fields: Mapping[str, str]) -> dict[str, str]:
-    """The values of a form that differ from the defaults, by the names of parameters.
+    """The values of a form that differ from the defaults, by parameter.
 
     Args:
-        pipeline: whose form it is.
-        fields: what was sent.
+        pipeline: the pipeline of the form.
+        fields: the fields that were sent.
     """
     found = {}
     for name, each in pipeline.every_parameter.items():
         text = fields.get(PREFIX + name)
-        # A browser ends lines as mail does.
+        # A browser ends lines with CR and LF.
         text = text.replace("\r\n", "\n") if text is not None else None
         if text is not None and text != _text(each.default) and (text or each.type == "String"):
             found[name] = text
@@ -98,10 +98,10 @@ def checked(pipeline: Pipeline, given: Mapping[str, str]) -> dict[str, Any]:
 
 
 def values_of_run(pipeline: Pipeline, parameters: Mapping[str, Any]) -> dict[str, str]:
-    """The parameters of a run as they stand in the form of its pipeline, those in `advanced` each by its own name."""
+    """The parameters of a run as values of its pipeline's form; those in `advanced` each under its own name."""
     inside = parameters.get(ADVANCED)
     opened = {**parameters, **(inside if isinstance(inside, Mapping) else {})}
-    # The service has a point in every number.
+    # The service writes every number with a decimal point.
     whole = {name for name, each in pipeline.every_parameter.items() if each.type == "Integer"}
     return {
         name: _text(as_number(int, value) if name in whole else value)
@@ -129,7 +129,7 @@ def _field(name: str, parameter: Parameter, values: Mapping[str, str]) -> Field:
 
 
 def _text(value: Any) -> str:
-    """A value as it stands in a field."""
+    """A value in the form of a field's text."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

@@ -1,8 +1,8 @@
-"""Who may ask the console for what: its own user alone, from its own pages.
+"""Restricts requests to the console's own user and its own pages.
 
 Any page that a browser has open can send requests to this machine's loopback, under any name that resolves to it. So
-the name of the host is checked, pages need a cookie that is given for the token in the address, and a request that
-changes something has to carry a word that stands in the console's pages only.
+the host name is checked, pages need a cookie that is exchanged for the token in the address, and a request that
+changes something has to carry a secret that only the console's pages have.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
-#: Gives the page that says why a request was refused: of a status, with a text.
+#: Makes the page that says why a request was refused, from a status and a text.
 Refusal = Callable[[int, str], bytes]
 
-#: Name of the field with the word that only the console's pages have.
+#: Name of the field with the secret that only the console's pages have.
 CSRF = "csrf"
-#: The largest file that can be dropped, with what is around it, bytes. A compiled pipeline has a few hundred kilobytes.
+#: Most bytes of a dropped file and the form around it. A compiled pipeline has a few hundred kilobytes.
 MOST_BYTES = 4 * 2**20
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 _READING = ("GET", "HEAD")
 STATIC = "/static/"
-#: Pages run no script but the console's own, and reach no other place.
+#: Pages run only the console's own script, and connect to no other place.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; style-src-attr 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; form-action 'self'; frame-src 'self'; frame-ancestors 'self'; base-uri 'none'"
@@ -47,7 +47,7 @@ _OPEN_ADDRESS = (
     "Open the address that gpu-pipelines console has printed: it has the token without which nothing is shown."
 )
 
-#: After the token: to the address without it.
+#: Follows the token: leads to the address without it.
 _LEADS_ON = (
     b'<!doctype html><html lang="en"><meta http-equiv="refresh" content="0;url=/"><link rel="icon" href="data:,">'
     b'<title>Console</title><p><a href="/">Console</a></p></html>'
@@ -60,12 +60,12 @@ def _word() -> str:
 
 @dataclass(frozen=True)
 class Secrets:
-    """What only the user of a console has.
+    """The secrets of a console's user.
 
     Attributes:
-        token: in the address that is printed.
-        session: in the cookie that is given for it.
-        csrf: in the forms of the pages.
+        token: the secret in the printed address.
+        session: the secret in the cookie that is exchanged for the token.
+        csrf: the secret in the forms of the pages.
     """
 
     token: str = field(default_factory=_word)
@@ -74,14 +74,14 @@ class Secrets:
 
 
 class Guard:
-    """Lets requests of the console's own user through to an ASGI application.
+    """Passes requests of the console's own user on to an ASGI application.
 
-    A form that came through is in `request.state.form`.
+    The form of such a request is in `request.state.form`.
 
     Args:
         app: the application.
-        held: what only its user has.
-        port: that the console listens at, by which its cookie differs from those of other consoles.
+        held: the secrets of its user.
+        port: the console's port, which tells its cookie from those of other consoles.
         refusal: makes the page of a refusal.
     """
 
@@ -112,10 +112,10 @@ class Guard:
             await self._change(scope, headers, receive, send)
 
     async def _change(self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send) -> None:
-        """Lets a request through that may change something, if it comes from a page of the console."""
+        """Passes on a request that may change something, if it comes from a page of the console."""
         origin = headers.get("origin", "")
         if origin and urlsplit(origin).netloc != headers.get("host"):
-            await self._refuse(send, 403, "The request came from another page than one of this console.")
+            await self._refuse(send, 403, "The request did not come from a page of this console.")
             return
         body = await _read(receive)
         if body is None:
@@ -131,13 +131,13 @@ class Guard:
         await self._app(scope, receive, _with_headers(send))
 
     async def _exchange(self, token: str, send: Send) -> None:
-        """Gives the cookie for the token, and leads to the address without it."""
+        """Exchanges the token for the cookie, and leads to the address without the token."""
         if not _are_equal(token, self._held.token):
             await self._refuse(
                 send, 403, f"The token in this address is not that of the console that runs now. {_OPEN_ADDRESS}"
             )
             return
-        # No redirect: a browser that was led here by another site would not send the cookie along with it.
+        # No redirect: a browser that came here from another site would not send the cookie with it.
         cookie = f"{self._cookie}={self._held.session}; Path=/; HttpOnly; SameSite=Strict"
         await _answer(_with_headers(send), 200, _LEADS_ON, [(b"set-cookie", cookie.encode())])
 
@@ -171,7 +171,7 @@ async def _answer(send: Send, status: int, page: bytes, headers: list[tuple[byte
 
 
 def _with_headers(send: Send) -> Send:
-    """Sends the headers of every answer too, but for those that it has itself."""
+    """Adds these headers to every answer, unless it has them itself."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":

@@ -1,4 +1,4 @@
-"""The runs on this machine as the console shows them: records, logs and pages, read from the folder of runs alone."""
+"""The runs on this machine in the form in which the console shows them, read only from the folder of runs."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from gpu_pipelines.reports.training_progress import TrainingProgress, training_p
 from gpu_pipelines.targets.run_record import RUN, RunRecord
 from gpu_pipelines.targets.steps import StepRecord, last_lines
 
-#: Of a long log so much is sent at once, bytes.
+#: Most bytes of a log that are sent at once.
 _MOST_OF_A_LOG = 256 * 1024
-#: A record is written as often, so that a step may have taken longer by now.
+#: A record is written this often, so that a step may have taken longer by now.
 _SECONDS_OF_A_RECORD = 6.0
-#: Curves that are not of one training, by what they measure.
+#: Figures of a training that are not drawn as curves.
 _NO_CURVE = ("step", "epoch", "samples", "time", "seconds")
 
 
@@ -31,16 +31,16 @@ class LocalRuns:
     """The runs in a folder.
 
     Args:
-        folder: of runs; it need not be there yet.
+        folder: the folder of runs; it need not exist yet.
     """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        # Records that do not change any more, with the state of the file that they were read from.
+        # Records that no longer change, with the state of the file from which they were read.
         self._rows: dict[str, tuple[tuple[int, int], Row]] = {}
 
     def rows(self) -> list[Row]:
-        """All runs, the newest first; those whose record is damaged among them."""
+        """All runs, the newest first, also those with a damaged record."""
         found = [self._row(file) for file in self.folder.glob(f"*/{RUN}")]
         return sorted(found, key=lambda row: (row.started, len(row.id), row.id), reverse=True)
 
@@ -48,7 +48,7 @@ class LocalRuns:
         """A run.
 
         Raises:
-            UserError: there is none, or its record is damaged.
+            UserError: there is no such run, or its record is damaged.
         """
         return _shown(self.record(run_id))
 
@@ -56,9 +56,9 @@ class LocalRuns:
         """The record of a run.
 
         Raises:
-            UserError: there is none, or it is damaged.
+            UserError: there is no such run, or its record is damaged.
         """
-        # The name comes from an address: it has to be that of a folder, and no way to another one.
+        # The name comes from an address: it has to be that of a folder here, and must not lead elsewhere.
         if Path(run_id).name != run_id or run_id == ".." or not (self.folder / run_id / RUN).is_file():
             raise NotFoundError(f"There is no run {run_id[:80]!r} in {self.folder}.", "It may have been removed.")
         return RunRecord.load(self.folder / run_id)
@@ -67,9 +67,9 @@ class LocalRuns:
         """A part of the log of a task.
 
         Args:
-            run_id: of the run.
+            run_id: the id of the run.
             task: name of the task.
-            start: where it begins, bytes; of a long log that is read from its beginning only the end is given.
+            start: the first byte; for a long log that is read from its beginning, only the end is returned.
 
         Raises:
             UserError: there is no such run, task or log.
@@ -84,7 +84,7 @@ class LocalRuns:
         with path.open("rb") as file:
             file.seek(begin)
             content = file.read(_MOST_OF_A_LOG)
-        # A line is sent when it is whole, so that no character is cut in two.
+        # Only whole lines are sent, so that no character is cut in two.
         is_over = step.status != "running"
         if not is_over:
             content = content[: content.rfind(b"\n") + 1]
@@ -97,11 +97,11 @@ class LocalRuns:
         """The HTML of a page of a run.
 
         Args:
-            run_id: of the run.
-            key: `report` for the run's own; else the number of one that a task has left.
+            run_id: the id of the run.
+            key: `report` for the run's own; else the number of a task's page.
 
         Raises:
-            UserError: there is none, or it is not in the folder of runs.
+            UserError: there is no such page, or it is not in the folder of runs.
         """
         record = self.record(run_id)
         if key == "report":
@@ -109,18 +109,18 @@ class LocalRuns:
         pages = {str(number): page for number, page in enumerate(record.pages)}
         if key not in pages:
             raise NotFoundError(f"There is no page {key[:20]!r} of {run_id}.", "Open the run again.")
-        # A step that was reused has left its page in another run.
+        # A reused step has its page in another run.
         return _inside(self.folder, Path(pages[key]["path"])).read_bytes()
 
     def stop(self, run_id: str) -> None:
-        """Asks a run to end, as Ctrl-C does: a training writes a checkpoint first.
+        """Asks a run to end, like Ctrl-C: a training writes a checkpoint first.
 
         Raises:
-            UserError: it does not run here.
+            UserError: it is not running here.
         """
         record = self.record(run_id)
         if not _can_stop(record):
-            raise UserError(f"{run_id} does not run on this machine now.", "There is nothing to stop.")
+            raise UserError(f"{run_id} is not running on this machine.", "There is nothing to stop.")
         os.kill(record.process_id, signal.SIGINT)
 
     def measured(self, run_id: str) -> dict[str, Measured]:
@@ -132,7 +132,7 @@ class LocalRuns:
         return {name: Measured(value) for name, value in record.metrics.items()}
 
     def curves(self, run_id: str) -> list[Curve]:
-        """What the trainings of a run have logged."""
+        """The curves that the trainings of a run have logged."""
         record = self.record(run_id)
         place = Path(record.checkpoints) if record.checkpoints else record.directory / "artifacts" / "checkpoints"
         files = sorted(place.glob(f"**/{METRICS}")) if place.is_dir() else []
@@ -155,7 +155,7 @@ class LocalRuns:
 
 
 def measured_in(evaluation: Evaluation) -> dict[str, Measured]:
-    """The figures on test of an evaluation; those that are no finite number are left out."""
+    """The figures on test of an evaluation; those that are not finite are left out."""
     return {
         name: Measured(each["value"], each.get("low"), each.get("high"))
         for name, each in evaluation.test["metrics"].items()
@@ -164,7 +164,7 @@ def measured_in(evaluation: Evaluation) -> dict[str, Measured]:
 
 
 def curve_of(training: str, entries: list[dict[str, float]]) -> Curve:
-    """The figures of a `metrics.jsonl` by name, each with its values by step."""
+    """The figures of a `metrics.jsonl` by name, each as values by step."""
     points: dict[str, list[tuple[float, float]]] = {}
     for entry in entries:
         for name, value in entry.items():
@@ -218,7 +218,7 @@ def _shown(record: RunRecord) -> Run:
 
 
 def _progress(record: RunRecord) -> Iterator[tuple[str, TrainingProgress]]:
-    """How far the trainings are that run now, by what they write beside their checkpoints."""
+    """The progress of the trainings that are running, from the files beside their checkpoints."""
     going_on = [step for step in record.steps if step.status == "running" == record.status]
     place = Path(str(record.parameters.get("checkpoint_uri") or record.checkpoints or "-"))
     for step in going_on:
@@ -229,7 +229,7 @@ def _progress(record: RunRecord) -> Iterator[tuple[str, TrainingProgress]]:
 
 
 def _error(record: RunRecord, failed: StepRecord) -> str:
-    """What a task has failed with: its message, else the last line of its log."""
+    """The error of a failed task: its message, else the last line of its log."""
     if failed.message or not failed.log:
         return failed.message
     try:
@@ -243,7 +243,7 @@ def _headline(record: RunRecord) -> Iterator[str]:
         now = ", ".join(step.label for step in record.steps if step.status == "running")
         yield f"Running: {now}." if now else "Running."
     elif record.status == "died":
-        yield f"It has died: its process, {record.process_id}, is gone without having said how it ended."
+        yield f"It has died: its process, {record.process_id}, ended without a result."
     elif step := record.ended_by:
         yield f"{step.label} failed."
     elif record.status == "succeeded":
@@ -257,7 +257,7 @@ def _headline(record: RunRecord) -> Iterator[str]:
 
 
 def _of_the_model(record: RunRecord) -> str:
-    """What became of the model of a run; its evaluation may have been removed since."""
+    """The outcome for the model of a run; its evaluation may have been removed since."""
     try:
         return "is the champion" if record.is_champion else "was registered"
     except UserError:
@@ -275,10 +275,10 @@ def _can_stop(record: RunRecord) -> bool:
 
 
 def _inside(folder: Path, path: Path) -> Path:
-    """A file of a folder, wherever links lead.
+    """A file in a folder, after following links.
 
     Raises:
-        UserError: it is not there, or somewhere else.
+        UserError: it is missing, or outside of the folder.
     """
     found = path.resolve()
     if not found.is_relative_to(folder.resolve()) or not found.is_file():

@@ -1,4 +1,4 @@
-"""The models of the registries as the console shows them, and a version made the champion."""
+"""The models of the registries in the form in which the console shows them, and promotion of a version."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PASSED, FAILED, NOT_EVALUATED = "passed", "failed", "not evaluated"
 
 @dataclass(frozen=True)
 class Gate:
-    """A gate that a version had to pass."""
+    """A gate of a version."""
 
     name: str
     passed: bool
@@ -36,13 +36,13 @@ class Version:
 
     Attributes:
         number: from 1.
-        aliases: that name it now.
+        aliases: its current aliases.
         created: ISO 8601, UTC.
-        gates: what became of them in a word: passed, failed, not evaluated.
-        each_gate: all of them.
+        gates: their outcome in a word: passed, failed, not evaluated.
+        each_gate: all gates.
         metrics: its figures on test.
-        where: where its files are.
-        damage: what is wrong with it; empty if nothing is known to be.
+        where: the place of its files.
+        damage: what is wrong with it; empty if no damage is known.
     """
 
     number: int
@@ -71,7 +71,7 @@ class Model:
 
     @property
     def champion(self) -> int | None:
-        """Number of the version that is the champion; None if there is none."""
+        """Number of the champion version; None if there is none."""
         return next((version.number for version in self.versions if version.is_champion), None)
 
 
@@ -90,7 +90,7 @@ class LocalModels:
     """The registry in a directory.
 
     Args:
-        root: the directory; it need not be there yet.
+        root: the directory; it need not exist yet.
     """
 
     def __init__(self, root: Path) -> None:
@@ -108,7 +108,7 @@ class LocalModels:
         """A model.
 
         Raises:
-            UserError: there is none, or the registry is damaged.
+            UserError: there is no such model, or the registry is damaged.
         """
         if Path(name).name != name or not self.root.is_dir() or name not in self._registry.names():
             raise NotFoundError(f"There is no model {name[:80]!r} in {self.root}.", "A run that uploads one adds it.")
@@ -116,7 +116,7 @@ class LocalModels:
         return Model(LOCAL, name, versions, self._registry.where(name))
 
     def promote(self, name: str, number: int) -> None:
-        """Makes a version the champion, by the registry's own function, which looks at its files first.
+        """Makes a version the champion, through the registry, which checks its files first.
 
         Raises:
             UserError: there is no such version, or it is damaged.
@@ -133,7 +133,7 @@ class EmulatorModels:
     """The Model Registry of an emulator.
 
     Args:
-        client: by which it is asked.
+        client: the client of the emulator.
     """
 
     def __init__(self, client: EmulatorClient) -> None:
@@ -154,7 +154,7 @@ class EmulatorModels:
         """A model.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such model.
         """
         versions = sorted(self._versions(name), key=lambda each: -int(each["versionId"]))
         return Model(
@@ -162,7 +162,7 @@ class EmulatorModels:
         )
 
     def promote(self, name: str, number: int) -> None:
-        """Makes a version the champion, and the service's own default with it, as uploads do.
+        """Makes a version the champion and the service's default version, as uploads do.
 
         Raises:
             UserError: there is no such version.
@@ -202,13 +202,13 @@ def require_fit(model: Model, number: int, seen: str, in_spite: bool) -> None:
     """Checks that a version may become the champion.
 
     Args:
-        model: whose version it is.
-        number: of the version.
-        seen: number of the champion that the user has seen; empty if there was none.
-        in_spite: whether gates that were not passed are no hindrance.
+        model: the model.
+        number: the number of the version.
+        seen: number of the champion on the user's page; empty for none.
+        in_spite: whether to ignore gates that were not passed.
 
     Raises:
-        UserError: there is no such version, its gates were not passed, or the champion is another by now.
+        UserError: there is no such version, its gates were not passed, or the champion has changed.
     """
     version = next((each for each in model.versions if each.number == number), None)
     if version is None:

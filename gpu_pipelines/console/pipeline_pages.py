@@ -1,4 +1,4 @@
-"""The pages of pipelines: their list, the form of their inputs, a run that is starting."""
+"""The pages of pipelines: the list, the form of the inputs, a run that is starting."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ router = APIRouter()
 
 @router.get("/pipelines")
 def list_of_pipelines(request: Request) -> HTMLResponse:
-    """What can be started, and where a file can be dropped."""
+    """The pipelines to start, and a place to drop a file."""
     return _list(console_of(request), "", 200)
 
 
 @router.post("/pipelines", response_model=None)
 def drop_file(request: Request) -> RedirectResponse | HTMLResponse:
-    """Keeps a file that was dropped, and leads to its form."""
+    """Keeps a dropped file, and leads to its form."""
     console, file = console_of(request), form_of(request).files.get("file")
     if file is None or not file.content:
         return _list(console, "No file was sent. Choose the YAML or JSON that KFP's compiler has written.", 422)
@@ -52,7 +52,7 @@ def form_of_pipeline(request: Request, key: str, like: str = "") -> HTMLResponse
 
 @router.post("/pipelines/{key:path}", response_model=None)
 def start(request: Request, key: str) -> RedirectResponse | HTMLResponse:
-    """Starts a run with what stands in the form."""
+    """Starts a run with the values of the form."""
     console, form = console_of(request), form_of(request)
     pipeline = console.pipelines.pipeline(key)
     given = given_in(pipeline, form.fields)
@@ -71,7 +71,7 @@ def start(request: Request, key: str) -> RedirectResponse | HTMLResponse:
 
 @router.get("/starting/{key}", response_model=None)
 def starting(request: Request, key: str) -> HTMLResponse | RedirectResponse:
-    """A run that has been started, until it has a page of its own."""
+    """A run that was started, until it has a page of its own."""
     console = console_of(request)
     values = _starting(console, key)
     return (
@@ -81,7 +81,7 @@ def starting(request: Request, key: str) -> HTMLResponse | RedirectResponse:
 
 @router.get("/starting/{key}/live")
 def starting_now(request: Request, key: str) -> HTMLResponse:
-    """What changes on the same page."""
+    """The changing part of the same page."""
     console = console_of(request)
     return HTMLResponse(console.page("starting_live.html", **_starting(console, key)))
 
@@ -117,7 +117,7 @@ def _page(
 
 def _starting(console: Console, key: str) -> dict[str, Any]:
     start = console.starter.start(key)
-    # Asked before the run is looked for: a run that ends in between has left its folder.
+    # Read before the run is looked for: a run that ends in between has left its folder.
     ended = start.process.poll()
     run_id = console.starter.run_of(start)
     go = f"/runs/{LOCAL}/{quote(run_id)}" if run_id else ""

@@ -1,4 +1,4 @@
-"""The pipelines that the console can start: this project's, files that were dropped on it, the emulator's own."""
+"""The pipelines that the console can start: this project's, files dropped on it, the emulator's own."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ class Listed:
     """A pipeline in the list.
 
     Attributes:
-        key: by which addresses name it: KIND:NAME.
-        name: of the pipeline.
-        text: what it does, as far as it says that.
-        origin: where it is from, in words.
+        key: its key in addresses: KIND:NAME.
+        name: the name of the pipeline.
+        text: its description, if it has one.
+        origin: its origin in words.
     """
 
     key: str
@@ -45,14 +45,14 @@ class Listed:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A pipeline with what it can be told.
+    """A pipeline with its inputs.
 
     Attributes:
-        listed: what the list says of it.
+        listed: its entry in the list.
         parameters: the parameters in its form, by name.
-        advanced: further ones, for which the form has a place of its own.
-        file: the compiled file; None of a pipeline of this project, which is compiled when it is started.
-        spec: what is in the file.
+        advanced: further parameters, in a separate part of the form.
+        file: the compiled file; None for a pipeline of this project, which is compiled when it is started.
+        spec: the content of the file.
     """
 
     listed: Listed
@@ -68,10 +68,10 @@ class Pipeline:
 
 
 class Pipelines:
-    """The pipelines that can be started.
+    """The pipelines that the console can start.
 
     Args:
-        folder: of the console, for the files that are dropped.
+        folder: the folder of the console, for dropped files.
         client: the emulator; None without one.
     """
 
@@ -80,12 +80,12 @@ class Pipelines:
         self.folder = folder
 
     def listed(self) -> list[Listed]:
-        """All of them: dropped files first, the newest of them before the others."""
+        """All pipelines: dropped files first, starting with the newest."""
         return [*self._files(), *self._uploaded(), *_of_the_project()]
 
     def key_of(self, name: str) -> str:
-        """The key of the pipeline that runs of a name are of, as far as it is known; empty if it is not."""
-        # KFP writes the names of this project's with dashes.
+        """The key of the pipeline with a name of runs; empty if it is not known."""
+        # KFP writes the names of this project's pipelines with dashes.
         names = (name, name.replace("-", "_"))
         known = [*self._files(), *_of_the_project()]
         return next((each.key for each in known if each.name in names and each.origin != _DAMAGED), "")
@@ -94,11 +94,11 @@ class Pipelines:
         """Keeps a compiled file.
 
         Args:
-            content: of the file.
-            name: what it was called, for messages alone.
+            content: the content of the file.
+            name: the name of the file, only for messages.
 
         Raises:
-            UserError: it is no compiled pipeline, or cannot be kept.
+            UserError: it is not a compiled pipeline, or cannot be kept.
         """
         called = f"The file {Path(name).name[:80]}" if name else "The file"
         spec = _spec_of(content, called)
@@ -116,10 +116,10 @@ class Pipelines:
         return _listed_file(path, spec)
 
     def pipeline(self, key: str) -> Pipeline:
-        """A pipeline with what it can be told.
+        """A pipeline with its inputs.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such pipeline.
         """
         kind, _, name = key.partition(":")
         if kind == _OF_THE_PROJECT:
@@ -203,7 +203,7 @@ def _of_the_project() -> Iterator[Listed]:
 
 
 def _first_line(module: Path) -> str:
-    """What a module says of itself; importing it would take KFP."""
+    """The first line of a module's docstring; importing the module would import KFP."""
     return module.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0].strip()
 
 
@@ -212,7 +212,7 @@ def project_pipeline(name: str) -> Pipeline:
     """A pipeline of this project; building it takes seconds the first time.
 
     Raises:
-        UserError: there is none of that name.
+        UserError: there is none with that name.
     """
     from dataclasses import replace
 

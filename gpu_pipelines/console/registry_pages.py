@@ -17,7 +17,7 @@ from gpu_pipelines.console.schedules import schedules_of, turn
 from gpu_pipelines.errors import UserError
 
 router = APIRouter()
-#: Versions beside each other, at most.
+#: Most versions side by side.
 _BESIDE = 4
 _MOST_CHARTS = 6
 
@@ -43,7 +43,7 @@ def model_page(
     name: str,
     v: Annotated[list[int], Query()] = [],  # noqa: B006 (FastAPI copies it)
 ) -> HTMLResponse:
-    """A model with its versions, some of them beside each other."""
+    """A model with its versions, some of them side by side."""
     return _model(console_of(request), place, name, v, "")
 
 
@@ -92,7 +92,7 @@ def _model(console: Console, place: str, name: str, numbers: list[int], problem:
 
 
 def _beside(model: Model, numbers: list[int]) -> list[Version]:
-    """The versions that are shown beside each other: those asked for, else the newest and the champion."""
+    """The versions to show side by side: those asked for, else the newest and the champion."""
     if wanted := [version for version in model.versions if version.number in numbers]:
         return wanted[:_BESIDE]
     champion = [version for version in model.versions if version.is_champion]
@@ -101,7 +101,7 @@ def _beside(model: Model, numbers: list[int]) -> list[Version]:
 
 
 def _charts(beside: list[Version], metrics: list[str]) -> list[Markup]:
-    """The figures for which intervals are known, each drawn for all versions."""
+    """The figures with known intervals, each drawn for all versions."""
     from gpu_pipelines.reports.charts import Range, interval_chart
 
     charts: list[Markup] = []

@@ -1,4 +1,4 @@
-"""What a request brings with it: the console, and the form that was sent."""
+"""The console and the form of a request."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ if TYPE_CHECKING:
 
 
 def console_of(request: Request) -> Console:
-    """The console that is asked."""
+    """The console of a request."""
     found: Console = request.app.state.console
     return found
 
 
 def form_of(request: Request) -> FormBody:
-    """The form that was sent; the guard has read it."""
+    """The submitted form, which the guard has read."""
     found: FormBody = request.state.form
     return found

@@ -1,4 +1,4 @@
-"""The pages of runs: their list, one of them as it goes on, two compared."""
+"""The pages of runs: the list, one run while it goes on, a comparison of two."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from gpu_pipelines.reports.dag import draw_dag
 from gpu_pipelines.reports.durations import format_seconds
 
 router = APIRouter()
-#: As many runs stand on a page.
+#: Runs on a page.
 ROWS = 1000
-#: Pages that tasks have written: they may be anybody's, so they run no scripts and reach nothing.
+#: Pages written by tasks may be anybody's, so they run no scripts and connect to nothing.
 _POLICY = (
     "sandbox allow-same-origin; default-src 'none'; style-src 'unsafe-inline'; img-src data:; font-src data:; "
     "base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
@@ -31,13 +31,13 @@ _LOGS = "logs/"
 
 @router.get("/runs")
 def list_of_runs(request: Request, q: str = "", status: str = "", place: str = "", page: int = 1) -> HTMLResponse:
-    """All runs, or those that are looked for."""
+    """All runs, or those that match the search."""
     return HTMLResponse(console_of(request).page("runs.html", **_listed(request, q, status, place, page)))
 
 
 @router.get("/runs/rows")
 def rows_of_runs(request: Request, q: str = "", status: str = "", place: str = "", page: int = 1) -> HTMLResponse:
-    """The table of the same page alone."""
+    """Only the table of the same page."""
     return HTMLResponse(console_of(request).page("runs_rows.html", **_listed(request, q, status, place, page)))
 
 
@@ -67,7 +67,7 @@ def run_page(request: Request, place: str, run_id: str, task: str = "", accelera
 
 @router.get("/runs/{place}/{run_id}/live")
 def run_now(request: Request, place: str, run_id: str) -> HTMLResponse:
-    """What changes on the page of a run."""
+    """The changing part of the page of a run."""
     console = console_of(request)
     run = console.runs(place).run(run_id)
     return HTMLResponse(console.page("run_live.html", **_drawn(run), base=_base(run.row)))
@@ -75,7 +75,7 @@ def run_now(request: Request, place: str, run_id: str) -> HTMLResponse:
 
 @router.get("/runs/{place}/{run_id}/left")
 def left_of_run(request: Request, place: str, run_id: str) -> HTMLResponse:
-    """What a run has left so far."""
+    """The outputs of a run so far."""
     console = console_of(request)
     run = console.runs(place).run(run_id)
     return HTMLResponse(console.page("run_left.html", run=run, base=_base(run.row)))
@@ -83,14 +83,14 @@ def left_of_run(request: Request, place: str, run_id: str) -> HTMLResponse:
 
 @router.get("/runs/{place}/{run_id}/log")
 def log_of_run(request: Request, place: str, run_id: str, task: str, start: int = 0) -> JSONResponse:
-    """What has been added to the log of a task."""
+    """New lines of the log of a task."""
     part = console_of(request).runs(place).log(run_id, task, max(0, start))
     return JSONResponse({"text": part.text, "next": part.next, "whole": part.is_whole})
 
 
 @router.get("/runs/{place}/{run_id}/report")
 def report_of_run(request: Request, place: str, run_id: str, key: str) -> HTMLResponse:
-    """A page that a run has written, below the way back to the run."""
+    """A page that a run has written, below a link back to the run."""
     console = console_of(request)
     run = console.runs(place).run(run_id)
     page = next((each for each in run.pages if each.key == key), None)
@@ -100,7 +100,7 @@ def report_of_run(request: Request, place: str, run_id: str, key: str) -> HTMLRe
 
 @router.get("/runs/{place}/{run_id}/page/{key:path}")
 def raw_page(request: Request, place: str, run_id: str, key: str) -> Response:
-    """The HTML of a page that a run has written, or one of the logs that its report leads to."""
+    """The HTML of a page that a run has written, or a log that its report links to."""
     runs = console_of(request).runs(place)
     if place == LOCAL and key.startswith(_LOGS):
         task = key.removeprefix(_LOGS).removesuffix(".log")
@@ -113,7 +113,7 @@ def raw_page(request: Request, place: str, run_id: str, key: str) -> Response:
 
 @router.get("/runs/local/{run_id}/{other}/report.html")
 def report_of_another(request: Request, run_id: str, other: str) -> RedirectResponse:
-    """Where a report of a run leads to that of the run whose results it took."""
+    """Redirects from a report of a run to that of the run whose results it reused."""
     record = console_of(request).local_runs.record(other)
     return RedirectResponse(f"/runs/{LOCAL}/{quote(record.run_id)}/page/report", 303)
 
@@ -127,10 +127,10 @@ def stop_run(request: Request, place: str, run_id: str) -> RedirectResponse:
 
 @router.get("/compare")
 def compare(request: Request, run: Annotated[list[str], Query()] = []) -> HTMLResponse:  # noqa: B006 (FastAPI copies it)
-    """Two runs beside each other; with one, a choice of the other."""
+    """Two runs side by side; with one run, a choice of the other."""
     console = console_of(request)
     if len(run) > 2:
-        raise UserError(f"{len(run)} runs are ticked, and two are compared.", "Tick two runs.")
+        raise UserError(f"{len(run)} runs are ticked, but two are needed.", "Tick two runs.")
     chosen = [_of(console, each) for each in run]
     if len(chosen) < 2:
         rows = [row for row in _rows(console)[0] if row.status != "damaged" and _name(row) not in run]
@@ -156,7 +156,7 @@ def _steps(request: Request, run_id: str) -> Any:
 
 
 def _rows(console: Console) -> tuple[list[Row], str]:
-    """The runs of all places, the newest first, and why those of the emulator are not among them."""
+    """The runs of all places, the newest first, and why those of the emulator are missing."""
     rows, problem = console.local_runs.rows(), ""
     if console.link.client:
         try:
@@ -225,13 +225,13 @@ def _name(row: Row) -> str:
 
 
 def _of(console: Console, name: str) -> Run:
-    """The run that an address names as PLACE/ID."""
+    """The run in an address, PLACE/ID."""
     place, _, run_id = name.partition("/")
     return console.runs(place).run(run_id)
 
 
 def _durations(runs: list[Run]) -> list[tuple[str, list[Any]]]:
-    """The tasks of runs, each with how long it took, or how it went, in each of them."""
+    """The tasks of runs, each with its duration, or its status, in each run."""
     names = dict.fromkeys(task.name for run in runs for task in run.tasks)
     took = [
         {task.name: format_seconds(task.seconds) if task.seconds is not None else task.status for task in run.tasks}

@@ -20,13 +20,13 @@ class Schedule:
     """A schedule.
 
     Attributes:
-        id: of the schedule.
+        id: the id of the schedule.
         name: for people.
-        cron: when it starts runs.
+        cron: the times at which it starts runs.
         state: active, paused or completed.
-        next_run: when it starts the next one; empty if it does not.
-        started: runs that it has started.
-        last: id of the run that it has started last; empty if there is none.
+        next_run: the time of the next run; empty if there is none.
+        started: the number of runs that it has started.
+        last: id of its last run; empty if there is none.
     """
 
     id: str
@@ -55,7 +55,7 @@ def schedules_of(client: EmulatorClient) -> list[Schedule]:
 
 
 def _next_run(schedule: Mapping[str, Any]) -> str:
-    """When a schedule starts its next run; where the service does not say it, by the clock of this machine."""
+    """The time of a schedule's next run, from the service, else computed with the clock of this machine."""
     if said := str(schedule.get("nextRunTime", "")):
         return said
     try:
@@ -69,7 +69,7 @@ def turn(client: EmulatorClient, schedule: str, action: str) -> None:
     """Pauses or resumes a schedule.
 
     Raises:
-        UserError: there is none, or it is in that state already.
+        UserError: there is no such schedule, or it is already in that state.
     """
     if not _ID.fullmatch(schedule) or action not in ACTIONS:
         raise NotFoundError(f"There is no schedule {schedule[:80]!r}.", "It may have been deleted.")

@@ -1,4 +1,4 @@
-"""Runs a console until it is asked to end."""
+"""Runs a console until it is stopped."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ HOST = "127.0.0.1"
 
 @dataclass(frozen=True, kw_only=True)
 class Shown:
-    """What a console is to show, and where it listens.
+    """What a console shows, and where it listens.
 
     Attributes:
         port: 0 for a free one.
         runs: directory of the runs on this machine.
         registry: directory of the registry.
-        state: the folder of an emulator that is started for the console; None starts none.
-        emulator: address of an emulator that runs; empty for the usual one, if it is there.
-        usual: that one.
+        state: the folder of an emulator to start for the console; None starts none.
+        emulator: address of a running emulator; empty for the usual address, if one answers there.
+        usual: the usual address of emulators.
     """
 
     port: int
@@ -42,11 +42,11 @@ def serve(shown: Shown, begun: Callable[[str], None]) -> None:
     """Serves a console until Ctrl-C or SIGTERM.
 
     Args:
-        shown: what.
-        begun: is called with its address, which has the token, when it listens.
+        shown: what to show.
+        begun: called with the address, including the token, when the console listens.
 
     Raises:
-        UserError: the port is taken, or the emulator is not there.
+        UserError: the port is in use, or there is no such emulator.
     """
     with _listening(shown.port) as listener, _link(shown) as link:
         from uvicorn import Config, Server
@@ -66,7 +66,7 @@ def serve(shown: Shown, begun: Callable[[str], None]) -> None:
             server_header=False,
         )
         begun(f"http://{HOST}:{port}/?token={console.held.token}")
-        # What the first form needs takes seconds to import.
+        # The imports for the first form take seconds.
         threading.Thread(target=_warm_up, daemon=True).start()
         with suppress(KeyboardInterrupt):
             Server(config).run(sockets=[listener])
@@ -91,7 +91,7 @@ def _link(shown: Shown) -> AbstractContextManager[EmulatorLink]:
 
 
 def _warm_up() -> None:
-    """Imports what the forms and charts need, so that the first of them does not wait for it."""
+    """Imports what the forms and charts need, so that the first of them need not wait."""
     # The first page comes first.
     time.sleep(4)
     with suppress(Exception):

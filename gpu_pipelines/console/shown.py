@@ -1,4 +1,4 @@
-"""What the pages show of a run, wherever it is: on this machine or on the emulator."""
+"""What the pages show of a run, on this machine or on the emulator."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from gpu_pipelines.reports.training_progress import TrainingProgress
 
-#: The places of runs, as they stand in addresses.
+#: The places of runs, as in addresses.
 LOCAL, EMULATOR = "local", "emulator"
 PLACES = {LOCAL: "this machine", EMULATOR: "emulator"}
-#: How each status looks: well, badly, with care, or none of these.
+#: The look of each status: good, bad, a warning, or none of these.
 KINDS = {
     "succeeded": "good",
     "failed": "bad",
@@ -20,7 +20,7 @@ KINDS = {
     "interrupted": "warn",
     "cancelled": "warn",
 }
-#: A run or a task in one of these may still change.
+#: The statuses of a run or a task that may still change.
 GOING_ON = ("running", "waiting")
 
 
@@ -30,13 +30,13 @@ class Row:
 
     Attributes:
         place: local or emulator.
-        id: of the run, there.
+        id: its id at that place.
         pipeline: name of the pipeline.
-        status: running, succeeded and so on; damaged, where its record cannot be read.
-        started: ISO 8601, UTC; empty if that is not known.
-        seconds: how long it took; None if that is not known.
-        model: what it has registered.
-        metric: what says most about it.
+        status: running, succeeded and so on; damaged if its record cannot be read.
+        started: ISO 8601, UTC; empty if it is not known.
+        seconds: its duration; None if it is not known.
+        model: the model that it registered.
+        metric: its most important metric.
         message: why its record cannot be read.
     """
 
@@ -52,7 +52,7 @@ class Row:
 
     @property
     def kind(self) -> str:
-        """How its status looks."""
+        """The look of its status."""
         return KINDS.get(self.status, "")
 
     @property
@@ -66,14 +66,14 @@ class Task:
     """A task of a run.
 
     Attributes:
-        name: of the task.
+        name: the name of the task.
         label: its name for people.
         status: waiting, running, succeeded, reused, failed and so on.
         seconds: its duration so far; None if there is none.
-        message: the error that it ended with.
+        message: its error.
         has_log: whether there is a log of it.
-        made_by: id of the run whose results it took.
-        machine: what it would run on in the cloud, as far as the run says it.
+        made_by: id of the run whose results it reused.
+        machine: its machine in the cloud, as far as the run names it.
     """
 
     name: str
@@ -87,7 +87,7 @@ class Task:
 
     @property
     def kind(self) -> str:
-        """How its status looks."""
+        """The look of its status."""
         return KINDS.get(self.status, "")
 
 
@@ -96,9 +96,9 @@ class Page:
     """A page that a task has written.
 
     Attributes:
-        task: that wrote it.
-        name: of the output.
-        key: by which the run finds it.
+        task: the task that wrote it.
+        name: the name of the output.
+        key: its key in the run.
     """
 
     task: str
@@ -108,21 +108,21 @@ class Page:
 
 @dataclass(frozen=True)
 class Run:
-    """A run on its page.
+    """A run with the content of its page.
 
     Attributes:
-        row: what stands in the list.
-        dependencies: for each task those that it comes after.
-        tasks: those that have begun, in their order.
-        parameters: what it was given.
-        outputs: values and places of what came of it.
-        pages: what people look at.
+        row: its entry in the list.
+        dependencies: for each task the tasks that it depends on.
+        tasks: the tasks that have begun, in order.
+        parameters: the values that it was given.
+        outputs: the values and places of its outputs.
+        pages: the pages that its tasks wrote.
         metrics: figures, by name.
-        headline: what there is to say about its state, in a sentence.
-        error: the text of what went wrong.
+        headline: its state, in a sentence.
+        error: the text of its error.
         about: further facts, by name.
-        can_stop: whether it can be stopped from here.
-        progress: how far trainings are that run, by the names of their tasks.
+        can_stop: whether the console can stop it.
+        progress: the progress of running trainings, by the names of their tasks.
     """
 
     row: Row
@@ -140,7 +140,7 @@ class Run:
 
     @property
     def current(self) -> str:
-        """The task whose log says most now: one that runs, else one that failed, else the last with a log."""
+        """The task whose log is the most useful now: a running one, else a failed one, else the last with a log."""
         logged = [task for task in self.tasks if task.has_log]
         for status in ("running", "failed"):
             if found := [task.name for task in logged if task.status == status]:
@@ -154,8 +154,8 @@ class LogPart:
 
     Attributes:
         text: its lines.
-        next: where the following part begins.
-        is_whole: whether nothing follows any more.
+        next: the start of the next part.
+        is_whole: whether this is the last part.
     """
 
     text: str
@@ -165,7 +165,7 @@ class LogPart:
 
 @dataclass(frozen=True)
 class Measured:
-    """A figure of a model, with its interval where one is known."""
+    """A figure of a model, with its interval if one is known."""
 
     value: float
     low: float | None = None
@@ -174,10 +174,10 @@ class Measured:
 
 @dataclass(frozen=True)
 class Curve:
-    """How a figure went over the steps of a training.
+    """The figures of a training over its steps.
 
     Attributes:
-        training: which of the trainings of the run, where there are several; else empty.
+        training: the training if the run has several; else empty.
         points: values by step.
     """
 

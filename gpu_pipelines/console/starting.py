@@ -1,4 +1,4 @@
-"""Starts runs: on this machine each by the command line, as a process of its own that outlives the console."""
+"""Starts runs: on this machine each with the command line, as a separate process that outlives the console."""
 
 from __future__ import annotations
 
@@ -19,11 +19,10 @@ from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.targets.run_names import new_run_name
 from gpu_pipelines.targets.run_record import RUN
 
-#: Below the console's folder: what runs were started with, and what they print.
+#: Below the console's folder: the parameters of started runs, and their output.
 _STARTS = "starts"
 _LAST_LINES = 40
-#: What the id of a job may begin with.
-#: The image of the steps has to be named, and an emulator passes it over.
+#: An image for the steps, which must be named; an emulator ignores it.
 _ANY_IMAGE = "passed-over:1"
 
 
@@ -32,10 +31,10 @@ class Start:
     """A run that was started on this machine.
 
     Attributes:
-        key: by which addresses name it.
+        key: its key in addresses.
         pipeline: its name.
-        process: that runs it.
-        output: what it prints.
+        process: the process of the run.
+        output: the file with its output.
     """
 
     key: str
@@ -45,17 +44,17 @@ class Start:
 
     @property
     def said(self) -> str:
-        """The last lines that it has printed."""
+        """The last lines of its output."""
         lines = self.output.read_text(encoding="utf-8", errors="replace").splitlines()
         return "\n".join(lines[-_LAST_LINES:])
 
 
 class Starter:
-    """Starts runs, and finds what has become of them.
+    """Starts runs, and finds their ids.
 
     Args:
-        folder: of the console.
-        runs: of the runs on this machine.
+        folder: the folder of the console.
+        runs: the folder of the runs on this machine.
     """
 
     def __init__(self, folder: Path, runs: Path) -> None:
@@ -66,9 +65,9 @@ class Starter:
         """Starts a run on this machine.
 
         Args:
-            pipeline: what is run.
-            given: values of parameters that are not their defaults, as texts.
-            reuse: whether steps may take results of earlier runs.
+            pipeline: the pipeline.
+            given: values of parameters that differ from the defaults, as texts.
+            reuse: whether steps may reuse results of earlier runs.
             containers: whether container components run in containers.
 
         Raises:
@@ -90,7 +89,7 @@ class Starter:
                     stdin=subprocess.DEVNULL,
                     stdout=file,
                     stderr=subprocess.STDOUT,
-                    # A Ctrl-C that ends the console is not for the runs that it has started.
+                    # A Ctrl-C that ends the console must not end the runs that it started.
                     start_new_session=True,
                     env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 )
@@ -105,14 +104,14 @@ class Starter:
         """A run that was started by this console.
 
         Raises:
-            UserError: there is none of that key.
+            UserError: there is none with that key.
         """
         if key not in self._starts:
             raise NotFoundError("This console did not start that run.", "Look for it among the runs.")
         return self._starts[key]
 
     def run_of(self, start: Start) -> str:
-        """The id of the run that was started; empty as long as there is none."""
+        """The id of the run that was started; empty until it is known."""
         begun = start.output.with_suffix(".json").stat().st_mtime
         for file in sorted(self._runs.glob(f"*/{RUN}"), key=lambda file: file.stat().st_mtime_ns, reverse=True):
             try:
@@ -128,14 +127,14 @@ class Starter:
 def start_there(
     runs: EmulatorRuns, pipeline: Pipeline, values: Mapping[str, Any], given: Collection[str], accelerator: str
 ) -> str:
-    """Submits a compiled pipeline to the emulator as it is; one of this project is compiled for it first.
+    """Submits a compiled pipeline to the emulator as it is; a pipeline of this project is compiled for it first.
 
     Args:
-        runs: those of the emulator.
-        pipeline: what is run.
-        values: of all parameters, with their types.
-        given: names of those that are not their defaults.
-        accelerator: that a pipeline of this project is compiled for, such as l4:1.
+        runs: the runs of the emulator.
+        pipeline: the pipeline.
+        values: the values of all parameters, with their types.
+        given: names of those that differ from the defaults.
+        accelerator: the accelerator to compile a pipeline of this project for, such as l4:1.
 
     Returns:
         The id of the job.
@@ -152,7 +151,7 @@ def start_there(
 
 
 def _compiled_for(name: str, given: Mapping[str, Any], accelerator: str) -> tuple[Mapping[str, Any], dict[str, Any]]:
-    """A pipeline of this project as Vertex AI gets it, and the values as that takes them."""
+    """A pipeline of this project compiled for Vertex AI, and the values in the form that it takes."""
     from gpu_pipelines.driver.arguments import ADVANCED
     from gpu_pipelines.driver.opening import open_target
     from gpu_pipelines.targets.compiled import documents_of

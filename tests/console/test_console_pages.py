@@ -194,7 +194,7 @@ def test_a_folder_that_cannot_be_read_is_said(tmp_path: Path) -> None:
     assert page.get("/pipelines").status_code == 500
     assert "cannot be used" in page.text("/pipelines", 500)
     assert page.get(form).status_code == 404
-    assert "value that it cannot have" in page.text("/runs?page=x", 422)
+    assert "has an invalid value" in page.text("/runs?page=x", 422)
 
 
 def test_a_run_is_stopped_as_ctrl_c_does(tmp_path: Path) -> None:
@@ -215,7 +215,7 @@ except KeyboardInterrupt:
         assert "Stop it" in page.text("/runs/local/one")
         assert page.submit("/runs/local/one/stop").status_code == 303
         assert process.wait(20) == 7
-    assert "does not run on this machine" in page.submit("/runs/local/one/stop").text
+    assert "is not running on this machine" in page.submit("/runs/local/one/stop").text
 
 
 def test_two_runs_are_compared(tmp_path: Path) -> None:
