@@ -1,1 +1,1 @@
-"""Whether the data of today is still what a champion learned from."""
+"""Checks whether current data still resembles a champion's training data."""

@@ -1,4 +1,4 @@
-"""Looks for drift: the rows of now beside the profile of a registered model."""
+"""Checks for drift: compares current rows with the profile of a registered model."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ DOCUMENT = "drift.json"
 DRIFT, NO_DRIFT, TOO_FEW = "drift", "no drift", "too few rows"
 _UNUSABLE = "rows that cannot be used"
 _NAMED = 3
-#: Pixels of an image at most; the server, which others share, takes fewer.
+#: Most pixels of an image; the server, which others share, accepts fewer.
 _MOST_PIXELS = 178_956_970
 
 
 @dataclass(frozen=True)
 class DriftCheck:
-    """What a check has found; what `drift.json` says.
+    """The result of a check, which is saved as `drift.json`.
 
     Attributes:
         outcome: drift, no drift, or too few rows.
-        reason: why, in one line.
-        task: of the model.
-        model: which one it is; see `Model.said`.
-        source: of the rows of now, as it was named.
+        reason: the reason, in one line.
+        task: the task of the model.
+        model: the model; see `Model.said`.
+        source: the source of the current rows, as it was named.
         is_log: whether they are logged requests.
         checked: when, ISO 8601, UTC.
-        rows: of now, each content once.
-        rows_used: so many were looked at.
-        rows_repeated: left out because the same content was there before.
-        unusable: how many of the rows that were looked at could not be predicted, by reason.
-        reference_rows: of the profile.
-        profile: where the profile came from: the registry, or a dataset.
-        level, least_effect: what an alarm takes.
-        findings: of each thing that was tested, what drifted first.
+        rows: current rows, each content once.
+        rows_used: rows that were tested.
+        rows_repeated: rows left out because the same content came before.
+        unusable: tested rows that could not be predicted, by reason.
+        reference_rows: rows of the profile.
+        profile: the origin of the profile: the registry, or a dataset.
+        level, least_effect: the thresholds of an alarm.
+        findings: the result of each test, drift first.
     """
 
     outcome: str
@@ -99,12 +99,12 @@ class DriftCheck:
 
 
 def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[], Dataset] | None = None) -> DriftCheck:
-    """Compares the rows of now with what a model learned from.
+    """Compares current rows with a model's training data.
 
     Args:
-        settings: the rows, and what an alarm takes.
+        settings: the rows, and the thresholds of an alarm.
         model: the model.
-        dataset: gives the one that it was trained on, for a model that has no profile; None where there is none.
+        dataset: returns its training dataset, for a model without a profile; None if there is none.
 
     Raises:
         UserError: a value is wrong, the source or the model cannot be read, or there is nothing to compare with.
@@ -125,7 +125,7 @@ def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[],
             gathered.look_at(rows)
             given.predict(rows[: max(0, PREDICTED_ROWS - given.rows)])
     found: list[Finding] = []
-    # Where hardly a row can be used, that alone is looked at: it is what a change of the form of requests does.
+    # If hardly a row can be used, only that is tested: it happens when the form of requests changes.
     if live.every >= settings.min_rows:
         is_enough = gathered.rows >= settings.min_rows
         before = {INPUTS: profile.inputs, PREDICTIONS: profile.outputs}
@@ -152,7 +152,7 @@ def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[],
 
 
 def _profile(model: Model, dataset: Callable[[], Dataset] | None) -> tuple[Profile, str]:
-    """The profile that was kept with a model, else one of the dataset that it was trained on; and where from."""
+    """The profile kept with a model, else one made from its training dataset; and its origin."""
     if (path := model.directory / PROFILE).is_file():
         return Profile.load(path), "registry"
     if dataset is None:
@@ -161,7 +161,7 @@ def _profile(model: Model, dataset: Callable[[], Dataset] | None) -> tuple[Profi
             "Give the dataset that it was trained on.",
         )
     found = dataset()
-    print(f"{model.title} has no {PROFILE}; it is made of {found.directory}", flush=True)
+    print(f"{model.title} has no {PROFILE}; it is made from {found.directory}", flush=True)
     return profile_of(model.directory, found), str(found.directory)
 
 
@@ -172,7 +172,7 @@ def _rows_of(profile: Profile) -> int:
 def _unusable(
     profile: Profile, live: LiveRows, numbers: tuple[str, ...]
 ) -> dict[str, tuple[tuple[int, int], tuple[int, int]]]:
-    """What rows lacked in training and lack now. Of labels, which the rows of now have none of, nothing is asked."""
+    """What rows lacked in training and lack now. Labels do not count: the current rows have none."""
     lacking = {name: profile.rejected.get(without_number(name), 0) for name in numbers}
     rejected = sum(lacking.values()) + sum(
         rows

@@ -1,4 +1,4 @@
-"""A profile beside the rows of a later day: each thing that is watched is tested, and the tests corrected together."""
+"""Compares a profile with later rows: tests each watched property, and corrects the tests together."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from gpu_pipelines.drift.two_samples import (
 from gpu_pipelines.profiles.values import Categories, Numbers, Values, Vectors, named_codes
 
 INPUTS, PREDICTIONS, ROWS = "inputs", "predictions", "rows"
-#: Bars of a figure of numbers, and categories that are shown.
+#: Bars of a histogram, and most categories to show.
 _BARS, _SHOWN = 24, 12
 OTHERS = "(all others)"
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that was tested.
+    """The result of one test.
 
     Attributes:
-        name: of what is watched.
-        group: inputs, predictions, or rows (how many can be used).
-        test: that was used.
-        p_value: of it alone.
-        p_corrected: of all of them together.
-        effect: as the shift of a normal distribution, in standard deviations.
-        drifted: both `p_corrected` is below the level, and `effect` reaches the floor.
-        before, now: in words.
-        shares: for a figure: `names` of bars, and of each its share `before` and `now`; empty for none.
+        name: the watched property.
+        group: inputs, predictions, or rows (how many are usable).
+        test: the test.
+        p_value: its own p-value.
+        p_corrected: the p-value corrected for all tests.
+        effect: the shift of a normal distribution, in standard deviations.
+        drifted: whether `p_corrected` is below the level and `effect` reaches the floor.
+        before, now: both distributions in words.
+        shares: for a figure: `names` of bars, and the shares `before` and `now` of each; empty for none.
     """
 
     name: str
@@ -70,16 +70,16 @@ def compared(
     level: float,
     least_effect: float,
 ) -> list[Finding]:
-    """Tests all that both samples have.
+    """Tests all properties that both samples have.
 
     Args:
         before, now: values by group and name.
-        unusable: by what is missing, of before and of now each how many rows lack it, and of how many.
-        level: share of the checks without any drift that may raise an alarm.
-        least_effect: what is less does not count, however many rows show it.
+        unusable: by missing property, for before and for now: rows that lack it, and rows in all.
+        level: share of checks without any drift that may raise an alarm.
+        least_effect: smallest effect that counts, however many rows show it.
 
     Returns:
-        What drifted first, the largest effect first.
+        The findings, drift first, then by the largest effect.
     """
     tested = [
         *(each for group in before for each in _of_group(group, before[group], now.get(group, {}))),
@@ -109,7 +109,7 @@ def _of_group(group: str, before: Mapping[str, Values], now: Mapping[str, Values
         if (ours := now.get(name)) is None:
             continue
         if isinstance(theirs, Categories) and isinstance(ours, Numbers):
-            ours = named_codes(ours)  # of which there were a few alone
+            ours = named_codes(ours)  # there were only a few before
         if isinstance(theirs, Vectors) and isinstance(ours, Vectors):
             yield _of_points(name, group, theirs, ours)
         elif isinstance(theirs, Numbers) and isinstance(ours, Numbers):
@@ -152,7 +152,7 @@ def _of_categories(name: str, group: str, before: list[str | None], now: list[st
 
 
 def _of_missing(name: str, before: tuple[int, int], now: tuple[int, int], group: str = ROWS) -> _Tested:
-    """Rows that lack something; fewer of them than before are no drift."""
+    """Rows that lack something; fewer of them than before is not drift."""
     told = [f"{lacking / max(rows, 1):.2%}" for lacking, rows in (before, now)]
     return _Tested(name, group, lacking_differ(before, now), told[0], told[1], {})
 
@@ -165,7 +165,7 @@ def _told(values: np.ndarray) -> str:
 
 
 def _bars(before: np.ndarray, now: np.ndarray) -> dict[str, list[Any]]:
-    """Shares of both samples between the same ends, which leave out a hundredth of them on either side."""
+    """Shares of both samples in common bins, which leave out a hundredth of them at each end."""
     if not len(before) or not len(now):
         return {}
     low, high = np.quantile(np.concatenate([before, now]).astype(np.float64), [0.01, 0.99])

@@ -1,4 +1,4 @@
-"""The rows of now: a sample of a source, or of logged requests, as the model gets them."""
+"""The current rows: a sample of a source, or of logged requests, in the form that the model gets."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ NOT_JSON, NO_REQUEST = "request is no JSON", "request cannot be predicted"
 
 
 class Live(NamedTuple):
-    """A row of now: what the model predicts from, or an instance of a request."""
+    """A current row: what the model predicts from, or an instance of a request."""
 
     value: Any
     is_instance: bool = False
@@ -39,19 +39,19 @@ class Live(NamedTuple):
 
 @dataclass
 class LiveRows:
-    """A sample of the rows of now.
+    """A sample of the current rows.
 
     Attributes:
-        kept: the sample, in an order that is as good as any, with what could not be read.
-        times: how often the content of each of the sample is there.
-        rows: how many there are in all, each content once.
-        repeated: how many were left out because the same content was there before.
-        unread: of how many of all rows nothing could be read.
-        unusable: how many of the sample cannot be predicted, by reason.
-        refused: as how many rows those of them are there that could be read.
-        missing: by column of numbers, in how many of all rows it is the first without one.
+        kept: the sample in arbitrary order, including rows that could not be read.
+        times: how often the content of each row of the sample occurs.
+        rows: rows in all, each content once.
+        repeated: rows left out because the same content came before.
+        unread: rows that could not be read, of all rows.
+        unusable: rows of the sample that cannot be predicted, by reason.
+        refused: occurrences of those of them that could be read.
+        missing: by column of numbers, the rows for which it is the first column without a number.
         is_log: whether they are logged requests.
-        are_asked: whether the model is asked for each as it is: as logged, or in a column of what it is asked.
+        are_asked: whether the rows are the model's own inputs: logged, or in the column of its input field.
     """
 
     kept: list[Live | Problem] = field(default_factory=list)
@@ -67,12 +67,12 @@ class LiveRows:
 
     @property
     def every(self) -> int:
-        """How many rows there are in all, repeated ones too."""
+        """Rows in all, repeated ones included."""
         return self.rows + self.repeated
 
     @property
     def lost(self) -> tuple[int, int]:
-        """How many rows cannot be used, and of how many: each counts, however often it is there, as in training."""
+        """The number of unusable rows, and of how many: each counts as often as it occurs, as in training."""
         readable = sum(times for each, times in zip(self.kept, self.times, strict=True) if isinstance(each, Live))
         share = (self.unread + (self.every - self.unread) * self.refused / max(readable, 1)) / max(self.every, 1)
         rows = self.every if len(self.kept) == self.rows else len(self.kept)
@@ -80,14 +80,14 @@ class LiveRows:
 
 
 def live_rows(settings: DriftSettings, task: str, inputs: Inputs, scratch: Path) -> LiveRows:
-    """Reads a source once, and keeps some of it.
+    """Reads a source once, and keeps a sample.
 
-    The same content counts once, as in the data that models are trained on: a client that asks the same thing every
-    second says nothing of the data.
+    The same content counts once, as in training data: a client that sends the same request every second says nothing of
+    the data.
 
     Args:
-        settings: what is read.
-        task: of the model.
+        settings: the source, and how to read it.
+        task: the task of the model.
         inputs: what the model takes.
         scratch: an empty directory.
 
@@ -110,7 +110,7 @@ def live_rows(settings: DriftSettings, task: str, inputs: Inputs, scratch: Path)
 
 
 def usable_rows(live: LiveRows, predictor: Predictor) -> Iterator[list[Any]]:
-    """The sample as the model takes it, some rows at a time; what cannot be used is counted in `live`.
+    """The sample in the model's form, some rows at a time; unusable rows are counted in `live`.
 
     Args:
         live: the sample.
@@ -131,7 +131,7 @@ def usable_rows(live: LiveRows, predictor: Predictor) -> Iterator[list[Any]]:
 
 
 def _made(each: Live | Problem, predictor: Predictor, rows_of: Callable[..., list[Any]], parameters: Any) -> list[Any]:
-    """What the model takes of one of the sample, or what is wrong; nothing of a document that a profile has not."""
+    """The model's rows of one row of the sample, or its problem; none for a document of a kind that profiles lack."""
     if isinstance(each, Problem):
         return [each]
     if each.is_instance:
@@ -145,7 +145,7 @@ def _row_of_instance(predictor: Predictor, instance: Any, parameters: Any) -> An
 
 
 def _columns_of_log(files: SourceFiles, rows: Any) -> list[str] | None:
-    """The columns that are read of logged requests; None for any other source."""
+    """The columns to read from logged requests; None for any other source."""
     if not files.service and not FORMATS[files.format].is_table:
         return None
     if not len(files):
@@ -166,7 +166,7 @@ def _logged(files: SourceFiles, columns: Sequence[str], days: float) -> Iterator
 
 
 def _instances(payload: Any) -> Iterator[Live | Problem]:
-    """The instances of a logged request: each a text of JSON, or all of them as the body had them."""
+    """The instances of a logged request: each as JSON text, or all of them as in the body."""
     for text in payload if isinstance(payload, list) else [payload]:
         try:
             content = json.loads(text) if isinstance(text, str) else text
@@ -179,7 +179,7 @@ def _instances(payload: Any) -> Iterator[Live | Problem]:
 
 
 def _time_of(value: Any) -> datetime:
-    """When a request was logged; one that does not say it counts as of now."""
+    """The time of a logged request; one without a time counts as current."""
     try:
         found = value if isinstance(value, datetime) else datetime.fromisoformat(str(value).replace("Z", "+00:00"))
     except ValueError:
@@ -197,12 +197,12 @@ def _of_source(source: RowSource, inputs: Inputs, found: LiveRows) -> Iterator[L
 
 
 def _first_lacked(values: Mapping[str, Any], columns: Sequence[str]) -> str | None:
-    """The first column without a number: a row that was rejected in training counts under one column as well."""
+    """The first column without a number; a row that was rejected in training also counts under one column."""
     return next((name for name in columns if isinstance(number_in(values, name), Problem)), None)
 
 
 def _take_sample(live: Iterator[Live | Problem], most: int, found: LiveRows) -> None:
-    """The rows with the smallest hashes of their contents, each content once; of what cannot be read, of its place."""
+    """Keeps the rows with the smallest hashes of their contents, each content once; an unreadable row by its place."""
     heap: list[tuple[int, int, Live | Problem]] = []
     seen = Counter[int]()
     for number, row in enumerate(live):
@@ -213,7 +213,7 @@ def _take_sample(live: Iterator[Live | Problem], most: int, found: LiveRows) -> 
             found.repeated += 1
             continue
         found.rows += 1
-        # heapq has the smallest first.
+        # heapq keeps the smallest first.
         if len(heap) < most:
             heapq.heappush(heap, (-place, number, row))
         elif -place > heap[0][0]:
@@ -223,7 +223,7 @@ def _take_sample(live: Iterator[Live | Problem], most: int, found: LiveRows) -> 
 
 
 def _hash(value: Any) -> int:
-    if isinstance(value, SourceFile):  # which is not read for it
+    if isinstance(value, SourceFile):  # not read for its hash
         content = value.place.encode("utf-8", "surrogatepass")
     elif isinstance(value, bytes):
         content = value

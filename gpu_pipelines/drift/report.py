@@ -1,4 +1,4 @@
-"""The page of a check for drift."""
+"""The report of a check for drift."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from gpu_pipelines.drift.two_samples import NONE
 from gpu_pipelines.reports.page import render, write_page
 
 _GROUPS = {INPUTS: "What the model gets", PREDICTIONS: "What it says", ROWS: "Rows that lack something"}
-#: Figures that are drawn of what drifted and of what did not: those of the largest effects. The tables have all.
+#: Most figures to draw of findings with and without drift, by the largest effects. The tables have all.
 _DRIFTED_DRAWN, _OTHERS_DRAWN = 100, 12
 _WIDTH, _HEIGHT = 300, 90
 _TEXT = "fill: var(--soft); font-size: 11px"
 
 
 def write_report(found: DriftCheck, path: Path) -> None:
-    """Writes the page.
+    """Writes the report.
 
     Args:
         found: the check.
@@ -43,7 +43,7 @@ def write_report(found: DriftCheck, path: Path) -> None:
 
 
 def _of(found: DriftCheck, group: str) -> list[Finding]:
-    """What was tested of a group; of rows that lack something only what some do lack."""
+    """The findings of a group; for missing values, only those that occur."""
     return [each for each in found.findings if each.group == group and not (group == ROWS and each.test == NONE.test)]
 
 
@@ -59,12 +59,12 @@ def _raised(digits: str) -> str:
 
 
 def _is_histogram(finding: Finding) -> bool:
-    """Whether the names of its bars are the edges between them."""
+    """Whether its bars are bins, named by their edges."""
     return bool(finding.shares) and len(finding.shares["names"]) == len(finding.shares["now"]) + 1
 
 
 def figure_of(finding: Finding) -> Markup:
-    """Both distributions of numbers, one over the other: then as an area, now as a line."""
+    """Both distributions of numbers in one figure: then as an area, now as a line."""
     before, now = finding.shares["before"], finding.shares["now"]
     most = max(*before, *now) or 1.0
     low, high = finding.shares["names"][0], finding.shares["names"][-1]
@@ -74,7 +74,7 @@ def figure_of(finding: Finding) -> Markup:
         heights = [_HEIGHT - share / most * (_HEIGHT - 4) for share in shares]
         return " ".join(f"{n * width:.1f},{y:.1f} {(n + 1) * width:.1f},{y:.1f}" for n, y in enumerate(heights))
 
-    # Numbers alone stand in it, which need no escape.
+    # It holds only numbers, which need no escape.
     return Markup(  # noqa: S704
         f'<svg viewBox="0 0 {_WIDTH} {_HEIGHT + 16}" role="img" aria-label="distributions then and now">'
         f'<polygon points="0,{_HEIGHT} {steps(before)} {_WIDTH},{_HEIGHT}" style="fill: var(--soft); opacity: 0.35"/>'
@@ -85,7 +85,7 @@ def figure_of(finding: Finding) -> Markup:
 
 
 def _bars(finding: Finding) -> Iterator[dict[str, Any]]:
-    """Of each category its shares then and now, and how long their bars are, percent."""
+    """The shares of each category then and now, and the lengths of its bars, percent."""
     shares = finding.shares
     most = max(*shares["before"], *shares["now"]) or 1.0
     for name, before, now in zip(shares["names"], shares["before"], shares["now"], strict=True):

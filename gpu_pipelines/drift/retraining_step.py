@@ -1,4 +1,4 @@
-"""What `check_for_new_data` does with its KFP inputs and outputs."""
+"""The step `check_for_new_data` with its KFP inputs and outputs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def run(
 
     Args:
         settings: the parameters that the component declares.
-        drift_report: a KFP artifact, as is the next: gets the page of the look at drift.
+        drift_report: a KFP artifact, as is the next; gets the report of the drift check.
         drift: gets its figures.
-        outcome_uri: where to leave what was found, for the message at the end of the run; empty for none.
-        advanced: values of some of them by name, which win.
+        outcome_uri: where to leave the outcome for the message at the end of the run; empty for none.
+        advanced: values of some parameters by name, which take precedence.
 
     Returns:
         The outputs of the component, in their order.
@@ -42,14 +42,14 @@ def run(
 
 
 class _Look:
-    """Looks for drift, and leaves what it found in two KFP artifacts, which are there in any case."""
+    """Checks for drift, and fills two KFP artifacts in any case."""
 
     def __init__(self, settings: WatchSettings, report: Any, metrics: Any) -> None:
         self._settings, self._report, self._metrics = settings, report, metrics
         self._is_done = False
 
     def __call__(self, champion: RegisteredVersion) -> tuple[bool | None, str]:
-        # A night on which nobody asks for it does without torch.
+        # Runs that do not ask for drift do not import torch.
         from gpu_pipelines.drift.check import check_for_drift
         from gpu_pipelines.drift.settings import DriftSettings
         from gpu_pipelines.drift.step import leave
@@ -58,7 +58,7 @@ class _Look:
         asked = self._settings
         model = registered_model(asked.registry, champion.name, str(champion.number))
         if not (model.directory / PROFILE).is_file():
-            return None, f"drift cannot be told: {model.title} has no {PROFILE}"
+            return None, f"drift cannot be checked: {model.title} has no {PROFILE}"
         found = check_for_drift(
             DriftSettings(
                 source=asked.drift_source,
@@ -74,7 +74,7 @@ class _Look:
         return found.has_drift, found.reason
 
     def finish(self) -> None:
-        """Leaves a page that says why there is nothing, and no figures, where nothing was looked at."""
+        """Leaves a page that says why there is no result, and no figures, if drift was not checked."""
         if self._is_done:
             return
         page = render(Path(__file__).with_name("nothing.html"), why=_NOBODY_ASKED)

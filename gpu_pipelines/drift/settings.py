@@ -1,4 +1,4 @@
-"""What `check_for_drift` is asked to do, checked without reading any data."""
+"""The parameters of `check_for_drift`, checked without reading any data."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpu_pipelines.prediction.settings import RowsToPredict
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.formats import FORMATS
 
-#: The columns of logged requests: those of Vertex AI's table, which this project's server writes too.
+#: The columns of logged requests: those of Vertex AI's table, which this project's server also writes.
 #: Source: https://cloud.google.com/vertex-ai/docs/predictions/online-prediction-logging, request-response logs.
 PAYLOAD, LOGGED_AT = "request_payload", "logging_time"
 LOGS = ((PAYLOAD, LOGGED_AT), (PAYLOAD,))
-#: Fewer rows find next to nothing.
+#: Fewer rows show next to nothing.
 FEWEST_ROWS = 20
 
 
@@ -59,9 +59,9 @@ class DriftSettings:
     )
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with the values, each with what to do."""
+        """All problems with the values, each with what to do."""
         if not self.source:
-            return ["source is empty. Give the rows of now: files, gs://…, bq://…, or logged requests."]
+            return ["source is empty. Give the current rows: files, gs://…, bq://…, or logged requests."]
         found = [*problems_of_source(self.rows("any task")), *registry_problems(self.registry, self.model_name)]
         if self.source_format != "auto" and self.source_format not in FORMATS:
             found.append(f"source_format is {self.source_format!r}; give auto, {', '.join(FORMATS)}.")
@@ -80,11 +80,11 @@ class DriftSettings:
         return found
 
     def rows(self, task: str, choices: Sequence[tuple[str, ...]] = ()) -> RowsToPredict:
-        """How the rows are read.
+        """How to read the rows.
 
         Args:
-            task: of the model, whose formats are read.
-            choices: which columns are read of a table.
+            task: the task of the model, whose formats are read.
+            choices: the columns to read from a table, the first choice that it has.
         """
         names = ("source", "source_format", "delimiter", "encoding", "row_filter", "billing_project")
         columns = ("image_column", "image_root", "text_column", "text_pair_column")

@@ -1,4 +1,4 @@
-"""What `check_for_drift` does with its KFP inputs and outputs."""
+"""The step `check_for_drift` with its KFP inputs and outputs."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ def run(
 
     Args:
         settings: the parameters that the component declares.
-        dataset: a KFP artifact, as are the others; what the model was trained on, None for none.
+        dataset: a KFP artifact, as are the others; the model's training dataset, None for none.
         findings: gets `drift.json`.
         report: gets the report.
         metrics: gets the figures.
-        advanced: values of parameters by name, which win.
+        advanced: values of parameters by name, which take precedence.
 
     Returns:
-        The outputs of the component that are no artifacts: whether there is drift, and why.
+        The outputs of the component that are not artifacts: whether there is drift, and why.
     """
     with own_process():
         settings = with_advanced(settings, advanced)
-        # Parameters of a pipeline are checked by whoever sends it; those of a step, here, before anything is read.
+        # Parameters of a pipeline are checked when it is sent; those of a step here, before anything is read.
         if problems := settings.problems():
             raise UserError.of_all(problems)
         model = registered_model(settings.registry, settings.model_name, settings.model_version)
@@ -58,7 +58,7 @@ def leave(found: DriftCheck, report: Any, metrics: Any) -> None:
 
 
 def figures_of(found: DriftCheck) -> dict[str, float]:
-    """What is logged as metrics: of the check, and the effect of each thing that was tested."""
+    """The figures to log as metrics: those of the check, and the effect of each test."""
     figures: dict[str, float] = {
         "drift": int(found.has_drift),
         "drifted": len(found.drifted),

@@ -1,7 +1,7 @@
-"""Whether two samples of rows differ: by how much, and whether chance would do as much.
+"""Tests whether two samples of rows differ: by how much, and how likely that is by chance.
 
-All effects are in the same unit, so that one floor is right for all of them: the shift of a normal distribution, in its
-standard deviations, that differs as much.
+All effects have the same unit, so that one floor fits all: the shift of a normal distribution, in standard deviations,
+that differs as much.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from scipy.spatial.distance import cdist
 
 from gpu_pipelines.evaluation.two_samples import FEWEST_EXPECTED, same_shares, share_of_permutations
 
-#: Rows of each side that an energy test takes: it looks at all pairs.
+#: Rows of each side in an energy test, which compares all pairs.
 _MOST_POINTS = 1000
-#: Permutations of an energy test, enough for a level of 0.01 of a hundred tests together.
+#: Permutations of an energy test, enough for a level of 0.01 over a hundred tests.
 _MOST_PERMUTATIONS = 10_000
-#: A share of the distance between the samples that energies of the same rows in another order may differ by.
+#: Tolerance between energies of the same rows in another order, as a share of the distance between the samples.
 _ROUNDING = 1e-6
-#: Median deviations from the median that a point may lie away in a direction: ten standard deviations of a normal one.
+#: Limit of a point's distance in a direction, in median deviations from the median: ten normal standard deviations.
 _FARTHEST = 15
 
 
 class Difference(NamedTuple):
-    """How two samples differ.
+    """The difference of two samples.
 
     Attributes:
-        test: what was used.
+        test: the test.
         statistic: its value.
-        p_value: how often chance alone would give as much.
-        effect: as the shift of a normal distribution, in standard deviations.
+        p_value: how often chance alone would differ as much.
+        effect: the shift of a normal distribution, in standard deviations.
     """
 
     test: str
@@ -45,14 +45,14 @@ NONE = Difference("none", 0.0, 1.0, 0.0)
 
 
 def numbers_differ(before: np.ndarray, now: np.ndarray) -> Difference:
-    """Whether numbers differ: Kolmogorov and Smirnov's test of the whole distributions, and Mann and Whitney's of where
-    they lie, which finds small shifts in fewer rows.
+    """Tests whether numbers differ, with Kolmogorov and Smirnov's test of the distributions and Mann and Whitney's test
+    of their location, which finds small shifts with fewer rows.
 
-    The p-value is twice the smaller one (Bonferroni). The effect is that of the statistic of the first: the shift of a
-    normal distribution whose cumulative shares are as far apart.
+    The p-value is twice the smaller one (Bonferroni). The effect comes from the statistic of the first test: the shift
+    of a normal distribution whose cumulative shares are as far apart.
 
     Args:
-        before, now: finite, any number of each.
+        before, now: finite numbers, any count of each.
     """
     if not len(before) or not len(now) or (np.ptp(before) == 0 and np.ptp(now) == 0 and before[0] == now[0]):
         return NONE
@@ -62,8 +62,8 @@ def numbers_differ(before: np.ndarray, now: np.ndarray) -> Difference:
 
 
 def _moved(before: np.ndarray, now: np.ndarray) -> float:
-    """The p-value of Mann and Whitney's test; where few rows have another number than the usual one, that of whether
-    these are more or fewer: the sum of so few ranks is far from normal."""
+    """The p-value of Mann and Whitney's test. If few rows differ from the most common number, the p-value of a test of
+    their count: the sum of so few ranks is far from normal."""
     values, rows = np.unique(np.concatenate([before, now]), return_counts=True)
     usual = values[rows.argmax()]
     cells = np.array([[np.sum(sample == usual), np.sum(sample != usual)] for sample in (before, now)])
@@ -73,20 +73,20 @@ def _moved(before: np.ndarray, now: np.ndarray) -> float:
 
 
 def shift_of(distance: float) -> float:
-    """The shift of a normal distribution, in standard deviations, by which cumulative shares are so far apart."""
+    """The shift of a normal distribution, in standard deviations, with this distance of the cumulative shares."""
     return 2 * float(stats.norm.ppf((1 + min(distance, 1 - 1e-9)) / 2))
 
 
 def shares_differ(before: np.ndarray, now: np.ndarray) -> Difference:
-    """Whether the shares of categories differ: the chi-square test, by permutations where categories are rare.
+    """Tests whether the shares of categories differ: the chi-square test, with permutations if categories are rare.
 
-    The effect is the distance of the shares in standard deviations: of two categories the difference of a share by the
-    square root of p (1 - p), of samples of the same size twice Cohen's w; without what chance adds to it.
+    The effect is the distance of the shares in standard deviations: for two categories the difference of a share
+    divided by the square root of p (1 - p), for samples of equal size twice Cohen's w; less what chance adds to it.
 
     Source: Cohen, Statistical Power Analysis for the Behavioral Sciences (1988), sections 2.2 and 7.2.
 
     Args:
-        before, now: rows by category, of the same categories in the same order.
+        before, now: rows by category, the same categories in the same order.
     """
     cells = np.stack([before, now]).astype(np.int64)
     cells = cells[:, cells.any(axis=0)]
@@ -100,10 +100,10 @@ def shares_differ(before: np.ndarray, now: np.ndarray) -> Difference:
 
 
 def lacking_differ(before: tuple[int, int], now: tuple[int, int]) -> Difference:
-    """Whether more rows lack something than did: Fisher's exact test, which is right for a handful of rows too.
+    """Tests whether more rows lack something than before: Fisher's exact test, which also suits a handful of rows.
 
     Args:
-        before, now: how many lack it, and of how many.
+        before, now: rows that lack it, and rows in all.
     """
     cells = np.array([[lacking, rows - lacking] for lacking, rows in (before, now)], dtype=np.float64)
     if not cells.sum(axis=1).all() or not cells[:, 0].sum():
@@ -117,19 +117,20 @@ def lacking_differ(before: tuple[int, int], now: tuple[int, int]) -> Difference:
 
 
 def points_differ(before: np.ndarray, now: np.ndarray, seed: int = 0) -> Difference:
-    """Whether points of a space differ: the energy test of Székely and Rizzo, by permutations.
+    """Tests whether points of a space differ: the energy test of Székely and Rizzo, with permutations.
 
-    Each direction is measured in its own standard deviations, and what lies ten of them away is drawn in to there: a
-    single row of another unit would be farther from the others than they are from each other, and hide them. The effect
-    is that of a shift of all directions: of a shift of d standard deviations in each, the energy distance is d² / 4 of
-    the distance of two points.
+    Each direction is measured in its own standard deviations, and points farther away than ten of them are moved to
+    ten: otherwise a single row in another unit would be farther from the others than they are from each other, and hide
+        them.
+    The effect is that of a shift in all directions: for a shift of d standard deviations in each, the energy distance
+    is d² / 4 of the distance of two points.
 
     Source: Székely and Rizzo, Journal of Statistical Planning and Inference 143 (2013),
     https://doi.org/10.1016/j.jspi.2013.03.018.
 
     Args:
         before, now: (rows, directions).
-        seed: of which rows are taken, and of the permutations.
+        seed: the seed of the sample of rows and of the permutations.
     """
     random = np.random.default_rng(seed)
     before, now = (_some(points, random) for points in (before, now))
@@ -155,7 +156,7 @@ def points_differ(before: np.ndarray, now: np.ndarray, seed: int = 0) -> Differe
 
 
 def _energies(distances: np.ndarray, first: np.ndarray, before: int, now: int) -> tuple[np.ndarray, float]:
-    """The energy distance for each column of `first`, which says who is in the first sample, without bias; and the mean
+    """The unbiased energy distance for each column of `first`, which marks the rows of the first sample; and the mean
     distance between the samples for the first column."""
     within = np.einsum("ij,ij->j", first, distances @ first, dtype=np.float64)
     from_first = first.T.astype(np.float64) @ distances.sum(axis=1, dtype=np.float64)
@@ -171,15 +172,15 @@ def _some(points: np.ndarray, random: np.random.Generator) -> np.ndarray:
 
 
 def _drawn_in(points: np.ndarray) -> np.ndarray:
-    """Points without extremes, by direction; one in which most points are equal stays as it is."""
+    """Points without extremes in any direction; a direction in which most points are equal stays as it is."""
     middle = np.median(points, axis=0)
     reach = _FARTHEST * np.median(np.abs(points - middle), axis=0)
     return np.where(reach > 0, np.clip(points, middle - reach, middle + reach), points)
 
 
 def corrected(p_values: list[float]) -> list[float]:
-    """Holm's correction: with what is below a level afterwards, no more than that share of the checks names anything
-    that has not moved, however the tests depend on each other.
+    """Holm's correction: at a level for the corrected p-values, at most that share of checks reports anything that has
+    not moved, however the tests depend on each other.
 
     Source: Holm, Scandinavian Journal of Statistics 6 (1979), https://www.jstor.org/stable/4615733.
     """
