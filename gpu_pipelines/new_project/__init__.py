@@ -1,4 +1,4 @@
-"""A project of one's own, as `gpu-pipelines init` writes it: settings, a pipeline, a task, tests, CI."""
+"""A new project, as written by `gpu-pipelines init`: settings, a pipeline, a task, tests, CI."""
 
 from gpu_pipelines.new_project.project import files_of
 from gpu_pipelines.new_project.request import NewProject

@@ -12,12 +12,12 @@ from gpu_pipelines.new_project.writing import write_project
 
 
 def compiled_text(files: Mapping[str, str], package: str, target: str) -> str:
-    """The file that the pipeline of a project is compiled to.
+    """The compiled pipeline of a project, as text.
 
     Args:
         files: the texts of the project, by their paths in it.
         package: the package with its task.
-        target: what it is compiled for.
+        target: the target to compile for.
 
     Raises:
         UserError: the target cannot run it.
@@ -34,7 +34,7 @@ def compiled_text(files: Mapping[str, str], package: str, target: str) -> str:
 
 @contextmanager
 def _importable(folder: str, package: str) -> Iterator[None]:
-    """Lets this process find the package of a project, as long as the context lasts."""
+    """Lets this process import the package of a project within the block."""
     sys.path.insert(0, folder)
     try:
         yield

@@ -1,5 +1,5 @@
-"""The installation that `gpu-pipelines init` runs in: what a project has to install to have the same, and whether it
-may use this one.
+"""The installation that runs `gpu-pipelines init`: the requirements that give a project the same packages, and whether
+the project may use this installation.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from pathlib import Path
 from typing import Any
 
 _PACKAGE = "gpu-pipelines"
-#: What a project needs to run its pipeline, and to test itself.
+#: The packages that a project needs to run its pipeline, and to test itself.
 EXTRA = "project"
 _MODULES = ("cryptography", "gcp_storage_emulator", "grpc", "pytest", "ruff", "torch", "transformers")
-#: The builds of PyTorch without CUDA are of this index alone.
+#: Only this index has the builds of PyTorch without CUDA.
 _CPU_BUILDS = "https://download.pytorch.org/whl/cpu"
 
 
 def requirement(name: str = _PACKAGE, extra: str = EXTRA) -> str:
-    """What pip installs to have an installed package as it is here: by its version, or from where it was.
+    """The requirement for pip that gives an installed package as it is here: by its version, or by its origin.
 
     Args:
-        name: of the package; this one if not given, with all that a project needs.
-        extra: of it; empty for none.
+        name: the package; by default this one, with all that a project needs.
+        extra: its extra; empty for none.
     """
     installed = metadata.distribution(name)
     origin = json.loads(installed.read_text("direct_url.json") or "{}")
@@ -39,7 +39,7 @@ def requirement(name: str = _PACKAGE, extra: str = EXTRA) -> str:
 
 
 def packages_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
-    """The installed packages that bring some classes; none for this one, and for what lies in a folder alone."""
+    """The installed packages that provide some classes; none for this one, or for a class that lies in a folder."""
     own = _PACKAGE.replace("-", "_")
     modules = {each.__module__.partition(".")[0] for each in classes} - {own}
     brought = metadata.packages_distributions() if modules else {}
@@ -47,16 +47,16 @@ def packages_of(classes: Iterable[type[Any]]) -> tuple[str, ...]:
 
 
 def is_of_this_machine(place: str) -> bool:
-    """Whether a requirement names a folder or a file of this machine, which others do not have."""
+    """Whether a requirement names a folder or a file of this machine, which other machines do not have."""
     return "@ file:" in place
 
 
 @cache
 def pins(packages: tuple[str, ...] = ()) -> list[str]:
-    """The versions that are installed here of all that a project needs, as constraints of pip.
+    """The installed versions of all that a project needs, as constraints for pip.
 
     Args:
-        packages: what it needs besides this package.
+        packages: its requirements besides this package.
     """
     found = {name: version for name, version in _closure(packages) if name not in (_PACKAGE, *packages)}
     index = [f"--extra-index-url {_CPU_BUILDS}"] if found.get("torch", "").endswith("+cpu") else []
@@ -64,9 +64,9 @@ def pins(packages: tuple[str, ...] = ()) -> list[str]:
 
 
 def folder_of_programs() -> Path | None:
-    """Where the programs of this installation are, if it has all that a project needs; None if not."""
+    """The folder of this installation's programs, if it has all that a project needs; else None."""
     programs = Path(sys.executable).parent
-    # make takes a blank for the end of a name.
+    # make ends a name at a blank.
     has_all = (
         " " not in str(programs) and all(find_spec(module) for module in _MODULES) and (programs / _PACKAGE).is_file()
     )
@@ -74,7 +74,7 @@ def folder_of_programs() -> Path | None:
 
 
 def _closure(packages: tuple[str, ...]) -> Iterator[tuple[str, str]]:
-    """Name and version of each installed distribution that a project needs, directly or not."""
+    """Name and version of each installed distribution that a project needs, directly or indirectly."""
     from packaging.requirements import Requirement
     from packaging.utils import canonicalize_name
 

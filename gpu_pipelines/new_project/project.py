@@ -13,7 +13,7 @@ from gpu_pipelines.new_project.installed import folder_of_programs, is_of_this_m
 from gpu_pipelines.new_project.request import NewProject
 from gpu_pipelines.terminal import wrapped
 
-#: Templates by the paths of what they become.
+#: Templates by the paths of the files that they become.
 _FILES = {
     "README.md": "README.md",
     "Makefile": "Makefile",
@@ -29,18 +29,18 @@ _FILES = {
     ".gitignore": "gitignore",
     ".github/workflows/check.yaml": "check.yaml",
 }
-#: For targets elsewhere, which find the package of the project in the image of the steps alone.
+#: For remote targets, which find the package of the project only in the image of the steps.
 _FILES_OF_AN_IMAGE = {"Dockerfile": "Dockerfile", ".dockerignore": "dockerignore"}
-#: For targets with a store of pipelines, to which they are delivered.
+#: For targets with a repository of pipelines, to which they are delivered.
 _FILES_OF_A_STORE = {
     ".github/workflows/deliver.yaml": "deliver.yaml",
     "cloudbuild.yaml": "cloudbuild.yaml",
 }
 _WIDTH = 112
-#: On the machine where the project was written, and not in its repository.
+#: Only on the machine where the project was written, not in its repository.
 LOCAL_MAKE = "local.mk"
 CONSTRAINTS = "constraints.txt"
-#: The settings of a project that are asked for, with what each is, in the order of the file.
+#: The settings of a project, with an example of each, in the order of the file.
 SETTINGS = {
     "project": "my-project",
     "region": "us-central1",
@@ -76,20 +76,20 @@ def files_of(project: NewProject) -> dict[str, str]:
 
 
 def packages_in(project: NewProject) -> tuple[str, ...]:
-    """The packages that bring the task and the target of a project, where this one does not."""
+    """The packages that provide the task and the target of a project, besides this one."""
     from gpu_pipelines.targets.target import targets
 
     return packages_of([type(project.base), targets()[project.target]])
 
 
 def _facts(project: NewProject) -> dict[str, Any]:
-    """What the templates say of a project."""
+    """The values for the templates."""
     from gpu_pipelines.targets.target import targets
 
     # Named, not imported: a recipe brings PyTorch.
     recipe_module, _, recipe = project.base.recipe.partition(":")
     has_store = hasattr(targets()[project.target], "publish")
-    # Where there is no store nobody sends a file; it is that of this machine, to be compared.
+    # Without a repository, nobody sends a file; the one for this machine is compiled, to be compared.
     compiled_for = project.target if has_store else "local"
     brought = [requirement(name, "") for name in packages_in(project)]
     settings = {**{name: project.settings.get(name) for name in SETTINGS}, **project.settings}
@@ -126,7 +126,7 @@ def _facts(project: NewProject) -> dict[str, Any]:
 
 
 def _parameters(project: NewProject) -> list[dict[str, str]]:
-    """The arguments of the pipeline's function: name, type, default and what it means, as Python has them."""
+    """The arguments of the pipeline's function in Python: name, type, default and description."""
     types = {kfp: python.__name__ for python, kfp in KFP_TYPES.items()}
     return [
         {"name": name, "type": types[each.type], "default": _literal(value), "text": _said(name, each.text)}
@@ -135,13 +135,13 @@ def _parameters(project: NewProject) -> list[dict[str, str]]:
 
 
 def _said(name: str, text: str) -> str:
-    """What a parameter means, in lines that fit below `Args:`."""
+    """The description of a parameter, in lines that fit below `Args:`."""
     sentence = f"{text.partition('. ')[0].removesuffix('.')}."
     return wrapped(f"{name}: {sentence}", " " * 8, " " * 12, _WIDTH).lstrip()
 
 
 def _by_step(project: NewProject) -> Mapping[str, list[str]]:
-    """The names of the parameters that each step takes."""
+    """The names of each step's parameters."""
     found: dict[str, list[str]] = {}
     for name, (steps, _, _) in project.parameters.items():
         for step in steps:
@@ -150,7 +150,7 @@ def _by_step(project: NewProject) -> Mapping[str, list[str]]:
 
 
 def _literal(value: Any) -> str:
-    """A value as Python's formatters write it: with double quotes."""
+    """A value in the form of Python's formatters: with double quotes."""
     return json.dumps(value, ensure_ascii=False) if isinstance(value, str | list) else repr(value)
 
 
@@ -159,10 +159,10 @@ def _tuple(values: Sequence[str]) -> str:
 
 
 def _filled(name: str, facts: Mapping[str, Any]) -> str:
-    """A template with what is known of the project in its places."""
+    """A template filled in with the values of the project."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    # Not jinja's own marks, which GitHub's workflows have for themselves.
+    # Not jinja's default marks, which GitHub's workflows use themselves.
     environment = Environment(
         loader=PackageLoader("gpu_pipelines.new_project"),
         variable_start_string="{=",
@@ -171,7 +171,7 @@ def _filled(name: str, facts: Mapping[str, Any]) -> str:
         lstrip_blocks=True,
         keep_trailing_newline=True,
         undefined=StrictUndefined,
-        autoescape=False,  # noqa: S701 (these are no pages)
+        autoescape=False,  # noqa: S701 (these are not pages)
     )
     environment.filters["literal"] = _literal
     return environment.get_template(f"{name}.j2").render(facts)

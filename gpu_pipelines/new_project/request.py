@@ -1,4 +1,4 @@
-"""What `gpu-pipelines init` is asked for, and what of it cannot be."""
+"""The request of `gpu-pipelines init`, and checks of it."""
 
 from __future__ import annotations
 
@@ -21,35 +21,35 @@ if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
     from gpu_pipelines.tasks.task import Task
 
-#: Of a pipeline, a model, an image and, with underscores, of a package of Python.
+#: The name of a pipeline, a model, an image and, with underscores, of a Python package.
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _LONGEST_NAME = 40
 SAMPLE = "sample"
-#: What has a place of its own in a project; git ignores some of it.
+#: Names of files and folders in a project; git ignores some of them.
 _TAKEN = ("build", "compiled", "pipeline", "registry", "runs", "tests")
-#: The pipeline that a project begins with, and its steps; all that have a parameter take it.
+#: The pipeline that a project starts from, and its steps; every step with a parameter gets it.
 _PIPELINE = "train_evaluate_upload"
 _STEPS = ("prepare_data", "train_model", "evaluate_checkpoints", "upload_model")
-#: The step before them that finds the champion, and those of their parameters that it takes.
+#: The step before them that finds the champion, and those of their parameters that it also takes.
 LOOKS = "check_for_new_data"
 _LOOKED_AT = ("model", TOKENIZER, "registry", "billing_project")
-#: What the project gives the steps by itself or has a place of its own for, and what is no step's alone.
+#: Parameters that the project sets itself or keeps elsewhere, or that several steps share.
 _GIVEN = ("source", "task", "model_name", "recipe", "tracking", "checkpoint_uri")
 
 
 @dataclass(frozen=True)
 class NewProject:
-    """A project that is to be written.
+    """A project to write.
 
     Attributes:
         directory: its folder.
-        task: the task that it begins with, such as `image_classification`.
-        data: where the rows come from, as the parameter `source`; `sample` for the sample of the task.
-        target: where its pipeline is to run: `local`, `vertex`, `kubeflow`, or that of another package.
-        accelerator: what it trains on in the cloud, as `l4:1`.
-        name: of the pipeline and of the model; empty for the name of the folder.
+        task: the task that it starts from, such as `image_classification`.
+        data: the source of the rows, as the parameter `source`; `sample` for the sample of the task.
+        target: the target of its pipeline: `local`, `vertex`, `kubeflow`, or that of another package.
+        accelerator: the accelerator in the cloud, as `l4:1`.
+        name: the name of the pipeline and of the model; empty for the name of the folder.
         assignments: defaults of further parameters, as `key=value`.
-        settings: what is known of the project in Google Cloud: `project`, `region`, `pipeline_root` and so on.
+        settings: the known settings of the project in Google Cloud: `project`, `region`, `pipeline_root` and so on.
     """
 
     directory: Path
@@ -68,7 +68,7 @@ class NewProject:
 
     @cached_property
     def package(self) -> str:
-        """The package of Python with the task; never the name of one that is installed, which it would hide."""
+        """The Python package with the task; never the name of an installed one, which it would hide."""
         name = self.title.replace("-", "_")
         is_installed = not (self.directory / name).is_dir() and find_spec(name) is not None
         return f"{name}_project" if iskeyword(name) or name in _TAKEN or is_installed else name
@@ -86,7 +86,7 @@ class NewProject:
 
     @cached_property
     def base(self) -> Task:
-        """The task that it begins with."""
+        """The task that it starts from."""
         return task_named(self.task)
 
     @property
@@ -96,13 +96,13 @@ class NewProject:
 
     @property
     def source(self) -> str:
-        """The default of the parameter `source`; a place on this machine as it is seen from the project."""
+        """The default of the parameter `source`; a place on this machine is relative to the project."""
         if self.data == SAMPLE:
             return self.sample
         return self._from_project(self.data) if self._is_path else self.data
 
     def _from_project(self, place: str) -> str:
-        """A place on this machine as it is seen from the project, where the pipeline runs."""
+        """A place on this machine relative to the project, in which the pipeline runs."""
         path = Path(place).expanduser()
         return place if path.is_absolute() else os.path.relpath(path.resolve(), self.directory.resolve())
 
@@ -113,10 +113,10 @@ class NewProject:
 
     @cached_property
     def parameters(self) -> dict[str, tuple[list[str], Parameter, Any]]:
-        """The parameters that the pipeline has beside `source`: the steps that take each, its declaration, its default.
+        """The pipeline's parameters besides `source`: the steps that take each, its declaration, its default.
 
         Raises:
-            UserError: `assignments` names one that there is not, or a value of another type.
+            UserError: `assignments` has an unknown name, or a value of the wrong type.
         """
         from gpu_pipelines.component_interface.catalog import settings_of
         from gpu_pipelines.component_interface.parameter import parameters_in
@@ -138,18 +138,18 @@ class NewProject:
 
     @cached_property
     def followed(self) -> list[str]:
-        """The parameters of the preparation that follow a pretrained model, or the champion, in each run."""
-        # The step before takes a tokenizer that is given, and hands it on; it knows no image processor but the model's.
+        """The parameters of the preparation that depend on a pretrained model, or the champion, in each run."""
+        # The step before passes on a tokenizer that is given; the only image processor that it knows is the model's.
         names = (TOKENIZER,) if self._is_given(IMAGE_PROCESSOR) else (TOKENIZER, IMAGE_PROCESSOR)
         return [name for name in names if name in self.base.parameters]
 
     def _is_given(self, name: str) -> bool:
-        """Whether `-p` names a parameter."""
+        """Whether an assignment sets a parameter."""
         return any(each.startswith(f"{name}=") for each in self.assignments)
 
     @property
     def _places(self) -> set[str]:
-        """The parameters that name what is there on this machine; a registry is one of the project's."""
+        """The parameters that name existing places on this machine; a registry belongs to the project."""
         from gpu_pipelines.dag import load_request
         from gpu_pipelines.dag.places import REGISTRY
 
@@ -162,7 +162,7 @@ class NewProject:
 
     @property
     def of_sample(self) -> dict[str, Any]:
-        """What the sample takes in place of the project's parameters, which may be of other columns and models."""
+        """The values for the sample in place of the project's parameters, which may be for other columns and models."""
         defaults, columns = self._with(()), self.base.column_parameters
         changed = {name for name in self.parameters if self._values[name] != defaults[name]} - {"max_steps"}
         return {
@@ -173,7 +173,7 @@ class NewProject:
 
     @cached_property
     def _values(self) -> dict[str, Any]:
-        """All parameters of the pipeline that a project begins with, as this one has them."""
+        """All parameters of the pipeline that a project starts from, with the values of this one."""
         if own := [name for name in _GIVEN if self._is_given(name)]:
             raise UserError(
                 f"{', '.join(own)} is not a parameter that init takes with -p.",
@@ -182,13 +182,13 @@ class NewProject:
         return self._with(self.assignments)
 
     def _with(self, assignments: Sequence[str]) -> dict[str, Any]:
-        """All parameters of the pipeline that a project begins with, these in place of its defaults."""
+        """All parameters of the pipeline that a project starts from, with these values in place of its defaults."""
         from gpu_pipelines.driver.arguments import all_arguments
         from gpu_pipelines.driver.known_parameters import known_parameters
 
         given = [f"source={self.data if self.data != SAMPLE else self.sample}", f"task={self.task}"]
         found = all_arguments(known_parameters(_PIPELINE), [*given, *assignments], None)
-        # As the first step of the pipeline finds it.
+        # As found by the first step of the pipeline.
         processor = found[IMAGE_PROCESSOR] or image_processor_for(self.task, found["model"])
         return {
             **found,
@@ -245,7 +245,7 @@ class NewProject:
         return [f"The data {self.data} does not exist. Give --data with a folder, a file, gs://… or {SAMPLE}."]
 
     def _problems_in_data(self) -> list[str]:
-        """What the first step, or the training, would refuse of data on this machine: columns, classes, the model."""
+        """Problems of data on this machine that stop the first step or the training: columns, classes, the model."""
         if not self._is_path:
             return []
         from gpu_pipelines.component_interface.step import fields_from
@@ -256,10 +256,10 @@ class NewProject:
             from gpu_pipelines.data.source_check import model_problems_here, problems_here
 
             return problems_here(settings) or model_problems_here(settings, self._values["model"])
-        except ImportError:  # What reads data need not be installed where a project is only written.
+        except ImportError:  # The packages that read data need not be installed only to write a project.
             return []
 
 
 def names_of_tasks() -> list[str]:
-    """The tasks that a project may begin with."""
+    """The tasks that a project may start from."""
     return [name for name, task in TASKS.items() if task.samples]

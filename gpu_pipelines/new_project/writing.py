@@ -1,4 +1,4 @@
-"""The files of a new project on this machine's disk. What is there is overwritten only where that is asked for."""
+"""Writes the files of a new project to this machine's disk. Existing files are overwritten only on request."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ def write_project(files: Mapping[str, str], directory: Path, *, force: bool = Fa
 
     Args:
         files: their texts, by their paths in the project.
-        directory: the project; made where it is not there.
-        force: overwrite files that are there with another text.
+        directory: the project; created if it does not exist.
+        force: overwrite existing files with another text.
 
     Returns:
-        What became of each: `wrote`, `overwrote`, or `kept`, which has this text already.
+        The outcome for each file: `wrote`, `overwrote`, or `kept` if it already has this text.
 
     Raises:
-        UserError: files are there with another text, and `force` is not given; or one cannot be written. In the first
+        UserError: there are files with another text, and `force` is not given; or one cannot be written. In the first
             case nothing was written.
     """
     done = {name: _outcome(directory / name, text) for name, text in files.items()}
