@@ -1,1 +1,1 @@
-"""Messages about the end of a run: what they say, where they go, and how they get there."""
+"""Messages about the end of a run: their content, their recipients, and their delivery."""

@@ -1,4 +1,4 @@
-"""The channels that there are, by name, and what can be wrong with the parameter `notify`."""
+"""All channels by name, and checks of the parameter `notify`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_pipelines.notifications.channel import Channel, MailServer
 from gpu_pipelines.notifications.email_channel import is_mail_address
 from gpu_pipelines.own_class import own_class, said_by_own
 
-#: An address of this channel is an e-mail address alone, without the channel's name before it.
+#: The address of this channel is an e-mail address alone, without the channel's name before it.
 EMAIL = "email"
 #: A channel of this program is one file and one line here.
 _BUILT_IN = {
@@ -24,13 +24,13 @@ _BUILT_IN = {
 }
 #: A channel of an installed package is one line in its metadata: `name = package.module:Class`.
 ENTRY_POINTS = "gpu_pipelines.channels"
-#: So many are told of one run.
+#: Most recipients of one run.
 MOST_ADDRESSES = 10
 _SEE = "See docs/extending.md."
 
 
 def split(given: str) -> tuple[str, str]:
-    """The channel and the address behind it of an entry of `notify`; an e-mail address may stand alone."""
+    """The channel and the address of an entry of `notify`; an e-mail address may stand alone."""
     if is_mail_address(given) and given.partition(":")[0] not in _places():
         return EMAIL, given
     name, sign, address = given.partition(":")
@@ -43,13 +43,13 @@ def is_email(given: str) -> bool:
 
 
 def channel_named(name: str) -> Channel:
-    """The channel of a name.
+    """The channel with a name.
 
     Raises:
-        UserError: there is none of that name, or it cannot be loaded.
+        UserError: there is none with that name, or it cannot be loaded.
     """
     if name not in (found := _places()):
-        # What is behind the name is not repeated: it may be a secret.
+        # The address after the name is not repeated: it may be a secret.
         raise UserError(f"notify names an unknown channel {name[:40]!r}.", nearest(name, found))
     channel: Channel = own_class(found[name], Channel, f"The channel {name}", _SEE)()
     return channel
@@ -58,12 +58,13 @@ def channel_named(name: str) -> Channel:
 def problems_of_addresses(
     notify: Sequence[str], mail: MailServer | None, variables: Sequence[str] | None = None
 ) -> list[str]:
-    """What is wrong with the entries of `notify`, each with what to do.
+    """Problems with the entries of `notify`, each with what to do.
 
     Args:
-        notify: e-mail addresses, and channels with where their secrets are: slack:projects/P/secrets/S/versions/latest.
-        mail: the server for e-mails; None where it is not known, and not looked at.
-        variables: names of the variables of the environment that the sender will have; None for any.
+        notify: e-mail addresses, and channels with the places of their secrets:
+            slack:projects/P/secrets/S/versions/latest.
+        mail: the server for e-mails; None if it is not known, which skips its check.
+        variables: names of the environment variables that the sender will have; None for any.
     """
     found = [f"notify has {len(notify)} addresses; at most {MOST_ADDRESSES} are told."]
     found = found if len(notify) > MOST_ADDRESSES else []
@@ -103,7 +104,7 @@ def _problems_of_variable(what: str, reference: str, variables: Sequence[str] | 
 
 @cache
 def _places() -> dict[str, str]:
-    """The classes of all channels by their names; those of this program win."""
+    """The classes of all channels by name; those of this program take precedence."""
     found = dict(_BUILT_IN)
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         if point.name in _BUILT_IN:

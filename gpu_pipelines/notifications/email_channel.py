@@ -1,4 +1,4 @@
-"""E-mails, through a server that takes them with TLS."""
+"""E-mails, sent through a server with TLS."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from gpu_pipelines.notifications.posting import LOOPBACK, no_tls
 
 _ADDRESS = re.compile(r"[^@\s,<>\"]+@[^@\s,<>\"]+\.[^@\s,<>\"]+")
 _SERVER = re.compile(r"smtps?://([^@\s/:]+@)?[a-zA-Z0-9.-]+(:[0-9]{1,5})?")
-#: Where a server listens that names no port: RFC 6409, RFC 8314.
+#: Default ports of servers: RFC 6409, RFC 8314.
 _PORTS = {"smtp": 587, "smtps": 465}
 
 
 def is_mail_address(text: str) -> bool:
-    """Whether it looks like an e-mail address."""
+    """Whether a text looks like an e-mail address."""
     return _ADDRESS.fullmatch(text) is not None
 
 
@@ -34,7 +34,7 @@ class Email(Channel):
     takes_secret = False
 
     def problems(self, address: str, mail: MailServer | None) -> list[str]:
-        """That it is no address, or that nothing is known of a server."""
+        """Problems: it is not an address, or no server is known."""
         found = [] if is_mail_address(address) else [f"notify has {address[:80]!r}, which is not an e-mail address."]
         return [*found, *(problems_of_server(mail) if mail else [])]
 
@@ -60,7 +60,7 @@ class Email(Channel):
 
 
 def problems_of_server(mail: MailServer) -> list[str]:
-    """What is wrong with the server for e-mails."""
+    """Problems with the server for e-mails."""
     if not mail.address:
         return [
             "An e-mail needs a server: write mail_server: smtp://USER@HOST:587, mail_sender and mail_password into "
@@ -68,14 +68,14 @@ def problems_of_server(mail: MailServer) -> list[str]:
         ]
     found = []
     if not _SERVER.fullmatch(mail.address):
-        # Not repeated: a password may stand in it.
-        found.append("mail_server is no address of the form smtp://USER@HOST:587 or smtps://USER@HOST:465.")
+        # The value is not repeated: it may hold a password.
+        found.append("mail_server is not an address of the form smtp://USER@HOST:587 or smtps://USER@HOST:465.")
     elif urlsplit(mail.address).username and not mail.password:
-        found.append(f"mail_server names a user, and there is no mail_password. Give {FORM}.")
+        found.append(f"mail_server names a user, but there is no mail_password. Give {FORM}.")
     if not is_mail_address(mail.sender):
         found.append(f"mail_sender is {mail.sender[:80]!r}; give the e-mail address that messages come from.")
     if mail.password and not (is_secret(mail.password) or is_variable(mail.password)):
-        found.append(f"mail_password is no reference to a password. Give {FORM}; the password itself would be shown.")
+        found.append(f"mail_password does not refer to a password. Give {FORM}; the password itself would be shown.")
     return found
 
 
@@ -85,7 +85,7 @@ def mail_of(message: Message, sender: str, address: str) -> EmailMessage:
     made["Subject"] = message.title
     made["From"], made["To"] = sender, address
     made["Date"], made["Message-ID"] = formatdate(), make_msgid(domain=sender.rpartition("@")[2])
-    # So that nobody's answering machine answers.
+    # So that automatic replies are not sent.
     made["Auto-Submitted"] = "auto-generated"
     made.set_content(f"{message.text}\n")
     made.add_alternative(html_of(message), subtype="html")
@@ -93,7 +93,7 @@ def mail_of(message: Message, sender: str, address: str) -> EmailMessage:
 
 
 def _connected(scheme: str, host: str, port: int, seconds: float) -> smtplib.SMTP:
-    """A connection with TLS; without it only to this machine, as tests do."""
+    """A connection with TLS; without it only to this machine, for tests."""
     trusted = ssl.create_default_context()
     if scheme == "smtps":
         return smtplib.SMTP_SSL(host, port, timeout=seconds, context=trusted)
@@ -104,7 +104,7 @@ def _connected(scheme: str, host: str, port: int, seconds: float) -> smtplib.SMT
             server.starttls(context=trusted)
             server.ehlo()
         elif host not in LOOPBACK:
-            raise NotSentError(f"{host} offers no TLS (STARTTLS), and a message has to be encrypted")
+            raise NotSentError(f"{host} offers no TLS (STARTTLS), but a message has to be encrypted")
     except BaseException:
         server.close()
         raise
@@ -112,7 +112,7 @@ def _connected(scheme: str, host: str, port: int, seconds: float) -> smtplib.SMT
 
 
 def _meant(error: smtplib.SMTPException, host: str) -> Exception:
-    """What an answer of the server means; what it says of a login may have the user in it, and is not repeated."""
+    """The error for an answer of the server; its text about a login may name the user, and is not repeated."""
     code = getattr(error, "smtp_code", 0)
     if isinstance(error, smtplib.SMTPRecipientsRefused):
         code = max((code for code, _ in error.recipients.values()), default=0)

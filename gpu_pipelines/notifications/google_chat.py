@@ -1,7 +1,7 @@
 """A space of Google Chat, by an incoming webhook.
 
 The body: https://developers.google.com/workspace/chat/api/reference/rest/v1/cards. A card's texts may have HTML tags
-(`DecoratedText.text`), so what is quoted is escaped.
+(`DecoratedText.text`), so quoted texts are escaped.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class GoogleChat(Channel):
 
 
 def chat_body(message: Message) -> dict[str, Any]:
-    """A message as Google Chat takes it."""
+    """A message in the form of Google Chat."""
     widgets: list[dict[str, Any]] = [
         {"decoratedText": {"topLabel": name, "text": html.escape(value, quote=False), "wrapText": True}}
         for name, value in message.facts

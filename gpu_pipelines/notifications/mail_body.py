@@ -1,4 +1,4 @@
-"""The HTML of an e-mail: one table with styles in its tags, which is what programs for e-mail show alike."""
+"""The HTML of an e-mail: one table with inline styles, which e-mail programs show alike."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VALUE = "padding:6px 0;color:#202124;vertical-align:top"
 
 
 def html_of(message: Message) -> str:
-    """A message as a page; what it quotes is escaped."""
+    """A message as a page; quoted texts are escaped."""
     color = "#b3261e" if message.is_bad else "#146c2e" if message.outcome in ("promoted", "finished") else "#5f6368"
     rows = "".join(
         f'<tr><td style="{_NAME}">{html.escape(name)}</td><td style="{_VALUE}">{_value(name, value, message)}</td></tr>'

@@ -1,4 +1,4 @@
-"""What is said about the end of a run, whichever way it goes."""
+"""The message about the end of a run, for all channels."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from urllib.parse import urlsplit
 
 from gpu_pipelines.numbers import figure
 
-#: Outcomes after which there is nothing new to know of.
+#: Outcomes without any news.
 UNEVENTFUL = ("nothing new", "too soon", "no drift")
-#: Outcomes that somebody has to look at.
+#: Outcomes that need attention.
 BAD = ("failed", "refused", "cancelled", "interrupted", "died")
-#: Most characters of a text that comes from elsewhere, and most metrics and gates.
+#: Most characters of a text from elsewhere, and most metrics and gates.
 _MOST_CHARACTERS, _MOST_LISTED = 500, 6
 
 
@@ -22,9 +22,9 @@ class Metric:
     """A metric on the test rows.
 
     Attributes:
-        name: of the metric.
+        name: the name of the metric.
         value: the estimate; None if it is not a finite number.
-        low, high: its interval; None where there is none.
+        low, high: its interval; None if there is none.
     """
 
     name: str
@@ -39,20 +39,19 @@ class Metric:
 
 @dataclass(frozen=True)
 class Message:
-    """How a run has ended.
+    """The end of a run.
 
     Attributes:
-        outcome: promoted, not promoted, unchanged, nothing new, too soon, no drift, finished, or what became of
-            it instead.
-        pipeline: name of the pipeline.
-        run: name of the run.
-        reason: why, in a sentence or two; empty where the outcome says it.
+        outcome: promoted, not promoted, unchanged, nothing new, too soon, no drift, finished, or what happened instead.
+        pipeline: the name of the pipeline.
+        run: the name of the run.
+        reason: why, in a sentence or two; empty if the outcome says it.
         model: the version in the registry, as NAME@VERSION; empty if there is none.
-        metrics: on the test rows, the one that counts first.
-        gates: those that were not passed, each with why.
-        cost: in words; empty if nothing is known of it.
-        link: where more is said, an address or a path.
-        ended: when, in UTC.
+        metrics: metrics on the test rows, the most important first.
+        gates: the gates that were not passed, each with why.
+        cost: the cost in words; empty if it is not known.
+        link: an address or path with more.
+        ended: the end, in UTC.
     """
 
     outcome: str
@@ -68,29 +67,29 @@ class Message:
 
     @property
     def is_eventful(self) -> bool:
-        """Whether anything has come of the run."""
+        """Whether the run has any news."""
         return self.outcome not in UNEVENTFUL
 
     @property
     def is_bad(self) -> bool:
-        """Whether somebody has to look."""
+        """Whether the run needs attention."""
         return self.outcome in BAD
 
     @property
     def page(self) -> str:
-        """The link, if a browser elsewhere can follow it; else nothing."""
+        """The link, if a browser elsewhere can follow it; else empty."""
         parts = urlsplit(self.link)
         return self.link if parts.scheme in ("http", "https") and parts.hostname else ""
 
     @property
     def title(self) -> str:
-        """The message in a line."""
+        """The message in one line."""
         about = f": {self.model}" if self.model else ""
         return one_line(f"{self.pipeline} {self.outcome}{about}")
 
     @property
     def facts(self) -> list[tuple[str, str]]:
-        """What is said, each with what it is called; no value has a line break."""
+        """The facts of the message, each with its name; no value has a line break."""
         told = [
             ("Outcome", self.outcome),
             ("Reason", self.reason),
@@ -110,7 +109,7 @@ class Message:
         return "\n".join([self.title, "", *(f"{name}: {value}" for name, value in self.facts)])
 
     def to_json(self) -> dict[str, Any]:
-        """The message as a JSON object, with `text` for who shows it as it is."""
+        """The message as a JSON object, with `text` for clients that show it as it is."""
         return {
             "text": self.text,
             "outcome": self.outcome,
@@ -127,18 +126,18 @@ class Message:
 
 
 def metrics_from(told: Mapping[str, Mapping[str, Any]], first: str = "") -> tuple[Metric, ...]:
-    """Metrics out of an evaluation: `value`, `low` and `high` by name.
+    """The metrics of an evaluation, from `value`, `low` and `high` by name.
 
     Args:
-        told: as `evaluation.json` has them.
-        first: the one that counts most.
+        told: the metrics of `evaluation.json`.
+        first: the most important one.
     """
     names = sorted(told, key=lambda name: name != first)[:_MOST_LISTED]
     return tuple(Metric(name, *(told[name].get(key) for key in ("value", "low", "high"))) for name in names)
 
 
 def one_line(text: str) -> str:
-    """A text of others on one line, cut where it goes on and on."""
+    """A text from elsewhere on one line, cut if it is too long."""
     shown = " ".join("".join(each if each.isprintable() else " " for each in text).split())
     return shown if len(shown) <= _MOST_CHARACTERS else f"{shown[: _MOST_CHARACTERS - 1]}…"
 

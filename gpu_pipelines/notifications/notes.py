@@ -1,6 +1,6 @@
-"""What the steps of a run leave for the message at its end: a small JSON file each, in a folder of the run.
+"""Notes that the steps of a run leave for the message at its end: a small JSON file each, in a folder of the run.
 
-The step that sends the message runs whatever has become of the others, so it can take none of their outputs.
+The step that sends the message runs even if others fail, so it can take none of their outputs.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ LOOKED, TRAINED, EVALUATED, UPLOADED = "looked", "trained", "evaluated", "upload
 
 
 def leave(folder: str, step: str, note: Mapping[str, Any]) -> None:
-    """Leaves a note. One that cannot be left is said to be missing, and no reason for the step to fail.
+    """Leaves a note. If that fails, prints a warning; the step does not fail.
 
     Args:
-        folder: a directory, local or gs://, in which the run may have to be filled in; empty for a run of which nobody
-            is told.
-        step: one of those above.
-        note: what came of the step.
+        folder: a directory, local or gs://, in which the run may have to be filled in; empty for a run without
+            recipients.
+        step: the name of the step, one of those above.
+        note: the outcome of the step.
     """
     if not folder:
         return
@@ -37,11 +37,11 @@ def leave(folder: str, step: str, note: Mapping[str, Any]) -> None:
             Path(folder).mkdir(parents=True, exist_ok=True)
             Path(folder, f"{step}.json").write_bytes(content)
     except (UserError, OSError) as error:
-        print(f"warning: the message at the end of the run will not say what came of this step: {error}", flush=True)
+        print(f"warning: the message at the end of the run will lack the outcome of this step: {error}", flush=True)
 
 
 def left(folder: str) -> dict[str, dict[str, Any]]:
-    """The notes that were left, by step; those that can be read."""
+    """The notes that can be read, by step."""
     found = {}
     for step in (LOOKED, TRAINED, EVALUATED, UPLOADED) if folder else ():
         try:
@@ -51,7 +51,7 @@ def left(folder: str) -> dict[str, dict[str, Any]]:
         except FileNotFoundError:
             continue
         except (UserError, OSError, ValueError, TypeError) as error:
-            print(f"warning: what came of the run is not known in full: {type(error).__name__}: {error}", flush=True)
+            print(f"warning: the outcome of the run is only partly known: {type(error).__name__}: {error}", flush=True)
     return found
 
 

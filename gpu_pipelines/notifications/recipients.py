@@ -1,4 +1,4 @@
-"""Who is told of the end of a run, as options and settings of a command say it."""
+"""The recipients of messages, from the options and settings of a command."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from gpu_pipelines.project_settings import ProjectSettings
 
 @dataclass(frozen=True)
 class Recipients:
-    """Who is told, and how.
+    """The recipients of messages, and how to reach them.
 
     Attributes:
         notify: their addresses; see the parameter of `send_message`.
-        about_nothing_new: whether they are told as well that there was nothing new.
+        about_nothing_new: whether to tell them also if there was nothing new.
         mail: the server for e-mails.
-        run_page: page of a run, in which a placeholder of KFP may stand; empty where its name says it.
+        run_page: page of a run, which may hold a placeholder of KFP; empty if the run's name gives it.
     """
 
     notify: tuple[str, ...]
     about_nothing_new: bool = False
-    mail: MailServer = MailServer()  # noqa: RUF009 (nothing changes it)
+    mail: MailServer = MailServer()  # noqa: RUF009 (it is immutable)
     run_page: str = ""
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Recipients:
-        """From what `dataclasses.asdict` has made of it, and JSON of that."""
+        """Reads JSON of `dataclasses.asdict`."""
         return cls(**{**content, "notify": tuple(content["notify"]), "mail": MailServer(**content["mail"])})
 
 
@@ -44,13 +44,13 @@ def recipients_of(
     variables: Sequence[str] | None = None,
     run_page: str = "",
 ) -> Recipients | None:
-    """Who is told; None for nobody.
+    """The recipients; None for none.
 
     Args:
-        notify: their addresses, each text with one or several, separated by commas.
-        about_nothing_new: whether they are told as well that there was nothing new.
+        notify: their addresses, each text with one or more, separated by commas.
+        about_nothing_new: whether to tell them also if there was nothing new.
         settings: the server for e-mails.
-        variables: names of the variables of the environment that the sender will have; None for any.
+        variables: names of the environment variables that the sender will have; None for any.
         run_page: page of a run.
 
     Raises:
@@ -66,7 +66,7 @@ def recipients_of(
 
 
 def require_variables(told: Recipients) -> None:
-    """Checks that the environment of this process has the variables in which the secrets of recipients are.
+    """Checks that the environment of this process has the variables with the recipients' secrets.
 
     Raises:
         UserError: lists those that are not set.

@@ -1,4 +1,4 @@
-"""Sends a message to everybody who is to be told; whatever goes wrong with that is said, and changes nothing else."""
+"""Sends a message to all recipients; a failure is reported, and changes nothing else."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpu_pipelines.notifications.channel import Channel, MailServer, NotSentErro
 from gpu_pipelines.notifications.channels import channel_named, split
 from gpu_pipelines.notifications.message import Message
 
-#: Seconds that all addresses may take, with all tries; that one try may take; before the second try, and at most.
+#: Seconds for all addresses with all tries; for one try; before the second try; and the longest wait.
 _WHOLE, _TRY, _FIRST_WAIT, _LONGEST_WAIT = 60.0, 15.0, 1.0, 16.0
-#: So many seconds later the last try has ended, unless a server sends its answer bit by bit.
+#: After this many further seconds the last try has ended, unless a server sends its answer bit by bit.
 _LATE = 1.0
 
 
@@ -30,16 +30,16 @@ def tell(
     first_wait: float = _FIRST_WAIT,
     whole: float = _WHOLE,
 ) -> list[str]:
-    """Sends a message to all of them side by side; never raises an error.
+    """Sends a message to all recipients in parallel; never raises an error.
 
     Args:
-        message: how a run has ended.
-        notify: who is told.
+        message: the end of a run.
+        notify: the recipients.
         mail: the server for e-mails.
-        about_nothing_new: whether they are told as well that there was nothing new.
-        say: gets a line for each address; left out, they go to stderr.
+        about_nothing_new: whether to tell them also if there was nothing new.
+        say: gets a line for each address; by default, lines go to stderr.
         first_wait: seconds before the second try.
-        whole: seconds that all of them may take.
+        whole: seconds for all recipients.
 
     Returns:
         Those of `notify` that were told.
@@ -52,7 +52,7 @@ def tell(
     def one(number: int, given: str) -> None:
         ends[number] = _why_not(message, given, mail, first_wait, whole)
 
-    # Daemons: a server that never ends its answer holds neither the run nor the process.
+    # Daemon threads: a server that never ends its answer keeps neither the run nor the process alive.
     threads = [threading.Thread(target=one, args=each, daemon=True) for each in enumerate(notify)]
     for thread in threads:
         thread.start()
@@ -69,7 +69,7 @@ def tell(
 
 
 def _called(given: str) -> str:
-    """What an entry of `notify` is called; of a channel, its title: behind its name stands where a secret is."""
+    """A name for an entry of `notify`; for a channel its title, because the address is the place of a secret."""
     name, address = split(given)
     try:
         channel = channel_named(name)
@@ -79,20 +79,20 @@ def _called(given: str) -> str:
 
 
 def _why_not(message: Message, given: str, mail: MailServer, first_wait: float, whole: float) -> str:
-    """Tells one address; returns why it could not be told, and nothing if it was."""
+    """Sends to one address; returns why that failed, or an empty text."""
     name, address = split(given)
     try:
         _send(channel_named(name), message, address, mail, first_wait, whole)
     except (NotSentError, UserError) as error:
         return _in_words(error)
     except Exception as error:
-        # A channel of another package may raise anything, and its words may have the secret in them.
+        # A channel of another package may raise anything, and its message may contain the secret.
         return type(error).__name__
     return ""
 
 
 def _send(channel: Channel, message: Message, address: str, mail: MailServer, first_wait: float, whole: float) -> None:
-    """Sends a message to one address, and tries again what may pass.
+    """Sends a message to one address, and tries again after errors that may pass.
 
     Raises:
         NotSentError: it did not get through in time, or never will.

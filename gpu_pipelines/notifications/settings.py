@@ -45,5 +45,5 @@ class MessageSettings:
         return MailServer(self.mail_server, self.mail_sender, self.mail_password)
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with the values, each with what to do."""
+        """All problems with the values, each with what to do."""
         return problems_of_addresses(self.notify, self.mail)

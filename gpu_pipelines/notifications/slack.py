@@ -1,8 +1,8 @@
 """A channel of Slack, by an incoming webhook.
 
-The body: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks. What is quoted stands in blocks of
-plain text, in which Slack looks for no mentions and no formatting; `&`, `<` and `>` are escaped as
-https://docs.slack.dev/messaging/formatting-message-text asks for.
+The body: https://docs.slack.dev/messaging/sending-messages-using-incoming-webhooks. Quoted texts are in blocks of plain
+text, in which Slack looks for no mentions and no formatting; `&`, `<` and `>` are escaped as required by
+https://docs.slack.dev/messaging/formatting-message-text.
 """
 
 from __future__ import annotations
@@ -29,22 +29,22 @@ class Slack(Channel):
 
 
 def slack_body(message: Message) -> dict[str, Any]:
-    """A message as Slack takes it."""
+    """A message in the form of Slack."""
     facts = [(name, value) for name, value in message.facts if name != "More" or not message.page]
     blocks: list[dict[str, Any]] = [
         {"type": "header", "text": _plain(message.title, _HEADER)},
         {"type": "section", "fields": [_plain(f"{name}: {value}", _FIELD) for name, value in facts[:_FIELDS]]},
     ]
     if message.page:
-        # In an address, what Slack would take for the end of the link is escaped as addresses escape it.
+        # In an address, characters that would end Slack's link are percent-encoded.
         page = _escaped(message.page.replace("|", "%7C").replace(">", "%3E").replace("<", "%3C"))
         blocks.append({"type": "section", "text": {"type": "mrkdwn", "text": f"<{page}|Open the run>"}})
-    # What notifications show.
+    # The text of notifications.
     return {"text": _escaped(message.title), "blocks": blocks}
 
 
 def _plain(text: str, most: int) -> dict[str, Any]:
-    # Cut before it is escaped: half of an escape would be shown as it is.
+    # Cut before escaping: half of an escape would be shown as it is.
     shown = text if len(_escaped(text)) <= most else f"{text[: most // _LONGEST_ESCAPE - 1]}…"
     return {"type": "plain_text", "text": _escaped(shown), "emoji": False}
 

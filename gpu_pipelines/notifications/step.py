@@ -1,4 +1,4 @@
-"""What `send_message` does: the message at the end of a run, however it has ended."""
+"""The step `send_message`: the message at the end of a run, whatever its outcome."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _ENDS = {"FAIL": "failed", "ERROR": "failed", "CANCEL": "cancelled"}
 
 
 def run(settings: MessageSettings, *, status: Any, pipeline: str = "") -> None:
-    """Runs the step. It succeeds whoever can be told or not: a message changes nothing in a run.
+    """Runs the step. It succeeds even if no message gets through: a message changes nothing in a run.
 
     Args:
         settings: the parameters that the component declares.
-        status: `kfp.dsl.PipelineTaskFinalStatus` of what the run consists of.
-        pipeline: name of the pipeline.
+        status: `kfp.dsl.PipelineTaskFinalStatus` of the run's tasks.
+        pipeline: the name of the pipeline.
     """
     try:
         for problem in settings.problems():
@@ -30,23 +30,23 @@ def run(settings: MessageSettings, *, status: Any, pipeline: str = "") -> None:
         message = message_of(settings, status, left(settings.outcome_uri), pipeline)
         print(message.text, flush=True)
         if not (message.is_eventful or settings.notify_nothing_new):
-            print("nobody is told of that", flush=True)
+            print("no message was sent: there is nothing new", flush=True)
         tell(message, settings.notify, settings.mail, about_nothing_new=settings.notify_nothing_new)
     except Exception as error:
-        # Not its text: nobody knows what is in it.
+        # Without its text, which may contain anything.
         print(f"warning: no message was sent: {type(error).__name__}", flush=True)
 
 
 def message_of(
     settings: MessageSettings, status: Any, notes: Mapping[str, Mapping[str, Any]], pipeline: str
 ) -> Message:
-    """What is to be said of a run.
+    """The message about a run.
 
     Args:
-        settings: name and page of the run, and what its machines cost.
-        status: how it has ended, as KFP tells an exit handler.
-        notes: what its steps have left, by step.
-        pipeline: name of the pipeline.
+        settings: name and page of the run, and the price of its machines.
+        status: its end, as KFP gives it to an exit handler.
+        notes: the notes of its steps, by step.
+        pipeline: the name of the pipeline.
     """
     state, name = str(getattr(status, "state", "")).upper(), settings.run_name
     resource = _RUN_OF_VERTEX.fullmatch(str(getattr(status, "pipeline_job_resource_name", "") or name))
@@ -78,12 +78,12 @@ def message_of(
 
 def _page(resource: re.Match[str]) -> str:
     project, location, job = resource.groups()
-    # As targets/vertex/console.py has it.
+    # As in targets/vertex/console.py.
     return f"https://console.cloud.google.com/vertex-ai/locations/{location}/pipelines/runs/{job}?project={project}"
 
 
 def _cost(settings: MessageSettings, notes: Mapping[str, Mapping[str, Any]], *, has_failed: bool) -> str:
-    """What the machines of the training have cost, by list prices, as far as that is known."""
+    """The cost of the training's machines at list prices, as far as it is known."""
     price = settings.dollars_per_hour
     if LOOKED in notes and not notes[LOOKED].get("retrain"):
         return "no machine for a training was used"

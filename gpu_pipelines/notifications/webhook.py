@@ -1,4 +1,4 @@
-"""A webhook: a server of one's own that takes JSON."""
+"""A webhook: a server of the user that takes JSON."""
 
 from __future__ import annotations
 

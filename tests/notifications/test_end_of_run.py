@@ -98,7 +98,7 @@ def test_a_step_that_cannot_leave_a_note_goes_on(tmp_path: Path, capsys: pytest.
     (tmp_path / "file").write_text("")
     notes.leave(str(tmp_path / "file" / "folder"), notes.LOOKED, LOOKED)
     notes.leave("gs://no-such-bucket-${GPU_PIPELINES_RUN}/x", notes.LOOKED, LOOKED)
-    assert capsys.readouterr().out.count("will not say what came of this step") == 2
+    assert capsys.readouterr().out.count("will lack the outcome of this step") == 2
     folder = str(tmp_path / "notes")
     notes.leave(folder, notes.UPLOADED, UPLOADED)
     (tmp_path / "notes" / "looked.json").write_text("{")

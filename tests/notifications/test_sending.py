@@ -285,11 +285,11 @@ def test_what_is_wrong_is_said_before_anything_runs(given: str, said: str) -> No
 @pytest.mark.parametrize(
     ("server", "said"),
     [
-        (MailServer("smtp://user:very-secret@host", "a@b.de"), "mail_server is no address of the form"),
-        (MailServer("http://host", "a@b.de"), "mail_server is no address of the form"),
+        (MailServer("smtp://user:very-secret@host", "a@b.de"), "mail_server is not an address of the form"),
+        (MailServer("http://host", "a@b.de"), "mail_server is not an address of the form"),
         (MailServer("smtp://user@host", "a@b.de"), "there is no mail_password"),
         (MailServer("smtp://host", "nobody"), "mail_sender is 'nobody'"),
-        (MailServer("smtp://user@host", "a@b.de", "very secret"), "mail_password is no reference"),
+        (MailServer("smtp://user@host", "a@b.de", "very secret"), "mail_password does not refer"),
         (MailServer("smtp://user@host", "a@b.de", "PASSWORD"), "mail_password names the variable PASSWORD"),
     ],
 )
