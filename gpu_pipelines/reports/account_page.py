@@ -1,4 +1,4 @@
-"""The page of a run that is elsewhere: how it stands, its steps, and what its machines have cost."""
+"""The page of a remote run: its state, its steps, and the cost of its machines."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def write_account_page(account: RunAccount, path: Path) -> None:
 
 
 def _tiles(account: RunAccount) -> list[tuple[str, str]]:
-    """The figures that matter most, each with what it is."""
+    """The most important figures, each with its name."""
     spent = account.spent
     if not spent.lines:
         return []
@@ -66,7 +66,7 @@ def _tiles(account: RunAccount) -> list[tuple[str, str]]:
 
 
 def _told(account: RunAccount) -> list[str]:
-    """What the figures rest on."""
+    """The basis of the figures."""
     spent = account.spent
     if not spent.lines:
         return account.told

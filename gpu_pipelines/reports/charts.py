@@ -1,4 +1,4 @@
-"""Charts as inline SVG that take the page's colours, so that they are readable on light and dark ground."""
+"""Charts as inline SVG in the page's colours, readable on light and dark backgrounds."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-# Stands for the page's text colour while matplotlib draws; no other colour here may be equal to it.
+# Stands for the page's text colour while matplotlib draws; no other colour here may equal it.
 _INK = "#010203"
 _COLORS = ("#3b82f6", "#f59e0b", "#10b981", "#ec4899")
 _WRONG = "#e5484d"
@@ -33,7 +33,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Range:
-    """A value with its interval; the ends are None where they are not known."""
+    """A value with its interval; the ends are None if they are not known."""
 
     value: float
     low: float | None
@@ -46,10 +46,10 @@ def line_chart(
     """Draws lines.
 
     Args:
-        title: what is shown, with its unit.
-        x_label: what the x axis counts.
+        title: the subject, with its unit.
+        x_label: the label of the x axis.
         lines: at most four.
-        logarithmic: y axis in powers of ten, where the values are so far apart; all must be above 0.
+        logarithmic: y axis in powers of ten if the values are far enough apart; all must be above 0.
         mark: x of a dotted vertical line.
 
     Returns:
@@ -70,14 +70,14 @@ def line_chart(
 def many_lines_chart(
     title: str, x_label: str, lines: Sequence[Line], *, best: str, logarithmic: bool = False
 ) -> Markup:
-    """Draws many lines of the same kind, of which one stands out.
+    """Draws many lines of the same kind, one of them highlighted.
 
     Args:
-        title: what is shown, with its unit.
-        x_label: what the x axis counts.
+        title: the subject, with its unit.
+        x_label: the label of the x axis.
         lines: any number.
-        best: name of the one that stands out.
-        logarithmic: y axis in powers of ten, where the values are so far apart; all must be above 0.
+        best: name of the highlighted line.
+        logarithmic: y axis in powers of ten if the values are far enough apart; all must be above 0.
 
     Returns:
         An `<svg>` element.
@@ -108,9 +108,9 @@ class Axis:
     """One axis of parallel coordinates.
 
     Attributes:
-        name: below it.
-        ends: what is written at its foot and its head.
-        places: of each line on it, from 0 to 1; None where a line passes it by.
+        name: the name below it.
+        ends: the labels at its bottom and its top.
+        places: the position of each line on it, from 0 to 1; None if a line skips it.
     """
 
     name: str
@@ -119,13 +119,13 @@ class Axis:
 
 
 def parallel_chart(title: str, axes_of: Sequence[Axis], ranks: Sequence[float], best: int) -> Markup:
-    """Draws parallel coordinates: a line for each of many things, from axis to axis.
+    """Draws parallel coordinates: a line for each of many items, from axis to axis.
 
     Args:
-        title: what is shown.
+        title: the subject.
         axes_of: at least two.
-        ranks: of each line, from 0 for the best to 1: the better, the stronger it is drawn.
-        best: which line stands out.
+        ranks: for each line, from 0 for the best to 1; better lines are drawn stronger.
+        best: the index of the highlighted line.
 
     Returns:
         An `<svg>` element.
@@ -147,11 +147,11 @@ def parallel_chart(title: str, axes_of: Sequence[Axis], ranks: Sequence[float], 
 
 
 def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
-    """Draws how often a classifier is right, by how sure it is, and how many rows it is so sure of.
+    """Draws a classifier's accuracy by its confidence, and the rows at each confidence.
 
     Args:
-        title: what is shown.
-        bins: each with `low`, `high`, `rows`, `confidence` and `accuracy`.
+        title: the subject.
+        bins: the bins, each with `low`, `high`, `rows`, `confidence` and `accuracy`.
 
     Returns:
         An `<svg>` element.
@@ -160,7 +160,7 @@ def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
         rows = np.array([entry["rows"] for entry in bins], dtype=float)
         axes.plot([0, 1], [0, 1], color=_INK, alpha=0.5, linewidth=1, linestyle=":", label="right as often as it says")
         lows, widths = [entry["low"] for entry in bins], [entry["high"] - entry["low"] for entry in bins]
-        # The shares of the rows are small bars at the foot, on a scale of their own.
+        # The shares of the rows are small bars at the bottom, on their own scale.
         shares = 0.3 * rows / rows.max()
         axes.bar(lows, shares, widths, align="edge", color=_INK, alpha=0.18, label="share of rows (own scale)")
         sure, right = [entry["confidence"] for entry in bins], [entry["accuracy"] for entry in bins]
@@ -169,7 +169,7 @@ def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
         axes.set_xlabel("probability of the predicted class", color=_INK)
         axes.set_ylabel("share that is right", color=_INK)
         axes.grid(color=_INK, alpha=0.12)
-        # Below the axes: within them a line could run through it.
+        # Below the axes: a line could run through a legend inside of them.
         axes.figure.legend(frameon=False, labelcolor=_INK, loc="outside lower left", fontsize=9)
     return svg[0]
 
@@ -177,13 +177,13 @@ def reliability_chart(title: str, bins: Sequence[Mapping[str, Any]]) -> Markup:
 def interval_chart(
     title: str, names: Sequence[str], groups: Mapping[str, Sequence[Range]], *, zero: bool = False
 ) -> Markup:
-    """Draws values with their intervals, one line for each name, the groups below one another in it.
+    """Draws values with their intervals, one row for each name, with the groups one below the other in it.
 
     Args:
-        title: what is shown.
+        title: the subject.
         names: at least one.
         groups: for each name of the legend, a range for each of `names`; at most four groups.
-        zero: whether there is a line at 0, which the axis then holds.
+        zero: whether to draw a line at 0, which the axis then includes.
 
     Returns:
         An `<svg>` element.
@@ -206,16 +206,16 @@ def interval_chart(
         axes.set_ylim(len(names) - 0.5, -0.5)
         axes.grid(color=_INK, alpha=0.12, axis="x")
         if len(groups) > 1:
-            # Below the axes: within them an interval could run through it.
+            # Below the axes: an interval could run through a legend inside of them.
             axes.figure.legend(frameon=False, labelcolor=_INK, loc="outside lower left", fontsize=9)
     return svg[0]
 
 
 def heatmap(title: str, counts: np.ndarray, labels: Sequence[str]) -> Markup:
-    """Draws a confusion matrix of many classes: right answers and mistakes in two colours, the stronger the more.
+    """Draws a confusion matrix of many classes: correct answers and mistakes in two colours, stronger for more rows.
 
     Args:
-        title: what is shown.
+        title: the subject.
         counts: (classes, classes): rows by true and predicted class.
         labels: names of the classes, some of which are written at the axes.
 
@@ -228,7 +228,7 @@ def heatmap(title: str, counts: np.ndarray, labels: Sequence[str]) -> Markup:
         right = np.eye(len(counts), dtype=bool)
         pixels = np.zeros((*counts.shape, 4))
         pixels[..., :3] = np.where(right[..., None], to_rgb(_COLORS[0]), to_rgb(_WRONG))
-        # Each on the scale of its own kind; a single mistake must be seen beside hundreds of right answers.
+        # Each kind has its own scale; a single mistake must be visible beside hundreds of correct answers.
         for chosen in (right, ~right):
             largest = max(1, counts[chosen].max(initial=0))
             shown = chosen & (counts > 0)
@@ -244,7 +244,7 @@ def heatmap(title: str, counts: np.ndarray, labels: Sequence[str]) -> Markup:
 
 
 def _set_logarithmic(axes: Any, values: Sequence[float]) -> None:
-    """Powers of ten on the y axis, with figures as people write them; a straight scale where one would not show."""
+    """Powers of ten on the y axis, labelled with plain numbers; a linear scale if no power of ten would show."""
     from matplotlib.ticker import LogLocator, NullFormatter
 
     known = [value for value in values if math.isfinite(value)]
@@ -268,7 +268,7 @@ def _plain_ticks(axis: Any) -> None:
 
 
 def tick_labels(values: Sequence[float]) -> list[str]:
-    """The numbers at an axis, each with as many decimals as the one that needs most; 0 is plain."""
+    """Labels for the numbers at an axis, each with as many decimals as the one that needs most; 0 is plain."""
     plain = list(map(tick_label, values))
     if any("e" in label for label in plain):
         return plain
@@ -280,7 +280,7 @@ def tick_labels(values: Sequence[float]) -> list[str]:
 
 
 def tick_label(value: float) -> str:
-    """A number at an axis, as the tables have them: with separators, and with a power of ten only where it is far."""
+    """A number at an axis, as in the tables: with separators, and a power of ten only if it is very large or small."""
     if value and not 1e-4 <= abs(value) < 1e7:
         return re.sub(r"e([+-])0*", lambda found: "e" + found[1].replace("+", ""), f"{value:.4g}").replace("-", "−")
     return f"{value:,.10g}".replace("-", "−")
@@ -298,7 +298,7 @@ def _drawn(title: str, width: float, height: float) -> Iterator[tuple[Any, list[
         figure = Figure(figsize=(width, height), layout="constrained", facecolor="none")
         axes = figure.add_subplot(facecolor="none")
         yield axes, made
-        # Above the labels of the y axis too, so that a long one fits.
+        # Also above the labels of the y axis, so that a long title fits.
         figure.suptitle(title, color=_INK, fontsize=12, x=0.01, horizontalalignment="left")
         axes.tick_params(colors=_INK, which="both")
         for side, spine in axes.spines.items():

@@ -1,4 +1,4 @@
-"""A picture of a pipeline: its steps as boxes in the order in which they can run."""
+"""Draws a pipeline: its steps as boxes in the order in which they can run."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _COLORS = {
 def draw_dag(
     dependencies: Mapping[str, Sequence[str]], statuses: Mapping[str, str], notes: Mapping[str, str]
 ) -> Markup:
-    """Draws a DAG: from left to right for a wide page, and from top to bottom for a narrow one, which shows that.
+    """Draws a DAG twice: from left to right for a wide page, and from top to bottom for a narrow one.
 
     Args:
-        dependencies: for each step those it needs; each step after those.
-        statuses: how each step ended; a step that is not in it did not run.
+        dependencies: for each step those that it needs; each step comes after those.
+        statuses: the status of each step; a missing step did not run.
         notes: a line below each step's name, such as its duration.
 
     Returns:
@@ -43,7 +43,7 @@ def draw_dag(
     boxes = [(step, _COLORS.get(statuses.get(step, ""), "var(--line)"), notes.get(step, "")) for step in dependencies]
     pictures = []
     for name, grid in (("across", _across(level, row)), ("down", _down(level, row))):
-        # An arrow over a level that it does not stop at bends beside the boxes.
+        # An arrow that skips a level bends around the boxes.
         skips = any(levels > 1 for *_, levels in arrows)
         bend = _across_bend if name == "across" else _down_bend
         width = (
@@ -84,7 +84,7 @@ def _down(level: Mapping[str, int], row: Mapping[str, int]) -> dict[str, _Place]
 
 
 def _head(name: str, width: int, height: int) -> str:
-    # A picture of few steps is not enlarged, and one of many scrolls before nobody can read it.
+    # A picture of few steps is not enlarged; one of many scrolls rather than become unreadable.
     limit = f"max-width: {width}px; " * (name == "across") + f"min-width: {round(width * _SMALLEST)}px"
     return (
         f'<svg class="dag {name}" style="{limit}" viewBox="0 0 {width} {height}" role="img" '

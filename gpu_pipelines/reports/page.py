@@ -1,4 +1,4 @@
-"""One HTML page: no scripts, no links to elsewhere, light and dark, wide and narrow."""
+"""One HTML page: no scripts, no external links, light and dark, wide and narrow."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _HERE = Path(__file__).parent
 _STACKED = re.compile(r'<table class="stack">.*?</table>', re.DOTALL)
 _HEADING = re.compile(r"<th[^>]*>(.*?)</th>", re.DOTALL)
 _CELL = re.compile(r"<t[dh]\b")
-#: As many fit a page of 800 pixels.
+#: The number that fits a page of 800 pixels.
 _MOST_COLUMNS = 9
 _TAG = re.compile(r"<[^>]*>")
 
 
 @lru_cache
 def templates_in(folder: Path) -> Environment:
-    """The Jinja templates of a folder, which may include those of this one; what is not `Markup` is escaped."""
+    """The Jinja templates of a folder, which may include those of this one; all but `Markup` is escaped."""
     loader = FileSystemLoader([folder, _HERE])
     return Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
 
@@ -39,9 +39,9 @@ def render(template: Path, **values: Any) -> Markup:
 
 
 def _with_labels(table: re.Match[str]) -> str:
-    """A table whose cells know the heading of their column, which is shown beside them on a narrow page."""
+    """A table whose cells carry the heading of their column, which a narrow page shows beside them."""
     if "data-label" in table[0]:
-        return table[0]  # of a page that is put into another
+        return table[0]  # of a page that becomes part of another
     start, head, *rows = table[0].split("<tr")
     labels = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
 
@@ -64,19 +64,19 @@ def write_page(path: Path, title: str, sections: Markup, subtitle: str = "", ref
 
     Args:
         path: the file.
-        title: heading of the page.
-        sections: what is on it.
+        title: the heading of the page.
+        sections: the content.
         subtitle: a line below the heading.
-        refresh: seconds after which a browser reads it again; 0 for never.
+        refresh: seconds after which a browser reloads it; 0 for never.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     page = render(_HERE / "page.html", title=title, subtitle=subtitle, sections=sections, refresh=refresh)
-    # A file name need not be text; what cannot be encoded is shown as its bytes.
+    # A file name need not be valid text; what cannot be encoded is shown as its bytes.
     path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
 def sections_of(path: Path) -> Markup:
-    """The sections of a page that `write_page` wrote, to be put into another."""
+    """The sections of a page by `write_page`, to put into another."""
     text = path.read_text(encoding="utf-8")
     return Markup(text.partition(_BEGIN)[2].partition(_END)[0])  # noqa: S704 (this program wrote and escaped it)
 

@@ -1,4 +1,4 @@
-"""`report.html` of a run on this machine, also while it runs: its steps and, below, the reports that they wrote."""
+"""`report.html` of a run on this machine, also while it runs: its steps and, below, their reports."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from gpu_pipelines.reports.training_progress import training_progress
 from gpu_pipelines.targets.run_record import TRAINING_STEPS, RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
-# Verdict first, then how it came about.
+# The verdict first, then the steps that led to it.
 REPORTS = ("evaluation_report", "training_report", "data_report")
 KINDS = {"succeeded": "good", "reused": "", "running": "", "failed": "bad", "died": "bad", "interrupted": "warn"}
-#: Seconds after which the report of a run that goes on is read again.
+#: Seconds after which the report of a running run is reloaded.
 _REFRESH = 5
 
 
 def write_run_report(record: RunRecord, said: Mapping[str, str] | None = None) -> None:
-    """Writes the report of a run; that of one that goes on has what there is, and reads itself again.
+    """Writes the report of a run; while the run goes on, the page shows what there is and reloads itself.
 
     Args:
-        record: the run's.
-        said: the last lines of steps that run, by their names.
+        record: the run's record.
+        said: the last lines of running steps, by name.
     """
     reports = [path.absolute() for path in _step_reports(record)]
     turns = {step.place: step.label for step in record.steps if step.turn}
@@ -60,7 +60,7 @@ def write_run_report(record: RunRecord, said: Mapping[str, str] | None = None) -
         ],
         parameters={name: shown_value(value) for name, value in record.parameters.items()},
     )
-    # A browser that reads it meanwhile sees the whole of it.
+    # A browser that reads it meanwhile gets a complete page.
     scratch = record.report.with_name(f".{record.report.name}")
     refresh = _REFRESH if record.status == "running" else 0
     write_page(scratch, record.pipeline, sections, f"Run {record.run_id} on this machine", refresh)
@@ -71,7 +71,7 @@ def _step_reports(record: RunRecord) -> Iterator[Path]:
     if record.artifacts:
         yield from (Path(record.artifacts[name]) for name in REPORTS if name in record.artifacts)
         return
-    # The runner gives no outputs of a run that failed or goes on, but the steps that ended have left theirs.
+    # The runner returns no outputs of a run that failed or is running, but finished steps have left theirs.
     ended = {step.name for step in record.steps if step.status != "running"}
     for step, name in (
         ("evaluate-checkpoints", "report"),
@@ -83,12 +83,12 @@ def _step_reports(record: RunRecord) -> Iterator[Path]:
 
 
 def is_page(page: Mapping[str, str]) -> bool:
-    """Whether a page is one that a step of this project has written."""
+    """Whether a page was written by a step of this project."""
     return page["path"].endswith("report") and bool(sections_of(Path(page["path"])))
 
 
 def _titled(step: str, sections: Markup) -> Markup:
-    """Sections of a step of which there are others of its kind, by its name; an empty one is not said."""
+    """The sections of a step under its name, if there are several steps of its kind; else without a name."""
     if not step:
         return sections
     return Markup("<section><h2>{}</h2></section>").format(step) + sections
@@ -99,7 +99,7 @@ def _relative(path: str, record: RunRecord) -> str:
 
 
 def _notes(record: RunRecord) -> dict[str, str]:
-    """What is said of each step in the picture of the pipeline."""
+    """The notes on the steps in the picture of the pipeline."""
     others = dict.fromkeys(record.dependencies, "waits" if record.status == "running" else "not run")
     return {**others, **{step.name: _note(step) for step in record.steps}}
 
@@ -145,7 +145,7 @@ def _success(record: RunRecord) -> dict[str, Any]:
     instead = f"{name} was added; {record.instead}" if record.added else f"{name} is the same model; nothing was added"
     text = f"{name} is the champion" if record.is_champion else instead
     outcome, _, why = record.reason.partition(": ")
-    # A pipeline of one's own may train whatever the check for new data has found.
+    # A user's own pipeline may train whatever the check for new data has found.
     lines = [f"Trained {'because' if outcome == 'training' else 'though'} {why}. {took}" if why else took]
     return {"kind": "good" if record.is_champion else "warn", "text": text, "lines": lines, "message": ""}
 
@@ -166,7 +166,7 @@ def _took(step: StepRecord) -> str:
 
 
 def _running(record: RunRecord, said: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The steps that run, with their last lines, and of trainings how far they are."""
+    """The running steps, with their last lines, and the progress of trainings."""
     found = []
     for step in (each for each in record.steps if each.status == "running" == record.status):
         places = [str(record.parameters.get("checkpoint_uri") or ""), record.checkpoints]

@@ -1,4 +1,4 @@
-"""`index.html` in the directory of runs on this machine: all of them, each with the way to its report."""
+"""`index.html` in the directory of runs on this machine: all runs, each with a link to its report."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ def write_runs_page(runs: Path, records: Sequence[RunRecord]) -> None:
 
     Args:
         runs: directory of runs.
-        records: the runs, in the order in which they are shown.
+        records: the runs, in the order to show.
     """
     sections = render(Path(__file__).with_name("runs_page.html"), rows=[_row(record) for record in records])
     count = f"{len(records)} run{'' if len(records) == 1 else 's'} on this machine, the newest first"
-    # A browser that reads it meanwhile sees the whole of it.
+    # A browser that reads it meanwhile gets a complete page.
     scratch = runs / f".{INDEX}"
     write_page(scratch, "Runs", sections, count)
     scratch.replace(runs / INDEX)

@@ -1,4 +1,4 @@
-"""How far a training on this machine is, by what it writes beside its checkpoints while it goes on."""
+"""The progress of a training on this machine, from the files that it writes beside its checkpoints."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from gpu_pipelines.artifacts.checkpoint_store import last_metrics
 from gpu_pipelines.numbers import throughput_told
 from gpu_pipelines.reports.durations import format_seconds
 
-#: What of an entry is shown: what it is called, and how it is written.
+#: The figures of an entry that are shown: their names and formats.
 _SHOWN: dict[str, tuple[str, Callable[[float], str]]] = {
     "loss": ("loss", "{:.4f}".format),
     "val_loss": ("loss on val", "{:.4f}".format),
     "samples_per_second": ("samples/s", throughput_told),
 }
-#: Clocks of file systems are no finer.
+#: The resolution of file systems' clocks, at least.
 _SECONDS_OF_FILES = 2.0
 
 
 @dataclass(frozen=True)
 class TrainingProgress:
-    """How far a training is.
+    """The progress of a training.
 
     Attributes:
         step: optimizer steps taken.
-        total: those that there will be; 0 if that is not known.
-        figures: what else is known, in words, by name.
+        total: optimizer steps in all; 0 if that is not known.
+        figures: further figures as text, by name.
     """
 
     step: int
@@ -37,16 +37,16 @@ class TrainingProgress:
 
     @property
     def percent(self) -> float:
-        """The share that is done; 0 if that is not known."""
+        """The share of the steps taken; 0 if that is not known."""
         return round(100 * self.step / self.total, 1) if self.total else 0.0
 
 
 def training_progress(checkpoints: Path, since: float) -> TrainingProgress | None:
-    """How far the training is that wrote last; None if none has written.
+    """The progress of the training that wrote last; None if none has written.
 
     Args:
-        checkpoints: below which its checkpoints are.
-        since: when it began, seconds since 1970.
+        checkpoints: the folder above its checkpoints.
+        since: its start, seconds since 1970.
     """
     files = [file for file in checkpoints.glob(f"**/{METRICS}") if file.stat().st_mtime > since - _SECONDS_OF_FILES]
     if not files:
