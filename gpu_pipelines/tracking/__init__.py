@@ -1,1 +1,1 @@
-"""Where runs are followed and compared: MLflow, Vertex AI Experiments, Weights & Biases, or a package's own."""
+"""Trackers, in which runs are followed and compared: MLflow, Vertex AI Experiments, Weights & Biases, or others."""

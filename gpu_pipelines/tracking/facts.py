@@ -1,7 +1,7 @@
-"""What a tracker is told of each artifact of a run: the one place where artifacts become parameters and figures.
+"""The facts for a tracker from each artifact of a run: the one place where artifacts become parameters and figures.
 
-A step tells what it has made, and what it has read as well: the step before may have been taken from an earlier run, or
-the tracker may have been away then.
+A step sends what it has made, and also what it has read: the step before may be reused from an earlier run, or the
+tracker may have been unreachable then.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from gpu_pipelines.artifacts.dataset import Manifest
     from gpu_pipelines.artifacts.evaluation import Evaluation
 
-#: Trackers show no longer ones, and some refuse them.
+#: Trackers show no longer values, and some refuse them.
 _LONGEST = 500
 
 
 @dataclass(frozen=True)
 class Facts:
-    """What is known, without curves.
+    """Known facts, without curves.
 
     Attributes:
-        parameters: what the run was told and what it is.
+        parameters: the parameters and properties of the run.
         figures: numbers without a step.
-        entries: entries of curves, as a `metrics.jsonl` has them.
+        entries: entries of curves, as in a `metrics.jsonl`.
     """
 
     parameters: dict[str, str] = field(default_factory=dict)
@@ -42,7 +42,7 @@ class Facts:
     entries: list[dict[str, Any]] = field(default_factory=list)
 
     def __add__(self, other: Facts) -> Facts:
-        """These with others, which win."""
+        """These facts with others, which take precedence."""
         return Facts(
             {**self.parameters, **other.parameters},
             {**self.figures, **other.figures},
@@ -51,7 +51,7 @@ class Facts:
 
 
 def facts_of_dataset(manifest: Manifest) -> Facts:
-    """What a dataset is: where it comes from, its fingerprint, and its rows."""
+    """The facts of a dataset: its source, its fingerprint, and its rows."""
     splits = {f"rows_{split}": manifest.rows(split) for split in manifest.splits}
     told = {
         "task": manifest.task,
@@ -66,10 +66,10 @@ def facts_of_dataset(manifest: Manifest) -> Facts:
 
 
 def facts_of_training(configuration: Mapping[str, Any]) -> Facts:
-    """What a training was told, and what it runs on.
+    """The facts of a training: its parameters and its hardware.
 
     Args:
-        configuration: what `training.json` says.
+        configuration: the content of `training.json`.
     """
     devices = configuration.get("devices", {})
     told = {
@@ -85,21 +85,21 @@ def facts_of_training(configuration: Mapping[str, Any]) -> Facts:
 
 
 def facts_of_study(parameters: Mapping[str, Any], figures: Mapping[str, float]) -> Facts:
-    """What a search for parameters has found.
+    """The facts of a search for parameters.
 
     Args:
         parameters: the best ones.
-        figures: of the search.
+        figures: the figures of the search.
     """
     told = facts_of_plan(os.environ.get(ACCELERATOR, ""))
     return Facts(_texts(parameters), {f"study_{name}": value for name, value in figures.items()}) + told
 
 
 def facts_of_plan(spec: str) -> Facts:
-    """What a step was placed on and its list price where it is cheapest.
+    """The accelerator of a step and its list price in the cheapest place.
 
     Args:
-        spec: such as l4:2; empty where nothing was chosen.
+        spec: the accelerator, such as l4:2; empty if none was chosen.
     """
     if not spec:
         return Facts()
@@ -141,7 +141,7 @@ def facts_of_evaluation(evaluation: Evaluation) -> Facts:
 
 
 def benchmark_figures(evaluation: Evaluation, with_intervals: bool = False) -> dict[str, float]:
-    """What the best checkpoint reached on benchmarks, as `benchmark_TASK_METRIC`; what is no number is left out."""
+    """The numbers of the best checkpoint on benchmarks, as `benchmark_TASK_METRIC`."""
     if evaluation.benchmarks is None:
         return {}
     found: dict[str, float] = {}
@@ -171,7 +171,7 @@ def facts_of_version(version: Mapping[str, Any]) -> Facts:
 
 
 def _texts(values: Mapping[str, Any]) -> dict[str, str]:
-    """Values as trackers keep parameters; what was left empty is left out."""
+    """Values as parameters of trackers; empty ones are left out."""
     texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
     return {name: text[:_LONGEST] for name, text in texts.items() if text not in ("", "null", "[]", "{}")}
 

@@ -1,4 +1,4 @@
-"""Reads a `metrics.jsonl` as a training goes on writing it: it is the spool of what a tracker has not got yet."""
+"""Reads a `metrics.jsonl` while a training writes it: it is the spool of what a tracker has not got yet."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Journal:
     """The points of a file that grows; after an interruption its end is cut off and written again.
 
     Args:
-        path: the file, which need not be there yet.
+        path: the file, which need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,11 +27,11 @@ class Journal:
         self._last = b""
 
     def again(self) -> None:
-        """Lets `points` begin with the first line again."""
+        """Makes `points` start with the first line again."""
         self._read, self._last = 0, b""
 
     def points(self) -> list[Point]:
-        """The points of the lines that have come since the last call; of all lines where some were written again."""
+        """The points of the lines since the last call; of all lines if some were written again."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._read - len(self._last))
@@ -58,10 +58,10 @@ def _points_in(line: bytes) -> Iterator[Point]:
 
 
 def points_of(entry: Mapping[str, Any]) -> Iterator[Point]:
-    """The points of one entry of a `metrics.jsonl`; what is no finite number has none.
+    """The points of one entry of a `metrics.jsonl`; values that are not finite have none.
 
     Args:
-        entry: figures by name, with their `step`; and `time` in seconds since 1970, which a script's may lack.
+        entry: figures by name, with their `step`; and `time` in seconds since 1970, which a script's entry may lack.
     """
     seconds = float(entry["time"]) if _is_number(entry.get("time")) else time.time()
     for name, value in entry.items():

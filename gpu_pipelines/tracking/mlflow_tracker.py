@@ -1,4 +1,4 @@
-"""MLflow: a server by its address, or a SQLite file beside the runs of this machine."""
+"""MLflow: a server at an address, or a SQLite file beside the runs on this machine."""
 
 from __future__ import annotations
 
@@ -14,46 +14,46 @@ from gpu_pipelines.artifacts.mlflow_server import QUIET, TRACKED_RUN_TAG
 from gpu_pipelines.step_environment import TRACKED_RUN
 from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
 
-#: What MLflow's own client takes an address from, and Kubeflow Pipelines' plugin sets on the steps.
+#: Variables that MLflow's own client reads, and that Kubeflow Pipelines' plugin sets on the steps.
 _URI, _RUN, _EXPERIMENT, _EXPERIMENT_ID = (
     "MLFLOW_TRACKING_URI",
     "MLFLOW_RUN_ID",
     "MLFLOW_EXPERIMENT_NAME",
     "MLFLOW_EXPERIMENT_ID",
 )
-#: A request must not hang: the client's own limits are 120 s and seven tries.
+#: A request must not hang: the client's defaults are 120 s and seven tries.
 _CLIENT = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", **QUIET}
 _DEFAULT_EXPERIMENT = "gpu-pipelines"
 _PARENT = "mlflow.parentRunId"
 _FORM = re.compile(r"(https?|sqlite|databricks|postgresql|mysql)(\+\w+)?://\S*|databricks")
-#: Parameters of one request.
+#: Most parameters in one request.
 _MOST_PARAMETERS = 100
 _NOT_IN_NAMES = re.compile(r"[^\w\-./ ]")
 
 
 class MlflowTracker(Tracker):
-    """A run of MLflow, which is found again by a tag."""
+    """A run of MLflow, found again by a tag."""
 
     title, package, extra = "MLflow", "mlflow", "mlflow"
 
     @classmethod
     def problems(cls, address: str, place: str, *, is_here: bool) -> list[str]:
-        """What is wrong with an address, or with none where the run is not on this machine."""
+        """Problems with an address, or with a missing one if the run is not on this machine."""
         form = "mlflow:https://HOST, the address of an MLflow server"
         if address and not _FORM.fullmatch(address):
-            return [f"tracking is mlflow:{address[:100]}, which is no address of MLflow. Give {form}."]
+            return [f"tracking is mlflow:{address[:100]}, which is not an address of MLflow. Give {form}."]
         if address.startswith("sqlite:") and place not in ("", "local"):
             return [f"tracking is mlflow:{address[:100]}, a file that would be lost with its machine. Give {form}."]
         if address or place == "local" or (is_here and os.environ.get(_URI)):
             return []
         if place == "kubeflow" and not is_here:
-            return []  # the plugin of Kubeflow Pipelines says it in the cluster; the first step looks
+            return []  # the plugin of Kubeflow Pipelines sets it in the cluster; the first step checks
         return [
-            f"tracking is mlflow, and it is not known where the server is. Give {form}, or set {_URI} in the steps."
+            f"tracking is mlflow, but the address of the server is not known. Give {form}, or set {_URI} in the steps."
         ]
 
     def begin(self, run: TrackedRun) -> None:
-        """Connects, and finds the run by its tag; one of Kubeflow Pipelines is that of the pipeline."""
+        """Connects, and finds the run by its tag; in Kubeflow Pipelines it is the run of the pipeline."""
         for name, value in _CLIENT.items():
             os.environ.setdefault(name, value)
         from mlflow.tracking import MlflowClient
@@ -71,7 +71,7 @@ class MlflowTracker(Tracker):
         return f"sqlite:///{beside / 'mlflow.db'}", beside / "mlflow-artifacts"
 
     def _of_kubeflow(self) -> str:
-        """The run of the pipeline, where that of the step is below it; empty where Kubeflow Pipelines has none."""
+        """The run of the pipeline, the parent of the step's run; empty if Kubeflow Pipelines has none."""
         if not (step := os.environ.get(_RUN, "")):
             return ""
         return str(self._client.get_run(step).data.tags.get(_PARENT, step))
@@ -92,12 +92,12 @@ class MlflowTracker(Tracker):
         return str(self._client.create_experiment(name, artifact_location=folder.as_uri() if folder else None))
 
     def last_steps(self) -> dict[str, int]:
-        """Of each metric the last one, which a run comes with."""
+        """The last step of each metric, which MLflow returns with a run."""
         held = self._client.get_run(self._id).data._metric_objs
         return {metric.key: metric.step for metric in held}
 
     def log_points(self, points: Sequence[Point]) -> None:
-        """Sends them in one request, all or none of which is kept; the same one twice is there once."""
+        """Sends the points in one request, which is kept as a whole or not at all; repeating it adds nothing."""
         from mlflow.entities import Metric
 
         self._client.log_batch(
@@ -105,7 +105,7 @@ class MlflowTracker(Tracker):
         )
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
-        """Those that are not there yet: MLflow refuses another value."""
+        """Sends the parameters that are not there yet: MLflow refuses to change a value."""
         from mlflow.entities import Param
 
         held = self._client.get_run(self._id).data.params
@@ -114,23 +114,23 @@ class MlflowTracker(Tracker):
             self._client.log_batch(self._id, params=new[start : start + _MOST_PARAMETERS])
 
     def log_figures(self, values: Mapping[str, float]) -> None:
-        """As metrics without a step, those that are new or have another value."""
+        """Sends metrics without a step, those that are new or have changed."""
         for name, value in values.items():
             if self._figures.get(_name(name)) != value:
                 self._client.log_metric(self._id, _name(name), value)
                 self._figures[_name(name)] = value
 
     def log_file(self, name: str, file: Path) -> None:
-        """Among the artifacts of the run, which MLflow shows by the end of their names."""
+        """Adds the file to the artifacts of the run, which MLflow displays by file suffix."""
         with tempfile.TemporaryDirectory() as scratch:
             named = shutil.copy(file, Path(scratch) / name)
             self._client.log_artifact(self._id, str(named))
 
     def end(self, succeeded: bool) -> None:
-        """As the status of the run, which the next step sets to running again."""
+        """Sets the status of the run, which the next step sets to running again."""
         self._client.set_terminated(self._id, "FINISHED" if succeeded else "FAILED")
 
 
 def _name(name: str) -> str:
-    """A name as MLflow takes it."""
+    """A name in MLflow's characters."""
     return _NOT_IN_NAMES.sub("_", name)

@@ -1,8 +1,8 @@
-"""The process that sends to a tracker: nobody waits for it, and it may be killed at any time.
+"""The process that sends to a tracker: no step waits for it, and it may be killed at any time.
 
-It is told on its standard input, a JSON object a line: first what to follow, last how the step has ended. What it has
-sent it does not keep: each time that it begins, and after each failure, it asks the tracker for the last step that this
-has, so that nothing is there twice and nothing is missing, wherever a process, a machine or a connection was lost.
+It reads its standard input, a JSON object on each line: first what to follow, last how the step has ended. It keeps no
+record of what it has sent: whenever it starts, and after each failure, it asks the tracker for its last step, so that
+nothing is sent twice and nothing is missing, wherever a process, a machine or a connection was lost.
 """
 
 from __future__ import annotations
@@ -29,26 +29,26 @@ from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker
 from gpu_pipelines.tracking.trackers import tracker_for
 
 _POLL_SECONDS = 1.0
-#: Share of a core that sending takes, at most: the longer it takes, the more is sent at once.
+#: Most of a core that sending may take; the longer it takes, the more is sent at once.
 _MOST_SHARE = 0.01
-#: Between two tries while the tracker is away.
+#: Seconds between two tries while the tracker is unreachable.
 _FIRST_WAIT, _LONGEST_WAIT = 1.0, 30.0
-#: Points of one request: MLflow takes 1,000 metrics.
+#: Points of one request; MLflow takes 1,000 metrics.
 _MOST_POINTS = 500
-#: The training has the CPU first.
+#: The training has priority for the CPU.
 _NICE = 10
 
 
 class Sender:
-    """Sends what one step knows to one run of a tracker.
+    """Sends the facts of one step to one run of a tracker.
 
     Args:
-        tracking: the tracker, as the parameter says it.
+        tracking: the tracker, as in the parameter.
         run: the run.
-        folder: of a training, with its log and configuration; None for none.
+        folder: the folder of a training, with its log and configuration; None for none.
 
     Attributes:
-        cost: seconds of CPU that the last sending took, but for connecting.
+        cost: CPU seconds of the last sending, without connecting.
     """
 
     def __init__(self, tracking: str, run: TrackedRun, folder: Path | None = None) -> None:
@@ -63,22 +63,22 @@ class Sender:
         self.cost = 0.0
 
     def add(self, facts: Facts, files: Mapping[str, Path]) -> None:
-        """Adds what else is to be sent."""
+        """Adds further facts and files to send."""
         self._facts += facts
         self._files |= files
         self._waiting += [point for entry in facts.entries for point in points_of(entry)]
 
     def send(self) -> bool:
-        """Sends what there is; returns whether the tracker took it all. Of a failure the first one is said."""
+        """Sends what is new; returns whether the tracker took all. Only the first of several failures is reported."""
         try:
             self._send()
         except Exception as error:
-            # What it has of the last request is not known: it is asked again.
+            # It is not known how much of the last request arrived, so the tracker is asked again.
             self._tracker = None
             if not self._is_away:
                 self._is_away = True
                 print(
-                    f"tracking: {self._name} is away ({_first_line(error)}); nothing waits for it, and what it misses "
+                    f"tracking: {self._name} is away ({_first_line(error)}); the step does not wait; what it misses "
                     "is sent when it is back",
                     flush=True,
                 )
@@ -89,13 +89,13 @@ class Sender:
         return True
 
     def end(self, succeeded: bool) -> None:
-        """Says how the step ended, if the tracker is there."""
+        """Records how the step ended, if the tracker can be reached."""
         if self.send():
             try:
                 assert self._tracker is not None
                 self._tracker.end(succeeded)
             except Exception as error:
-                print(f"tracking: {self._name} was not told the end ({_first_line(error)})", flush=True)
+                print(f"tracking: {self._name} did not get the end of the step ({_first_line(error)})", flush=True)
             return
         print(
             f"warning: {self._name} has not got all of this step; the next step of the run sends it what it misses",
@@ -134,8 +134,8 @@ class Sender:
     def _send_points(self, tracker: Tracker) -> None:
         if self._journal is not None:
             self._waiting += self._journal.points()
-        # Of what was sent before an interruption the training comes by again, with the same values at other times.
-        # Kept in order, so that whatever a tracker has of a curve is its beginning.
+        # After an interruption, the training logs the same values again, at other times.
+        # The order is kept, so that whatever a tracker has of a curve is its beginning.
         new = sorted(
             {(p.name, p.step): p for p in self._waiting if p.step > self._steps.get(p.name, -1)}.values(),
             key=lambda point: point.step,
@@ -153,9 +153,9 @@ def _first_line(error: Exception) -> str:
 
 
 def main() -> None:
-    """Follows a step until it says how it has ended; ends at once when the step's process is gone."""
+    """Follows a step until it reports its end; ends at once if the step's process is gone."""
     os.nice(_NICE)
-    # A Ctrl-C reaches the step as well, which says how it ends.
+    # A Ctrl-C also reaches the step, which then reports its end.
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     first = json.loads(sys.stdin.readline() or "null")
@@ -180,7 +180,7 @@ def main() -> None:
             sender.end(bool(last["succeeded"]))
             break
     sys.stdout.flush()
-    os._exit(0)  # threads of a client must not keep what waits for this
+    os._exit(0)  # the threads of a client must not keep the step waiting for this process
 
 
 def _adopt(sender: Sender, line: dict[str, Any]) -> None:
@@ -190,7 +190,7 @@ def _adopt(sender: Sender, line: dict[str, Any]) -> None:
 def _listen(told: queue.Queue[dict[str, Any]]) -> None:
     line = sys.stdin.readline()
     if not line:
-        # The step was killed. The one that takes its place has a process of its own for this.
+        # The step was killed. The step that replaces it has its own process for this.
         os._exit(0)
     told.put(json.loads(line))
     if not sys.stdin.readline():
@@ -198,7 +198,7 @@ def _listen(told: queue.Queue[dict[str, Any]]) -> None:
 
 
 def _only_one(run: TrackedRun) -> IO[str]:
-    """Waits for a process of a killed step that is still about to send; the lock ends with its process."""
+    """Waits for a killed step's process that is still sending; the lock ends with its process."""
     name = hashlib.sha256(run.key.encode()).hexdigest()[:16]
     lock = (Path(tempfile.gettempdir()) / f"gpu-pipelines-tracking-{os.getuid()}-{name}.lock").open("w")
     fcntl.flock(lock, fcntl.LOCK_EX)

@@ -1,4 +1,4 @@
-"""A step that is tracked: what it knows goes to a process that sends it, which the step neither needs nor waits for."""
+"""A step that is tracked: its facts go to a process that sends them, which the step neither needs nor waits for."""
 
 from __future__ import annotations
 
@@ -17,24 +17,24 @@ from gpu_pipelines.tracking.facts import Facts
 from gpu_pipelines.tracking.tracker import TrackedRun
 from gpu_pipelines.tracking.trackers import NONE, problems_of_tracking, tracking_of
 
-#: Seconds that the end of a step may take longer for what is still to be sent; less where its machine is taken away.
+#: Most seconds that a step waits at its end for data to be sent; fewer if its machine is taken away.
 _AT_THE_END, _WHEN_INTERRUPTED = 60.0, 5.0
 _SENDER = ("-m", "gpu_pipelines.tracking.sender")
-#: Metadata of an artifact that says which run it is of, where its place does not.
+#: Metadata of an artifact that names its run if its place does not.
 RUN_OF_ARTIFACT = "tracked_run"
-#: The last part of the place of an artifact that has no place of the run's own.
+#: The last part of the place of an artifact that is not named after the run.
 _NO_NAME = "checkpoints"
 
 
 def run_at(place: str, from_step: int = 0) -> TrackedRun:
-    """The run that a step belongs to, as a tracker knows it.
+    """The run of a step, as a tracker knows it.
 
-    On this machine the environment says it. Elsewhere it is the one that the checkpoints are of: they stay where they
-    are when a run is tried again or continued.
+    On this machine it is set in the environment. Elsewhere it follows from the place of the checkpoints, which stays
+    the same when a run is tried again or continued.
 
     Args:
-        place: of the checkpoints.
-        from_step: the step that they were continued from with other parameters: that is another run. 0 for none.
+        place: the place of the checkpoints.
+        from_step: the step from which they were continued with other parameters, which is another run. 0 for none.
     """
     if here := os.environ.get(TRACKED_RUN):
         return TrackedRun(here, Path(here).name)
@@ -44,25 +44,25 @@ def run_at(place: str, from_step: int = 0) -> TrackedRun:
 
 
 def run_of(artifact: Any, place: str) -> TrackedRun:
-    """The run that an artifact is of; see `run_at`.
+    """The run of an artifact; see `run_at`.
 
     Args:
         artifact: a KFP artifact.
-        place: of it.
+        place: its place.
     """
     said = artifact.metadata.get(RUN_OF_ARTIFACT)
     return TrackedRun.from_json(said) if said and not os.environ.get(TRACKED_RUN) else run_at(place)
 
 
 class Tracked:
-    """Around the work of a step; its end is the end of the step. Nothing of a tracker makes the step fail.
+    """Tracks the work in its block; the end of the block is the end of the step. A tracker never makes the step fail.
 
     Args:
-        tracking: the tracker, as the parameter says it; `none` for none.
-        run: the run that the step belongs to.
+        tracking: the tracker, as in the parameter; `none` for none.
+        run: the run of the step.
 
     Attributes:
-        run: as it was given.
+        run: the run of the step.
     """
 
     def __init__(self, tracking: str, run: TrackedRun) -> None:
@@ -73,14 +73,14 @@ class Tracked:
 
     @property
     def is_on(self) -> bool:
-        """Whether there is a tracker; without one nothing need be found out for it."""
+        """Whether there is a tracker; without one no facts need be collected."""
         return self._tracking != NONE
 
     def require_tracker(self) -> None:
-        """Checks that there is such a tracker, and that it is installed here.
+        """Checks that the tracker exists, and that it is installed here.
 
         Raises:
-            UserError: there is not.
+            UserError: it does not exist, or is not installed.
         """
         place = "local" if os.environ.get(TRACKED_RUN) else ""
         if problems := problems_of_tracking(self._tracking, place, is_here=True):
@@ -90,17 +90,17 @@ class Tracked:
         return self
 
     def add(self, facts: Facts, **files: str) -> None:
-        """Adds what the tracker is told, at once or at the end of the step.
+        """Adds facts for the tracker, sent at once or at the end of the step.
 
         Args:
-            facts: what is known.
-            files: pages, by what they are called; they have to be there until the step ends.
+            facts: the facts.
+            files: pages by name; they have to exist until the step ends.
         """
         self._facts += facts
         self._files |= {f"{name}.html": str(Path(file).absolute()) for name, file in files.items()}
 
     def follow(self, folder: Path) -> None:
-        """Begins to send what a training writes.
+        """Starts to send what a training writes.
 
         Args:
             folder: where its log will be.

@@ -1,4 +1,4 @@
-"""The trackers that there are, by name, and what can be wrong with the parameter `tracking`."""
+"""All trackers by name, and checks of the parameter `tracking`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_pipelines.own_class import own_class, said_by_own
 from gpu_pipelines.step_environment import TRACKING
 from gpu_pipelines.tracking.tracker import Tracker
 
-#: The value of `tracking` with which nothing is tracked.
+#: The value of `tracking` for no tracking.
 NONE = "none"
 #: A tracker of this program is one file and one line here.
 _BUILT_IN = {
@@ -30,7 +30,7 @@ _SECRETS = ("key", "token", "password", "secret")
 
 
 def tracking_of(given: str) -> str:
-    """What a step tracks with: what it was given, else what its environment says, else nothing.
+    """The tracker of a step: from its parameter, else from its environment, else none.
 
     Args:
         given: the step's input `tracking`.
@@ -39,28 +39,28 @@ def tracking_of(given: str) -> str:
 
 
 def tracker_for(tracking: str) -> Tracker:
-    """The tracker that a value of `tracking` names.
+    """The tracker with the name and address of `tracking`.
 
     Raises:
-        UserError: there is none of that name, or it cannot be loaded.
+        UserError: there is none with that name, or it cannot be loaded.
     """
     name, _, address = tracking.partition(":")
     return _class_of(name)(address)
 
 
 def problems_of_tracking(tracking: str, place: str, *, is_here: bool) -> list[str]:
-    """What is wrong with a value of `tracking`, each with what to do.
+    """Problems with a value of `tracking`, each with what to do.
 
     Args:
-        tracking: a tracker's name, and behind a colon its address where it takes one; `none` or nothing for no tracker.
+        tracking: a tracker's name, and after a colon its address if it takes one; `none` or empty for no tracker.
         place: the target of the run.
-        is_here: whether this is asked where the steps run.
+        is_here: whether this code runs where the steps run.
     """
     if tracking in ("", NONE):
         return []
     name, _, address = tracking.partition(":")
     if _has_secret(address):
-        # The value is not repeated: it would stand in a log.
+        # The value is not repeated: it would appear in a log.
         return [
             f"tracking has a password or a key in its address, which compiled files and logs would show. Give "
             f"{name}:ADDRESS without it, and the secret in the variable that the client of {name} takes it from."
@@ -72,7 +72,7 @@ def problems_of_tracking(tracking: str, place: str, *, is_here: bool) -> list[st
     found = said_by_own(f"The tracker {name}", tracker.problems, address, place, is_here=is_here, see=_SEE)
     if not found and is_here and tracker.package and find_spec(tracker.package) is None:
         install = f"pip install 'gpu-pipelines[{tracker.extra}]'" if tracker.extra else f"pip install {tracker.package}"
-        found.append(f"tracking is {name}, and {tracker.package} is not installed. Install it: {install}.")
+        found.append(f"tracking is {name}, but {tracker.package} is not installed. Install it: {install}.")
     return found
 
 
@@ -91,7 +91,7 @@ def _class_of(name: str) -> type[Tracker]:
 
 @cache
 def _places() -> dict[str, str]:
-    """The classes of all trackers by their names; those of this program win."""
+    """The classes of all trackers by name; those of this program take precedence."""
     found = dict(_BUILT_IN)
     for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
         if point.name in (NONE, *_BUILT_IN):

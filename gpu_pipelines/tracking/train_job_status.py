@@ -1,6 +1,6 @@
-"""Tells Kubeflow Trainer how far a training is: progress, time that is left and figures in the status of a TrainJob.
+"""Reports to Kubeflow Trainer the progress of a training: percent, time left and figures in the status of a TrainJob.
 
-Trainer takes that from 2.3.0 on, with its feature gate TrainJobStatus, and says to the pods where. Source:
+Trainer supports this from 2.3.0 on, with its feature gate TrainJobStatus, and tells the pods its address. Source:
 https://github.com/kubeflow/trainer, KEP-2779.
 """
 
@@ -16,16 +16,16 @@ from typing import Any
 from gpu_pipelines.artifacts.checkpoint import METRICS, known_configuration
 from gpu_pipelines.artifacts.checkpoint_store import last_metrics
 
-#: Where the status goes; unset where nobody takes it.
+#: The address for the status; unset if nobody reads it.
 SERVER = "KUBEFLOW_TRAINER_SERVER_URL"
-#: The SDK sends no more than one update in 5 s.
+#: The SDK sends at most one update in 5 s.
 _SECONDS = 10.0
 _FIGURES = ("loss", "val_loss", "learning_rate", "samples_per_second", "mfu")
 
 
 @contextmanager
 def progress_told(folder: Path) -> Iterator[None]:
-    """Tells the progress as long as the block runs, if somebody takes it. What goes wrong with it is no matter.
+    """Reports the progress during the block, if Trainer reads it. Failures have no effect.
 
     Args:
         folder: where the log of the training will be.
@@ -47,7 +47,7 @@ def _tell(folder: Path, ended: threading.Event) -> None:
     try:
         from kubeflow.trainer import update_trainjob_status
     except ImportError:
-        print("the progress is not told to Kubeflow Trainer: kubeflow is not installed", flush=True)
+        print("the progress is not reported to Kubeflow Trainer: kubeflow is not installed", flush=True)
         return
     told = -1
     while not ended.wait(_SECONDS if told >= 0 else 1.0):
@@ -60,8 +60,8 @@ def status_of(configuration: Mapping[str, Any], last: Mapping[str, float]) -> di
     """The arguments of the SDK's function; None before the first entry of the log.
 
     Args:
-        configuration: what `training.json` says.
-        last: of each figure of `metrics.jsonl` the last number, and the step.
+        configuration: the content of `training.json`.
+        last: the last value of each figure of `metrics.jsonl`, and the step.
     """
     total = configuration.get("total_steps", 0)
     if not (last and total):
@@ -69,7 +69,7 @@ def status_of(configuration: Mapping[str, Any], last: Mapping[str, float]) -> di
     step, speed = int(last["step"]), last.get("samples_per_second")
     rows = (total - step) * configuration.get("settings", {}).get("global_batch_size", 0)
     return {
-        # The last percent is the work that follows the last step.
+        # The last percent is the work after the last step.
         "progress_percent": min(99, 100 * step // total),
         "estimated_remaining_seconds": round(rows / speed) if speed else None,
         "metrics": {name: last[name] for name in _FIGURES if name in last},

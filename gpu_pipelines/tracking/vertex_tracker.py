@@ -1,6 +1,6 @@
-"""Vertex AI Experiments: a run in Vertex ML Metadata, curves in its TensorBoard, and what was trained of what.
+"""Vertex AI Experiments: a run in Vertex ML Metadata, curves in its TensorBoard, and the lineage of the model.
 
-The resources are those that google-cloud-aiplatform makes and reads (`aiplatform.ExperimentRun`), whose import takes
+The resources are those that google-cloud-aiplatform creates and reads (`aiplatform.ExperimentRun`), whose import takes
 seconds.
 """
 
@@ -19,26 +19,26 @@ from gpu_pipelines.tracking.tracker import Point, TrackedRun, Tracker, with_type
 
 _EXPERIMENT = "gpu-pipelines"
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,62}")
-#: Of the form that the service gives ids; the experiment stands before it, and a word behind.
+#: Most characters of an id; the service allows more, but the experiment precedes it, and a word follows.
 _MOST_CHARACTERS = 48
 #: Variables that Vertex AI sets in the containers of jobs.
 _OF_THE_JOB = {"project": "CLOUD_ML_PROJECT_ID", "region": "CLOUD_ML_REGION"}
-#: Seconds of a request; it is sent again with the next try.
+#: Seconds for a request; it is sent again with the next try.
 _LIMIT = {"timeout": 20.0}
 _VERSION = "0.0.1"
-#: What the SDK calls a run's parameters, figures and state, and its link to a TensorBoard.
+#: The SDK's names for a run's parameters, figures and state, and its link to a TensorBoard.
 _PARAMETERS, _FIGURES, _STATE, _TENSORBOARD_RUN = "_params", "_metrics", "_state", "google.VertexTensorboardRun"
 _BACKING = "backing_tensorboard_resource"
 
 
 class VertexTracker(Tracker):
-    """A run of an experiment of Vertex AI."""
+    """A run of a Vertex AI experiment."""
 
     title = "Vertex AI Experiments"
 
     @classmethod
     def problems(cls, address: str, place: str, *, is_here: bool) -> list[str]:
-        """What is wrong with the name of an experiment, or that no project is known."""
+        """Problems with the name of an experiment, or a missing project."""
         if address and not _ID.fullmatch(address):
             return [
                 f"tracking is vertex:{address[:100]}; the name of an experiment has lower-case letters, digits and "
@@ -48,11 +48,11 @@ class VertexTracker(Tracker):
             return []
         settings = _settings()
         if missing := [name for name in _OF_THE_JOB if not getattr(settings, name)]:
-            return [f"tracking is vertex, and no {' and no '.join(missing)} is known. Set it in gpu-pipelines.yaml."]
+            return [f"tracking is vertex, but no {' and no '.join(missing)} is known. Set it in gpu-pipelines.yaml."]
         return []
 
     def begin(self, run: TrackedRun) -> None:
-        """Finds experiment, run and TensorBoard by ids that are made from the run's; what is missing is made."""
+        """Finds experiment, run and TensorBoard by ids made from the run's; creates what is missing."""
         settings = _settings()
         self._metadata, self._boards = metadata_service(settings), tensorboard_service(settings)
         self._place = location_of(settings)
@@ -76,7 +76,7 @@ class VertexTracker(Tracker):
                 self._last[series.display_name] = series.metadata.max_step
 
     def last_steps(self) -> dict[str, int]:
-        """As TensorBoard says of each time series."""
+        """The last steps of TensorBoard's time series."""
         return dict(self._last)
 
     def log_points(self, points: Sequence[Point]) -> None:
@@ -95,7 +95,7 @@ class VertexTracker(Tracker):
         )
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
-        """As parameters of the run; and the dataset and the version of the model as what the run has read and made."""
+        """Sends the run's parameters; links the dataset as its input and the model version as its output."""
         self._change({_PARAMETERS: with_types(values)})
         if fingerprint := values.get("dataset_fingerprint", ""):
             dataset = self._artifact(
@@ -109,15 +109,15 @@ class VertexTracker(Tracker):
             self._add_event(self._artifact(f"model-{digest}", "system.Model", place, checkpoint, name), "OUTPUT")
 
     def log_figures(self, values: Mapping[str, float]) -> None:
-        """As metrics of the run."""
+        """Sends the run's metrics."""
         self._change({_FIGURES: dict(values)})
 
     def end(self, succeeded: bool) -> None:
-        """As the state of the run."""
+        """Sets the state of the run."""
         self._change({_STATE: "COMPLETE" if succeeded else "FAILED"})
 
     def _board(self) -> str:
-        """The default TensorBoard of the project, which is made if there is none, as the SDK does."""
+        """The default TensorBoard of the project, created if there is none, as the SDK does."""
         boards = list(self._boards.list_tensorboards(request={"parent": self._place}, **_LIMIT))
         if default := next((board for board in boards if board.is_default), None):
             return str(default.name)
@@ -126,7 +126,7 @@ class VertexTracker(Tracker):
         return str(done.result(timeout=60).name)
 
     def _link_to(self, board: str) -> None:
-        """Makes the run in TensorBoard, and the artifact by which the SDK and the console find it."""
+        """Creates the run in TensorBoard, and the artifact through which the SDK and the console find it."""
         experiment = _made(
             lambda: self._boards.create_tensorboard_experiment(
                 request={
@@ -182,7 +182,7 @@ class VertexTracker(Tracker):
         )
 
     def _change(self, changes: Mapping[str, Any]) -> None:
-        """Adds to the metadata of the run, which is replaced as a whole."""
+        """Adds to the metadata of the run, which the service replaces as a whole."""
         context = self._metadata.get_context(request={"name": self._context_name}, **_LIMIT)
         held: dict[str, Any] = dict(context.metadata)
         for name, value in changes.items():
@@ -207,7 +207,7 @@ class VertexTracker(Tracker):
         )
 
     def _add_event(self, artifact: str, kind: str) -> None:
-        """Notes that the run has read or made something."""
+        """Records an artifact as an input or output of the run."""
         key = f"{self._experiment}-{self._run_id}-run"
         execution = _made(
             lambda: self._metadata.create_execution(
@@ -235,7 +235,7 @@ class VertexTracker(Tracker):
 
 
 def _made(make: Callable[[], Any], name: str) -> str:
-    """The name of a resource that is made unless it is there."""
+    """The name of a resource, which is created unless it exists."""
     try:
         return str(make().name)
     except Exception as error:
@@ -245,13 +245,13 @@ def _made(make: Callable[[], Any], name: str) -> str:
 
 
 def _run_id(run: TrackedRun) -> str:
-    """An id that the service takes; two runs of one name have different ones."""
+    """A valid id for the run; two runs with one name have different ids."""
     name = re.sub(r"[^a-z0-9]+", "-", run.name.lower()).strip("-")[:_MOST_CHARACTERS].strip("-") or "run"
     return f"{name}-{hashlib.sha256(run.key.encode()).hexdigest()[:8]}"
 
 
 def _settings() -> ProjectSettings:
-    """Project and region: those of the job that this runs in, else those of the settings."""
+    """Project and region: those of the job that runs this, else those of the settings."""
     project, region = (os.environ.get(variable) for variable in _OF_THE_JOB.values())
     if project and region:
         return ProjectSettings(project=project, region=region)  # the project is a number there, not an id

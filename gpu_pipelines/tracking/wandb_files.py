@@ -1,7 +1,7 @@
-"""Reads the files that Weights & Biases keeps of a run that is offline; its client writes them, and cannot read them.
+"""Reads the files that Weights & Biases keeps of an offline run; its client writes them, but cannot read them.
 
 The format is that of LevelDB's log: blocks of 32 KiB, in which a record may be cut into parts, each with a checksum, a
-length and what part it is. Source: https://github.com/google/leveldb/blob/main/doc/log_format.md.
+length and its kind. Source: https://github.com/google/leveldb/blob/main/doc/log_format.md.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 _BLOCK, _HEADER = 32 * 1024, 7
-#: What a file begins with, and a version.
+#: The beginning of a file, with a version.
 _MAGIC = b":W&B"
-#: A whole record, and the last part of one that was cut.
+#: The kinds of a whole record, and of the last part of a cut one.
 _FULL, _LAST = 1, 4
 
 
 def rows_in(file: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a run's curves, in the order in which they were written; what a crash has cut off is left out."""
+    """The rows of a run's curves, in the order of writing; a row that a crash cut off is left out."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     for data in _records(file.read_bytes()):

@@ -1,4 +1,4 @@
-"""Weights & Biases: the service, a server of one's own (WANDB_BASE_URL), or files to be synced (WANDB_MODE=offline)."""
+"""Weights & Biases: the service, a private server (WANDB_BASE_URL), or files to sync later (WANDB_MODE=offline)."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ from gpu_pipelines.tracking.wandb_files import rows_in
 
 _PROJECT = "gpu-pipelines"
 _FORM = re.compile(r"[\w.-]+(/[\w.-]+)?")
-#: The axis of all curves. W&B's own step takes no point that comes after a later one, as those of another curve do.
+#: The axis of all curves. W&B's own step refuses points earlier than the last one, such as those of another curve.
 _STEP = "step"
 _MODE, _KEY, _DIRECTORY = "WANDB_MODE", "WANDB_API_KEY", "WANDB_DIR"
 
 
 class WandbTracker(Tracker):
-    """A run of Weights & Biases, whose id is made from the run's key."""
+    """A run of Weights & Biases; its id is made from the run's key."""
 
     title, package, extra = "Weights & Biases", "wandb", "wandb"
 
     @classmethod
     def problems(cls, address: str, place: str, *, is_here: bool) -> list[str]:
-        """What is wrong with an address, and that nobody is logged in."""
+        """Problems with an address, or a missing login."""
         if address and not _FORM.fullmatch(address):
             return [f"tracking is wandb:{address[:100]}. Give wandb:ENTITY/PROJECT, wandb:PROJECT, or wandb."]
         if is_here and not (_is_offline() or os.environ.get(_KEY) or _has_login()):
             return [
-                f"tracking is wandb, and there is no login. Run wandb login, set {_KEY} in the steps, or set "
+                f"tracking is wandb, but there is no login. Run wandb login, set {_KEY} in the steps, or set "
                 f"{_MODE}=offline and run wandb sync later."
             ]
         return []
 
     def begin(self, run: TrackedRun) -> None:
-        """Continues the run, or makes it."""
+        """Continues the run, or creates it."""
         import wandb
 
         entity, _, project = self.address.rpartition("/")
         self._folder = _folder()
         self._id = hashlib.sha256(run.key.encode()).hexdigest()[:16]
-        # An earlier try of this process has rows that are in no file until its client has ended.
+        # Rows of an earlier try of this process are not in the file until its client has ended.
         wandb.teardown()
         self._steps = self._steps_in_files() if _is_offline() else {}
         self._run: Any = wandb.init(
@@ -61,7 +61,7 @@ class WandbTracker(Tracker):
         self._run.define_metric("*", step_metric=_STEP)
 
     def last_steps(self) -> dict[str, int]:
-        """Of each curve: offline from the files of all attempts, else as the service has it."""
+        """The last step of each curve: offline from the files of all attempts, else from the service."""
         if _is_offline():
             return self._steps
         import wandb
@@ -90,24 +90,24 @@ class WandbTracker(Tracker):
             self._run.log({_STEP: step, **rows[step]})
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
-        """As the configuration of the run."""
+        """Sets the configuration of the run."""
         self._run.config.update(with_types(values), allow_val_change=True)
 
     def log_figures(self, values: Mapping[str, float]) -> None:
-        """As the summary of the run."""
+        """Sets the summary of the run."""
         self._run.summary.update(dict(values))
 
     def log_file(self, name: str, file: Path) -> None:
-        """Among the files of the run."""
+        """Adds the file to the files of the run."""
         kept = shutil.copy(file, Path(self._run.dir) / name)
         self._run.save(str(kept), base_path=str(self._run.dir), policy="now")
 
     def end(self, succeeded: bool) -> None:
-        """Sends what is still to be sent, and ends this part of the run."""
+        """Sends what is left, and ends this part of the run."""
         import wandb
 
         self._run.finish(exit_code=0 if succeeded else 1)
-        # What is finished may be in no file yet, and the client's own process is stopped where this one ends.
+        # Finished data may not be in a file yet, and the client's own process is stopped when this one ends.
         wandb.teardown()
 
 
@@ -123,13 +123,13 @@ def _is_offline() -> bool:
 
 
 def _has_login() -> bool:
-    """Whether `wandb login` has left a key, which is in the file that curl and others read, too."""
+    """Whether `wandb login` has left a key, in the file that curl and others read too."""
     file = Path(os.environ.get("NETRC") or Path.home() / ".netrc")
     return file.is_file() and "wandb" in file.read_text(encoding="utf-8", errors="replace")
 
 
 def _folder() -> Path:
-    """Where the client keeps its files: beside the runs of this machine, unless it was told."""
+    """The folder of the client's files: beside the runs on this machine, unless it is set."""
     told, run = os.environ.get(_DIRECTORY), os.environ.get(TRACKED_RUN)
     folder = Path(told) if told else Path(run).parent.parent if run else Path.cwd()
     folder.mkdir(parents=True, exist_ok=True)

@@ -116,10 +116,10 @@ def test_the_command_line_asks_it_what_is_wrong(
     ("tracking", "place", "is_here", "told"),
     [
         ("mlfow", "local", True, "There is no tracker 'mlfow'."),
-        ("mlflow", "vertex", False, "it is not known where the server is. Give mlflow:https://HOST"),
-        ("mlflow", "kubeflow", True, "it is not known where the server is"),
+        ("mlflow", "vertex", False, "the address of the server is not known. Give mlflow:https://HOST"),
+        ("mlflow", "kubeflow", True, "the address of the server is not known"),
         ("mlflow:sqlite:////tmp/x.db", "vertex", False, "a file that would be lost with its machine"),
-        ("mlflow:here", "local", True, "mlflow:here, which is no address of MLflow"),
+        ("mlflow:here", "local", True, "mlflow:here, which is not an address of MLflow"),
         ("mlflow:https://me:hunter2@host", "local", True, "has a password or a key in its address"),
         ("mlflow:https://host?api_key=hunter2", "local", True, "has a password or a key in its address"),
         ("vertex:My_Experiment", "vertex", False, "lower-case letters, digits and dashes"),
