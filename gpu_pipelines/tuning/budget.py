@@ -1,6 +1,6 @@
-"""What a study may cost, and has cost: dollars by the price of the machine and the time for which it is used.
+"""The cost of a study and its limit: dollars, from the price of the machine and the time for which it is used.
 
-Time is written down before it is used. Whoever kills a study loses a few seconds of its budget, and gains none.
+Time is recorded before it is used. Killing a study loses a few seconds of its budget, and gains none.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from pathlib import Path
 from gpu_pipelines.artifacts.documents import read_document, write_document
 from gpu_pipelines.tuning.folder import SPENT
 
-#: So much is written down ahead, and again when no more than half of it is left; in object storage, where each time is
-#: a request, it is more.
+#: Seconds recorded ahead, and again when no more than half of them are left; more in object storage, where each record
+#: is a request.
 SECONDS_AHEAD, SECONDS_AHEAD_AFAR = 10.0, 40.0
-#: What is left for the trials to save their state in, at most, as a share of the budget; and for killing them.
+#: The most that is kept for the trials to save their state, as a share of the budget; and for killing them.
 _SECONDS_TO_STOP, _SHARE_TO_STOP, _SECONDS_TO_KILL = 28.0, 0.2, 3.0
 
 
@@ -24,11 +24,11 @@ class Budget:
     """Counts the time of a study.
 
     Args:
-        folder: of the study; what it has cost before is there.
-        dollars: that it may cost in all, over all its starts; 0 for no limit.
-        dollars_per_hour: price of this machine; 0 where it costs nothing.
-        began: when this start of the study began, on the clock of `time.monotonic`; left out, now.
-        keep: makes the file that is written last where the folder does not; None where it does.
+        folder: the folder of the study, with its earlier cost.
+        dollars: the most that it may cost over all its starts; 0 for no limit.
+        dollars_per_hour: price of this machine; 0 if it costs nothing.
+        began: when this start of the study began, on the clock of `time.monotonic`; by default now.
+        keep: stores the file durably if the folder does not; None if it does.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Budget:
 
     @property
     def seconds(self) -> float:
-        """For which the machine was used, in all starts of the study together."""
+        """The time of use of the machine, over all starts of the study."""
         return self._before + time.monotonic() - self._began
 
     @property
@@ -58,7 +58,7 @@ class Budget:
         return self.seconds * self._price
 
     def look(self) -> None:
-        """Writes down what is used next; called several times a second."""
+        """Records the time to be used next; called several times a second."""
         if self._written - self.seconds < self._ahead / 2:
             self._write(min(self.seconds + self._ahead, max(self.most_seconds, self.seconds)))
 
@@ -74,7 +74,7 @@ class Budget:
         return self.seconds >= self.most_seconds - _SECONDS_TO_KILL
 
     def close(self) -> None:
-        """Writes down what was used, and no more."""
+        """Records exactly the time that was used."""
         self._write(self.seconds)
 
     def _write(self, seconds: float) -> None:

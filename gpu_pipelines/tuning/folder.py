@@ -1,7 +1,7 @@
-"""Where a study is kept: a directory, or a folder in object storage with a directory in which its small files are.
+"""The folder of a study: a directory, or a folder in object storage with a local directory for its small files.
 
-In object storage everything that a study must know after a kill is there before anything is done that it speaks of. The
-trials train into it by themselves, as any training does; of them the study reads curves and markers, and no weights.
+In object storage, everything that a study must know after a kill is stored before it acts on it. The trials train into
+the folder by themselves, like any training; of them the study reads curves and markers, but no weights.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 
 STUDY, SPENT, JOURNAL, LOG = "study.json", "spent.json", "journal.jsonl", "log.txt"
-#: The folders of the trials, and what stands before that of a longer training.
+#: The folder of the trials, and the prefix of the folder of a longer training.
 TRIALS, WINNER = "trials", "winner-"
-#: In object storage the journal is a file for each trial: nothing can be appended to one.
+#: In object storage the journal is a file for each trial, because nothing can be appended there.
 _JOURNAL_OF_TRIALS = "journal"
 _CHECKPOINTS = "checkpoints"
 _READ = re.compile(
@@ -31,11 +31,11 @@ class StudyFolder:
 
     Args:
         place: a directory, or `gs://…`.
-        scratch: an empty directory of this machine for a place in object storage; not used for a directory.
+        scratch: an empty local directory for a place in object storage; not used for a directory.
 
     Attributes:
-        place: as it was given.
-        directory: where its small files are, on this machine.
+        place: the place as it was given.
+        directory: the local directory with its small files.
     """
 
     def __init__(self, place: str | Path, scratch: Path | None = None) -> None:
@@ -48,7 +48,7 @@ class StudyFolder:
         return self._remote is not None
 
     def fetch(self) -> None:
-        """Makes the small files local as they are now."""
+        """Downloads the current small files."""
         if self._remote is None:
             self.directory.mkdir(parents=True, exist_ok=True)
             return
@@ -58,29 +58,29 @@ class StudyFolder:
         (self.directory / JOURNAL).write_bytes(b"".join(part.read_bytes() for part in parts))
 
     def keep(self, *names: str) -> None:
-        """Makes files of `directory` last, by their relative paths; those that are not there are passed over."""
+        """Stores files of `directory` durably, by their relative paths; missing ones are ignored."""
         if self._remote is not None:
             self._remote.upload(self.directory, [name for name in names if (self.directory / name).is_file()])
 
     def keep_trial(self, trial: int, lines: Sequence[bytes]) -> None:
-        """Makes what the journal says of a trial last."""
+        """Stores the journal's lines on a trial durably."""
         if self._remote is not None:
             self._remote.write(f"{_JOURNAL_OF_TRIALS}/{trial:04d}.jsonl", b"".join(lines))
 
     def shown(self, name: str) -> str:
-        """Where a file or folder of it is, for people and for other steps."""
+        """The place of one of its files or folders, for people and for other steps."""
         return f"{self.place}/{name}" if self.is_remote else str(self.directory / name)
 
     def checkpoints_of(self, name: str) -> str:
-        """Where the checkpoints of a trial go, by the name of its folder."""
+        """The place of a trial's checkpoints, by the name of its folder."""
         return self.shown(f"{name}/{_CHECKPOINTS}")
 
     def seen_of(self, name: str) -> Path:
-        """A directory with the curve and the markers of a trial's checkpoints, as they were last looked at."""
+        """A directory with the curve and the markers of a trial's checkpoints, as of the last look."""
         return self.directory / name / _CHECKPOINTS
 
     def look_at(self, name: str) -> None:
-        """Looks at the checkpoints of a trial, which has been trained since."""
+        """Updates the curve and the markers of a trial, which has been trained since."""
         if self._remote is not None:
             store = CheckpointStore(self.checkpoints_of(name), self.seen_of(name))
             store.fetch_log()

@@ -1,4 +1,4 @@
-"""Which trial goes on: asynchronous successive halving, by losses on val that the checkpoints have anyway.
+"""Decides which trials continue: asynchronous successive halving, by the losses on val of the checkpoints.
 
 Source: Li et al. 2020, A System for Massively Parallel Hyperparameter Tuning, https://arxiv.org/abs/1810.05934,
 algorithm 2.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from gpu_pipelines.training.settings import CHECKPOINTS_WHERE_NOT_SAID, TrainingSettings
 
-#: Little is known of the last loss before the learning rate falls: of 400 trainings of benchmarks/training/tuning.py
+#: Early losses say little before the learning rate falls: over 400 trainings of benchmarks/training/tuning.py,
 #: the ranks after 13, 38 and 63 % of the steps correlate with the last ones by 0.32, 0.90 and 0.96.
 FIRST_RUNG = 0.6
 REDUCTION = 2
@@ -20,11 +20,11 @@ REDUCTION = 2
 
 @dataclass(frozen=True)
 class Part:
-    """What is done of a trial at once: it is trained up to a rung.
+    """A part of a trial that is trained at once: up to a rung.
 
     Attributes:
         trial: its number, from 0.
-        rung: the rung that it is trained to, from 0.
+        rung: the rung to train to, from 0.
     """
 
     trial: int
@@ -32,11 +32,11 @@ class Part:
 
 
 def shares_of_rungs(reduction: int, first_rung: float) -> list[float]:
-    """The share of its steps that a trial has done at each rung: evenly on a logarithmic scale, the last one 1.
+    """The share of a trial's steps at each rung: evenly spaced on a logarithmic scale, the last one 1.
 
     Args:
-        reduction: one trial in so many goes on from a rung; 1 where all trials go to the end.
-        first_rung: share of the first one. A rung has about `reduction` times the steps of the one before.
+        reduction: one trial in this many continues from a rung; 1 if all trials continue to the end.
+        first_rung: share of the first rung. A rung has about `reduction` times the steps of the one before.
     """
     if reduction == 1 or first_rung == 1:
         return [1.0]
@@ -45,7 +45,7 @@ def shares_of_rungs(reduction: int, first_rung: float) -> list[float]:
 
 
 def usual_sizes(trials: int, rungs: int, reduction: int) -> list[int]:
-    """How many of so many trials come to each rung, where those that lead early lead later, too."""
+    """How many trials reach each rung if the early leaders also lead later."""
     sizes = [trials]
     while len(sizes) < rungs:
         sizes.append(max(1, sizes[-1] // reduction))
@@ -53,32 +53,32 @@ def usual_sizes(trials: int, rungs: int, reduction: int) -> list[int]:
 
 
 def with_rungs(settings: TrainingSettings, rows: int, shares: Sequence[float]) -> tuple[TrainingSettings, list[int]]:
-    """The settings of a trial, whose checkpoints are such that each rung is one, and the steps of the rungs.
+    """The settings of a trial with a checkpoint at each rung, and the steps of the rungs.
 
     Args:
-        settings: resolved.
-        rows: of the training split.
-        shares: of its steps that a trial has done at each rung.
+        settings: the resolved settings.
+        rows: rows of the training split.
+        shares: shares of its steps at the rungs.
     """
     total = settings.total_steps(rows)
     until_first = max(1, round(CHECKPOINTS_WHERE_NOT_SAID * shares[0]))
     between = settings.checkpoint_every_steps or math.ceil(total * shares[0] / until_first)
-    # Shares are powers, which may be a bit more than what they stand for.
+    # Shares are powers, which may be slightly larger than the exact value.
     steps = [min(total, math.ceil(total * share / between - 1e-9) * between) for share in shares]
     return replace(settings, checkpoint_every_steps=between), steps
 
 
 class Halving:
-    """Says what is to be trained next. It knows trials by their numbers, and does the same for the same losses.
+    """Decides what to train next. It knows trials by number, and the same losses give the same decisions.
 
     Args:
-        trials: how many are begun.
-        rungs: how many there are.
-        reduction: one trial in so many goes on from a rung.
+        trials: the number of trials to begin.
+        rungs: the number of rungs.
+        reduction: one trial in this many continues from a rung.
 
     Attributes:
-        running: what is being trained.
-        losses: by trial, of each rung; infinite of those that failed.
+        running: the parts that are being trained.
+        losses: for each trial its loss at each rung; infinite for a failed one.
         begun: number of trials so far.
     """
 
@@ -90,14 +90,14 @@ class Halving:
         self.begun = 0
 
     def next(self) -> Part | None:
-        """What is to be trained now beside what is being trained; None where nothing is, for now or at all."""
+        """The part to train now beside the running ones; None if there is none, for now or at all."""
         part = self._promotion() or self._new() or self._last_resort()
         if part is not None:
             self.running.append(part)
         return part
 
     def note(self, part: Part, loss: float) -> None:
-        """Takes note of a loss on val; infinity of a trial that failed."""
+        """Records a loss on val; infinity for a failed trial."""
         self.running.remove(part)
         self.losses[part.rung][part.trial] = loss
 
@@ -125,7 +125,7 @@ class Halving:
         return Part(self.begun - 1, 0)
 
     def _last_resort(self) -> Part | None:
-        """Of few trials none may be promoted to the end; then the best one goes on, so that one training is whole."""
+        """With few trials, none may be promoted to the end; then the best continues, so that one training completes."""
         best = self.best
         if self.running or best is None or self._ranked(self.losses[-1]):
             return None
@@ -134,6 +134,6 @@ class Halving:
         return Part(best, rung + 1)
 
     def _ranked(self, losses: dict[int, float]) -> list[int]:
-        """Trials that have not failed, here or later, the lowest loss first; of equal ones the first."""
+        """Trials that have not failed, here or later, by loss; of equal ones the first."""
         failed = {trial for each in self.losses for trial, loss in each.items() if not math.isfinite(loss)}
         return [trial for _, trial in sorted((loss, trial) for trial, loss in losses.items() if trial not in failed)]

@@ -1,6 +1,6 @@
-"""What a study has found out: a line for each trial that was begun, and for each part of one that was trained.
+"""The journal of a study: a line for each trial that was begun, and for each part that was trained.
 
-A line is on the disk before anything is done that it speaks of. So a study that was killed knows all its trials, and
+A line is on the disk before anything is done that depends on it. So a study that was killed knows all its trials, and
 begins none twice.
 """
 
@@ -21,11 +21,11 @@ from gpu_pipelines.tuning.halving import Part
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a part of a trial.
+    """The outcome of a part of a trial.
 
     Attributes:
-        loss: lowest on val so far, nats; None where the trial failed.
-        seconds: that its process took since the study was started last.
+        loss: lowest loss on val so far, nats; None if the trial failed.
+        seconds: time of its process since the last start of the study.
         error: why it failed; empty if it did not.
     """
 
@@ -35,7 +35,7 @@ class Outcome:
 
     @property
     def rank(self) -> float:
-        """The loss, infinite where the trial failed."""
+        """The loss, infinite if the trial failed."""
         return math.inf if self.loss is None else self.loss
 
 
@@ -43,15 +43,15 @@ class Journal:
     """The journal in the folder of a study.
 
     Args:
-        folder: which is there.
-        keep: makes all lines of a trial last where the folder does not; left out, it does.
+        folder: an existing folder.
+        keep: stores all lines of a trial durably if the folder does not; by default it does.
 
     Attributes:
-        parameters: what is searched for, with the values that each trial has, by number.
-        outcomes: what came of the parts that were trained to their end.
+        parameters: the values of the searched parameters of each trial, by number.
+        outcomes: the outcomes of the parts that were trained to their end.
 
     Raises:
-        UserError: a line of it is damaged.
+        UserError: one of its lines is damaged.
     """
 
     def __init__(self, folder: Path, keep: Callable[[int, Sequence[bytes]], None] = lambda trial, lines: None) -> None:
@@ -61,7 +61,7 @@ class Journal:
         self.outcomes: dict[Part, Outcome] = {}
         content = self._path.read_bytes() if self._path.exists() else b""
         whole = content[: content.rfind(b"\n") + 1]
-        if whole != content:  # the last line was cut off, and says nothing that was done
+        if whole != content:  # the last line was cut off, and describes nothing that was done
             os.truncate(self._path, len(whole))
         for number, line in enumerate(whole.splitlines(), 1):
             try:
@@ -72,11 +72,11 @@ class Journal:
                 ) from None
 
     def begin(self, trial: int, parameters: Mapping[str, Any]) -> None:
-        """Writes that a trial is begun."""
+        """Records that a trial has begun."""
         self._write({"trial": trial, "parameters": dict(parameters)})
 
     def end(self, part: Part, outcome: Outcome) -> None:
-        """Writes what came of a part of a trial."""
+        """Records the outcome of a part of a trial."""
         self._write({**asdict(part), **asdict(outcome)})
 
     def _write(self, entry: Mapping[str, Any]) -> None:

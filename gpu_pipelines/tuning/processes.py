@@ -22,7 +22,7 @@ from gpu_pipelines.tuning.halving import Part
 from gpu_pipelines.tuning.shares import Share
 
 _JOB, _ERROR = "job.json", "error.json"
-#: Set by a platform for one training; several would write into it.
+#: Set by a platform for one training; several would write to it.
 _OF_ONE_TRAINING = ("AIP_TENSORBOARD_LOG_DIR", TRAIN_JOB_STATUS)
 _SECONDS_TO_STOP = Timing().stop + 2
 
@@ -36,11 +36,11 @@ class _Running:
 
 
 def environment_of(share: Share, run: str, error: Path) -> dict[str, str]:
-    """The variables of a trial's process: those of this one, with what is the trial's own.
+    """The environment of a trial's process: that of this one, with the trial's own variables.
 
     Args:
-        share: of the machine.
-        run: what the training belongs to, where the platform has not said it.
+        share: the trial's share of the machine.
+        run: the run of the training, if the platform has not set it.
         error: the file that gets its error.
     """
     variables = {**os.environ, RUN: os.environ.get(RUN) or run, ERROR_FILE: str(error)}
@@ -49,12 +49,12 @@ def environment_of(share: Share, run: str, error: Path) -> dict[str, str]:
 
 
 class Processes:
-    """Starts processes, one for each share of the machine at most, and ends all that it has started.
+    """Starts processes, at most one for each share of the machine, and ends all that it has started.
 
     Args:
-        shares: of the machine.
-        run: what the trainings belong to: after a restart each waits for its former self to be gone.
-        study: where the study is, for people; empty for where the folders of the trials are.
+        shares: the shares of the machine.
+        run: the run of the trainings: after a restart each waits until its predecessor is gone.
+        study: the place of the study, for people; empty for the folders of the trials.
     """
 
     def __init__(self, shares: list[Share], run: str, study: str = "") -> None:
@@ -65,8 +65,8 @@ class Processes:
         """Starts to train a part.
 
         Args:
-            part: what.
-            folder: of the trial; gets the job and the log.
+            part: the part.
+            folder: the folder of the trial; gets the job and the log.
             job: see `gpu_pipelines/tuning/trial.py`.
         """
         taken = {each.slot for each in self._running.values()}
@@ -76,18 +76,18 @@ class Processes:
         environment = environment_of(self._shares[slot], self._run, folder / _ERROR)
         command = [sys.executable, "-m", "gpu_pipelines.tuning.trial", str(folder / _JOB), str(os.getpid())]
         with (folder / LOG).open("ab") as log:
-            # In a session of its own a Ctrl-C does not reach it: the study tells it to stop.
+            # In a session of its own it does not get a Ctrl-C: the study tells it to stop.
             process = subprocess.Popen(
                 command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._running[part] = _Running(process, folder, slot, time.monotonic())
 
     def ended(self) -> list[tuple[Part, Path]]:
-        """What is done, and was not taken yet, each with the folder."""
+        """The parts that have ended and were not taken yet, each with its folder."""
         return [(part, each.folder) for part, each in self._running.items() if each.process.poll() is not None]
 
     def take(self, part: Part) -> tuple[float, UserError | None]:
-        """The seconds that an ended process took, and its error where it failed.
+        """The seconds of an ended process, and its error if it failed.
 
         Raises:
             Interrupted: it was interrupted.
@@ -109,7 +109,7 @@ class Processes:
         return seconds, error
 
     def stop(self) -> None:
-        """Asks all to save their state and end."""
+        """Asks all processes to save their state and end."""
         for each in self._running.values():
             with suppress(ProcessLookupError):
                 each.process.send_signal(signal.SIGTERM)
@@ -119,7 +119,7 @@ class Processes:
         return any(each.process.poll() is None for each in self._running.values())
 
     def stop_and_wait(self) -> None:
-        """The same, and waits until they have; kills those that do not."""
+        """Asks all processes to save their state and end, waits, and kills those that do not."""
         self.stop()
         deadline = time.monotonic() + _SECONDS_TO_STOP
         while self.are_running and time.monotonic() < deadline:
@@ -127,7 +127,7 @@ class Processes:
         self.kill()
 
     def kill(self) -> None:
-        """Kills all that are left, with the processes that these have started."""
+        """Kills all that are left, with their child processes."""
         for each in self._running.values():
             if each.process.poll() is None:
                 with suppress(ProcessLookupError):

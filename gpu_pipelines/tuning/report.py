@@ -1,4 +1,4 @@
-"""The report of a study: its trials, what mattered, how they went, and what they cost."""
+"""The report of a study: its trials, the importance of its parameters, its curves, and its cost."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def write_report(result: TuningResult, request: StudyRequest, path: Path) -> Non
     """Writes the report of a study.
 
     Args:
-        result: what was found.
-        request: what was asked for.
+        result: the result.
+        request: the request.
         path: the HTML file.
     """
     ranked = sorted(result.trials, key=_rank)
@@ -74,7 +74,7 @@ def _shown(value: Any) -> str:
 
 
 def _rows_of_whole_trainings(result: TuningResult, request: StudyRequest) -> int:
-    """Rows that the same trials would have been trained on, each to its end."""
+    """Rows that the same trials would have taken if each were trained to its end."""
     total = 0
     for trial in result.trials:
         settings, steps = request.trained_with(dict(trial.parameters))

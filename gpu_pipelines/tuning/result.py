@@ -1,4 +1,4 @@
-"""What a study has found."""
+"""The result of a study."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ RESULT = "result.json"
 
 @dataclass(frozen=True)
 class Trial:
-    """What is known of a trial.
+    """A trial and what is known of it.
 
     Attributes:
         number: from 0.
-        parameters: what was searched for, with its values.
-        loss: lowest on val, nats; None if there is none, or it failed.
-        rung: the last one that it came to, from 0; -1 for none.
+        parameters: the values of the searched parameters.
+        loss: lowest loss on val, nats; None if there is none, or it failed.
+        rung: the last rung that it reached, from 0; -1 for none.
         is_whole: whether it was trained to its end.
-        step: steps that it was trained.
+        step: the steps that it was trained for.
         rows: rows that it was trained on, with repetition.
-        seconds: that its processes took.
+        seconds: the time of its processes.
         curve: steps, and losses on val after them.
         error: why it failed; empty if it did not.
     """
@@ -51,26 +51,26 @@ class Trial:
 
     @property
     def known(self) -> Known:
-        """As a sampler knows it."""
+        """The trial in the form for a sampler."""
         losses = {} if self.loss is None else {self.rung: self.loss}
         return Known(self.parameters, losses, self.is_whole, is_running=False)
 
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What a study has found.
+    """The result of a study.
 
     Attributes:
-        best_parameters: those of the trial with the lowest loss on val among those that came furthest.
-        checkpoints: of that trial, or of the longer training with its parameters; a text where the study is in
-            object storage, as is `report`.
-        loss: lowest on val of that trial, nats.
+        best_parameters: the parameters of the trial with the lowest loss on val among those that came furthest.
+        checkpoints: the checkpoints of that trial, or of the longer training with its parameters; a text if the study
+            is in object storage, as is `report`.
+        loss: lowest loss on val of that trial, nats.
         best: number of that trial.
-        trials: all that were begun.
-        seconds: for which the machine was used.
-        dollars: what that costs.
-        ended_by: `trials`, or `budget` where that was spent first.
-        report: an HTML page.
+        trials: all trials that were begun.
+        seconds: the time of use of the machine.
+        dollars: the cost of that time.
+        ended_by: `trials`, or `budget` if that was spent first.
+        report: the HTML page.
     """
 
     best_parameters: Mapping[str, Any]
@@ -95,7 +95,7 @@ class TuningResult:
         )
 
     def _repr_html_(self) -> str:
-        """For a notebook: what was found, the trials, and how the best loss went."""
+        """For a notebook: the result, the trials, and the curve of the best loss."""
         from gpu_pipelines.notebook_html import curve, table, text
 
         names = list(dict.fromkeys(name for trial in self.trials for name in trial.parameters))
@@ -122,13 +122,13 @@ class TuningResult:
         )
 
     def save(self, folder: Path) -> None:
-        """Writes it into the folder of the study, for other programs."""
+        """Writes the result into the folder of the study, for other programs."""
         content = {**asdict(self), "checkpoints": str(self.checkpoints), "report": str(self.report)}
         write_document(folder / RESULT, content)
 
 
 def trials_of(request: StudyRequest, folder: StudyFolder, journal: Journal) -> list[Trial]:
-    """What is known of the trials of a study, by number."""
+    """The trials of a study, by number."""
     return [_trial(request, folder, journal, number) for number in sorted(journal.parameters)]
 
 

@@ -1,7 +1,7 @@
-"""Which values the next trial has: Optuna's samplers, as a function of the seed and of what is known.
+"""Chooses the values of the next trial: Optuna's samplers, as a function of the seed and of the earlier trials.
 
-Nothing of a sampler is kept: each trial has one of its own, whose seed is that of the study and the trial's number. So
-a study that was killed goes on as if it had not been.
+No sampler is kept: each trial has one of its own, seeded by the study's seed and the trial's number. So a study that
+was killed continues as if it had not been.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ class Known:
     """What is known of an earlier trial.
 
     Attributes:
-        values: of its dimensions.
-        losses: on val, by rung; infinite where it failed.
-        is_whole: whether it went to its last step.
-        is_running: whether more is to be known soon.
+        values: the values of its dimensions.
+        losses: the losses on val, by rung; infinite if it failed.
+        is_whole: whether it reached its last step.
+        is_running: whether more losses follow soon.
     """
 
     values: Mapping[str, Any]
@@ -38,14 +38,14 @@ class Known:
 
 
 def problems_of_sampler() -> list[str]:
-    """That Optuna is not installed, if it is not; without the second that its import takes."""
+    """The problem that Optuna is not installed, if so; without the second that its import takes."""
     if find_spec("optuna") is not None:
         return []
     return ["A search for parameters needs Optuna. Install it: pip install 'gpu-pipelines[tune]'."]
 
 
 def require_optuna() -> None:
-    """Raises UserError where Optuna is not installed."""
+    """Raises UserError if Optuna is not installed."""
     if problems := problems_of_sampler():
         raise UserError.of_all(problems)
 
@@ -54,9 +54,9 @@ def next_values(space: SearchSpace, known: Sequence[Known], seed: int, sampler: 
     """The values of the next trial.
 
     Args:
-        space: what is searched.
+        space: the search space.
         known: the trials before it, by number.
-        seed: of the study.
+        seed: the seed of the study.
         sampler: one of `SAMPLERS`. TPE: Bergstra et al. 2011, Algorithms for Hyper-Parameter Optimization,
             https://papers.nips.cc/paper/4443.
     """
@@ -70,10 +70,10 @@ def next_values(space: SearchSpace, known: Sequence[Known], seed: int, sampler: 
 
 
 def importance(space: SearchSpace, known: Sequence[Known]) -> dict[str, float]:
-    """How much of the differences of the losses comes from each parameter, in shares of 1; empty where it is too early.
+    """The share of each parameter in the variance of the losses, in shares of 1; empty if it is too early.
 
     Args:
-        space: what was searched.
+        space: the search space.
         known: the trials; each counts with its last loss.
     """
     from optuna.importance import get_param_importances
@@ -141,7 +141,7 @@ def _distribution(dimension: Dimension) -> Any:
 
 @contextmanager
 def _quietly() -> Iterator[None]:
-    """Without the warnings that parts of Optuna may change in later versions: its version is pinned."""
+    """Hides the warnings that parts of Optuna may change in later versions: its version is pinned."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield

@@ -1,4 +1,4 @@
-"""Carries out a search on this machine, from a request that is in order to what was found."""
+"""Carries out a search on this machine, from a valid request to its result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Search(SearchPlan):
     """A search on this machine; see `gpu_pipelines.tune`.
 
     Attributes:
-        longer: the best parameters are trained with anew, for so many times the steps.
+        longer: the best parameters are trained again, for this many times the steps.
         budget: US dollars; 0 for no limit.
         dollars_per_hour: price of this machine.
     """
@@ -45,13 +45,13 @@ class Search(SearchPlan):
 def search(
     asked: Search, dataset: str, place: str, *, began: float | None = None, progress: bool = True
 ) -> TuningResult:
-    """Searches on this machine; goes on with what is at the place of the study.
+    """Searches on this machine; continues a study that is at the place.
 
     Args:
-        asked: what is searched.
+        asked: the search.
         dataset: a directory or `gs://…`.
-        place: of the study: a directory or `gs://…`.
-        began: since when this machine is paid for, on the clock of `time.monotonic`; left out, now.
+        place: the place of the study: a directory or `gs://…`.
+        began: since when this machine is paid for, on the clock of `time.monotonic`; by default now.
         progress: print a line for each part of a trial.
 
     Raises:
@@ -80,7 +80,7 @@ def search(
 
 def _known_of(dataset: str) -> tuple[str, int, str]:
     """The task of a dataset, the rows to train on, and its fingerprint."""
-    # Here, because it takes numpy, which a program that only imports `tune` does not wait for.
+    # Imported here, because it takes numpy, for which a program that only imports `tune` should not wait.
     from gpu_pipelines.artifacts.dataset_manifest import manifest_at
 
     manifest = manifest_at(dataset)
@@ -106,7 +106,7 @@ def _carried_out(
 def _search(
     running: Study, request: StudyRequest, folder: StudyFolder, journal: Journal, longer: float
 ) -> tuple[str, str]:
-    """The name of the folder of a longer training, if there is one, and what has ended the study."""
+    """The name of the folder of a longer training, if there is one, and what ended the study."""
     try:
         running.run()
         if longer > 1:
@@ -120,10 +120,10 @@ def _search(
 def _result(
     request: StudyRequest, folder: StudyFolder, journal: Journal, limits: Budget, winner: str, ended_by: str
 ) -> TuningResult:
-    # Here, as the import of Dataset above.
+    # Imported here, like Dataset above.
     from gpu_pipelines.tuning.report import write_report
 
-    # Trials that were stopped before the end of a part have trained further than the study has seen.
+    # Trials that were stopped in the middle of a part have trained further than the study has seen.
     folder.fetch()
     known = trials_of(request, folder, journal)
     best = best_of(known)
@@ -148,7 +148,7 @@ def _result(
 
 
 def _require_same_study(folder: StudyFolder, request: StudyRequest, fingerprint: str) -> None:
-    """Writes what a study is of, or compares it with what stands there.
+    """Writes the description of a study, or compares it with the one in the folder.
 
     Raises:
         UserError: the folder has another study.
@@ -169,7 +169,7 @@ def _require_same_study(folder: StudyFolder, request: StudyRequest, fingerprint:
         return
     there = read_document(path, "study")
     if other := [name for name, value in said.items() if there.get(name) != value]:
-        # `tune` calls it seed and the component study_seed, beside which a training has a seed of its own.
+        # `tune` calls it seed; the component calls it study_seed, beside the seed of a training.
         told = "; ".join(
             f"{name.replace('_of_', ' of the ')} is {said[name]!r:.80}, there it was {there.get(name)!r:.80}"
             for name in other

@@ -1,4 +1,4 @@
-"""What `tune_model` is asked to do, checked without importing torch or Optuna."""
+"""The parameters of `tune_model`, checked without importing torch or Optuna."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from gpu_pipelines.tuning.sampler import SAMPLERS
 from gpu_pipelines.tuning.space import SearchSpace, entries_in, is_address, space_and_problems, space_of
 from gpu_pipelines.yaml_input import LARGEST_BYTES, read_text
 
-#: The largest whole numbers that a search takes; one of them has another name in the form of a pipeline.
+#: The largest integers of a search; one of them has another name in the form of a pipeline.
 _MOST = {"trials": 10_000, "parallel": 1_000, "parallel_trials": 1_000, "reduction": 9}
 _MOST_LONGER = 1_000
 _GROUP = "Search for parameters (pipeline tune_train_evaluate_upload)"
@@ -71,19 +71,19 @@ class TuningSettings(TrainingSettings):
 
     @property
     def base(self) -> TrainingSettings:
-        """The parameters that all trials have."""
+        """The parameters of all trials."""
         return fields_from(TrainingSettings, asdict(self))
 
     def search_space(self) -> SearchSpace:
-        """What is searched for.
+        """The search space.
 
         Raises:
-            UserError: it cannot be read, or lists everything that is wrong with it.
+            UserError: it cannot be read, or is wrong; lists all problems.
         """
         return space_of(*self._entries())
 
     def _entries(self) -> tuple[dict[str, Any], str]:
-        """What the search space says, and what it is called in messages."""
+        """The entries of the search space, and its name in messages."""
         if not self.space:
             raise UserError("No search space is given.", "Give --space FILE; docs/tuning.md describes the file.")
         if not is_address(self.space):
@@ -98,11 +98,11 @@ class TuningSettings(TrainingSettings):
         return entries_in(content.decode("utf-8", "replace"), what), what
 
     def problems(self, task: str = "image_classification", processes: int = 0) -> list[str]:
-        """Everything that is wrong with the values; of a space in object storage, what can be known without reading it.
+        """All problems with the values; for a space in object storage, only those that need no reading.
 
         Args:
-            task: of the dataset.
-            processes: of the machine, which the trials share; 0 if that is not known.
+            task: the task of the dataset.
+            processes: processes of the machine, which the trials share; 0 if that is not known.
         """
         share = max(1, processes // max(1, self.parallel_trials)) if processes else 0
         found = [*self.base.problems(task), *self.base.problems_on(share), *self.problems_of_values()]
@@ -111,7 +111,7 @@ class TuningSettings(TrainingSettings):
         return [*found, *self.problems_of_space(task, share)]
 
     def problems_of_values(self) -> list[str]:
-        """What is wrong with the values whatever the data is, the space aside."""
+        """Problems with the values that do not depend on the data, without the space."""
         found = problems_of_search(asdict(self))
         if not 0 <= self.study_seed <= LARGEST_WHOLE_NUMBER:
             found.append(f"study_seed is {self.study_seed}; give 0 to 2^53.")
@@ -120,18 +120,18 @@ class TuningSettings(TrainingSettings):
         return found
 
     def problems_of_space(self, task: str = "", processes: int = 0) -> list[str]:
-        """What is wrong with the search space, which is read for it.
+        """Problems with the search space, which is read.
 
         Args:
-            task: of the dataset; empty for what is wrong whatever it is.
-            processes: of each trial; 0 if that is not known.
+            task: the task of the dataset; empty for problems that do not depend on it.
+            processes: processes of each trial; 0 if that is not known.
         """
         try:
             space, wrong = space_and_problems(*self._entries())
         except UserError as error:
             return [error.in_one_line]
         declared = parameters_in(TrainingSettings)
-        # A command fills in what follows the task, such as its model, so that nobody has given that.
+        # A command fills in what depends on the task, such as its model, so nobody has given that.
         filled_in = [defaults_of_task(each) for each in ([task] if task else TASKS)]
         found = wrong + [
             f"{name} is searched for, and given as well. Leave one of the two out."
@@ -142,10 +142,10 @@ class TuningSettings(TrainingSettings):
 
 
 def problems_of_search(values: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the parameters of a search, its space aside.
+    """Problems with the parameters of a search, without its space.
 
     Args:
-        values: of all of them, by name; others are passed over.
+        values: their values by name; others are ignored.
     """
     found = [
         f"{name} is {values[name]}; give a whole number from 1 to {most:,}."

@@ -1,4 +1,4 @@
-"""How trials that are trained at the same time share the GPUs or the CPUs of a machine."""
+"""Shares the GPUs or the CPUs of a machine among parallel trials."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gpu_pipelines.training.local_devices import Devices, local_devices
 
 @dataclass(frozen=True)
 class Share:
-    """What one trial gets.
+    """The share of one trial.
 
     Attributes:
-        processes: that train it.
-        variables: of the environment; those that are empty are taken out.
+        processes: the processes that train it.
+        variables: environment variables; empty ones are removed.
     """
 
     processes: int
@@ -24,10 +24,10 @@ class Share:
 
 
 def shares_of_this_machine(parallel: int) -> list[Share]:
-    """A share for each of so many trials.
+    """A share for each of several trials.
 
     Raises:
-        UserError: what the environment says of the devices is wrong.
+        UserError: the environment describes the devices wrongly.
     """
     import torch
 
@@ -37,12 +37,12 @@ def shares_of_this_machine(parallel: int) -> list[Share]:
 
 
 def shares_of(devices: Devices, parallel: int, names: list[str]) -> list[Share]:
-    """A share of some devices for each of so many trials; GPUs that are fewer than these are used by several at once.
+    """A share of some devices for each of several trials; if there are fewer GPUs than trials, trials share them.
 
     Args:
-        devices: of the machine.
+        devices: the devices of the machine.
         parallel: number of trials.
-        names: of its GPUs, as CUDA_VISIBLE_DEVICES has them.
+        names: names of its GPUs, as in CUDA_VISIBLE_DEVICES.
     """
     each = max(1, devices.processes // parallel)
     threads = str(max(1, cores() // (parallel * each)))

@@ -1,4 +1,4 @@
-"""The search space: which parameters of a training are searched for, and among which values."""
+"""The search space: the parameters of a training to search for, and their possible values."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpu_pipelines.training.settings import NOT_SHAPING, TrainingSettings
 from gpu_pipelines.yaml_input import node_of, read_text, text_of
 
 _KINDS = ("float", "int", "categorical")
-#: What may stand beside `type`, by the type.
+#: The fields beside `type`, by type.
 _FIELDS = {
     "float": ("low", "high", "log", "step", "when"),
     "int": ("low", "high", "log", "step", "when"),
     "categorical": ("choices", "when"),
 }
 _KFP_TYPES = {"float": ("Float",), "int": ("Integer", "Float")}
-#: Of which trials the loss on val says nothing, and why.
+#: Parameters that cannot be judged by the loss on val, and why.
 _NOT_JUDGED = {
     "beta": "The loss on val grows or falls with beta itself",
     "preference_loss": "Each preference_loss has a loss on val of its own",
@@ -34,16 +34,16 @@ _TRUTHS = {"true": True, "false": False}
 
 @dataclass(frozen=True)
 class Dimension:
-    """A parameter that is searched for.
+    """A parameter to search for.
 
     Attributes:
-        name: of a parameter of `train_model`.
+        name: the name of a parameter of `train_model`.
         kind: float, int or categorical.
-        low: least value; not of a categorical one.
+        low: least value; not for a categorical one.
         high: largest value.
-        log: whether values are as likely in each power of ten.
-        step: between two values from `low` on; 0 for any, of whole numbers 1.
-        choices: the values of a categorical one.
+        log: whether all powers of ten are equally likely.
+        step: between two values from `low` on; 0 for any, or for integers 1.
+        choices: the values of a categorical parameter.
         when: values that others must have for this one to count, by name.
     """
 
@@ -57,11 +57,11 @@ class Dimension:
     when: Mapping[str, Any] = field(default_factory=dict)
 
     def counts(self, values: Mapping[str, Any]) -> bool:
-        """Whether it counts beside the values of those before it."""
+        """Whether it counts, given the values of those before it."""
         return all(name in values and values[name] == wanted for name, wanted in self.when.items())
 
     def samples(self) -> list[Any]:
-        """Values of which each must be right for the training: all choices, or the ends and the one after the first."""
+        """Values that must all be valid for the training: all choices, or the ends and the value after the first."""
         if self.kind == "categorical":
             return list(self.choices)
         kind = int if self.kind == "int" else float
@@ -80,12 +80,12 @@ class SearchSpace:
         return [dimension.name for dimension in self.dimensions]
 
     def problems(self, base: TrainingSettings, task: str, processes: int) -> list[str]:
-        """What is wrong with the values for a training that is right without them.
+        """Problems that the values cause for a training that is valid without them.
 
         Args:
             base: the parameters that are not searched for.
-            task: of the dataset.
-            processes: of each trial.
+            task: the task of the dataset.
+            processes: processes of each trial.
         """
         known = {*base.problems(task), *base.problems_on(processes)}
         found: dict[str, None] = {}
@@ -112,7 +112,7 @@ def read_space(path: Path) -> SearchSpace:
 
 
 def is_address(space: str) -> bool:
-    """Whether a text says where a search space is, and is not the space itself."""
+    """Whether a text is the address of a search space, not the space itself."""
     return not any(sign in space for sign in ("\n", "{", ": "))
 
 
@@ -121,23 +121,23 @@ def space_in(text: str, what: str = "The search space") -> SearchSpace:
 
     Args:
         text: YAML, as in a file.
-        what: what it is called in messages.
+        what: its name in messages.
 
     Raises:
-        UserError: lists everything that is wrong with it.
+        UserError: lists all problems.
     """
     return space_of(entries_in(text, what), what)
 
 
 def entries_in(text: str, what: str = "The search space") -> dict[str, Any]:
-    """What the text of such a file says of each parameter, its values as they are written.
+    """The entries of such a text for each parameter, with the values as written.
 
     Args:
         text: YAML, as in a file.
-        what: what it is called in messages.
+        what: its name in messages.
 
     Raises:
-        UserError: it is no such mapping.
+        UserError: it is not such a mapping.
     """
     root = node_of(text, what)
     entries = text_of(root) if root is not None else None
@@ -150,14 +150,14 @@ _EXAMPLE = "Give, say, learning_rate: {type: float, low: 0.001, high: 0.1, log: 
 
 
 def space_of(entries: Mapping[str, Any], what: str = "The search space") -> SearchSpace:
-    """A search space of what a file or a program says.
+    """A search space from the entries of a file or a program.
 
     Args:
         entries: as in a file; values may be texts.
-        what: what it is called in messages.
+        what: its name in messages.
 
     Raises:
-        UserError: lists everything that is wrong with it.
+        UserError: lists all problems.
     """
     space, problems = space_and_problems(entries, what)
     if problems:
@@ -166,11 +166,11 @@ def space_of(entries: Mapping[str, Any], what: str = "The search space") -> Sear
 
 
 def space_and_problems(entries: Mapping[str, Any], what: str = "The search space") -> tuple[SearchSpace, list[str]]:
-    """The dimensions that are right in a search space, and everything that is wrong with the others.
+    """The valid dimensions of a search space, and all problems with the others.
 
     Args:
         entries: as in a file; values may be texts.
-        what: what it is called in messages.
+        what: its name in messages.
     """
     declared = parameters_in(TrainingSettings)
     problems: list[str] = []
@@ -279,7 +279,7 @@ def _problems_of_when(dimension: Dimension, found: Mapping[str, Dimension | None
 
 
 def _value(what: str, value: Any, kfp_type: str, problems: list[str]) -> Any:
-    """A value of a parameter's type; None, with a problem, where it is none. YAML 1.1 itself reads 1e-3 as a text."""
+    """A value of a parameter's type; None, with a problem, if it has another. YAML 1.1 itself reads 1e-3 as a text."""
     text = (str(value).lower() if isinstance(value, bool) else str(value)).strip()
     try:
         if kfp_type == "String" and not isinstance(value, (Mapping, list)):

@@ -1,4 +1,4 @@
-"""What `tune_model` does with its KFP inputs and outputs."""
+"""The step `tune_model` with its KFP inputs and outputs."""
 
 from __future__ import annotations
 
@@ -43,16 +43,16 @@ def run(
     Args:
         settings: the parameters that the component declares.
         dataset: a KFP artifact, as are the next four.
-        checkpoints: gets those of the best parameters.
+        checkpoints: gets the checkpoints with the best parameters.
         training_metrics: gets the figures.
         training_report: gets the report.
         study: gets the place of the study.
-        checkpoint_uri: where the study is; empty for the artifact's own place.
+        checkpoint_uri: the place of the study; empty for the artifact's own place.
         tracking: the tracker.
-        advanced: values of parameters by name, which win; one is where the study is.
+        advanced: values of parameters by name, which take precedence; one is the place of the study.
 
     Returns:
-        The output of the component that is no artifact: the best parameters.
+        The output of the component that is not an artifact: the best parameters.
     """
     began = time.monotonic()
     with own_process():
@@ -74,10 +74,10 @@ def run(
 
 
 def requested(settings: TuningSettings) -> Search:
-    """What a step is asked to search.
+    """The search that a step was asked for.
 
     Raises:
-        UserError: lists everything that is wrong with it.
+        UserError: lists all problems.
     """
     if problems := [*settings.problems_of_values(), *settings.problems_of_space()]:
         raise UserError.of_all(problems)
@@ -112,7 +112,7 @@ def figures_of(result: TuningResult) -> dict[str, float]:
 
 
 def metadata_of(result: TuningResult) -> dict[str, Any]:
-    """What the checkpoints of the best parameters say of the study."""
+    """Metadata about the study for the checkpoints with the best parameters."""
     return {
         "best_parameters": json.dumps(dict(result.best_parameters)),
         "trial": result.best,
@@ -122,7 +122,7 @@ def metadata_of(result: TuningResult) -> dict[str, Any]:
 
 
 def _is_rehearsal(place: str) -> bool:
-    """Whether checkpoints are of CPU processes in place of the GPUs that were chosen."""
+    """Whether checkpoints come from CPU processes in place of the chosen GPUs."""
     remote = is_remote(place)
     told = json.loads(RemoteFolder(place).read(CONFIGURATION)) if remote else read_configuration(Path(place))
     return bool(told["devices"]["rehearsal"])

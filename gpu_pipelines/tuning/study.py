@@ -1,9 +1,9 @@
-"""A study: trials are begun, go on or stay behind, until all is known or the budget is spent.
+"""A study: trials begin, continue or stop early, until all have ended or the budget is spent.
 
-What a study does is a function of its request. Results are taken in the order in which they would come if every row
-took the same time, and not as they come: so neither the machine's pace nor a kill changes which trials there are and
-which go on. A study that was killed is gone through again from its beginning; what stands in its journal is not done
-again, and a trial that was cut off continues from its newest checkpoint.
+A study is a function of its request. Results are taken in the order in which they would come if every row took the same
+time, not as they come: so neither the machine's speed nor a kill changes which trials there are and which continue. A
+study that was killed is replayed from its beginning; what is in its journal is not done again, and a trial that was cut
+off continues from its newest checkpoint.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ _SECONDS_BETWEEN_LOOKS = 0.05
 
 @dataclass(frozen=True)
 class SearchPlan:
-    """What is searched for, and how.
+    """The search space, and how to search it.
 
     Attributes:
-        base: the parameters that are not searched for, which all trials have.
-        space: those that are.
-        trials: how many are begun.
-        parallel: how many are trained at the same time.
-        seed: of the choice of values.
+        base: the parameters that are not searched for, the same in all trials.
+        space: the parameters that are searched for.
+        trials: the number of trials.
+        parallel: the number of trials at the same time.
+        seed: the seed of the choice of values.
         sampler: `tpe` or `random`.
-        reduction: one trial in so many goes on from a rung; 1 where all are trained to their end.
+        reduction: one trial in this many continues from a rung; 1 trains all to their end.
         first_rung: share of its steps before which no trial ends early.
     """
 
@@ -57,12 +57,12 @@ class SearchPlan:
 
 @dataclass(frozen=True)
 class StudyRequest(SearchPlan):
-    """What a study is asked for: a search on a dataset.
+    """The request of a study: a search on a dataset.
 
     Attributes:
-        dataset: where the dataset is: a directory, or `gs://…`.
-        task: of the dataset.
-        rows: of its training split.
+        dataset: the place of the dataset: a directory, or `gs://…`.
+        task: the task of the dataset.
+        rows: rows of its training split.
     """
 
     dataset: str = field(kw_only=True)
@@ -71,7 +71,7 @@ class StudyRequest(SearchPlan):
 
     @classmethod
     def of(cls, plan: SearchPlan, dataset: str, task: str, rows: int) -> StudyRequest:
-        """What a study of a dataset is asked for by a plan."""
+        """The request for a plan and a dataset."""
         planned = {each.name: getattr(plan, each.name) for each in fields(SearchPlan)}
         return cls(**planned, dataset=dataset, task=task, rows=rows)
 
@@ -86,7 +86,7 @@ class StudyRequest(SearchPlan):
     def trained_with(self, values: dict[str, Any]) -> tuple[TrainingSettings, list[int]]:
         """The settings of a trial with some values, and the steps of its rungs."""
         settings = replace(self.base, **values).resolved(self.task, self.rows)
-        # A trial needs its newest checkpoint to go on, and its best one if it wins: others would fill the disk.
+        # A trial needs its newest checkpoint to continue, and its best one if it wins: others would fill the disk.
         return with_rungs(replace(settings, keep_last=settings.keep_last or 1), self.rows, self._shares)
 
 
@@ -95,16 +95,16 @@ class BudgetSpentError(Exception):
 
 
 class Study:
-    """Does what a request asks for.
+    """Carries out a request.
 
     Args:
-        request: it.
-        folder: of the study.
-        journal: in the folder.
-        processes: that train; as many at once as the request says.
-        budget: in which it all has to be done.
-        signalled: whether this process is to end.
-        told: is called with a line for people.
+        request: the request.
+        folder: the folder of the study.
+        journal: the journal in the folder.
+        processes: the processes that train, as many at once as the request says.
+        budget: the budget for all of it.
+        signalled: whether this process has to end.
+        told: called with a line for people.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Study:
         """Trains all trials as far as they go.
 
         Raises:
-            BudgetSpentError: the budget is spent; what is known is in the journal.
+            BudgetSpentError: the budget is spent; all results are in the journal.
             Interrupted: it was interrupted; the same request continues it.
             UserError: a trial failed for another reason than its parameters.
         """
@@ -143,7 +143,7 @@ class Study:
             self._halving.note(part, self._outcome(part).rank)
 
     def train_longer(self, trial: int, times: float) -> str:
-        """Trains anew with the values of a trial, for so many times its steps.
+        """Trains again with the values of a trial, for a multiple of its steps.
 
         Args:
             trial: its number.
@@ -161,7 +161,7 @@ class Study:
         longer = replace(settings, max_steps=round(steps[-1] * times), checkpoint_every_steps=0)
         longer = replace(longer, checkpoint_every_steps=longer.steps_between_checkpoints(longer.max_steps))
         folder = winner_folder(trial, longer.max_steps)
-        # Beyond the last rung, and another one for each length that is asked for.
+        # Beyond the last rung, with a number of its own for each requested length.
         part = Part(trial, self._request.rungs + longer.max_steps)
         self._start(part, folder, longer, longer.max_steps)
         if self._outcome(part).loss is None:
@@ -176,7 +176,7 @@ class Study:
         self._start(part, trial_folder(part.trial), settings, steps[part.rung])
 
     def _start(self, part: Part, name: str, settings: TrainingSettings, until: int) -> None:
-        """Starts to train a part, if that was not done before."""
+        """Starts to train a part, unless that was done before."""
         self._look()
         if part in self._journal.outcomes:
             return
@@ -190,7 +190,7 @@ class Study:
         self._processes.start(part, folder, {**job, "checkpoints": self._folder.checkpoints_of(name)})
 
     def _known(self) -> list[Known]:
-        """The trials before the next one, as far as their results have been taken."""
+        """The trials before the next one, with the results that have been taken."""
         losses, running = self._halving.losses, self._halving.running
         return [
             Known(
@@ -214,7 +214,7 @@ class Study:
         return self._journal.outcomes[part]
 
     def _look(self) -> bool:
-        """Notes what has ended, and ends all where it is time; returns whether anything has ended."""
+        """Notes the parts that have ended, and ends all if it is time; returns whether any has ended."""
         self._budget.look()
         if self._signalled:
             raise Interrupted(f"stopped by {self._signalled.name}; all trials are kept")

@@ -1,4 +1,4 @@
-"""The process of a trial: trains it up to a step, and goes on from what is there."""
+"""The process of a trial: trains it up to a step, from its last checkpoint."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from gpu_pipelines.training.train import train_model
 
 
 def main(job_file: str, starter: str) -> None:
-    """Trains as a job says.
+    """Trains according to a job.
 
     Args:
-        job_file: JSON with `settings`, `dataset`, `checkpoints` and `until`, the step to go to.
-        starter: number of the process that has started this one, without which nobody wants its work.
+        job_file: JSON with `settings`, `dataset`, `checkpoints` and `until`, the last step.
+        starter: id of the process that started this one; without it nobody wants its work.
     """
     end_with_the_starter()
     if os.getppid() != int(starter):

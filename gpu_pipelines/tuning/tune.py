@@ -1,4 +1,4 @@
-"""Searches for parameters of a training on this machine, as a program asks for it."""
+"""Searches for parameters of a training on this machine, as a function for programs."""
 
 from __future__ import annotations
 
@@ -38,30 +38,30 @@ def tune(
 ) -> TuningResult:
     """Searches for the parameters of `train_model` with the lowest loss on val, by trainings on this machine.
 
-    A study that was interrupted or killed is continued by the same call: no trial is lost, and none begun twice.
+    The same call continues a study that was interrupted or killed: no trial is lost, and none is begun twice.
 
     Args:
-        dataset: made by `prepare_data`: a directory or `gs://…`. Its test split is not looked at.
+        dataset: made by `prepare_data`: a directory or `gs://…`. Its test split is not used.
         study: folder of the study, with its trials and its report: a directory or `gs://…`.
-        space: what is searched: a YAML file, or the same as a mapping; see docs/tuning.md.
-        trials: how many are begun. A finished study goes on with more.
-        parallel: how many are trained at the same time; they share the GPUs, or the CPUs, of the machine.
+        space: the search space: a YAML file, or the same as a mapping; see docs/tuning.md.
+        trials: the number of trials. A finished study continues with more.
+        parallel: the number of trials at the same time; they share the GPUs, or the CPUs, of the machine.
         budget: dollars that the study may cost in all its calls together; 0 for no limit.
-        dollars_per_hour: price of this machine; 0 where it costs nothing.
-        seed: of the choice of values; that of the trainings is 0 if it is not searched for.
+        dollars_per_hour: price of this machine; 0 if it costs nothing.
+        seed: the seed of the choice of values; the seed of the trainings is 0 if it is not searched for.
         sampler: how values are chosen: tpe, by the losses so far, or random.
-        reduction: one trial in so many goes on from each rung; 1 trains all trials to their end.
+        reduction: one trial in this many continues from each rung; 1 trains all trials to their end.
         first_rung: share of its steps before which no trial ends early.
-        longer: the best parameters are trained with anew, for so many times the steps; 1 keeps the trial itself.
+        longer: the best parameters are trained again, for this many times the steps; 1 keeps the trial itself.
         progress: print a line for each part of a trial.
-        parameters: of `train_model`, which are the same in all trials.
+        parameters: parameters of `train_model`, the same in all trials.
 
     Returns:
-        What was found.
+        The result of the study.
 
     Raises:
-        UserError: lists everything that is wrong before anything is trained; or a trial failed for another reason than
-            its parameters; or no trial has a loss.
+        UserError: lists all problems before anything is trained; or a trial failed for another reason than its
+            parameters; or no trial has a loss.
         Interrupted: it was interrupted; the same call continues it.
     """
     began = time.monotonic()
@@ -83,7 +83,7 @@ def tune(
 
 
 def _typed(declared: Mapping[str, Parameter], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The parameters that were given, the default where one is of a wrong type, and what is wrong with them."""
+    """The given parameters, with the default in place of a value of the wrong type, and the problems."""
     problems, values = [], {}
     for name, value in given.items():
         if name not in declared:

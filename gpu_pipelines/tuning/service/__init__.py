@@ -1,5 +1,5 @@
-"""A study whose trials a service starts, each on machines of its own: what is the same for all services.
+"""A study whose trials a service starts, each on its own machines: what is common to all services.
 
-The service chooses the values, begins trials and ends those that fall behind. What it cannot do is here: a trial that
-goes on after a preemption, a budget in dollars, the report and the winner. Trials know of each other by a folder alone.
+The service chooses the values, begins trials and ends those that fall behind. This package adds what it cannot do: a
+trial that continues after a preemption, a budget in dollars, the report and the winner. Trials share only a folder.
 """

@@ -1,4 +1,4 @@
-"""The beginning of a study whose trials a service starts: its request, in the folder that all trials read."""
+"""Begins a study whose trials a service starts: writes its request to the folder that all trials read."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ def begin(settings: TuningSettings, dataset: str, study: str, processes: int) ->
     """Checks a request, and writes it into the folder of the study.
 
     Args:
-        settings: what is asked for.
+        settings: the request.
         dataset: made by `prepare_data`: a directory or `gs://…`.
         study: the folder.
-        processes: of each trial; 0 where that is not known.
+        processes: processes of each trial; 0 if that is not known.
 
     Raises:
-        UserError: lists everything that is wrong; or the folder has the trials of a study.
+        UserError: lists all problems; or the folder already has the trials of a study.
     """
     manifest = manifest_at(dataset)
     task = manifest.task

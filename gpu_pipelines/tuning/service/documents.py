@@ -22,7 +22,7 @@ class StudyDocuments:
         self.address = address.rstrip("/")
 
     def place_of(self, name: str) -> str:
-        """The address of what has a relative path."""
+        """The address of a relative path."""
         return f"{self.address}/{name}"
 
     def names(self, folder: str) -> list[str]:
@@ -54,11 +54,11 @@ class StudyDocuments:
             raise DamagedError(f"{place} is damaged: {error}.") from None
 
     def write(self, name: str, content: dict[str, Any]) -> None:
-        """Writes a document whole, in the place of an earlier one.
+        """Writes a document as a whole, replacing an earlier one.
 
         Args:
             name: its relative path.
-            content: it; without NaN and infinity.
+            content: the document; without NaN and infinity.
 
         Raises:
             UserError: the storage cannot be written to.

@@ -1,4 +1,4 @@
-"""The end of a study whose trials a service has started: what came of it, by the records of the trials."""
+"""Finishes a study whose trials a service has started: its result, from the records of the trials."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from gpu_pipelines.tuning.service.trial import checkpoints_of
 from gpu_pipelines.tuning.study import StudyRequest
 
 REPORT = "report.html"
-#: What stands before the record and the folder of a longer training.
+#: Prefix of the record and the folder of a longer training.
 _WINNER = "winner-"
 
 
 def finish(study: str, report: Path, cluster: Cluster) -> TuningResult | None:
-    """Takes stock of a study whose trials have ended, and trains longer with the best parameters if that was asked.
+    """Evaluates a study whose trials have ended, and trains longer with the best parameters if requested.
 
     Args:
         study: folder of the study.
         report: gets the HTML page; a copy of it is left in the folder.
-        cluster: the machines that train longer.
+        cluster: the machines for the longer training.
 
     Returns:
-        What came of it; None on a node that is not rank 0.
+        The result; None on a node that is not rank 0.
 
     Raises:
         UserError: no trial has a loss, or the longer training failed.
@@ -73,7 +73,7 @@ def finish(study: str, report: Path, cluster: Cluster) -> TuningResult | None:
 
 
 def _numbered(records: Sequence[Record]) -> dict[int, Record]:
-    """Records by the number that the service gives a trial, or by the order in which they were begun."""
+    """Records by the service's number of a trial, or by the order in which they were begun."""
     if all(each.trial.isdecimal() for each in records):
         return {int(each.trial): each for each in records}
     return dict(enumerate(records, 1))
@@ -85,7 +85,7 @@ def _trial(request: StudyRequest, number: int, record: Record) -> Trial:
         number=number,
         parameters=record.parameters,
         loss=record.loss,
-        # The service has no rungs: a trial has come to its end, or to none.
+        # The service has no rungs: a trial reaches its end, or none.
         rung=request.rungs - 1 if is_whole else -1 if record.loss is None else 0,
         is_whole=is_whole,
         step=record.step,
@@ -97,11 +97,11 @@ def _trial(request: StudyRequest, number: int, record: Record) -> Trial:
 
 
 def longer_settings(request: StudyRequest, values: Mapping[str, Any], times: float) -> TrainingSettings:
-    """The settings of a training anew with the values of a trial, for so many times its steps.
+    """The settings of a new training with the values of a trial, for a multiple of its steps.
 
     Args:
-        request: of the study.
-        values: of the trial.
+        request: the request of the study.
+        values: the values of the trial.
         times: more than 1.
     """
     settings, steps = request.trained_with(dict(values))
@@ -110,7 +110,7 @@ def longer_settings(request: StudyRequest, values: Mapping[str, Any], times: flo
 
 
 def _trained_longer(asked: ServiceStudy, documents: StudyDocuments, winner: Record, cluster: Cluster) -> str:
-    """Where the checkpoints of the longer training are; empty where the budget has ended it."""
+    """The place of the longer training's checkpoints; empty if the budget ended it."""
     settings = longer_settings(asked.request, winner.parameters, asked.longer)
     name = f"{_WINNER}{winner.trial}-{settings.max_steps}"
     place = documents.place_of(f"{name}/checkpoints")

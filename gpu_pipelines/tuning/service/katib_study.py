@@ -1,6 +1,7 @@
-"""A search space as an Experiment of Katib has it, in the names of its API (kubeflow.org/v1beta1).
+"""A search space in the form of Katib's Experiment, with the names of its API (kubeflow.org/v1beta1).
 
-Katib knows no conditions: it gives a trial a value for each parameter, and the trial leaves out what does not count.
+Katib knows no conditions: it gives a trial a value for each parameter, and the trial leaves out those that do not
+count.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from typing import Any
 from gpu_pipelines.tuning.service.study import METRIC, ServiceStudy, in_a_template, is_numeric, listed_values
 from gpu_pipelines.tuning.space import Dimension, SearchSpace
 
-#: Losses that a trial has to have before it can be stopped, and trials that have to be there to compare it with.
+#: Losses that a trial must have before it can be stopped, and trials needed for the comparison.
 _FIRST_LOSSES, _FEWEST_TRIALS = 2, 3
 
 
 def search_of(study: ServiceStudy) -> dict[str, Any]:
-    """The fields of an Experiment's spec that say what is searched for and how; its trials are not among them.
+    """The fields of an Experiment's spec for the search, without the trials.
 
     Args:
         study: the request.
@@ -25,7 +26,7 @@ def search_of(study: ServiceStudy) -> dict[str, Any]:
         "objective": {
             "type": "minimize",
             "objectiveMetricName": METRIC,
-            # The lowest loss is that of the best checkpoint, which is what a trial leaves.
+            # The lowest loss is that of the best checkpoint, which is the result of a trial.
             "metricStrategies": [{"name": METRIC, "value": "min"}],
         },
         "algorithm": {
@@ -35,7 +36,7 @@ def search_of(study: ServiceStudy) -> dict[str, Any]:
         "parameters": parameters_of(asked.space),
         "maxTrialCount": asked.trials,
         "parallelTrialCount": asked.parallel,
-        # A trial whose parameters do not fit is no reason to end the study.
+        # A trial whose parameters do not fit should not end the study.
         "maxFailedTrialCount": asked.trials,
         "metricsCollectorSpec": {"collector": {"kind": "StdOut"}},
         "resumePolicy": "Never",
@@ -53,7 +54,7 @@ def parameters_of(space: SearchSpace) -> list[dict[str, Any]]:
     """The parameters of an Experiment.
 
     Args:
-        space: what is searched.
+        space: the search space.
     """
     return [{"name": each.name, **_values(each)} for each in space.dimensions]
 

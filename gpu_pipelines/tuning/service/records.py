@@ -1,4 +1,4 @@
-"""What a trial leaves for the others and for the end of the study: a record in the study's folder."""
+"""The record of a trial in the study's folder, for the other trials and for the end of the study."""
 
 from __future__ import annotations
 
@@ -11,22 +11,22 @@ from typing import Any
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 
 _RECORDS = "records"
-#: How a trial has ended. One that its service has ended, or that is gone, stays at `RUNNING`.
+#: The outcomes of a trial. One that its service has ended, or that is gone, stays at `RUNNING`.
 RUNNING, WHOLE, UNFIT, FAILED, BUDGET = "running", "whole", "unfit", "failed", "budget"
 
 
 @dataclass(frozen=True)
 class Record:
-    """What is known of a trial.
+    """The record of a trial.
 
     Attributes:
-        trial: what the service calls it.
-        parameters: what is searched for, with its values.
+        trial: the service's name for it.
+        parameters: the values of the searched parameters.
         outcome: one of those above.
-        began: when it was begun first, seconds since 1970.
-        seconds: for which its machines are used, over all its starts, and a little ahead while it runs.
+        began: its first start, seconds since 1970.
+        seconds: time of use of its machines, over all its starts, and a little ahead while it runs.
         curve: steps, and losses on val after them.
-        step: steps that it was trained.
+        step: the steps that it was trained for.
         rows: rows that it was trained on, with repetition.
         error: why it failed; empty if it did not.
     """
@@ -43,7 +43,7 @@ class Record:
 
     @property
     def loss(self) -> float | None:
-        """The lowest on val; None if there is none, or the trial failed."""
+        """The lowest loss on val; None if there is none, or the trial failed."""
         return None if self.error else min((loss for _, loss in self.curve), default=None)
 
     @property
@@ -55,10 +55,10 @@ class Records:
     """The records of a study. Only the trial itself writes its own.
 
     Args:
-        documents: in the folder of the study.
+        documents: the documents in the folder of the study.
 
     Attributes:
-        place: where they are.
+        place: the place of the records.
     """
 
     def __init__(self, documents: StudyDocuments) -> None:
@@ -70,7 +70,7 @@ class Records:
         return self._read(f"{trial}.json")
 
     def write(self, record: Record) -> None:
-        """Writes a record in the place of an earlier one.
+        """Writes a record, replacing an earlier one.
 
         Raises:
             UserError: the storage cannot be written to.
@@ -87,7 +87,7 @@ class Records:
         return sorted((each for each in found if each), key=lambda each: (each.began, each.trial))
 
     def _read(self, name: str) -> Record | None:
-        # One that has ended changes only if the trial is started once more, which costs next to nothing.
+        # A record of an ended trial changes only if the trial is started again, which costs next to nothing.
         if name in self._ended:
             return self._ended[name]
         content = self._documents.read(f"{_RECORDS}/{name}")
@@ -103,11 +103,11 @@ class Records:
 
 @dataclass(frozen=True)
 class Price:
-    """What machines cost.
+    """The price of machines, and the budget.
 
     Attributes:
         budget: US dollars that all trials may cost; 0 for no limit.
-        dollars_per_hour: of the machines of one trial.
+        dollars_per_hour: price of the machines of one trial.
         parallel: trials at the same time.
     """
 
@@ -117,14 +117,14 @@ class Price:
 
     @property
     def most_seconds(self) -> float:
-        """Of all trials together; infinite where there is no limit."""
+        """The most seconds of all trials together; infinite without a limit."""
         return self.budget / self.dollars_per_hour * 3600 if self.budget and self.dollars_per_hour else math.inf
 
     @property
     def seconds_ahead(self) -> float:
-        """For which a trial writes down its time ahead; it is what is left to save its state when the budget ends."""
+        """Seconds that a trial records ahead; they are left to save its state when the budget ends."""
         return min(60.0, self.most_seconds / self.parallel / 10)
 
     def is_spent(self, records: Iterable[Record]) -> bool:
-        """Whether trials have used the budget up, with what they have written down ahead."""
+        """Whether the trials have used up the budget, including the time recorded ahead."""
         return sum(each.seconds for each in records) >= self.most_seconds

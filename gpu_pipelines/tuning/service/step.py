@@ -1,4 +1,4 @@
-"""What the steps around a study do with their KFP inputs and outputs: `begin_study` and `finish_study`."""
+"""The steps around a study, `begin_study` and `finish_study`, with their KFP inputs and outputs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ __all__ = ["Begun", "FinishSettings", "TuningSettings", "run_begin", "run_finish
 
 
 class Begun(NamedTuple):
-    """What a tuning job of Vertex AI is made of, besides its machines."""
+    """The fields of a tuning job of Vertex AI, besides its machines."""
 
     study: str
     parameters: list[dict[str, Any]]
@@ -59,9 +59,9 @@ def run_begin(
     Args:
         settings: the parameters that the component declares.
         dataset: a KFP artifact.
-        processes: of each trial; 0 where that is not known.
+        processes: processes of each trial; 0 if that is not known.
         checkpoint_uri: folder of the study.
-        advanced: values of parameters by name, which win; one is the folder.
+        advanced: values of parameters by name, which take precedence; one is the folder.
     """
     with own_process():
         settings = with_advanced(settings, advanced, "checkpoint_uri")
@@ -83,9 +83,9 @@ def run_begin(
 
 
 def _shared(dataset: Any, study: str) -> str:
-    """Where all trials can read a dataset: where it is, or a copy in the folder of the study.
+    """A place of a dataset that all trials can read: its own place, or a copy in the folder of the study.
 
-    Where a platform moves artifacts itself, those that are not in Cloud Storage are in the pod of this step alone.
+    If a platform moves artifacts itself, those that are not in Cloud Storage are only in the pod of this step.
     """
     here = place_of(dataset)
     if not os.environ.get(STORAGE) or dataset.metadata.get(PLACE):
@@ -115,15 +115,15 @@ def run_finish(
 
     Args:
         settings: the parameters that the component declares.
-        dataset: a KFP artifact, as are the others; its place stands in the request of the study.
-        checkpoints: gets those of the best trial, or of the longer training.
+        dataset: a KFP artifact, as are the others; its place is in the request of the study.
+        checkpoints: gets the checkpoints of the best trial, or of the longer training.
         training_metrics: gets the figures.
         training_report: gets the report.
         folder: gets the folder of the study.
-        tracking: the tracker, which is told what came of the study.
+        tracking: the tracker, which gets the result of the study.
 
     Returns:
-        The output of the component that is no artifact: the best parameters.
+        The output of the component that is not an artifact: the best parameters.
     """
     with own_process():
         page = Path(training_report.path)

@@ -1,4 +1,4 @@
-"""What all trials of a study have to know: the request, in a file of the study's folder."""
+"""The request of a study, in a file of the study's folder that all trials read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_pipelines.tuning.space import Dimension, SearchSpace
 from gpu_pipelines.tuning.study import StudyRequest
 
 STUDY = "study.json"
-#: What a trial tells the service, which is to be small.
+#: The metric that a trial reports to the service, to be minimized.
 METRIC = "val_loss"
 
 
@@ -24,10 +24,10 @@ class ServiceStudy:
     """A study whose trials a service starts.
 
     Attributes:
-        request: what is asked for; its sampler and seed are the service's matter.
+        request: the request; its sampler and seed are left to the service.
         budget: US dollars that all trials together may cost; 0 for no limit.
-        dollars_per_hour: price of the machines of one trial; 0 where it is not known.
-        longer: the best parameters are trained with anew, for so many times the steps; 1 keeps the trial.
+        dollars_per_hour: price of the machines of one trial; 0 if it is not known.
+        longer: the best parameters are trained again, for this many times the steps; 1 keeps the trial.
     """
 
     request: StudyRequest
@@ -36,7 +36,7 @@ class ServiceStudy:
     longer: float = 1.0
 
     def save(self, folder: StudyDocuments) -> None:
-        """Writes it into the folder of the study.
+        """Writes the study to its folder.
 
         Raises:
             UserError: the storage cannot be written to.
@@ -55,7 +55,7 @@ class ServiceStudy:
         """Reads what `save` wrote.
 
         Raises:
-            UserError: it is not there, or cannot be read.
+            UserError: it does not exist, or cannot be read.
         """
         found = folder.read(STUDY)
         if found is None:
@@ -68,15 +68,15 @@ class ServiceStudy:
 
 
 def values_of(space: SearchSpace, arguments: Sequence[str]) -> dict[str, Any]:
-    """The values of a trial, which a service gives as arguments of its program.
+    """The values of a trial, which a service gives its program as arguments.
 
     Args:
-        space: what is searched.
+        space: the search space.
         arguments: such as --learning_rate=0.01; a service that knows no conditions gives all, and those that do not
             count are left out here.
 
     Raises:
-        UserError: an argument is of no dimension, has no such value, or one is missing.
+        UserError: an argument belongs to no dimension or has an impossible value, or one is missing.
     """
     given: dict[str, str] = {}
     for argument in arguments:
@@ -97,7 +97,7 @@ def values_of(space: SearchSpace, arguments: Sequence[str]) -> dict[str, Any]:
 
 
 def _value(dimension: Dimension, text: str) -> Any:
-    """A value from its text: services write whole numbers with a point, and truths as they like."""
+    """A value from its text: services write integers with a decimal point, and truth values in various forms."""
     try:
         if dimension.kind != "categorical":
             number = number_of(text)
@@ -119,17 +119,17 @@ def _is_same(choice: Any, text: str) -> bool:
 
 
 def text_of(choice: Any) -> str:
-    """A choice as a service has it."""
+    """A choice in the form of a service."""
     return str(choice).lower() if isinstance(choice, bool) else str(choice)
 
 
 def in_a_template(choice: Any) -> str:
-    """A choice as a service has it that puts it into JSON and behind a shell as it is, as Katib does."""
+    """A choice in the form of a service that puts it into JSON and shell commands unquoted, as Katib does."""
     return quote(text_of(choice), safe="/:@=+, ")
 
 
 def is_numeric(choices: Sequence[Any]) -> bool:
-    """Whether choices are numbers all, which a service may put in an order."""
+    """Whether all choices are numbers, which a service may order."""
     return all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in choices)
 
 
@@ -137,7 +137,7 @@ def listed_values(dimension: Dimension) -> list[float]:
     """The values of a number with a step.
 
     Args:
-        dimension: with `step`.
+        dimension: a dimension with `step`.
     """
     count = int((dimension.high - dimension.low) / dimension.step + 1e-9)
     found = [dimension.low + number * dimension.step for number in range(count + 1)]
@@ -145,10 +145,10 @@ def listed_values(dimension: Dimension) -> list[float]:
 
 
 def conditions_of(space: SearchSpace, dimension: Dimension) -> Mapping[str, Any]:
-    """What must be so for a dimension to count, besides what holds for those that it depends on.
+    """The conditions of a dimension, besides those of the dimensions that it depends on.
 
     Args:
-        space: of it.
+        space: its search space.
         dimension: one of the space.
     """
     above = {each.name: each for each in space.dimensions}

@@ -1,4 +1,4 @@
-"""How a trial tells its service the loss on val as it goes."""
+"""Reports the loss on val of a running trial to its service."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from gpu_pipelines.tuning.service.study import METRIC
 
 #: Set by Vertex AI in the replicas of a trial.
 VERTEX_TRIAL, _METRIC_FILE = "CLOUD_ML_TRIAL_ID", "CLOUD_ML_HP_METRIC_FILE"
-#: Of the package cloudml-hypertune, whose file the service reads; so are the form of a line and their number.
+#: As in the package cloudml-hypertune, whose file the service reads; also the form of a line and the number of lines.
 _DEFAULT_FILE, _MOST_LINES = "/var/hypertune/output.metric", 100
 
 Curve = Sequence[tuple[int, float]]
 
 
 class Teller(Protocol):
-    """Tells a service the losses of a trial."""
+    """Reports the losses of a trial to a service."""
 
     def tell(self, curve: Curve) -> None:
-        """Tells the losses.
+        """Reports the losses.
 
         Args:
-            curve: all of the trial so far: steps, and losses on val after them.
+            curve: the whole curve of the trial so far: steps, and losses on val after them.
         """
         ...
 
@@ -41,7 +41,7 @@ class HypertuneFile:
         self._times: dict[int, float] = {}
 
     def tell(self, curve: Curve) -> None:
-        """See `Teller`; a trial that goes on tells again what was told before it was cut off."""
+        """See `Teller`; a trial that continues reports again what it reported before it was cut off."""
         lines = []
         for step, loss in curve[-_MOST_LINES:]:
             moment = self._times.setdefault(step, time.time())
@@ -52,13 +52,13 @@ class HypertuneFile:
 
 
 class Lines:
-    """Prints lines that Katib's collector of metrics reads from the log of a trial: a time, and name=value."""
+    """Prints lines for Katib's metrics collector, which reads the log of a trial: a time, and name=value."""
 
     def __init__(self) -> None:
         self._told = 0
 
     def tell(self, curve: Curve) -> None:
-        """See `Teller`; each loss is printed once by a process."""
+        """See `Teller`; a process prints each loss once."""
         for step, loss in curve:
             if step > self._told:
                 now = datetime.now(timezone.utc).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -67,12 +67,12 @@ class Lines:
 
 
 class NobodyListens:
-    """For a training that is no trial of a service."""
+    """For a training that is not a trial of a service."""
 
     def tell(self, curve: Curve) -> None:
         """See `Teller`."""
 
 
 def teller_here() -> Teller:
-    """What the service that has started this process listens to."""
+    """The teller for the service that has started this process."""
     return HypertuneFile() if os.environ.get(VERTEX_TRIAL) else Lines()

@@ -1,4 +1,4 @@
-"""A training of a study by a service: it is recorded, and ends with the budget."""
+"""A training in a study by a service: it is recorded, and ends with the budget."""
 
 from __future__ import annotations
 
@@ -19,39 +19,39 @@ _SECONDS_BETWEEN_LOOKS = 5.0
 
 
 class StudyTraining:
-    """A training of a study, seen from one of the machines that carry it out.
+    """A training in a study, on one of the machines that carry it out.
 
     Args:
         study: the request.
-        documents: in the folder of the study.
-        settings: of the training.
-        place: where its checkpoints go.
+        documents: the documents in the folder of the study.
+        settings: the settings of the training.
+        place: the place of its checkpoints.
     """
 
     def __init__(self, study: ServiceStudy, documents: StudyDocuments, settings: TrainingSettings, place: str) -> None:
         self._study, self._documents, self._settings, self._place = study, documents, settings, place
 
     def run(self, before: Record, teller: Teller, cluster: Cluster) -> str:
-        """Trains, or goes on with what is there.
+        """Trains, or continues an earlier training.
 
         Args:
-            before: the record of the training as it was left; only rank 0 writes it.
-            teller: hears the losses.
+            before: the training's earlier record; only rank 0 writes it.
+            teller: gets the losses.
             cluster: the machines.
 
         Returns:
-            How it has ended: WHOLE or BUDGET.
+            The outcome: WHOLE or BUDGET.
 
         Raises:
             UserError: it failed.
-            Interrupted: it was interrupted by something else than the budget.
+            Interrupted: it was interrupted, but not by the budget.
         """
         return self._run_rank_0(before, teller, cluster) if cluster.is_rank_0 else self._run_other(before, cluster)
 
     def _run_rank_0(self, before: Record, teller: Teller, cluster: Cluster) -> str:
         asked, rows = self._study, self._settings.global_batch_size
         price = Price(asked.budget, asked.dollars_per_hour, asked.request.parallel)
-        # Whatever has ended it, it goes on.
+        # Whatever ended it before, it continues.
         going_on = replace(before, outcome=RUNNING, error="")
         watch = Watch(going_on, Records(self._documents), price, teller, rows, self._place)
         try:
@@ -69,7 +69,7 @@ class StudyTraining:
         return WHOLE
 
     def _run_other(self, before: Record, cluster: Cluster) -> str:
-        """Trains along with rank 0, until that says that the budget is spent."""
+        """Trains along with rank 0, until that signals that the budget is spent."""
         over = threading.Event()
 
         def is_spent() -> bool:

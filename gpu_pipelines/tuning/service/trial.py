@@ -1,10 +1,10 @@
-"""The program of a trial, which a service starts on each machine that is to train it.
+"""The program of a trial, which a service starts on each machine of the trial.
 
 `python3 -m gpu_pipelines.tuning.service.trial --study gs://… [--trial NAME] --learning_rate=0.01 …`
 
-A trial that is started again, after a preemption say, goes on to the same bits. Its exit status is 0 where it was
-trained to its end or the budget has ended it. Where its parameters cannot be trained with it is 1 on Vertex AI, to
-which the trial is infeasible then. Kubernetes would start it again several times, so that it is 0 there, and the trial
+A trial that is started again, such as after a preemption, continues bit for bit. Its exit status is 0 if it was trained
+to its end or the budget ended it. If its parameters cannot be trained with, the status is 1 on Vertex AI, which then
+marks the trial as infeasible. Kubernetes would start it again several times, so the status is 0 there, and the trial
 has no loss.
 """
 
@@ -25,30 +25,30 @@ from gpu_pipelines.tuning.service.study import ServiceStudy, values_of
 from gpu_pipelines.tuning.service.tellers import VERTEX_TRIAL, teller_here
 from gpu_pipelines.tuning.service.training import StudyTraining
 
-#: After so many trials that have failed for another reason than their parameters, and none with a loss, no further one
-#: is trained: it is the study that is wrong.
+#: After this many trials that failed for another reason than their parameters, and none with a loss, no further trial
+#: is trained: the study itself is wrong.
 MOST_FAILURES = 3
 
 
 def checkpoints_of(documents: StudyDocuments, trial: str) -> str:
-    """Where the checkpoints of a trial are."""
+    """The place of a trial's checkpoints."""
     return documents.place_of(f"trials/{trial}/checkpoints")
 
 
 def run(study: str, trial: str, arguments: Sequence[str], cluster: Cluster) -> str:
-    """Trains a trial, or the part of one that was left.
+    """Trains a trial, or the rest of one.
 
     Args:
         study: folder of the study.
-        trial: what the service calls it, the same when it is started again.
+        trial: the service's name for it, the same when it is started again.
         arguments: its parameters.
-        cluster: the machines that train it.
+        cluster: the machines of the trial.
 
     Returns:
-        How it has ended: WHOLE or BUDGET.
+        The outcome: WHOLE or BUDGET.
 
     Raises:
-        UserError: it cannot be trained, or is not to be any more.
+        UserError: it cannot be trained, or must not be any more.
         Interrupted: it was interrupted; the same call continues it.
     """
     documents = StudyDocuments(study)
@@ -65,10 +65,10 @@ def run(study: str, trial: str, arguments: Sequence[str], cluster: Cluster) -> s
 
 
 def _record_of(records: Records, trial: str, values: Mapping[str, Any]) -> Record:
-    """The record of a trial as it was left, or a new one.
+    """The earlier record of a trial, or a new one.
 
     Raises:
-        UserError: there is one with other parameters, of another study.
+        UserError: there is a record with other parameters, from another study.
     """
     before = records.read(trial)
     if before is None:
@@ -82,11 +82,11 @@ def _record_of(records: Records, trial: str, values: Mapping[str, Any]) -> Recor
 
 
 class StudyIsOverError(UserError):
-    """No further trial of a study is to be trained."""
+    """No further trial of a study may be trained."""
 
 
 def _require_study_goes_on(records: Records, asked: ServiceStudy, own: Record) -> None:
-    """Raises StudyIsOverError where no further trial is to be trained."""
+    """Raises StudyIsOverError if no further trial may be trained."""
     price = Price(asked.budget, asked.dollars_per_hour, asked.request.parallel)
     others = [each for each in records.all() if each.trial != own.trial]
     if price.is_spent([*others, own]):
@@ -99,7 +99,7 @@ def _require_study_goes_on(records: Records, asked: ServiceStudy, own: Record) -
 
 
 def main() -> None:
-    """Reads the command line, at whose end the service has put the parameters, and trains."""
+    """Reads the command line, which ends with the service's parameters, and trains."""
     parser = argparse.ArgumentParser(prog="trial", allow_abbrev=False)
     parser.add_argument("--study", required=True)
     parser.add_argument("--trial", default="")
@@ -108,7 +108,7 @@ def main() -> None:
         trial = given.trial or os.environ.get(VERTEX_TRIAL, "")
         if not trial:
             raise UserError("The trial has no name.", f"Give --trial, or {VERTEX_TRIAL}, which Vertex AI sets.")
-        # One that is started again takes the place of its former self at once.
+        # A process that is started again replaces its predecessor at once.
         os.environ[RUN] = f"{given.study} {trial}"
         try:
             run(given.study, trial, arguments, Cluster.from_environment(os.environ))

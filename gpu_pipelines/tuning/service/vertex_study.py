@@ -1,8 +1,8 @@
-"""A search space as the `StudySpec` of Vertex AI's tuning jobs, in the names of the API's protobuf fields.
+"""A search space as the `StudySpec` of Vertex AI's tuning jobs, with the names of the API's protobuf fields.
 
 Fields: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/StudySpec. A parameter that counts only with a value
-of another is one of its `conditional_parameter_specs`. There it has one parent; of several conditions the others are
-looked at by the trial, which leaves out what does not count.
+of another is one of its `conditional_parameter_specs`. There it has one parent; the trial checks any further
+conditions, and leaves out what does not count.
 """
 
 from __future__ import annotations
@@ -13,40 +13,40 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.tuning.service.study import METRIC, conditions_of, is_numeric, listed_values, text_of
 from gpu_pipelines.tuning.space import Dimension, SearchSpace
 
-#: `DiscreteValueSpec`: at most so many values.
+#: Most values of a `DiscreteValueSpec`.
 _MOST_VALUES = 1_000
 _ALGORITHMS = {"tpe": "ALGORITHM_UNSPECIFIED", "random": "RANDOM_SEARCH"}
 METRICS = [{"metric_id": METRIC, "goal": "MINIMIZE"}]
-#: The lowest loss so far is that of the best checkpoint, which is what a trial leaves.
+#: The lowest loss so far is that of the best checkpoint, which is the result of a trial.
 MEASUREMENT = "BEST_MEASUREMENT"
 
 
 def algorithm_of(sampler: str) -> str:
-    """What chooses the values: the service's default, a Bayesian search, or chance.
+    """The algorithm that chooses the values: the service's default, a Bayesian search, or a random one.
 
     Args:
-        sampler: tpe, which goes by the losses so far, or random.
+        sampler: tpe, which uses the losses so far, or random.
     """
     return _ALGORITHMS[sampler]
 
 
 def stopping_of(reduction: int) -> dict[str, Any]:
-    """The rule by which trials end early, a `median_automated_stopping_spec`; empty for none.
+    """The rule that ends trials early, a `median_automated_stopping_spec`; empty for none.
 
-    The service ends a trial whose lowest loss is worse than the median of the others' means at that time. It goes by
-    time and not by steps: GCPC's launcher leaves out what is false, and the rule with it.
+    The service ends a trial whose lowest loss is worse than the median of the others' means at that time. The rule uses
+    time and not steps: GCPC's launcher drops false values, and with them the rule.
 
     Args:
-        reduction: 1 where no trial is to end early.
+        reduction: 1 if no trial is to end early.
     """
     return {"use_elapsed_duration": True} if reduction > 1 else {}
 
 
 def parameters_of(space: SearchSpace) -> list[dict[str, Any]]:
-    """The parameters of a study, those that depend on another below it.
+    """The parameters of a study; dependent ones are below their parent.
 
     Args:
-        space: what is searched.
+        space: the search space.
 
     Raises:
         UserError: a step leaves more values than the service takes.
@@ -85,7 +85,7 @@ def _parameter(dimension: Dimension) -> dict[str, Any]:
 
 
 def _parent_values(parent: Dimension, wanted: Any) -> dict[str, Any]:
-    """A value of another parameter, as a condition has it."""
+    """A value of another parameter in the form of a condition."""
     if is_numeric(parent.choices):
         return {"parent_discrete_values": {"values": [float(wanted)]}}
     return {"parent_categorical_values": {"values": [text_of(wanted)]}}

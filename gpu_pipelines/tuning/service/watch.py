@@ -1,4 +1,4 @@
-"""Watches over a trial while it is trained: tells its losses, writes down its time, and ends it with the budget."""
+"""Watches a trial while it is trained: reports its losses, records its time, and ends it with the budget."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ _SECONDS_BETWEEN_LOOKS = 1.0
 
 
 def end_this_training() -> None:
-    """Asks the launcher of this process to save the state and end, as a platform does that takes the machine away."""
-    # Before the launcher listens there is nothing to save; whoever calls this calls again.
+    """Asks the launcher of this process to save the state and end, like a platform that takes the machine away."""
+    # Before the launcher listens there is nothing to save; the caller calls this again.
     if signal.getsignal(signal.SIGTERM) not in (signal.SIG_DFL, signal.SIG_IGN, None):
         os.kill(os.getpid(), signal.SIGTERM)
 
 
 class Watch:
-    """Around the training of a trial, on rank 0. It is the `tracked` of that training.
+    """Watches the training of a trial, on rank 0. It is the `tracked` of that training.
 
     Args:
-        record: of the trial, as it was before.
-        records: of the study.
-        price: of the machines, and the budget.
-        teller: hears the losses.
-        rows_per_step: of the training.
-        place: of its checkpoints.
+        record: the earlier record of the trial.
+        records: the records of the study.
+        price: the price of the machines, and the budget.
+        teller: gets the losses.
+        rows_per_step: rows of a step of the training.
+        place: the place of its checkpoints.
         end: ends the training; called until it has ended.
 
     Attributes:
-        record: as it is now.
+        record: the current record.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class Watch:
 
     @property
     def seconds(self) -> float:
-        """For which the machines of the trial are used, over all its starts."""
+        """The time of use of the trial's machines, over all its starts."""
         return self._before + time.monotonic() - self._began
 
     def add(self, facts: Any) -> None:
-        """What a tracker is told of the dataset, which is the same in all trials."""
+        """Ignores facts for a tracker: those of the dataset are the same in all trials."""
 
     def follow(self, folder: Path) -> None:
         """Begins to read what the training writes.
@@ -96,11 +96,11 @@ class Watch:
         except (UserError, OSError) as problem:
             if error is None:
                 raise
-            # It must not take the place of what has ended the training.
+            # It must not replace the error that ended the training.
             _warn(problem)
 
     def close(self, outcome: str, error: str = "") -> None:
-        """Writes down how the trial has ended."""
+        """Records how the trial has ended."""
         self.record = replace(self.record, outcome=outcome, error=error)
         self._write(self.seconds)
 
@@ -111,17 +111,17 @@ class Watch:
                 if changed or self.record.seconds - self.seconds < self._price.seconds_ahead / 2:
                     self._write(self.seconds + self._price.seconds_ahead)
                     self._end_with_the_budget()
-            except (UserError, OSError) as problem:  # of the storage, without which the training goes on
+            except (UserError, OSError) as problem:  # from the storage; the training continues without it
                 _warn(problem)
             if self.record.outcome == BUDGET:
                 self._end()
 
     def _look(self) -> bool:
-        """Reads the log of the training; whether there is something new."""
+        """Reads the log of the training; returns whether there is something new."""
         if self._folder is None:
             return False
         entries = read_metrics(self._folder / METRICS)
-        # A training that was cut off comes to the same losses again.
+        # A training that was cut off reaches the same losses again.
         told = {int(each["step"]): float(each["val_loss"]) for each in entries if each.get("val_loss") is not None}
         curve = tuple(sorted({**dict(self.record.curve), **told}.items()))
         step = max([self.record.step, *(int(each["step"]) for each in entries)])
@@ -132,7 +132,7 @@ class Watch:
         return is_new
 
     def _look_at_the_end(self) -> None:
-        """Reads the whole log where it stays: what a training in a bucket wrote on this machine went with its end."""
+        """Reads the whole log from its place: the local file of a training in a bucket is removed at its end."""
         if self._folder is None:
             return
         with tempfile.TemporaryDirectory(prefix="gpu-pipelines-log-") as scratch:
@@ -144,7 +144,8 @@ class Watch:
     def _end_with_the_budget(self) -> None:
         if self._price.is_spent(self._records.all()):
             print("the budget of the study is spent: this trial saves its state and ends", flush=True)
-            # Before it ends, so that the other nodes of the trial find why. What it uses for that is written ahead.
+            # Recorded before it ends, so that the other nodes of the trial find the reason. The time for that is
+            # recorded ahead.
             self.record = replace(self.record, outcome=BUDGET)
             self._records.write(self.record)
 
