@@ -1,4 +1,4 @@
-"""An old job by its file and its command line, brought to Vertex AI with the settings of the project."""
+"""Migrates an old job, from its file and its command line, to Vertex AI with the settings of the project."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ def migrate_job(
     image: str | None = None,
     keep: bool = False,
 ) -> Migration:
-    """Brings a job of AI Platform Training to Vertex AI, as `gpu-pipelines migrate`. Nothing is sent or written.
+    """Migrates a job of AI Platform Training to Vertex AI, like `gpu-pipelines migrate`. Nothing is sent or written.
 
     Args:
-        file: the config.yaml of the job; None where the flags say all.
-        flags: those of `gcloud ai-platform jobs submit training`, such as `["--region=us-central1"]`, or the command in
-            one line, as a shell has it; they win over the file.
-        arguments: the application's own, which gcloud takes after `--`; None leaves those of the file.
-        image: image that runs a job of Python packages; None for Google's own, where there is one.
+        file: the config.yaml of the job; None if the flags describe the whole job.
+        flags: flags of `gcloud ai-platform jobs submit training`, such as `["--region=us-central1"]`, or the command as
+            one line of a shell; they take precedence over the file.
+        arguments: the application's own arguments, which gcloud takes after `--`; None leaves those of the file.
+        image: image that runs a job of Python packages; None for Google's own, if there is one.
         keep: refuse GPUs that are gone (K80, P100) instead of replacing them.
 
     Returns:
-        The config of the new job with what was changed, and the commands that submit it.
+        The config of the new job with notes on the changes, and the commands that submit it.
 
     Raises:
-        UserError: lists what the old service would have refused, and what cannot be had on Vertex AI.
+        UserError: lists what the old service would have refused, and what Vertex AI does not offer.
     """
     given = words_of("flags", flags) if isinstance(flags, str) else flags
     words = [*given, *([] if file is None else [f"--config={fspath(file)}"])]
@@ -43,6 +43,6 @@ def migrate_job(
 
 
 def migrated(command: GcloudCommand, *, image: str | None, keep: bool) -> Migration:
-    """The job of a command line that was read; see `migrate_job`."""
+    """The job of a parsed command line; see `migrate_job`."""
     job = read_job_file(command.file) if command.file else {}
     return migrate(job, command, load_project_settings(), MigrationOptions(keep=keep, image=image))

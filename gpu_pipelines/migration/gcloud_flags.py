@@ -1,4 +1,4 @@
-"""The command line of `gcloud ai-platform jobs submit training`: its flags, and how they win over the file.
+"""The command line of `gcloud ai-platform jobs submit training`: its flags, and their precedence over the file.
 
 Source: surface/ai_platform/jobs/submit/training.py of the Google Cloud CLI 528, with --network and --tpu-tf-version of
 its beta.
@@ -20,7 +20,7 @@ from gpu_pipelines.migration.job_fields import JOB, ListOf, Message
 from gpu_pipelines.migration.job_file import value_of
 from gpu_pipelines.yaml_output import is_utf8
 
-#: Flags whose value is that of one field below trainingInput.
+#: Flags that set one field below trainingInput.
 _FIELDS = {
     "--scale-tier": "scaleTier",
     "--region": "region",
@@ -58,7 +58,7 @@ _PASSED_OVER = (
     "--impersonate-service-account",
     "--verbosity",
 )
-#: What may stand before the flags where a whole command is given.
+#: The words that may precede the flags if a whole command is given.
 _COMMAND = re.compile(r"gcloud( alpha| beta)? (ai-platform|ml-engine) jobs submit training( |$)")
 _FILE_SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -68,12 +68,12 @@ class GcloudCommand:
     """An old command line.
 
     Attributes:
-        job: the fields of the `Job` that it says.
+        job: the fields of `Job` that it sets.
         file: its file; None for none.
-        staging_bucket, package_path, packages: where the program is on this machine.
-        key_parts: parts of the name of the key, by flag; the key's name may be whole.
-        project: id of the project; None if it was not given.
-        stream_logs: whether it was to wait and show the log.
+        staging_bucket, package_path, packages: the places of the program on this machine.
+        key_parts: parts of the name of the key, by flag; a flag may also give the whole name.
+        project: id of the project; None if none was given.
+        stream_logs: whether the command waits and shows the log.
     """
 
     job: dict[str, Any] = field(default_factory=dict)
@@ -97,7 +97,7 @@ def parse_command(words: Sequence[str], user_args: Sequence[str] | None) -> Gclo
     Args:
         words: a file, the job's name and flags, in any order; the words `gcloud ai-platform jobs submit training` may
             stand before them.
-        user_args: the application's arguments, which stood behind `--`; None if there was no `--`.
+        user_args: the application's arguments after `--`; None if there was no `--`.
 
     Raises:
         UserError: lists what gcloud would have refused.
@@ -136,7 +136,7 @@ def parse_command(words: Sequence[str], user_args: Sequence[str] | None) -> Gclo
 
 
 def merged(file: Mapping[str, Any], flags: Mapping[str, Any]) -> dict[str, Any]:
-    """A job of a file with what flags say in its place, field by field; lists and labels are replaced whole."""
+    """The job of a file, changed by flags field by field; lists and labels are replaced as a whole."""
     return _merged(JOB, file, flags)
 
 
@@ -180,13 +180,13 @@ def _file_and_name(words: list[str], values: Mapping[str, Any], problems: list[s
 
 
 def _is_file(word: str) -> bool:
-    """Whether a word is a file, a device or a pipe rather than the name of a job, in which there are no slashes."""
-    # os.path takes a name that no file can have for no file, where pathlib raises.
+    """Whether a word is a file, a device or a pipe rather than the name of a job, which has no slashes."""
+    # os.path says of an impossible file name that it is not a file; pathlib raises.
     return word.lower().endswith(_FILE_SUFFIXES) or "/" in word or os.path.isfile(word)  # noqa: PTH113
 
 
 def _document(values: Mapping[str, Any], name: str | None, problems: list[str]) -> dict[str, Any]:
-    """The job that the flags say, as a file would."""
+    """The job described by the flags, in the form of a file."""
     training: dict[str, Any] = {}
     for flag, path in _FIELDS.items():
         if flag in values:
@@ -212,7 +212,7 @@ def _set(document: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _pairs(flag: str, text: str, known: Sequence[str] | None, problems: list[str]) -> dict[str, str]:
-    """`a=1,b=2` as gcloud has it."""
+    """Parses `a=1,b=2` as gcloud does."""
     found = {}
     for part in filter(None, text.split(",")):
         key, sign, value = part.partition("=")

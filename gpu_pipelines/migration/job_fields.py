@@ -1,4 +1,4 @@
-"""The fields of AI Platform Training's `Job` that a training has.
+"""The fields of AI Platform Training's `Job` for a training.
 
 Source: the API's messages in the Google Cloud CLI 528, googlecloudsdk/generated_clients/apis/ml/v1/ml_v1_messages.py.
 """
@@ -13,10 +13,10 @@ TEXT, WHOLE, NUMBER, TRUTH = "text", "a whole number", "a number", "true or fals
 
 @dataclass(frozen=True)
 class Choice:
-    """A text out of a few.
+    """One of a few texts.
 
     Attributes:
-        values: which.
+        values: the possible texts.
     """
 
     values: tuple[str, ...]
@@ -27,7 +27,7 @@ class ListOf:
     """A list.
 
     Attributes:
-        item: what each of its items is.
+        item: the kind of its items.
     """
 
     item: Kind
@@ -35,7 +35,7 @@ class ListOf:
 
 @dataclass(frozen=True)
 class TextByName:
-    """A mapping of the user's own names to texts."""
+    """A mapping of user-defined names to texts."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class Message:
     """A mapping of known fields.
 
     Attributes:
-        fields: what each field is, by name.
+        fields: the kind of each field, by name.
     """
 
     fields: Mapping[str, Kind]
@@ -51,7 +51,7 @@ class Message:
 
 @dataclass(frozen=True)
 class Unread:
-    """A field that may be there and is not read: what the service writes about a job that ran."""
+    """A field that may be present and is not read: the service wrote it about a job that ran."""
 
 
 Kind = str | Choice | ListOf | TextByName | Message | Unread
@@ -139,7 +139,7 @@ TRAINING_INPUT = Message(
         "workerType": TEXT,
     }
 )
-#: What `gcloud ai-platform jobs describe` prints besides what was asked for.
+#: Fields that `gcloud ai-platform jobs describe` prints besides those of the request.
 _OF_THE_SERVICE = ("createTime", "endTime", "errorMessage", "etag", "jobPosition", "startTime", "state")
 JOB = Message(
     {

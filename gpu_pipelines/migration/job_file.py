@@ -1,4 +1,4 @@
-"""The file that `gcloud ai-platform jobs submit training --config` took: a `Job` as YAML or JSON, and its values."""
+"""The file for `gcloud ai-platform jobs submit training --config`: a `Job` as YAML or JSON, and its values."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ from gpu_pipelines.migration.job_fields import (
 )
 from gpu_pipelines.yaml_input import node_of, read_text, text_of
 
-#: What takes the configs of Vertex AI, by a field that they begin with.
+#: The command for a config of Vertex AI, by its first field.
 _COMMANDS_OF_VERTEX = {
     "workerPoolSpecs": "gpu-pipelines job submit --config",
     "jobSpec": "gpu-pipelines job submit --config",
     "trialJobSpec": "gcloud ai hp-tuning-jobs create --config",
 }
 _TRUTHS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
-#: Whole numbers of the API have at most 64 bits.
+#: Integers of the API have at most 64 bits.
 _LARGEST = 2**63 - 1
 _SHOWN = 60
 
@@ -41,7 +41,7 @@ def read_job_file(path: Path) -> dict[str, Any]:
     """A job from a file; see `read_job`.
 
     Raises:
-        UserError: the file cannot be read, or is no job.
+        UserError: the file cannot be read, or is not a job.
     """
     if path.suffix == ".py":
         raise UserError(
@@ -52,14 +52,14 @@ def read_job_file(path: Path) -> dict[str, Any]:
 
 
 def read_job(text: str, origin: str) -> dict[str, Any]:
-    """A `Job`, with every field checked and of its type; fields without a value are left out.
+    """A `Job` with all fields checked and converted to their types; fields without a value are left out.
 
     Args:
         text: YAML or JSON.
-        origin: what it is called in messages.
+        origin: its name in messages.
 
     Raises:
-        UserError: lists all that is wrong.
+        UserError: lists all problems.
     """
     root = node_of(text, origin)
     if root is None:
@@ -76,7 +76,7 @@ def read_job(text: str, origin: str) -> dict[str, Any]:
 
 
 def _look_at_the_top(document: dict[Any, Any], origin: str) -> None:
-    """Refuses files of other kinds in words that say which."""
+    """Refuses files of other kinds, and names the kind."""
     if "trainingInput" not in document and any(name in TRAINING_INPUT.fields for name in document):
         raise UserError(f"{origin} has the fields of a training at its top.", "Put them below trainingInput:.")
     for field, command in _COMMANDS_OF_VERTEX.items():
@@ -87,13 +87,13 @@ def _look_at_the_top(document: dict[Any, Any], origin: str) -> None:
 
 
 def value_of(kind: Kind, given: Any, where: str, problems: list[str]) -> Any:
-    """The value of a field; None where there is none.
+    """The value of a field; None if it has none.
 
     Args:
-        kind: what the field is.
-        given: a text as it was written, lists and mappings of texts, or None for no value.
-        where: what the field is called in messages.
-        problems: is given all that is wrong.
+        kind: the kind of the field.
+        given: a text as written, lists and mappings of texts, or None for no value.
+        where: the name of the field in messages.
+        problems: gets all problems.
     """
     if isinstance(kind, Unread):
         return given
@@ -120,7 +120,7 @@ def value_of(kind: Kind, given: Any, where: str, problems: list[str]) -> Any:
 
 
 def shown(value: Any) -> str:
-    """A user's value as a message may show it: on one line, short."""
+    """A user's value for a message: on one line, short."""
     text = repr(value)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 

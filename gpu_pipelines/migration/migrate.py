@@ -1,4 +1,4 @@
-"""From an old job, its file and its flags together, to a job of Vertex AI."""
+"""Migrates an old job, its file and its flags together, to Vertex AI."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ class MigrationOptions:
     Attributes:
         keep: refuse GPUs that are gone instead of replacing them.
         image: image for a job with Python packages; None takes one of Google's if there is one.
-        today: the day that ends of GPUs and images are judged by.
-        catalog: the facts.
+        today: the date by which the ends of GPUs and images are judged.
+        catalog: the catalog of machines and prices.
     """
 
     keep: bool = False
@@ -50,16 +50,16 @@ def migrate(
     settings: ProjectSettings | None = None,
     options: MigrationOptions | None = None,
 ) -> Migration:
-    """A job of Vertex AI for one of AI Platform Training.
+    """A job of Vertex AI for a job of AI Platform Training.
 
     Args:
-        file: the `Job` of its file, as `read_job_file` reads it; empty without a file.
-        command: its command line, which wins over the file.
-        settings: of the project: project, and region where the job says none.
+        file: the `Job` of its file, from `read_job_file`; empty without a file.
+        command: its command line, which takes precedence over the file.
+        settings: the settings of the project: project, and the region if the job has none.
         options: how to migrate.
 
     Raises:
-        UserError: lists what the old service would have refused, and what cannot be had on Vertex AI.
+        UserError: lists what the old service would have refused, and what Vertex AI does not offer.
     """
     settings, options, notes = settings or ProjectSettings(), options or MigrationOptions(), Notes()
     job = merged(file, command.job)
@@ -162,7 +162,7 @@ def _note_setup(package_path: str, notes: Notes) -> None:
 
 
 def _pool_specs(pools: Mapping[str, Pool], running: Mapping[str, Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """The pools in the order of Vertex AI; one that is not used is empty, so that the others keep their places."""
+    """The pools in the order of Vertex AI; an unused one is empty, so that the others keep their places."""
     found: list[dict[str, Any]] = []
     for role in ROLES:
         pool = pools.get(role)
@@ -178,7 +178,7 @@ def _pool_specs(pools: Mapping[str, Pool], running: Mapping[str, Mapping[str, An
 
 
 def _rest(training: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
-    """What is the job's own and no pool's."""
+    """The fields of the job that belong to no pool."""
     found: dict[str, Any] = {}
     if account := training.get("serviceAccount"):
         found["serviceAccount"] = account
@@ -194,7 +194,7 @@ def _rest(training: Mapping[str, Any], notes: Notes) -> dict[str, Any]:
         if not has_form("pipeline_root", directory):
             notes.refuse(f"jobDir is {directory[:100]!r}.", "Give a place in Cloud Storage, gs://BUCKET/FOLDER.")
         found["baseOutputDirectory"] = {"outputUriPrefix": directory}
-        # Args are the same for all trials, and so would be what they write to.
+        # Args are the same for all trials, so they would all write to the same folder.
         otherwise = (
             "which are other folders in each trial. A --job-dir among its args would be one folder for all trials."
             if training.get("hyperparameters")

@@ -1,6 +1,6 @@
-"""Machines of old jobs: AI Platform Training's own types, its scale tiers, and how many GPUs it put on which machine.
+"""Machines of old jobs: AI Platform Training's own types, its scale tiers, and its combinations of GPUs and machines.
 
-Of the own types some brought GPUs. Vertex AI has neither them nor scale tiers.
+Some of its own types included GPUs. Vertex AI has neither these types nor scale tiers.
 
 Source: GPUs are those of Google's page on GPUs for AI Platform Training; machines are those of the old documentation's
 table of machine types, from general knowledge for those with V100 and for the scale tiers.
@@ -19,11 +19,11 @@ from gpu_pipelines.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class LegacyMachine:
-    """What a legacy machine type stood for.
+    """The machine of a legacy machine type.
 
     Attributes:
         machine_type: machine type of Compute Engine.
-        accelerator: type and number of the GPUs that it brought.
+        accelerator: type and number of the GPUs that it included.
         verified: whether the machine is in a copy of Google's table.
     """
 
@@ -51,13 +51,13 @@ LEGACY_MACHINES = {
     "complex_model_l_v100": LegacyMachine("n1-standard-32", (_V100, 8), verified=False),
 }
 
-#: The machine type that stood for a TPU.
+#: The machine type for a TPU.
 CLOUD_TPU = "cloud_tpu"
-#: Families of machine types that it had with GPUs.
+#: Families of machine types that the service offered with GPUs.
 FAMILIES = ("n1", "a2-highgpu", "a2-megagpu")
-#: A day before every GPU's end: the table is asked whether a combination was valid, not whether it still is.
+#: A date before the end of every GPU: the table is asked whether a combination was valid, not whether it still is.
 _BEFORE_ANY_END = date.min
-#: vCPUs and GB of N1 machines that Compute Engine has and Vertex AI training does not take.
+#: vCPUs and GB of N1 machines that Compute Engine has but Vertex AI training does not.
 _TOO_SMALL = {
     "n1-standard-1": (1, 3.75),
     "n1-standard-2": (2, 7.5),
@@ -68,12 +68,12 @@ _TOO_SMALL = {
 
 
 def cpu_machine(name: str, where: str, catalog: Catalog) -> tuple[str, str]:
-    """The machine to take for one that has no GPUs, and a sentence on why it is another; empty if it is the same.
+    """The machine for one without GPUs, and a sentence on why it differs; empty if it is the same.
 
     Args:
         name: machine type of Compute Engine.
         where: its field, for messages.
-        catalog: the facts.
+        catalog: the catalog of machines.
 
     Raises:
         UserError: there is no such machine.
@@ -104,9 +104,9 @@ class Replicas:
     """Machines of one role.
 
     Attributes:
-        machine_type: machine type of Compute Engine.
-        count: how many.
-        accelerator: type and number of GPUs of each.
+        machine_type: the machine type of Compute Engine.
+        count: the number of machines.
+        accelerator: type and number of the GPUs of each.
     """
 
     machine_type: str
@@ -116,7 +116,7 @@ class Replicas:
 
 @dataclass(frozen=True)
 class ScaleTier:
-    """What a tier stood for.
+    """The machines of a scale tier.
 
     Attributes:
         master, worker, parameter_server: its machines; None for none.
@@ -127,7 +127,7 @@ class ScaleTier:
     parameter_server: Replicas | None = None
 
 
-#: The machines that the scale tiers stood for. That BASIC_GPU has one K80 is on Google's page.
+#: The machines of the scale tiers. That BASIC_GPU has one K80 is on Google's page.
 SCALE_TIERS = {
     "BASIC": ScaleTier(Replicas("n1-standard-4")),
     "BASIC_GPU": ScaleTier(Replicas("n1-standard-8", accelerator=("NVIDIA_TESLA_K80", 1))),
@@ -137,7 +137,7 @@ SCALE_TIERS = {
 
 
 def wrong_combination(machine: MachineType, gpu: Gpu, count: int, catalog: Catalog) -> str:
-    """Why the service refused that many of a GPU on a machine, with the nearest that it took; empty if it took them."""
+    """Why the service refused this number of GPUs on a machine, with the nearest valid ones; empty if it was valid."""
     request = PlanRequest(f"{gpu.name}:{count}", machine_type=machine.name)
     findings = check(request, catalog, _BEFORE_ANY_END).findings
     if not findings:

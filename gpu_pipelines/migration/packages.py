@@ -11,18 +11,18 @@ from gpu_pipelines.errors import UserError
 
 #: Most packages of a job (`packageUris` of both APIs).
 _MOST = 100
-#: Where the commands build packages.
+#: The folder in which the commands build packages.
 _BUILT = "migrated-package"
 
 
 @dataclass(frozen=True)
 class Packages:
-    """Packages of a job.
+    """The packages of a job.
 
     Attributes:
-        sources: where each is now: `gs://…` or a path.
-        uris: where each will be in Cloud Storage.
-        upload: commands that bring them there.
+        sources: the current place of each: `gs://…` or a path.
+        uris: the later address of each in Cloud Storage.
+        upload: commands that upload them.
     """
 
     sources: tuple[str, ...] = ()
@@ -36,13 +36,13 @@ def find_packages(
     """All packages of a job.
 
     Args:
-        uris: `packageUris` of the file, which flags win over.
+        uris: `packageUris` of the file; flags take precedence.
         package_path: value of `--package-path`.
         archives: values of `--packages`.
-        staging: folder in Cloud Storage for what is on this machine; None if none was given.
+        staging: folder in Cloud Storage for packages on this machine; None if none was given.
 
     Raises:
-        UserError: there are too many, two have one name, or there is nowhere to put them.
+        UserError: there are too many, two have the same name, or there is no place for them.
     """
     local = [each for each in archives if not each.startswith("gs://")]
     if (package_path or local) and staging is None:
@@ -63,7 +63,7 @@ def find_packages(
 
 
 def root_of(package_path: str) -> tuple[str, str]:
-    """The folder that a package is built in, and the package's name; the folder of now may be the package itself.
+    """The folder in which a package is built, and its name; the current folder may be the package itself.
 
     Args:
         package_path: value of `--package-path`.
@@ -78,7 +78,7 @@ def _from_flags(package_path: str | None, archives: Sequence[str], staging: str)
         uri = f"{staging}/{name}.tar.gz"
         uris.append(uri)
         upload.append(shlex.join(["python3", "-m", "build", "--sdist", "--outdir", _BUILT, folder]))
-        # The name of what is built has the version of the user's own setup.py in it.
+        # The file name of the built package has the version of the user's setup.py in it.
         upload.append(f"gcloud storage cp {_BUILT}/*.tar.gz {shlex.quote(uri)}")
     for archive in archives:
         uri = archive if archive.startswith("gs://") else f"{staging}/{posixpath.basename(archive)}"

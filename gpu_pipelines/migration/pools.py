@@ -1,4 +1,4 @@
-"""The four roles of an old job, as worker pools: machines, GPUs and disks, each checked on the way in and out."""
+"""The four roles of an old job as worker pools: machines, GPUs and disks, checked for the old service and the new."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from gpu_pipelines.migration.old_machines import (
 from gpu_pipelines.migration.replacements import Wanted, replace_gpu
 from gpu_pipelines.migration.replicas import NOT_VERIFIED, TPU, replicas_of
 
-#: What the API takes for `DiskSpec.boot_disk_size_gb`.
+#: The range of `DiskSpec.boot_disk_size_gb` in the API.
 _DISK_GB = (100, 64000)
 _DISK_TYPES = ("pd-ssd", "pd-standard")
 
@@ -35,9 +35,9 @@ class Pool:
 
     Attributes:
         role: one of `replicas.ROLES`.
-        replicas: how many machines.
-        machine_type: machine type.
-        plan: of machines with GPUs.
+        replicas: the number of machines.
+        machine_type: the machine type.
+        plan: the plan of machines with GPUs.
         disk: `diskSpec`; empty for the service's own default.
     """
 
@@ -57,15 +57,15 @@ class Pool:
 
 @dataclass(frozen=True)
 class Conditions:
-    """What holds for all pools of a job.
+    """Conditions that hold for all pools of a job.
 
     Attributes:
-        region: where it runs; None if that is open.
-        strategy: how its machines are bought; None for the standard one.
-        hours: the longest it may run.
+        region: its region; None if that is open.
+        strategy: the provisioning of its machines; None for the standard one.
+        hours: its longest run time.
         keep: refuse GPUs that are gone instead of replacing them.
-        catalog: the facts.
-        today: the day that GPUs' ends are judged by.
+        catalog: the catalog of machines and prices.
+        today: the date by which the ends of GPUs are judged.
     """
 
     region: str | None
@@ -77,9 +77,9 @@ class Conditions:
 
 
 def worker_pools(training: Mapping[str, Any], conditions: Conditions, notes: Notes) -> dict[str, Pool]:
-    """The pools of a job by their role, the master's first.
+    """The pools of a job by role, the master's first.
 
-    What the old service would have refused is refused, and what cannot be had any more.
+    Refuses what the old service would have refused, and what is no longer available.
     """
     found: dict[str, Pool] = {}
     for role, replicas in replicas_of(training, notes).items():
@@ -94,7 +94,7 @@ def worker_pools(training: Mapping[str, Any], conditions: Conditions, notes: Not
 
 
 def _warn(plans: list[AcceleratorPlan], conditions: Conditions, notes: Notes) -> None:
-    """What is to be known of the GPUs, each and together: they must be in one zone."""
+    """Adds warnings about the GPUs, each and together: they must be in one zone."""
     cautions = [caution for plan in plans for caution in plan.warnings]
     try:
         cautions += share_zone(plans, conditions.catalog).warnings if plans else ()
@@ -122,7 +122,7 @@ def _pool(role: str, replicas: Replicas, config: Mapping[str, Any], conditions: 
 
 
 def _expanded(role: str, replicas: Replicas, notes: Notes) -> tuple[str, tuple[str, int] | None]:
-    """Machine type of Compute Engine and GPUs, of a legacy machine type as well."""
+    """Machine type of Compute Engine and GPUs, also for a legacy machine type."""
     name = replicas.machine_type
     if name == CLOUD_TPU:
         raise UserError(f"{role}Type is {CLOUD_TPU}. {TPU}")

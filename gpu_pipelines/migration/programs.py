@@ -1,10 +1,10 @@
-"""What the replicas of a job run: a container, or Python packages in one of Google's images.
+"""The programs of a job's replicas: a container, or Python packages in one of Google's images.
 
-Source of these images, and until when they are there: page "Prebuilt containers for serverless training" of the
+Source of these images, and of their dates of availability: page "Prebuilt containers for serverless training" of the
 documentation of Vertex AI (by now Gemini Enterprise Agent Platform), in a copy of 2026:
 docs.cloud.google.com/gemini-enterprise-agent-platform/machine-learning/training/pre-built-containers.
-Runtimes of AI Platform Training had TensorFlow, scikit-learn and XGBoost; the images of TensorFlow are those that a
-training on GPUs can use.
+Runtimes of AI Platform Training had TensorFlow, scikit-learn and XGBoost; a training on GPUs can use the images with
+TensorFlow.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from gpu_pipelines.migration.notes import Notes
 from gpu_pipelines.migration.packages import Packages
 from gpu_pipelines.migration.replicas import ROLES
 
-#: Stand where the user has to put something; the notes say what.
+#: Placeholders for what the user has to fill in; the notes explain them.
 IMAGE_PLACE, MODULE_PLACE, PACKAGE_PLACE = "IMAGE", "MODULE", "gs://BUCKET/PACKAGE.tar.gz"
-#: Google's images for training, which alone may run a Python package.
+#: Google's training images, the only ones that may run a Python package.
 _PREBUILT = re.compile(r"(us|europe|asia)-docker\.pkg\.dev/vertex-ai/training/[\w.-]+(:latest)?")
 
 
 @dataclass(frozen=True)
 class PrebuiltImage:
-    """An image of Google's with TensorFlow.
+    """One of Google's images with TensorFlow.
 
     Attributes:
-        tensorflow: its version, `2.17`.
-        python: version of Python.
-        available_until: the day that Google may take it away.
+        tensorflow: the version of TensorFlow, such as `2.17`.
+        python: the version of Python.
+        available_until: the date after which Google may remove it.
     """
 
     tensorflow: str
@@ -60,13 +60,13 @@ IMAGES = (
 
 
 def image_for(runtime_version: str | None, today: date) -> PrebuiltImage | None:
-    """The oldest image that is not older than a runtime version and is still there; None if there is none.
+    """The oldest available image that is not older than a runtime version; None if there is none.
 
-    The oldest, because it asks for the fewest changes of the code. There is none for TensorFlow 1.
+    The oldest, because it requires the fewest changes of the code. There is none for TensorFlow 1.
 
     Args:
-        runtime_version: of AI Platform Training, such as `2.11`, which is that of TensorFlow.
-        today: the day that availability is judged by.
+        runtime_version: the version of AI Platform Training, such as `2.11`, which equals that of TensorFlow.
+        today: the date by which availability is judged.
     """
     wanted = _version(runtime_version or "")
     if wanted is None or wanted < (2, 0):
@@ -84,13 +84,13 @@ def _version(text: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What decides on images besides the job itself.
+    """The conditions for the choice of an image, besides the job itself.
 
     Attributes:
-        image: value of `--image`; None if it was not given.
-        region: where the job runs; None if that is open.
-        gpu_roles: the roles whose machines have GPUs.
-        today: the day that images are judged by.
+        image: value of `--image`; None if none was given.
+        region: the region of the job; None if that is open.
+        gpu_roles: the roles with GPUs.
+        today: the date by which images are judged.
     """
 
     image: str | None
@@ -102,7 +102,7 @@ class Surroundings:
 def programs(
     training: Mapping[str, Any], roles: Collection[str], packages: Packages, around: Surroundings, notes: Notes
 ) -> dict[str, dict[str, Any]]:
-    """`containerSpec` or `pythonPackageSpec` of each role; what does not go together is refused."""
+    """`containerSpec` or `pythonPackageSpec` of each role; contradictions are refused."""
     _require_one_kind(training, roles, packages, around, notes)
     if remark := shut_down(around.image or ""):
         notes.warn("--image", remark)

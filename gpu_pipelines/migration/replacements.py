@@ -1,7 +1,7 @@
-"""What to take for a GPU that Google Cloud has shut down.
+"""Replaces a GPU that Google Cloud has shut down.
 
 The number of GPUs stays, because batch sizes and device names of the training depend on it. Each new GPU has at least
-the memory of the old one, and of those that the region has, the machine with the lowest price is taken.
+the memory of the old one; of the machines in the region, the one with the lowest price is taken.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from gpu_pipelines.accelerators.rules import check
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a pool asked for.
+    """The machines of a pool in the old job.
 
     Attributes:
         gpu: the GPU that is gone.
         count: GPUs of each machine.
         machine: the machine type.
-        request: the request of a plan, as it would be for the old GPU.
+        request: the plan request for the old GPU.
     """
 
     gpu: Gpu
@@ -45,12 +45,12 @@ class _Candidate:
 
 
 def replace_gpu(wanted: Wanted, catalog: Catalog, today: date) -> tuple[AcceleratorPlan, str]:
-    """The plan to take instead, and why it is that one.
+    """The plan to take instead, and the reason for the choice.
 
-    GPUs whose end is announced are taken only where there is no other.
+    GPUs with an announced end are taken only if there is no other.
 
     Raises:
-        PlanError: the region has none; it names regions that have.
+        PlanError: the region has no replacement; names regions that have one.
     """
     lasting = [gpu for gpu in catalog.gpus.values() if gpu.ends is None]
     ending = [gpu for gpu in catalog.gpus.values() if gpu.ends is not None and not gpu.has_ended(today)]
@@ -62,7 +62,7 @@ def replace_gpu(wanted: Wanted, catalog: Catalog, today: date) -> tuple[Accelera
 
 
 def _candidates(wanted: Wanted, gpus: Iterable[Gpu], catalog: Catalog, today: date) -> list[_Candidate]:
-    """What could be taken, the cheapest first."""
+    """The possible replacements, the cheapest first."""
     found = []
     for gpu in gpus:
         if gpu.memory_gb < wanted.gpu.memory_gb or wanted.count not in catalog.counts(gpu.name):
@@ -79,7 +79,7 @@ def _candidates(wanted: Wanted, gpus: Iterable[Gpu], catalog: Catalog, today: da
 
 
 def _plan(wanted: Wanted, gpu: str, catalog: Catalog, today: date) -> AcceleratorPlan | None:
-    """A plan with as much main memory as the old machine had, else with what there is."""
+    """A plan with at least the main memory of the old machine, else with what is available."""
     for memory_gb in (wanted.machine.memory_gb, None):
         request = _request(wanted, gpu, memory_gb)
         checked = check(request, catalog, today)

@@ -1,4 +1,4 @@
-"""How many machines of which type an old job has in each role: by its scale tier, or as it says itself."""
+"""The number and type of an old job's machines in each role: from its scale tier, or from its own fields."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from gpu_pipelines.migration.old_machines import SCALE_TIERS, Replicas
 
 #: The roles in the order of Vertex AI's worker pools.
 ROLES = ("master", "worker", "parameterServer", "evaluator")
-#: Stand in notes and refusals.
+#: Texts of notes and refusals.
 NOT_VERIFIED = "That is from general knowledge; no copy of Google's page was at hand."
 TPU = "The job asks for a TPU; jobs on GPUs and CPUs are migrated here."
 
 
 def replicas_of(training: Mapping[str, Any], notes: Notes) -> dict[str, Replicas]:
-    """The machines of a job by their role, the master's first; what does not go together is refused."""
+    """The machines of a job by role, the master's first; contradictions are refused."""
     tier = training.get("scaleTier")
     own = [name for role in ROLES for name in (f"{role}Type", f"{role}Count") if training.get(name)]
     own += [
@@ -54,7 +54,7 @@ def _told(replicas: Mapping[str, Replicas]) -> str:
 
 
 def _custom(training: Mapping[str, Any], notes: Notes) -> dict[str, Replicas]:
-    """The machines of a job of the tier CUSTOM."""
+    """The machines of a job with the tier CUSTOM."""
     if not training.get("masterType"):
         notes.refuse("scaleTier is CUSTOM, which needs masterType.")
     found: dict[str, Replicas] = {}

@@ -1,4 +1,4 @@
-"""What a migration gives: the config, the notes, and the commands that submit it."""
+"""The result of a migration: the config, the notes, and the commands that submit it."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ from gpu_pipelines.yaml_output import comment, yaml_text
 
 
 def space_file(config: str) -> str:
-    """The file of the search space beside a config's."""
+    """The name of the search space's file beside a config."""
     return str(Path(config).with_name(f"{Path(config).stem}-space.yaml"))
 
 
 @dataclass(frozen=True)
 class Migration:
-    """An old job as one of Vertex AI.
+    """An old job as a job of Vertex AI.
 
     Attributes:
         name: display name.
-        config: what `gcloud ai custom-jobs create --config` takes, a `CustomJobSpec`; with `is_tuning` what
-            `gcloud ai hp-tuning-jobs create --config` takes, a `HyperparameterTuningJob`.
+        config: the config for `gcloud ai custom-jobs create --config`, a `CustomJobSpec`; with `is_tuning` the config
+            for `gcloud ai hp-tuning-jobs create --config`, a `HyperparameterTuningJob`.
         is_tuning: whether the job tunes hyperparameters.
-        region: where it runs; None if that is open.
-        regions: where it can run, if its region is open and it has GPUs.
+        region: its region; None if that is open.
+        regions: the possible regions, if its region is open and it has GPUs.
         project: id of the project; None if it is not known.
         labels: the job's labels.
         encryption_key: full name of the Cloud KMS key; None for none.
-        plans: of the pools with GPUs, by role.
+        plans: the plans of the pools with GPUs, by role.
         notes: what was changed, and what is left to do.
-        upload: commands to run before, which bring packages to Cloud Storage.
-        study: a search of this project in the place of a tuning job; None for another job, and where none of its
+        upload: commands to run before, which upload packages to Cloud Storage.
+        study: a search of this project in place of a tuning job; None for another job, or if none of its
             hyperparameters is a parameter of `train_model`.
     """
 
@@ -54,7 +54,7 @@ class Migration:
     study: MigratedStudy | None = None
 
     def gcloud_command(self, file: str) -> str | None:
-        """The gcloud command that submits the config; None where gcloud would refuse it.
+        """The gcloud command that submits the config; None if gcloud would refuse it.
 
         Args:
             file: name of the config's file.
@@ -66,7 +66,7 @@ class Migration:
         return self._submission.gcloud_command(file)
 
     def own_command(self, file: str) -> str | None:
-        """The command of this project that submits the config; None where it has none: for tuning.
+        """The command of this project that submits the config; None for tuning, for which there is none.
 
         Args:
             file: name of the config's file.
@@ -74,10 +74,10 @@ class Migration:
         return None if self.is_tuning else self._submission.own_command(file)
 
     def config_text(self, origin: str, file: str) -> str:
-        """The config as YAML, with what it came from and how it is submitted as comments.
+        """The config as YAML, with its origin and the commands that submit it as comments.
 
         Args:
-            origin: what it was migrated from.
+            origin: the origin of the migration.
             file: name of the config's file.
         """
         head = [

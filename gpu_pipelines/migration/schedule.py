@@ -1,4 +1,4 @@
-"""How long a job may run and how its machines are bought: `scheduling` of both services."""
+"""The longest run time of a job and the provisioning of its machines: `scheduling` of both services."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_pipelines.accelerators.rules import MAX_HOURS
 from gpu_pipelines.migration.notes import Notes
 
 _SECONDS = re.compile(r"[0-9]{1,12}(\.[0-9]{1,9})?s", re.ASCII)
-#: The least that AI Platform Training took for `maxWaitTime`, seconds.
+#: The least seconds of `maxWaitTime` in AI Platform Training.
 _SHORTEST_WAIT = 1800
 
 
@@ -20,9 +20,9 @@ class Schedule:
     """When and how a job runs.
 
     Attributes:
-        strategy: of a plan: `spot`, or None for the standard one.
-        timeout: as the API writes durations; empty for the service's seven days.
-        restart: restart the whole job when a worker is restarted.
+        strategy: the provisioning of a plan: `spot`, or None for the standard one.
+        timeout: in the API's form of durations; empty for the service's seven days.
+        restart: whether the whole job restarts when a worker is restarted.
     """
 
     strategy: str | None = None
@@ -31,11 +31,11 @@ class Schedule:
 
     @property
     def hours(self) -> float | None:
-        """The longest it may run; None for the service's seven days."""
+        """The longest run time; None for the service's seven days."""
         return float(self.timeout.removesuffix("s")) / 3600 if self.timeout else None
 
     def fields(self) -> dict[str, Any]:
-        """`scheduling`, as a field of the job; nothing where all is as the service has it."""
+        """The field `scheduling` of the job; empty if all values are the service's defaults."""
         found: dict[str, Any] = {}
         if self.timeout:
             found["timeout"] = self.timeout

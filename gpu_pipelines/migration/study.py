@@ -1,7 +1,7 @@
-"""A tuning job of AI Platform Training as a search of this project: a search space, and the command that searches.
+"""Migrates a tuning job of AI Platform Training to a search of this project: a search space, and the command for it.
 
-The search trains with the recipes of this project in place of the old program. Only hyperparameters that are parameters
-of `train_model` can be in its space; the others are left out, and why.
+The search trains with the recipes of this project in place of the old program. Its space can only have hyperparameters
+that are parameters of `train_model`; for the others, the reason is given.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from gpu_pipelines.tuning.space import space_of
 from gpu_pipelines.yaml_output import comment, yaml_text
 
 _PIPELINE = "tune_train_evaluate_upload"
-#: What the command searches for, as long as it names no other task.
+#: The task of the command unless it names another.
 _TASK = "image_classification"
-#: What stands for the data, which the old job read by itself.
+#: Placeholder for the data, which the old job read by itself.
 _SOURCE = "gs://YOUR-BUCKET/DATA"
 
 
 @dataclass(frozen=True)
 class MigratedStudy:
-    """A search in the place of a tuning job.
+    """A search in place of a tuning job.
 
     Attributes:
         space: the search space.
-        left_out: why hyperparameters are not in it, by their names.
-        options: of the command, besides the file of the space.
+        left_out: the reasons for hyperparameters that are missing, by name.
+        options: options of the command, besides the file of the space.
     """
 
     space: Mapping[str, Any]
@@ -39,7 +39,7 @@ class MigratedStudy:
     options: tuple[str, ...]
 
     def command(self, file: str) -> str:
-        """The command that searches.
+        """The command that starts the search.
 
         Args:
             file: name of the space's file.
@@ -47,10 +47,10 @@ class MigratedStudy:
         return shlex.join(["gpu-pipelines", "run", _PIPELINE, "--space", file, *self.options])
 
     def text(self, origin: str, file: str) -> str:
-        """The space as YAML, with where it came from and how it is searched as comments.
+        """The space as YAML, with its origin and the command that starts the search as comments.
 
         Args:
-            origin: what it was migrated from.
+            origin: the origin of the migration.
             file: name of the space's file.
         """
         head = [f"Migrated from {origin} by gpu-pipelines migrate.", self.command(file)]
@@ -73,13 +73,13 @@ class MigratedStudy:
 def study_of(
     given: Mapping[str, Any], plan: AcceleratorPlan | None, project: str | None, region: str | None
 ) -> MigratedStudy | None:
-    """The search of a tuning job; None where it would have nothing to search for.
+    """The search for a tuning job; None if nothing is left to search for.
 
     Args:
         given: `hyperparameters` of the old job.
-        plan: of its master; None where that has no GPU.
-        project: id of the project, if it is known.
-        region: where it runs, if that is known.
+        plan: the plan of its master; None if that has no GPU.
+        project: id of the project, if known.
+        region: its region, if known.
     """
     space: dict[str, Any] = {}
     left_out: dict[str, str] = {}

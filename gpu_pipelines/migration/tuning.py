@@ -1,4 +1,4 @@
-"""Hyperparameter tuning: `hyperparameters` of the old job as what Vertex AI's HyperparameterTuningJob has of its own.
+"""Hyperparameter tuning: `hyperparameters` of the old job as fields of Vertex AI's HyperparameterTuningJob.
 
 Fields: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/StudySpec.
 """
@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_pipelines.migration.notes import Notes
 
-#: `hyperparameterMetricTag` where none was given.
+#: The default of `hyperparameterMetricTag`.
 DEFAULT_METRIC = "training/hptuning/metric"
 _MOST_VALUES = 1000
 _LARGEST_INTEGER = 2**63 - 1
