@@ -1,4 +1,4 @@
-"""Where models are uploaded to. A registry is named by a URI; a plain path is a directory on this machine."""
+"""Model registries, the destination of uploads. A registry is named by a URI; a plain path is a local directory."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _MODEL_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 def open_registry(
     uri: str | PathLike[str], near: str = "", serving_image: str = "", encryption_key: str = ""
 ) -> Registry:
-    """Opens the registry that a URI names, without reading it.
+    """Opens the registry with a URI, without reading it.
 
     Args:
-        uri: a directory; `vertex://PROJECT/REGION` for Vertex AI Model Registry, where `vertex://` alone is that of
-            the job's own project and region; or `mlflow:https://HOST`, `mlflow:http://HOST:PORT` or
-            `mlflow:sqlite:///FILE` for MLflow.
-        near: `gs://…`, in whose bucket the files of Vertex AI's models are kept; empty for that of the settings.
+        uri: a directory; `vertex://PROJECT/REGION` for Vertex AI Model Registry, where `vertex://` alone takes the
+            job's own project and region; or `mlflow:https://HOST`, `mlflow:http://HOST:PORT` or `mlflow:sqlite:///FILE`
+            for MLflow.
+        near: `gs://…`, whose bucket keeps the files of Vertex AI's models; empty for that of the settings.
         serving_image: container that serves the models on Vertex AI; empty for the default.
         encryption_key: Cloud KMS key of models on Vertex AI; empty for that of the settings, if there is one.
 
@@ -60,12 +60,12 @@ def open_registry(
 
 
 def is_local(uri: str) -> bool:
-    """Whether a registry is a directory, or a file, of the machine that asks."""
+    """Whether a registry is a directory or a file on this machine."""
     return "://" not in uri or uri.startswith(("file://", MLFLOW_FILE))
 
 
 def registry_problems(uri: str, model_name: str) -> list[str]:
-    """What is wrong with a registry's URI or a model's name, without touching either."""
+    """Problems with a registry's URI or a model's name, without accessing either."""
     found = []
     if not uri:
         found.append("registry is empty. Give a directory, such as ./registry.")
@@ -80,10 +80,10 @@ def registry_problems(uri: str, model_name: str) -> list[str]:
 
 
 def model_name_for(source: str) -> str:
-    """The name of a model that was given none: after the source of its data.
+    """The default name of a model: after the source of its data.
 
     `sample:digits` gives digits, `data/Flower Photos/` and `data/flower_photos.csv` give flower-photos,
-    `bq://project.dataset.flower_photos` and `hf://owner/flower-photos?split=all` do so too.
+    `bq://project.dataset.flower_photos` and `hf://owner/flower-photos?split=all` do too.
     """
     if source.startswith("bq://"):
         source = source.rpartition(".")[2]

@@ -1,7 +1,7 @@
 """A model registry in a directory: `<name>/versions/<n>/` and `<name>/model.json` with the aliases.
 
-Every change is made under a lock on the model and becomes visible by one rename, so that a reader sees whole versions
-only, two writers do not hinder each other, and a writer that is killed leaves nothing that counts as a version.
+Every change is made under a lock on the model and becomes visible by one rename. So a reader sees only whole versions,
+two writers do not interfere, and a killed writer leaves nothing that counts as a version.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from gpu_pipelines.registry.registered import CHAMPION, VERSION, Check, Promotio
 
 _MODEL = "model.json"
 _INCOMING = ".incoming-"
-#: Names of models that are shown of a registry.
+#: Most names of models in a message about a registry.
 _MOST_SHOWN = 12
 
 
 class DirectoryRegistry(Registry):
-    """The registry below a directory, which is made when the first model is added."""
+    """The registry below a directory, which is created when the first model is added."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -39,10 +39,10 @@ class DirectoryRegistry(Registry):
         return f"DirectoryRegistry {self.root}: {some_of(self.names(), _MOST_SHOWN)}"
 
     def require_writable(self) -> None:
-        """Tries to write into the root, or where it would be made; nothing stays, as of a request that is only checked.
+        """Tries to write into the root, or where it would be created; nothing stays, because this is only a check.
 
         Raises:
-            UserError: it cannot be made or written.
+            UserError: it cannot be created or written to.
         """
         root = self.root.absolute()
         try:
@@ -69,14 +69,14 @@ class DirectoryRegistry(Registry):
         return [self._version(name, number, aliases) for number in self._numbers(name)]
 
     def version(self, name: str, reference: str | int) -> RegisteredVersion:
-        """The version that a number or an alias names.
+        """The version with a number or an alias.
 
-        One whose `version.json` is damaged or of a newer format is there, and counts as damaged.
+        A version whose `version.json` is damaged or of a newer format exists, and counts as damaged.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such version.
         """
-        # The others are not looked at: one that somebody has removed in part stands in nobody's way.
+        # The others are not read: one that was removed in part must not block this one.
         aliases, reference = self.aliases(name), str(reference)
         wanted = reference if reference.isdecimal() else str(aliases.get(reference))
         for number in self._numbers(name):
@@ -84,7 +84,7 @@ class DirectoryRegistry(Registry):
                 try:
                     return self._version(name, number, aliases)
                 except (DamagedError, NewerFormatError) as error:
-                    # A champion is one all the same, which nobody uses and nobody replaces.
+                    # It stays the champion, though nobody uses it and nothing replaces it.
                     return replace(self._bare(name, number, aliases), unread=error)
         raise missing_version(self, name, reference, str(self.root))
 
@@ -100,7 +100,7 @@ class DirectoryRegistry(Registry):
     def add(
         self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
     ) -> RegisteredVersion:
-        """Adds a version under the lock of its model, unless one is the same model already; see `Registry.add`."""
+        """Adds a version under the lock of its model, unless the same model is one already; see `Registry.add`."""
         self.require_writable()
         try:
             files = sha256_of_tree(model)
@@ -132,10 +132,10 @@ class DirectoryRegistry(Registry):
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                # It may test a model for minutes, or be one that hangs.
+                # It may test a model for minutes, or hang.
                 print(f"waiting for another process, which writes {name} in {self.root}", file=sys.stderr, flush=True)
                 fcntl.flock(lock, fcntl.LOCK_EX)
-            # Whoever holds the lock is the only writer, so what lies about is from a writer that was killed.
+            # The holder of the lock is the only writer, so other incomplete files are from a killed writer.
             for stale in folder.glob(f"{_INCOMING}*"):
                 shutil.rmtree(stale, ignore_errors=True)
             yield folder
@@ -155,10 +155,10 @@ class DirectoryRegistry(Registry):
         return incoming
 
     def _same_model(self, name: str, files: dict[str, str]) -> int | None:
-        """The newest whole version that is the same model; what a killed upload has completed is not added again."""
+        """The newest whole version of the same model; one that a killed upload completed is not added again."""
         wanted = model_files(files)
         for number in reversed(self._numbers(name)):
-            with suppress(UserError):  # one that cannot be read is no whole one
+            with suppress(UserError):  # a version that cannot be read is not whole
                 version = self._version(name, number, {})
                 if model_files(version.info.get("files", {})) == wanted and not version.is_damaged:
                     return number
@@ -168,7 +168,7 @@ class DirectoryRegistry(Registry):
         return sorted(int(p.name) for p in (self.root / name / "versions").glob("*") if p.name.isdecimal())
 
     def _next_number(self, name: str) -> int:
-        # An alias may still name a version whose files somebody has deleted: it must not come to name another model.
+        # An alias may still name a version whose files were deleted: it must not come to name another model.
         return 1 + max([*self._numbers(name), *self.aliases(name).values()], default=0)
 
     @staticmethod
@@ -181,7 +181,7 @@ class DirectoryRegistry(Registry):
         return replace(self._bare(name, number, aliases), info={"created": "", "passed": False, "metrics": {}, **info})
 
     def _bare(self, name: str, number: int, aliases: dict[str, int]) -> RegisteredVersion:
-        """A version of which no more is known than its place and its aliases."""
+        """A version with only its place and its aliases."""
         path = self.root / name / "versions" / str(number)
         named = tuple(sorted(alias for alias, version in aliases.items() if version == number))
         return RegisteredVersion(name, number, str(path.resolve()), named, {}, f"{name}/versions/{number}")

@@ -1,10 +1,10 @@
-"""How the containers that serve a model are asked for predictions, and what of their answers can be compared.
+"""The request formats of the containers that serve models, and the parts of their answers that can be compared.
 
-This project's server answers in the form of `examples.json`. Of other containers:
+This project's server answers in the form of `examples.json`. For other containers:
 
-- Hugging Face's inference container takes an instance as its pipeline does, and answers as that does:
+- Hugging Face's inference container takes an instance like its pipeline, and answers like it:
   https://github.com/huggingface/huggingface-inference-toolkit at 833b5a2 (2025-08-25), handler.py, VertexAIHandler.
-- vLLM as Google builds it takes `{"prompt": …, "max_tokens": …}` and answers with the text.
+- vLLM in Google's build takes `{"prompt": …, "max_tokens": …}` and answers with the text.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from gpu_pipelines.tasks.multi_label_classification.answers import THRESHOLD
 
 
 class Form(Protocol):
-    """The form in which a container is asked."""
+    """The request format of a container."""
 
     def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """An instance and the parameters, as the container takes them, from those of `examples.json`."""
+        """An instance and the parameters in the container's form, from those of `examples.json`."""
 
     def prediction(self, answer: Any, expected: Mapping[str, Any]) -> dict[str, Any] | None:
-        """An answer in the form of `examples.json`; None where it has nothing that was evaluated."""
+        """An answer in the form of `examples.json`; None if it has nothing that was evaluated."""
 
 
 class OwnForm:
-    """This project's server, and whoever answers like it."""
+    """This project's server, and containers that answer like it."""
 
     def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         return dict(instance), {}
@@ -39,13 +39,13 @@ class OwnForm:
 
 
 class HuggingFaceForm:
-    """Hugging Face's inference container, by the pipelines of transformers."""
+    """Hugging Face's inference container, with the pipelines of transformers."""
 
     def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         (name, value), scores = next(iter(instance.items())), expected.get("scores")
         if scores is None:
             return value, {"max_new_tokens": 1}
-        # If the pipeline is told to, it cuts texts that are too long, as the evaluation did.
+        # On request, the pipeline truncates long texts, as the evaluation did.
         return value, {"top_k": len(scores), **({"truncation": True} if name == "text" else {})}
 
     def prediction(self, answer: Any, expected: Mapping[str, Any]) -> dict[str, Any] | None:
@@ -56,13 +56,13 @@ class HuggingFaceForm:
         scores = {str(each["label"]): each["score"] for each in answer if {"label", "score"} <= set(each)}
         if not scores:
             return None
-        if "labels" in expected:  # several classes to a row: a sigmoid of each
+        if "labels" in expected:  # several classes for a row: a sigmoid for each
             return {"labels": sorted(name for name, score in scores.items() if score >= THRESHOLD), "scores": scores}
         return {"label": max(scores, key=lambda label: scores[label]), "scores": scores}
 
 
 class VllmForm:
-    """vLLM of Model Garden; it gives no losses."""
+    """vLLM from Model Garden; it returns no losses."""
 
     def question(self, instance: Mapping[str, Any], expected: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         return {**instance, "max_tokens": 1}, {}
@@ -72,23 +72,23 @@ class VllmForm:
 
 
 def form_of(container: ServingContainer) -> Form:
-    """The form in which a container is asked; of one that is not known, that of this project's server."""
+    """The request format of a container; for an unknown one, that of this project's server."""
     if container.is_hugging_faces:
         return HuggingFaceForm()
     return VllmForm() if container.is_vllm else OwnForm()
 
 
 def judged(examples: Examples, answers: Sequence[Any], form: Form, of_the_user: bool) -> tuple[list[str], int]:
-    """What is wrong with a container's answers to the examples.
+    """The errors in a container's answers to the examples.
 
     Args:
-        examples: inputs with what was evaluated, or what their user expects.
-        answers: one for each, as the container gave it.
-        form: of the container.
-        of_the_user: the examples are of the user and in the form of his container, whatever that is.
+        examples: inputs with the evaluated predictions, or with those that the user expects.
+        answers: the container's answer to each.
+        form: the container's form.
+        of_the_user: whether the examples are the user's, in the form of the user's container.
 
     Returns:
-        A sentence for each answer that is wrong, and how many could be compared with what was expected.
+        A sentence for each wrong answer, and how many answers could be compared with the expected ones.
     """
     if of_the_user:
         wrong = [

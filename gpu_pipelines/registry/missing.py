@@ -1,4 +1,4 @@
-"""What a registry says of a model, a version or an alias that is not there: what is there instead."""
+"""Errors for a missing model, version or alias, with what the registry has instead."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ MOST_NAMED = 10
 
 
 def missing_version(registry: Registry, name: str, reference: str, where: str) -> UserError:
-    """The error for a version or an alias that a registry has not, with what it has.
+    """The error for a missing version or alias, with those that there are.
 
     Args:
-        registry: where it was looked for.
-        name: the model.
+        registry: the registry that was searched.
+        name: the name of the model.
         reference: the number or alias that was given.
         where: the registry, for people.
     """
@@ -40,10 +40,10 @@ def missing_version(registry: Registry, name: str, reference: str, where: str) -
 
 
 def missing_model(registry: Registry, name: str, where: str) -> UserError:
-    """The error for a model that a registry has not, with those that it has.
+    """The error for a missing model, with those that there are.
 
     Args:
-        registry: where it was looked for.
+        registry: the registry that was searched.
         name: the model that was given.
         where: the registry, for people.
     """
@@ -56,14 +56,14 @@ def missing_model(registry: Registry, name: str, where: str) -> UserError:
 
 
 def require_champion_not_lost(registry: Registry, name: str) -> None:
-    """Of a model without a champion: looks whether there was one, as where somebody deleted its version.
+    """Checks that a model without a champion has never had one, which somebody may have deleted.
 
-    A service takes the aliases away with the version that they name, and then the next model would be promoted without
-    a comparison. A model that no version of has passed its gates has never had a champion.
+    A service removes the aliases together with their version, and then the next model would be promoted without a
+    comparison. If no version of a model has passed its gates, it has never had a champion.
 
     Args:
-        registry: where the model is.
-        name: the model, which has no champion there.
+        registry: the registry of the model.
+        name: the name of the model, which has no champion there.
 
     Raises:
         NotFoundError: a version has passed its gates, or was compared with a champion.

@@ -1,7 +1,7 @@
-"""MLflow as a registry: a version is one of MLflow's, its files are the artifacts of a run that is made for them.
+"""MLflow as a registry: a version is one of MLflow's; its files are the artifacts of a run created for them.
 
-The files are up, and the hashes of all of them in `version.json` with them, before MLflow is told of a version. So what
-is stopped leaves a run that no version names, which a later upload deletes.
+The files are uploaded, with all hashes in `version.json`, before MLflow gets the version. So an interrupted upload
+leaves a run that no version names, which a later upload deletes.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _FOLDER = "model"
 _MANAGED_BY, _OURS = "managed-by", "gpu-pipelines"
 _DIGEST, _UPLOAD_OF = "gpu_pipelines.digest", "gpu_pipelines.upload_of"
 _PARENT = "mlflow.parentRunId"
-#: What is shown of a version beside its metrics.
+#: The fields of a version's description beside its metrics.
 _SHOWN = ("task", "checkpoint", "dataset_fingerprint", "source_fingerprint", "passed", "pipeline_job")
-#: Seconds after which an upload that has not ended was killed.
+#: Seconds after which an unfinished upload counts as killed.
 _ABANDONED_SECONDS = 24 * 3600.0
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
 
@@ -66,23 +66,23 @@ class MlflowRegistry(Registry):
         uri: `mlflow:https://HOST`, `mlflow:http://HOST:PORT`, or `mlflow:sqlite:///FILE` on this machine.
 
     Raises:
-        UserError: the address is not of that form.
+        UserError: the address does not have this form.
     """
 
     def __init__(self, uri: str) -> None:
         self.uri = mlflow_uri(uri)
 
     def __repr__(self) -> str:
-        # Without asking the server.
+        # The server is not asked for this.
         return f"MlflowRegistry {self.uri}"
 
     def require_writable(self) -> None:
-        """Looks at who may write to the experiment of the files, and where the server wants them, once it is there.
+        """Checks write access to the experiment of the files, and the server's place for them, if it exists.
 
-        Nothing is made, as of a request that is only checked.
+        Nothing is created, because this is only a check.
 
         Raises:
-            UserError: it cannot be written, or files would be left on the machine of the step.
+            UserError: it cannot be written to, or files would stay on the machine of the step.
         """
         if self._file and not self._is_there:
             client_class(self.uri)
@@ -94,14 +94,14 @@ class MlflowRegistry(Registry):
             self._require_fit(found)
 
     def prepare(self) -> None:
-        """Makes the experiment of the files; see `Registry.prepare`."""
+        """Creates the experiment of the files; see `Registry.prepare`."""
         with self._errors("Opening the registry"):
             experiment = self._client.get_experiment(self._experiment)
         self._require_fit(experiment)
 
     def _require_fit(self, experiment: Any) -> None:
         with self._errors("Opening the registry"):
-            # What changes nothing, but takes the right that the upload takes.
+            # It changes nothing, but needs the same permission as the upload.
             self._client.set_experiment_tag(experiment.experiment_id, _MANAGED_BY, _OURS)
         if would_lose_files(self.uri, experiment.artifact_location):
             raise UserError(
@@ -112,7 +112,7 @@ class MlflowRegistry(Registry):
             )
 
     def where(self, name: str) -> str:
-        """The page of a model; of a file, the file."""
+        """The page of a model; for a file, the file."""
         return f"{self.uri.partition(':')[2]}/#/models/{name}" if self.uri.startswith("mlflow:http") else self.uri
 
     def names(self) -> list[str]:
@@ -126,10 +126,10 @@ class MlflowRegistry(Registry):
         return made_at_once(partial(self._version, aliases=aliases), self._of_model(name))
 
     def version(self, name: str, reference: str | int) -> RegisteredVersion:
-        """The version that a number or an alias names.
+        """The version with a number or an alias.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such version.
         """
         aliases, reference = self.aliases(name), str(reference)
         wanted = str(aliases.get(reference, reference))
@@ -139,7 +139,7 @@ class MlflowRegistry(Registry):
         raise missing_version(self, name, reference, self.uri)
 
     def aliases(self, name: str) -> dict[str, int]:
-        """Version by alias, of the versions that this project's components have uploaded."""
+        """Version by alias, among the versions that this project's components have uploaded."""
         ours = {int(each.version) for each in self._of_model(name)}
         return {alias: number for alias, number in self._all_aliases(name).items() if number in ours}
 
@@ -149,9 +149,9 @@ class MlflowRegistry(Registry):
     def add(
         self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
     ) -> RegisteredVersion:
-        """Adds a version, unless one is the same model already, and moves the aliases; see `Registry.add`.
+        """Adds a version, unless the same model is already a version, and moves the aliases; see `Registry.add`.
 
-        Of two uploads of the same model at a time one adds a version, and both return it.
+        Of two simultaneous uploads of the same model one adds a version, and both return it.
 
         Raises:
             UserError: files, version or aliases could not be written, or the check failed.
@@ -175,12 +175,12 @@ class MlflowRegistry(Registry):
 
     @property
     def _file(self) -> Path | None:
-        """The file of this machine that takes the place of a server; None where there is a server."""
+        """The local file in place of a server; None if there is a server."""
         return Path(self.uri.removeprefix(MLFLOW_FILE)) if self.uri.startswith(MLFLOW_FILE) else None
 
     @property
     def _is_there(self) -> bool:
-        """Whether there is anything to read: MLflow's client makes a file that it is to read."""
+        """Whether there is anything to read: MLflow's client would create a missing file."""
         return self._file is None or self._file.exists()
 
     @property
@@ -197,7 +197,7 @@ class MlflowRegistry(Registry):
 
     @cached_property
     def _experiment(self) -> str:
-        """The id of the experiment of the files; one that a person deleted is an error of the server's."""
+        """The id of the experiment of the files; for one that a person deleted, the server reports an error."""
         from mlflow.exceptions import MlflowException
 
         place = (self._file.parent / "mlflow-artifacts").as_uri() if self._file else None
@@ -206,13 +206,13 @@ class MlflowRegistry(Registry):
         try:
             return str(self._client.create_experiment(EXPERIMENT, artifact_location=place))
         except MlflowException as error:
-            # Another upload has made it in the meantime.
+            # Another upload has created it in the meantime.
             if error.error_code != _EXISTS:
                 raise
         return str(self._client.get_experiment_by_name(EXPERIMENT).experiment_id)
 
     def _search(self, wanted: str) -> Iterator[Any]:
-        """Versions by a filter of MLflow's, of all pages."""
+        """Versions that match a filter of MLflow's, from all pages."""
         token = None
         while self._is_there:
             page = self._client.search_model_versions(wanted, page_token=token)
@@ -221,7 +221,7 @@ class MlflowRegistry(Registry):
                 return
 
     def _of_model(self, name: str) -> list[Any]:
-        """MLflow's versions of a model that are this project's, oldest first."""
+        """MLflow's versions of a model that belong to this project, oldest first."""
         if "'" in name:
             return []
         with self._errors(f"Listing the versions of {name!r}"):
@@ -229,7 +229,7 @@ class MlflowRegistry(Registry):
         return sorted(found, key=lambda each: int(each.version))
 
     def _all_aliases(self, name: str) -> dict[str, int]:
-        """Version by alias, of all versions of a model."""
+        """Version by alias, among all versions of a model."""
         if not self._is_there:
             return {}
         try:
@@ -253,7 +253,7 @@ class MlflowRegistry(Registry):
         return place_of_files(self.uri, run, _FOLDER)
 
     def _upload(self, name: str, model: Path, info: dict[str, Any], digest: str, check: Check | None) -> str:
-        """Uploads the files into a run of their own, and checks them there; what fails does not stay.
+        """Uploads the files into a run of their own, and checks them there; after a failure nothing stays.
 
         Returns:
             The id of the run.
@@ -285,10 +285,10 @@ class MlflowRegistry(Registry):
     def _registered(
         self, name: str, run: str, tags: dict[str, str], description: str, damaged: set[int]
     ) -> tuple[int, bool]:
-        """Tells MLflow of a version whose files are there.
+        """Adds a version whose files are uploaded to MLflow.
 
-        Its answer may be lost, and another upload of the same model may have been faster: the lowest number is the
-        version, and what else this upload has made is deleted.
+        Its answer may be lost, and another upload of the same model may have been faster: the lowest number becomes the
+        version, and any other that this upload has added is deleted.
 
         Returns:
             The number of the version, and whether this upload has added it.
@@ -304,7 +304,8 @@ class MlflowRegistry(Registry):
         there = [each for each in self._of_model(name) if each.tags.get(_DIGEST) == tags[_DIGEST]]
         there = [each for each in there if int(each.version) not in damaged]
         if not there:
-            # One whose answer was lost may yet come, and needs its files; if it does not, a later upload deletes them.
+            # A version whose answer was lost may still appear, and needs its files; if not, a later upload deletes
+            # them.
             if not isinstance(failed, UnavailableError):
                 self._delete(run)
             raise UserError(
@@ -332,7 +333,7 @@ class MlflowRegistry(Registry):
                 raise
 
     def _parent(self, key: str) -> dict[str, str]:
-        """The tag that puts the run of the files below the tracker's, where that is on the same server."""
+        """The tag that puts the run of the files below the tracker's run, if that is on the same server."""
         if not key or "'" in key:
             return {}
         experiments = [each.experiment_id for each in self._client.search_experiments()]
@@ -346,13 +347,13 @@ class MlflowRegistry(Registry):
             try:
                 self._client.set_registered_model_alias(name, alias, str(number))
             except MlflowException:
-                # Of two that make an alias at the same time the server refuses one, which moves what is there now.
+                # If two create an alias at the same time, the server refuses one, which then moves the existing alias.
                 if alias not in self._all_aliases(name):
                     raise
                 self._client.set_registered_model_alias(name, alias, str(number))
 
     def _delete_abandoned(self, name: str) -> None:
-        """Deletes what uploads of a model that were killed have left; one that may go on yet is let be.
+        """Deletes what killed uploads of a model have left; one that may still go on is left alone.
 
         One that was killed right after its version was added has not ended either, but a version names it.
         """
@@ -365,7 +366,7 @@ class MlflowRegistry(Registry):
             self._delete(run)
 
     def _delete(self, run: str) -> None:
-        """Deletes a run that no version names, and its files, as far as the server lets it."""
+        """Deletes a run that no version names, and its files, as far as the server allows."""
         with suppress(UserError, OSError):
             folder = RemoteFolder(self._place(run))
             folder.delete(folder.names())
@@ -378,7 +379,7 @@ def _metrics(info: dict[str, Any]) -> dict[str, float]:
 
 
 def _tags(info: dict[str, Any], digest: str) -> dict[str, str]:
-    """What MLflow shows with a version, and finds it by."""
+    """The tags of a version that MLflow shows, and by which it is found."""
     told = {name: str(info[name]) for name in _SHOWN if info.get(name) not in (None, "")}
     scores = {f"test_{name}": str(value) for name, value in _metrics(info).items()}
     return {_MANAGED_BY: _OURS, _DIGEST: digest, **told, **scores}

@@ -1,4 +1,4 @@
-"""What the name of a model means where it was given: a version of a registry, or a directory."""
+"""Resolves the name of a model: to a version in a registry, or to a directory."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from gpu_pipelines.registry import DirectoryRegistry, Registry, open_registry
 
 
 def existing_registry(uri: str) -> Registry:
-    """Opens a registry that is to be read.
+    """Opens a registry to read.
 
     Args:
-        uri: as `open_registry` takes it.
+        uri: as for `open_registry`.
 
     Raises:
         UserError: there is no such kind of registry, or no such directory or file.
@@ -25,21 +25,21 @@ def existing_registry(uri: str) -> Registry:
     if isinstance(opened, DirectoryRegistry) and uri != DEFAULT_REGISTRY and not opened.root.is_dir():
         there = "is not a directory" if opened.root.exists() else "does not exist"
         raise UserError(f"The registry {uri} {there}.", "Give the directory that the runs used as registry.")
-    # MLflow's client would make it.
+    # MLflow's client would create it.
     if uri.startswith(MLFLOW_FILE) and not Path(uri.removeprefix(MLFLOW_FILE)).expanduser().is_file():
         raise UserError(f"The registry {uri} does not exist.", "Give the file that the runs used as registry.")
     return opened
 
 
 def directory_named(model: str, registry: str) -> Path | None:
-    """The directory that is meant by the name of a model; None where that is a version of the registry.
+    """The directory that a model's name refers to; None if it refers to a version in the registry.
 
-    A model is called after the folder of its data, which often lies where the registry does. A folder without a model
-    is therefore meant only if the registry has no model of that name.
+    A model is named after the folder of its data, which is often beside the registry. So a folder without a model is
+    meant only if the registry has no model of that name.
 
     Args:
         model: `NAME@REFERENCE`, NAME, or a directory.
-        registry: URI of the registry in which names are looked for.
+        registry: URI of the registry to search.
     """
     directory = Path(model).expanduser()
     if not directory.is_dir():

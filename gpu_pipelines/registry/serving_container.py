@@ -1,4 +1,4 @@
-"""The container that serves a registered model on Vertex AI: its image, and how it is started."""
+"""The container that serves a registered model on Vertex AI: its image, and how to start it."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ HUGGING_FACE_IMAGE = (
     "us-docker.pkg.dev/deeplearning-platform-release/gcr.io/"
     "huggingface-pytorch-inference-cpu.2-3.transformers.4-48.ubuntu2204.py311"
 )
-#: vLLM as Google builds it for Vertex AI, which reads `gs://`. Source: the notebooks of Model Garden in
+#: vLLM in Google's build for Vertex AI, which reads `gs://`. Source: the notebooks of Model Garden in
 #: GoogleCloudPlatform/vertex-ai-samples at cc0d791e (2026-08-19); routes, port and shared memory are theirs as well.
 VLLM_IMAGE = "us-docker.pkg.dev/vertex-ai/vertex-vision-model-garden-dockers/pytorch-vllm-serve:20251205_0916_RC01"
-#: What this project's own image of the server is called, before its tag; see docs/images.md.
+#: The name of this project's image of the server, before its tag; see docs/images.md.
 OUR_IMAGE = "serving"
-#: A model that nobody has evaluated, and that has no such file, is none of those that are known.
+#: A model without an evaluation and without one of these files is of no known kind.
 _KNOWN_FILES = (EVALUATION, "config.json", "*.safetensors")
-#: The server in an image of the steps, which holds it as well.
+#: The server in an image of the steps, which also contains it.
 OUR_COMMAND = ("python3", "-m", "gpu_pipelines.serving")
-#: Weights from which on a language model is vLLM's, bytes.
+#: Bytes of weights from which on a language model is served by vLLM.
 LARGE = 1 << 30
 
 _PORT = 8080
@@ -37,13 +37,13 @@ _LANGUAGE_MODELS = ("ForCausalLM", "LMHeadModel")
 
 @dataclass(frozen=True)
 class ServingContainer:
-    """An image and what it is told.
+    """An image and its settings.
 
     Attributes:
         image: URI of the image.
-        command, args: what it runs; empty for the image's own.
-        port: of HTTP.
-        predict_route, health_route: empty for those that Vertex AI chooses and tells the container.
+        command, args: the command; empty for the image's own.
+        port: the HTTP port.
+        predict_route, health_route: empty for those that Vertex AI chooses and gives the container.
         shared_memory_mb: size of /dev/shm, MiB; 0 for the service's own.
         deployment_seconds: how long it may take to be ready; 0 for the service's own.
     """
@@ -59,12 +59,12 @@ class ServingContainer:
 
     @property
     def is_of_others(self) -> bool:
-        """Whether what it answers is not this project's to know: a user's image, or vLLM."""
+        """Whether this project does not know its answers: a user's image, or vLLM."""
         return not self.is_ours and not self.is_hugging_faces
 
     @property
     def is_ours(self) -> bool:
-        """Whether it is this project's server, by its name or by what it runs."""
+        """Whether it is this project's server, by its name or by its command."""
         name = self.image.rpartition("/")[2].partition("@")[0].partition(":")[0]
         return name == OUR_IMAGE or self.command == OUR_COMMAND
 
@@ -79,7 +79,7 @@ class ServingContainer:
         return "vllm" in self.image
 
     def spec(self) -> dict[str, Any]:
-        """In the terms of Vertex AI's ModelContainerSpec, without what is left to it."""
+        """The fields of Vertex AI's ModelContainerSpec, without those left to the service."""
         given = {
             "image_uri": self.image,
             "command": list(self.command),
@@ -99,21 +99,20 @@ def serving_container(model: Path, image: str = "", steps_image: str = "") -> Se
 
     Args:
         model: its directory.
-        image: what the user asked for; empty for that of the settings, else vLLM for a large language model, else the
-            image of the steps, else Hugging Face's.
-        steps_image: the image in which the upload runs, and with it the test of what is uploaded; empty if that is not
-            known.
+        image: the user's image; empty for that of the settings, else vLLM for a large language model, else the image of
+            the steps, else Hugging Face's.
+        steps_image: the image that runs the upload and its smoke test; empty if it is not known.
 
     Raises:
-        UserError: no container is known that serves such files.
+        UserError: no known container serves such files.
     """
-    # Of the settings it alone is in the file or nowhere; a job's own variables are not looked at for it.
+    # This setting is only in the file; the job's own variables are not read for it.
     asked = image or (load_project_settings().serving_image if Path(FILE).is_file() else "") or ""
     if "vllm" in asked or (not asked and _is_large_language_model(model)):
         return _vllm(asked or VLLM_IMAGE)
     if asked:
         return ServingContainer(asked)
-    # Models of other recipes than this project's are not for its server.
+    # Models of other recipes than this project's cannot be served by its server.
     if steps_image and not why_not_served(model):
         return ServingContainer(steps_image, command=OUR_COMMAND)
     if not any(file for pattern in _KNOWN_FILES for file in model.glob(pattern)):
@@ -128,7 +127,7 @@ def _vllm(image: str) -> ServingContainer:
     return ServingContainer(
         image,
         command=("python", "-m", "vllm.entrypoints.api_server"),
-        # Vertex AI puts the place of its copy of the files in here:
+        # Vertex AI fills in the place of its copy of the files here:
         # https://cloud.google.com/vertex-ai/docs/reference/rest/v1/ModelContainerSpec.
         args=("--host=0.0.0.0", f"--port={_PORT}", "--model=$(AIP_STORAGE_URI)", "--tensor-parallel-size=1"),
         predict_route="/generate",

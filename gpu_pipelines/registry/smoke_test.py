@@ -1,4 +1,4 @@
-"""The last check before a version counts: the server is started on what was uploaded, and predicts as evaluated."""
+"""The last check before a version counts: a server on the uploaded files must predict as evaluated."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _MOST_SHOWN = 3
 
 
 class SmokeTest:
-    """Compares what a server predicts with what was evaluated.
+    """Compares a server's predictions with the evaluated ones.
 
     Args:
         model: the exported model, as the evaluation left it.
-        container: what will serve it; None for this project's server as it is here.
-        tested_image: the image in which this runs; empty if that is not known.
+        container: the container for serving; None for this project's server as it is here.
+        tested_image: the image that runs this test; empty if it is not known.
     """
 
     def __init__(self, model: Path, container: ServingContainer | None = None, tested_image: str = "") -> None:
@@ -31,10 +31,10 @@ class SmokeTest:
         self._tested_image = tested_image
 
     def __call__(self, place: str) -> None:
-        """Tests the files at a place, where the model was uploaded to; prints what was done.
+        """Tests the files at a place of the upload; prints the result.
 
         Raises:
-            UserError: a prediction is another than the evaluated one, or the server does not start.
+            UserError: a prediction differs from the evaluated one, or the server does not start.
         """
         if why := self._why_not():
             print(f"no smoke test: {why}", flush=True)
@@ -59,7 +59,7 @@ class SmokeTest:
         print(self._what_it_says(), end="", flush=True)
 
     def _what_it_says(self) -> str:
-        """What the test says of the container that serves the version on Vertex AI, and what it does not."""
+        """What the test proves for the container that serves the version on Vertex AI, and what it does not."""
         container = self._container
         if container is None:
             return ""

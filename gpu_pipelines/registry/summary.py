@@ -1,4 +1,4 @@
-"""What lists of versions say of a version in a line."""
+"""The summary of a version in lists, in a line."""
 
 from __future__ import annotations
 

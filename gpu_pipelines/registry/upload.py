@@ -1,4 +1,4 @@
-"""Uploads a model to a registry; the better model, and only that, becomes the champion."""
+"""Uploads a model to a registry; only a better model becomes the champion."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ class UploadSettings:
     )
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with the values, each with what to do."""
+        """All problems with the values, each with what to do."""
         return registry_problems(self.registry, self.model_name)
 
 
@@ -77,12 +77,11 @@ def upload_model(
 ) -> RegisteredVersion:
     """Adds a version and moves the aliases.
 
-    A model that this project has not evaluated never replaces a champion that it has evaluated: which of the two is
-    better is not known.
+    A model without an evaluation by this project never replaces a champion with one: it is not known which is better.
 
     Args:
         settings: registry and name.
-        model_directory: an exported model with its evaluation; or any files that are a model, without evaluation.json.
+        model_directory: an exported model with its evaluation; or any files of a model, without evaluation.json.
         passed: whether all gates passed, including the comparison with the champion; for a model that was not
             evaluated, whether it may be the champion if no evaluated model is.
         place: where the step leaves its artifacts; if it is in a bucket, models of Vertex AI are kept there.
@@ -129,11 +128,11 @@ def upload_model(
 
 
 def _registry(settings: UploadSettings, near: str) -> Registry:
-    """The registry that the settings name.
+    """The registry of the settings.
 
     Args:
-        settings: those of the step.
-        near: where in a bucket the step leaves its artifacts; empty where that is in no bucket.
+        settings: the settings of the step.
+        near: the step's place for artifacts in a bucket; empty if it is not in a bucket.
 
     Raises:
         UserError: it would be in the container of a step, or cannot be opened.
@@ -148,10 +147,11 @@ def _registry(settings: UploadSettings, near: str) -> Registry:
 
 
 def _evaluation_in(directory: Path) -> Evaluation | None:
-    """The evaluation of a model; None for files that nobody has evaluated.
+    """The evaluation of a model; None for files without one.
 
     Raises:
-        UserError: there are no files, or they are not a whole exported model; or one is called as the registry's own.
+        UserError: there are no files, they are not a whole exported model, or one has the name of a file of the
+            registry.
     """
     if (directory / EVALUATION).is_file():
         require_exported_model(directory)
@@ -167,7 +167,7 @@ def _evaluation_in(directory: Path) -> Evaluation | None:
 
 
 def _told_of(evaluation: Evaluation | None) -> dict[str, Any]:
-    """What is recorded with a version of its evaluation."""
+    """The facts of a version's evaluation to record with it."""
     if evaluation is None:
         return {"task": "", "metrics": {}}
     return {
@@ -182,7 +182,7 @@ def _told_of(evaluation: Evaluation | None) -> dict[str, Any]:
 
 
 def _promotion(evaluation: Evaluation | None, champion: RegisteredVersion | None, passed: bool) -> Promotion:
-    """Whether the model may take the champion's place; says why not, where that is not the gates' doing."""
+    """Whether the model may replace the champion; prints why not, unless the gates are the reason."""
     if evaluation is not None:
         return Promotion(passed and _may_be_replaced(champion), evaluation.champion_version)
     if passed and champion is not None and champion.has_evaluation:
@@ -197,7 +197,7 @@ def _promotion(evaluation: Evaluation | None, champion: RegisteredVersion | None
 
 
 def _may_be_replaced(champion: RegisteredVersion | None) -> bool:
-    """Whether the champion is whole; one that was damaged after the comparison stays until a person has looked."""
+    """Whether the champion is undamaged; one that was damaged after the comparison stays until a person has looked."""
     try:
         if champion is not None:
             champion.require_undamaged()
@@ -208,7 +208,7 @@ def _may_be_replaced(champion: RegisteredVersion | None) -> bool:
 
 
 def _smoke_test(settings: UploadSettings, model: Path, registry: Registry) -> SmokeTest:
-    """The test of what is uploaded, which knows what will serve it."""
+    """The test of the upload, with the container that will serve it."""
     if not isinstance(registry, ServesModels):
         return SmokeTest(model)
     tested = registry.steps_image(settings.pipeline_job)

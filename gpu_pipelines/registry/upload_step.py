@@ -1,4 +1,4 @@
-"""What `upload_model` does with its KFP inputs and outputs."""
+"""The step `upload_model` with its KFP inputs and outputs."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def run(
         model: a KFP artifact, which gets the version.
         passed: whether the model may become the champion.
         tracking: the tracker.
-        outcome_uri: where to leave what was uploaded, for the message at the end of the run; empty for none.
-        advanced: values of parameters by name, which win.
+        outcome_uri: where to leave the outcome for the message at the end of the run; empty for none.
+        advanced: values of parameters by name, which take precedence.
     """
     with own_process():
         settings = with_advanced(settings, advanced)
@@ -46,7 +46,7 @@ def run(
             place_of(model, version.place)
             model.metadata.update(
                 resource_name=version.resource_name,
-                # As the schema google.VertexModel calls it, which is the artifact's type on Vertex AI.
+                # As in the schema google.VertexModel, which is the artifact's type on Vertex AI.
                 resourceName=version.resource_name,
                 model_name=version.name,
                 version=version.number,
@@ -64,8 +64,8 @@ def run(
 
 
 def _outcome(version: RegisteredVersion, evaluated: Evaluation | None, pipeline_job: str) -> str:
-    """What came of an upload, in the words of docs/retraining.md."""
-    # The step that has made it the champion may be tried again; another run that finds it there has changed nothing.
+    """The outcome of an upload, in the words of docs/retraining.md."""
+    # The step that made it the champion may run again; another run that finds it there has changed nothing.
     is_of_another_run = version.info.get("pipeline_job") != pipeline_job
     was_compared_with = evaluated is not None and evaluated.champion_version == version.number
     was_champion = version.led and (is_of_another_run or was_compared_with)

@@ -40,12 +40,12 @@ from gpu_pipelines.registry.vertex_step import step_image
 
 #: Variables that Vertex AI sets in the containers of jobs: number of the project, and region.
 _OF_THE_JOB = {"project": "CLOUD_ML_PROJECT_ID", "region": "CLOUD_ML_REGION"}
-#: The version that the service takes where none is named; it goes with the champion.
+#: The service's default version; it moves with the champion.
 _DEFAULT_ALIAS = "default"
 _MANAGED_BY, _OURS = "managed-by", "gpu-pipelines"
 _DIGEST = "gpu-pipelines-digest"
 _DIGEST_CHARACTERS = 40
-#: In the bucket: the files of all versions.
+#: The folder in the bucket for the files of all versions.
 _FOLDER = "models"
 _PIPELINE_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
 _POLL_SECONDS, _MOST_SECONDS = 2.0, 1800.0
@@ -55,13 +55,13 @@ class VertexRegistry(Registry):
     """The models of a project and region.
 
     Args:
-        address: `PROJECT/REGION`; empty for those of the job that this runs in, or of the settings.
-        near: `gs://…`, in whose bucket the files of models are kept; empty for that of the settings.
+        address: `PROJECT/REGION`; empty for those of the job that runs this, or of the settings.
+        near: `gs://…`, whose bucket keeps the files of models; empty for that of the settings.
         serving_image: container that serves the models; empty for that of the settings, else one that fits the model.
         encryption_key: Cloud KMS key of the models, by its full name; empty for that of the settings, if there is one.
 
     Raises:
-        UserError: the address is not of that form.
+        UserError: the address does not have this form.
     """
 
     def __init__(self, address: str, near: str = "", serving_image: str = "", encryption_key: str = "") -> None:
@@ -77,7 +77,7 @@ class VertexRegistry(Registry):
         self._steps_images: dict[str, str] = {}
 
     def __repr__(self) -> str:
-        # Without asking the service.
+        # The service is not asked for this.
         return f"VertexRegistry vertex://{self._address}"
 
     @property
@@ -86,10 +86,10 @@ class VertexRegistry(Registry):
         return self._settings
 
     def require_writable(self) -> None:
-        """Checks that there is a place for files, that models may be listed, and that versions may be added.
+        """Checks that there is a place for files, and permission to list models and to add versions.
 
         Raises:
-            UserError: there is none, or they may not.
+            UserError: there is no such place or permission.
         """
         place = self._place_of("model", "files")
         self.names()
@@ -116,10 +116,10 @@ class VertexRegistry(Registry):
         return sorted(found, key=lambda version: version.number)
 
     def version(self, name: str, reference: str | int) -> RegisteredVersion:
-        """The version that a number or an alias names.
+        """The version with a number or an alias.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such version.
         """
         reference = str(reference)
         for version in self._service_versions(name):
@@ -142,10 +142,10 @@ class VertexRegistry(Registry):
     def add(
         self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
     ) -> RegisteredVersion:
-        """Adds a version, unless one is the same model already, its evaluation, and moves the aliases.
+        """Adds a version with its evaluation, unless the same model is already a version, and moves the aliases.
 
-        The files are in Cloud Storage, whole, before the service is told of them, and aliases move last: what is
-        stopped before leaves no version, or a whole one that the next upload of the same model completes. See
+        All files are in Cloud Storage before the service gets the version, and aliases move last: an interrupted upload
+        leaves no version, or a whole one that the next upload of the same model completes. See
         `Registry.add`.
 
         Raises:
@@ -158,7 +158,7 @@ class VertexRegistry(Registry):
             self._mend(self.version(name, same), model, {"created": _now(), **info, "files": files})
         if number is None:
             place = self._place_of(name, digest)
-            # What nothing is known to serve is refused before anything is written.
+            # A model that no known container serves is refused before anything is written.
             container = self.container_for(model, str(info.get("pipeline_job", "")))
             self._copy_files(model, place, {"created": _now(), **info, "files": files})
             if check:
@@ -174,15 +174,15 @@ class VertexRegistry(Registry):
         return replace(self.version(name, number), added=same is None, led=champion == number)
 
     def steps_image(self, pipeline_job: str) -> str:
-        """The image that the steps of a pipeline job of Vertex AI run in; empty if it is no such job, or if that may
-        not be read."""
+        """The image of the steps of a pipeline job on Vertex AI; empty if it is not such a job, or if the job may not
+        be read."""
         if pipeline_job not in self._steps_images:
             found = step_image(self._settings, pipeline_job) if _PIPELINE_JOB.fullmatch(pipeline_job) else ""
             self._steps_images[pipeline_job] = found
         return self._steps_images[pipeline_job]
 
     def container_for(self, model: Path, pipeline_job: str) -> ServingContainer:
-        """The container that serves a version: by default the image of the steps, in which it was tested."""
+        """The container that serves a version: by default the image of the steps, which tested it."""
         image = self.steps_image(pipeline_job)
         if not image and Path(FILE).is_file():
             image = load_project_settings().image or ""
@@ -208,7 +208,7 @@ class VertexRegistry(Registry):
         return model_service(self._settings)
 
     def _place_of(self, name: str, digest: str) -> str:
-        """Where the files of a version are kept: beside the pipeline root, from which old runs may be deleted."""
+        """The place of a version's files: beside the pipeline root, from which old runs may be deleted."""
         bucket = re.match(r"gs://[^/]+", self._near or load_project_settings().pipeline_root or "")
         if bucket is None:
             raise UserError(
@@ -255,12 +255,12 @@ class VertexRegistry(Registry):
         folder = RemoteFolder(place)
         folder.upload(model, sorted(info["files"]))
         folder.require_same(model, sorted(info["files"]))
-        # By these a version is checked without downloading it.
+        # With these, a version can be checked without downloading it.
         md5 = {name: md5_of_file(model / name) for name in sorted(info["files"])}
         folder.write(VERSION, json.dumps({"format_version": 1, **info, "md5": md5}, indent=2).encode() + b"\n")
 
     def _mend(self, version: RegisteredVersion, model: Path, info: dict[str, Any]) -> None:
-        """Writes the files of a version again if they are damaged; a newer record is nobody's to replace."""
+        """Writes the files of a version again if they are damaged; a newer record is never replaced."""
         if isinstance(version.unread, NewerFormatError):
             version.require_undamaged()
         if version.is_damaged:
@@ -269,7 +269,7 @@ class VertexRegistry(Registry):
             self.version(version.name, version.number).require_undamaged()
 
     def _upload(self, name: str, place: str, labels: dict[str, str], fields: dict[str, Any]) -> int:
-        """Tells the service of a version; if its answer is lost, looks for the version instead of asking twice."""
+        """Adds a version to the service; if the answer is lost, looks for the version instead of adding it twice."""
         digest = labels[_DIGEST]
         parent_model = self._model(name)
         request: dict[str, Any] = {
@@ -316,7 +316,7 @@ class VertexRegistry(Registry):
 
 
 def _checked(place: str, check: Check) -> None:
-    """Checks files in the bucket, of which no version tells yet; what fails does not stay there."""
+    """Checks files in the bucket that no version names yet; after a failure they are deleted."""
     try:
         check(place)
     except BaseException:
@@ -326,19 +326,19 @@ def _checked(place: str, check: Check) -> None:
 
 
 def _pipeline_job(info: dict[str, Any]) -> str:
-    """Resource name of the pipeline job that a model is from; empty for one that ran elsewhere."""
+    """Resource name of the pipeline job of a model; empty if it was made elsewhere."""
     job = str(info.get("pipeline_job", ""))
     return job if _PIPELINE_JOB.fullmatch(job) else ""
 
 
 def _lineage_labels(info: dict[str, Any]) -> dict[str, str]:
-    """Labels by which the models of a dataset, or of the files that it was prepared from, can be listed."""
+    """Labels to list the models of a dataset, or of the files that it was prepared from."""
     named = {"dataset": info.get("dataset_fingerprint"), "source": info.get("source_fingerprint")}
     return {f"{_OURS}-{name}": str(value)[:_DIGEST_CHARACTERS] for name, value in named.items() if value}
 
 
 def _model_fields(model: Path, info: dict[str, Any]) -> dict[str, str]:
-    """Fields of the service's model that say where a version is from and how good it is."""
+    """Fields of the service's model for the origin and the quality of a version."""
     fields = {"pipeline_job": _pipeline_job(info)}
     if (model / EVALUATION).is_file():
         fields["version_description"] = summary_of(Evaluation.load(model))
@@ -346,12 +346,12 @@ def _model_fields(model: Path, info: dict[str, Any]) -> dict[str, str]:
 
 
 def _resource_name(version: Any) -> str:
-    """The full name of a version; what the service calls its name may lack the number."""
+    """The full name of a version; the service's name may lack the number."""
     return f"{version.name.partition('@')[0]}@{version.version_id}"
 
 
 def _model_id(name: str) -> str:
-    """An id that the service takes, made of the name, so that two first uploads at once make one model, not two."""
+    """A valid id, derived from the name, so that two simultaneous first uploads create one model, not two."""
     made = re.sub(r"[^a-z0-9_-]", "-", name)
     return (made if made[:1].isalpha() else f"model-{made}")[:63]
 

@@ -1,4 +1,4 @@
-"""A registered version behind an endpoint of Vertex AI: tested before it gets requests, and back if it is wrong.
+"""Deploys a registered version to a Vertex AI endpoint: tested before it gets requests, and removed if it is wrong.
 
 API: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.endpoints.
 """
@@ -26,26 +26,26 @@ from gpu_pipelines.registry.vertex_endpoint_test import EndpointTest
 from gpu_pipelines.registry.vertex_operations import wait_for
 
 _MANAGED_BY = {"managed-by": "gpu-pipelines"}
-#: The smallest machine with room for PyTorch that the service takes for predictions.
+#: The smallest machine for predictions that has room for PyTorch.
 CPU_MACHINE = "n1-standard-2"
-#: In a traffic split, the model that is being deployed.
+#: Stands for the new model in a traffic split.
 _NEW = "0"
 _POLL_SECONDS, _MOST_SECONDS = 5.0, 7200.0
 
 
 @dataclass(frozen=True)
 class DeploymentRequest:
-    """What to deploy a version with.
+    """A request to deploy a version.
 
     Attributes:
-        endpoint: display name of the endpoint; made if there is none.
-        traffic_percent: of its requests that the version gets; the others keep their shares of the rest.
+        endpoint: display name of the endpoint; created if there is none.
+        traffic_percent: the version's percent of the requests; the others share the rest as before.
         accelerator: GPUs of each machine, `l4:1`; empty for none.
-        machine_type: empty for the smallest that fits.
-        min_replicas, max_replicas: machines.
-        keep: leave models that no longer get requests deployed; they cost as before.
-        force: deploy a version anew that is deployed already as it is wanted.
-        examples: a file with what the container is asked and has to answer; empty for the examples of the version.
+        machine_type: the machine type; empty for the smallest that fits.
+        min_replicas, max_replicas: the number of machines.
+        keep: leave models without requests deployed; they cost as before.
+        force: deploy a version again even if it is already deployed as wanted.
+        examples: a file with requests and expected answers for the container; empty for the examples of the version.
         untested: deploy without a test.
     """
 
@@ -61,7 +61,7 @@ class DeploymentRequest:
     untested: bool = False
 
     def problems(self) -> list[str]:
-        """Everything that is wrong with the values but for the accelerator."""
+        """All problems with the values except the accelerator."""
         found = []
         if not 1 <= self.traffic_percent <= 100:
             found.append(f"The traffic is {self.traffic_percent} percent; give 1 to 100.")
@@ -76,7 +76,7 @@ class DeploymentRequest:
         return found
 
     def machine(self, region: str | None) -> dict[str, Any]:
-        """The machine in the terms of the service.
+        """The machine in the service's form.
 
         Raises:
             UserError: there is no such machine.
@@ -103,7 +103,7 @@ class EndpointDeployer:
 
     Args:
         settings: project and region.
-        say: called with what was done; commands to give stand below the first line.
+        say: called with messages; commands follow below the first line.
     """
 
     def __init__(self, settings: ProjectSettings, say: Callable[[str], None] = print) -> None:
@@ -111,21 +111,21 @@ class EndpointDeployer:
         self._say = say
 
     def deploy(self, version: RegisteredVersion, request: DeploymentRequest) -> Deployed:
-        """Deploys a version and tests it; it gets no request that another version would get before it has passed.
+        """Deploys a version and tests it; it takes over requests of other versions only after it has passed.
 
-        Where the endpoint has traffic already, the version is first deployed to an endpoint of its own, on the same
-        machine, and asked for its examples there. The last test is on the endpoint itself. A version that is deployed
-        already as it is wanted stays as it is, and only its share changes.
+        If the endpoint already has traffic, the version is first deployed to a separate endpoint, on the same machine,
+        and tested there with its examples. The last test is on the endpoint itself. A version that is already deployed
+        as wanted stays, and only its share changes.
 
         Args:
-            version: of Vertex AI Model Registry.
+            version: a version in Vertex AI Model Registry.
             request: endpoint, traffic and machines.
 
         Returns:
             The endpoint, and the share that it gives the version: all of its requests if it is the first one.
 
         Raises:
-            UserError: it cannot be deployed, or predicts something else. The endpoint's traffic is as before then.
+            UserError: it cannot be deployed, or predicts something else. The endpoint's traffic is then as before.
         """
         if problems := request.problems():
             raise UserError.of_all(problems)
@@ -160,13 +160,13 @@ class EndpointDeployer:
         machine: Mapping[str, Any],
         test: EndpointTest,
     ) -> None:
-        """Tests a version on an endpoint of its own, where nobody's requests go, and removes it again."""
+        """Tests a version on a separate endpoint without user requests, and removes that again."""
         from google.cloud.aiplatform_v1.types import DeleteEndpointRequest
 
         self._say(f"{request.endpoint} gets requests already: the version is tested on an endpoint of its own first")
         alone = replace(request, min_replicas=1, max_replicas=1)
         endpoint = self._endpoint(f"{request.endpoint[:100]}-test-{version.name[:20]}-{version.number}")
-        # One that was killed has left its machine, which costs for as long as it is there.
+        # A killed one has left its machine, which costs as long as it exists.
         self._clear(endpoint.name)
         try:
             number = self._add(self._read(endpoint.name), version, alone, machine)
@@ -183,7 +183,7 @@ class EndpointDeployer:
     def _deployed_as_wanted(
         endpoint: Any, version: RegisteredVersion, request: DeploymentRequest, machine: Mapping[str, Any]
     ) -> str:
-        """The id of the deployed model that is this version on these machines; empty if there is none."""
+        """The id of the deployed model with this version on these machines; empty if there is none."""
         model, _, number = version.resource_name.rpartition("/")[2].partition("@")
         for deployed in endpoint.deployed_models:
             resources = deployed.dedicated_resources
@@ -205,7 +205,7 @@ class EndpointDeployer:
         request: DeploymentRequest,
         test: EndpointTest | None,
     ) -> Deployed:
-        """Gives a version that is deployed already its share of the requests."""
+        """Gives an already deployed version its share of the requests."""
         before = dict(endpoint.traffic_split)
         others = {held: share for held, share in before.items() if held != number}
         split = shared(others, request.traffic_percent)
@@ -229,15 +229,15 @@ class EndpointDeployer:
 
     @contextmanager
     def _back_if_wrong(self, endpoint: Any, number: str, split: Mapping[str, int], undeploy: bool) -> Iterator[None]:
-        """Restores the endpoint's traffic if what is tried in the block fails; the machines go after it.
+        """Restores the endpoint's traffic if the block fails; the machines are removed after that.
 
-        Traffic that somebody has moved meanwhile stays as it is, but for the share of a version that is removed.
+        Traffic that somebody has changed meanwhile stays, except for the share of a removed version.
 
         Args:
-            endpoint: as it was before.
-            number: the deployed model that is tried.
-            split: the traffic that it was given for that.
-            undeploy: whether it is removed.
+            endpoint: the endpoint as it was before.
+            number: the deployed model.
+            split: the traffic that the block sets.
+            undeploy: whether to remove the deployed model.
         """
         try:
             yield
@@ -263,7 +263,7 @@ class EndpointDeployer:
         return endpoint_service(self._settings)
 
     def _endpoint(self, name: str) -> Any:
-        """The endpoint of that display name; made if there is none."""
+        """The endpoint with that display name; created if there is none."""
         parent = location_of(self._settings)
         with service_errors(f"Looking for the endpoint {name!r}"):
             wanted = {"parent": parent, "filter": f'display_name="{name}"'}
@@ -291,7 +291,7 @@ class EndpointDeployer:
         request: DeploymentRequest,
         machine: Mapping[str, Any],
     ) -> str:
-        """Deploys the version, which gets no requests by that, and gives the id that the endpoint knows it by."""
+        """Deploys the version without giving it requests, and returns its id on the endpoint."""
         from google.cloud.aiplatform_v1.types import DeployModelRequest
 
         there = {deployed.id for deployed in endpoint.deployed_models}
@@ -317,7 +317,7 @@ class EndpointDeployer:
         except KeyboardInterrupt:
             self._say(_left_deploying(endpoint.name, version))
             raise
-        # If the answer was lost the version may be there nevertheless.
+        # If the answer was lost, the version may be deployed nevertheless.
         added = [deployed.id for deployed in self._read(endpoint.name).deployed_models if deployed.id not in there]
         if added:
             return str(added[0])
@@ -337,13 +337,13 @@ class EndpointDeployer:
             self._wait(self._client.transport.undeploy_model(asked))
 
     def _clear(self, endpoint: str) -> None:
-        """Removes all models, the one with traffic last: the service refuses that while others are there."""
+        """Removes all models, the one with traffic last: the service refuses that while there are others."""
         found = self._read(endpoint)
         for deployed in sorted(found.deployed_models, key=lambda each: found.traffic_split.get(each.id, 0)):
             self._undeploy(endpoint, deployed.id)
 
     def _remove_idle(self, endpoint: str) -> None:
-        """Models without traffic, which cost what they cost with it."""
+        """Removes models without traffic, which cost as much as with it."""
         found = self._read(endpoint)
         for deployed in found.deployed_models:
             if not found.traffic_split.get(deployed.id):
@@ -359,7 +359,7 @@ class EndpointDeployer:
 
 
 def _left_deploying(endpoint: str, version: RegisteredVersion) -> str:
-    """What to do about a deployment that goes on without us; before its end nobody can remove the version."""
+    """What to do about a deployment that continues in the service; until it ends nobody can remove the version."""
     return (
         f"The service goes on deploying {version.name} version {version.number}, which is not tested and gets no "
         "requests. Its machine costs until it is removed. When the first command lists the version, in some minutes, "
@@ -370,24 +370,24 @@ def _left_deploying(endpoint: str, version: RegisteredVersion) -> str:
 
 
 def _alone(split: Mapping[str, int], models: Collection[str]) -> dict[str, int]:
-    """The traffic of some deployed models that get any, as if there were no others; empty where none of them does."""
+    """The traffic among some deployed models, as if there were no others; empty if none of them gets any."""
     kept = {number: share for number, share in split.items() if share and number in models}
     return {number: share for number, share in shared(kept, 0).items() if number != _NEW} if kept else {}
 
 
 def shared(before: Mapping[str, int], percent: int) -> dict[str, int]:
-    """A traffic split in which a new model gets a share, and those before share the rest as they did.
+    """A traffic split with a share for a new model; the earlier models divide the rest in the same proportions.
 
     Args:
-        before: percent by deployed model; the new one's own is not among them, so that they may be less than 100.
-        percent: of the new model, which gets all where there is no other.
+        before: percent by deployed model, without the new one, so that the sum may be below 100.
+        percent: the new model's percent; it gets all if there is no other.
     """
     with_traffic = {number: share for number, share in before.items() if share}
     if not with_traffic or percent == 100:
         return {**dict.fromkeys(with_traffic, 0), _NEW: 100}
     left, total = 100 - percent, sum(with_traffic.values())
     split = {number: share * left // total for number, share in with_traffic.items()}
-    # What rounding leaves over goes to those from whom it took the most.
+    # The remainder of rounding goes to the models that lost the most by it.
     by_rest = sorted(split, key=lambda number: -(with_traffic[number] * left % total))
     for number in by_rest[: left - sum(split.values())]:
         split[number] += 1

@@ -1,4 +1,4 @@
-"""The test of a version on an endpoint: what answers there is asked for what was evaluated."""
+"""The test of a version on an endpoint: its answers are compared with the evaluated ones."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gpu_pipelines.registry.endpoint_forms import form_of, judged
 from gpu_pipelines.registry.registered import RegisteredVersion
 from gpu_pipelines.registry.serving_container import ServingContainer
 
-#: How unlikely it may be that a test misses the new model, which gets a share of the requests only.
+#: The highest probability that a test misses the new model, which gets only a share of the requests.
 _MISSED = 1e-6
 
 
 class EndpointTest:
-    """Examples of a version, and how its container is asked for them.
+    """Examples of a version, and its container's request format.
 
     Args:
         settings: project and region.
-        version: of Vertex AI Model Registry.
-        examples: a file in the form of `examples.json`, for containers that answer in a form of their own; empty for
-            the examples of the version.
+        version: a version in Vertex AI Model Registry.
+        examples: a file in the form of `examples.json`, for containers with their own form of answers; empty for the
+            examples of the version.
 
     Raises:
         UserError: there are no examples.
@@ -46,18 +46,18 @@ class EndpointTest:
         self._examples = Examples.load(folder, name)
 
     def run(self, endpoint: str, number: str, percent: int) -> str:
-        """Asks until the model has answered every example.
+        """Sends requests until the model has answered every example.
 
         Args:
             endpoint: its resource name.
-            number: the deployed model, of which an answer has to be.
-            percent: of the requests that it gets.
+            number: the deployed model, which has to answer.
+            percent: its percent of the requests.
 
         Returns:
-            What was found, for people.
+            The result, for people.
 
         Raises:
-            UserError: an answer is not the evaluated one, or none came from the model.
+            UserError: an answer differs from the evaluated one, or none came from the model.
         """
         version, examples = self._version, self._examples
         tries = 1 if percent == 100 else math.ceil(math.log(_MISSED) / math.log(1 - percent / 100))

@@ -1,4 +1,4 @@
-"""An evaluation in the form in which Vertex AI shows it beside a version of a model, and how it gets there.
+"""An evaluation in the form that Vertex AI shows beside a version of a model, and its import.
 
 Fields: https://cloud.google.com/vertex-ai/docs/reference/rpc/google.cloud.aiplatform.v1/schema/modelevaluation.metrics.
 Schemas: PROBLEM_TYPE_TO_SCHEMA_URI in import_model_evaluation.py of google-cloud-pipeline-components 2.22.
@@ -15,17 +15,17 @@ from gpu_pipelines.google_cloud.connection import service_errors, tried_again
 
 _SCHEMA = "gs://google-cloud-aiplatform/schema/modelevaluation/{}_metrics_1.0.0.yaml"
 _CLASSIFICATION, _TEXT = _SCHEMA.format("classification"), _SCHEMA.format("general_text_generation")
-#: The service's name of a figure of ours.
+#: The service's names of this project's figures.
 _SCALARS = {"log_loss": "logLoss", "roc_auc": "auRoc"}
 
 
 def model_evaluation(evaluation: Evaluation, pipeline_job: str) -> dict[str, Any]:
-    """A `ModelEvaluation` as the API has it.
+    """A `ModelEvaluation` of the API.
 
-    The schema of a text model has BLEU and ROUGE alone; its loss and the like are in the metadata.
+    The schema of a text model only has BLEU and ROUGE; its loss and other figures are in the metadata.
 
     Args:
-        evaluation: of the model.
+        evaluation: the evaluation of the model.
         pipeline_job: resource name of the pipeline job that made it; empty if none did.
     """
     metadata: dict[str, Any] = {
@@ -48,15 +48,15 @@ def model_evaluation(evaluation: Evaluation, pipeline_job: str) -> dict[str, Any
 
 
 def import_evaluation(client: Any, version: str, evaluation: dict[str, Any], title: str) -> None:
-    """Puts an evaluation beside a version, once; if the answer is lost, looks whether it is there.
+    """Adds an evaluation to a version, once; if the answer is lost, checks whether it is there.
 
-    A schema that has changed since is no reason to give up a model: the evaluation is among its files as well.
+    If the schema has changed since, the model is kept all the same: the evaluation is also among its files.
 
     Args:
-        client: of models.
-        version: its resource name.
-        evaluation: as `model_evaluation` made it.
-        title: what messages call the version.
+        client: the client of models.
+        version: the version's resource name.
+        evaluation: from `model_evaluation`.
+        title: the version's name in messages.
     """
     from google.api_core.exceptions import BadRequest
     from google.cloud.aiplatform_v1.types import ModelEvaluation
@@ -100,9 +100,9 @@ def _classification(evaluation: Evaluation) -> dict[str, Any]:
 
 
 def _for_every_row(known: Mapping[str, float]) -> dict[str, float]:
-    """The metrics at the threshold 0, where each row gets its most probable class and no other.
+    """The metrics at the threshold 0, where each row gets only its most probable class.
 
-    Summed over the classes, precision, recall and their mean are then all the share of rows that are right.
+    Summed over the classes, precision, recall and their mean then all equal the share of correct rows.
     """
     accuracy = known["accuracy"]
     names = ("recall", "precision", "f1Score", "f1ScoreMicro", "recallAt1", "precisionAt1", "f1ScoreAt1")

@@ -11,14 +11,13 @@ from gpu_pipelines.google_cloud.connection import tried_again
 def wait_for(client: Any, operation: Any, poll_seconds: float, most_seconds: float) -> None:
     """Waits for an operation.
 
-    It is asked for as the service's own clients do it for an operation of theirs, except that those insist on https
-    for it, whatever the endpoint.
+    It is polled as the service's own clients poll theirs, but those insist on https for it, whatever the endpoint.
 
     Args:
-        client: of the service that the operation is of.
-        operation: as the service answered it.
-        poll_seconds: between two looks.
-        most_seconds: how long to wait.
+        client: the client of the operation's service.
+        operation: the service's answer.
+        poll_seconds: seconds between two checks.
+        most_seconds: the longest wait.
 
     Raises:
         google.api_core.exceptions.GoogleAPICallError: it has failed, or not ended in time.

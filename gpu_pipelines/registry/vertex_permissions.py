@@ -1,4 +1,4 @@
-"""Whether the caller may do what an upload to Vertex AI Model Registry does, asked without doing it."""
+"""Checks the caller's permissions for an upload to Vertex AI Model Registry, without uploading."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.connection import ENDPOINT_VARIABLE, credentials
 from gpu_pipelines.google_cloud.rest import Answer, Rest, UnreachableError
 
-#: Each with what it is for. Source: https://cloud.google.com/vertex-ai/docs/general/iam-permissions.
+#: Permissions, each with its use. Source: https://cloud.google.com/vertex-ai/docs/general/iam-permissions.
 _OF_MODELS = {
     "aiplatform.models.upload": "add versions",
     "aiplatform.models.update": "move aliases",
@@ -19,14 +19,14 @@ _OF_FILES = {"storage.objects.create": "write files", "storage.objects.get": "re
 def require_may_upload(project: str, place: str) -> None:
     """Checks that the caller may add versions, move aliases and write the files of models.
 
-    What cannot be asked, because the service that answers is switched off or not reached, is left to the upload.
+    Permissions that cannot be checked, because the service for it is disabled or unreachable, are left to the upload.
 
     Args:
         project: id or number of the project of the registry.
-        place: `gs://…`, where the files are to be written.
+        place: `gs://…`, the destination of the files.
 
     Raises:
-        UserError: names what the caller may not do.
+        UserError: names the missing permissions.
     """
     rest = Rest(credentials(os.environ.get(ENDPOINT_VARIABLE, "").rstrip("/")))
     bucket = place.removeprefix("gs://").partition("/")[0]

@@ -1,4 +1,4 @@
-"""The image in which the steps of a pipeline job of Vertex AI run, as the job itself says."""
+"""The image of the steps of a pipeline job on Vertex AI, from the job itself."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.connection import pipeline_service, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
 
-#: The step that uploads: the one whose image matters. Its component has this name, or one that ends with numbers.
+#: The uploading step, whose image is used. Its component has this name, or one that ends with numbers.
 _UPLOADS = re.compile(r"comp-upload-model(-\d+)*")
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 
 
 def step_image(settings: ProjectSettings, pipeline_job: str) -> str:
-    """The image of the step that uploads; empty if the job may not be read, or does not say it.
+    """The image of the uploading step; empty if the job may not be read, or does not name it.
 
     Args:
         settings: project and region.
@@ -46,7 +46,7 @@ def step_image(settings: ProjectSettings, pipeline_job: str) -> str:
 
 
 def _value_of(job: dict[str, Any], parameter: str) -> str:
-    """The value of a parameter of the pipeline that an image is; steps name it as the pipeline does, or longer."""
+    """The value of the pipeline parameter for the image; steps have the pipeline's name for it, or a longer one."""
     name = parameter.removeprefix("pipelinechannel--")
     given = job.get("runtimeConfig", {}).get("parameterValues", {})
     declared = job["pipelineSpec"].get("root", {}).get("inputDefinitions", {}).get("parameters", {})
