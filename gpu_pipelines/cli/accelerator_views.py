@@ -1,4 +1,4 @@
-"""What the accelerators commands show: each view is first a document (which `--json` prints), then a table of it."""
+"""The output of the accelerators commands: each view is a document (printed by `--json`), and a table of it."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ CHEAPEST = 5
 
 
 def plans(requests: Sequence[PlanRequest]) -> dict[str, Any]:
-    """The plans of a job's worker pools, what they cost, and the zones they share.
+    """The plans of a job's worker pools, their costs, and the zones that they share.
 
     Raises:
-        PlanError: with all that is wrong with any of them.
+        PlanError: lists all problems of all plans.
     """
     made: list[AcceleratorPlan] = []
     problems: list[Problem] = []
@@ -46,7 +46,7 @@ def plans(requests: Sequence[PlanRequest]) -> dict[str, Any]:
 
 
 def draw_plans(document: dict[str, Any]) -> None:
-    """Prints plans as text. Without rich: this is the command that has to be quick."""
+    """Prints plans as text. Without rich, because this command has to be quick."""
     for each in document["plans"]:
         _draw_plan(each)
     together = document.get("together")
@@ -268,7 +268,7 @@ def _memory(option: dict[str, Any]) -> str:
 
 
 def _layout(option: dict[str, Any]) -> str:
-    """How the job is laid out: sharding and recomputation."""
+    """The layout of the job: sharding and recomputation."""
     recomputed = " recompute" * bool(option["recompute"]) + " selective" * option["selective"]
     return f"{option['parallelism'] or ''}{recomputed}"
 
@@ -297,7 +297,7 @@ def draw_quota(report: dict[str, Any]) -> None:
 
 
 def draw_refreshed(result: dict[str, Any]) -> None:
-    """Prints what a refresh wrote."""
+    """Prints the results of a refresh."""
     told = (
         f"{result['directory']}: {result['prices_read']} prices read, {result['prices_kept']} kept as they were, "
         f"{result['availability_read']} places of GPUs."

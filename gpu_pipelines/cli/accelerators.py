@@ -1,6 +1,6 @@
 """`gpu-pipelines accelerators`: list, show, plan, advise, quota and catalog refresh.
 
-Everything but typer is imported inside the commands, so that `--help` and `plan` answer at once.
+Everything but typer is imported inside the commands, so that `--help` and `plan` respond at once.
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def _of_advice(default: Any, text: str, **more: Any) -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class AdviceOptions:
-    """A job whose accelerators are to be ranked, in the words of the command line."""
+    """A job whose accelerators are ranked, from the options of the command line."""
 
     model: str | None = _of_advice(
         None, "DIRECTORY or OWNER/NAME of a Hugging Face model: its config.json fills in sizes that are not given."
@@ -150,7 +150,7 @@ class AdviceOptions:
         """The job.
 
         Raises:
-            UserError: a quantity cannot be read, or they do not go together.
+            UserError: a quantity cannot be read, or quantities contradict each other.
         """
         from gpu_pipelines.accelerators.workload import Workload, parse_quantity
         from gpu_pipelines.driver.model_workload import workload_of_model
@@ -253,7 +253,7 @@ def _fail(error: Exception, as_json: bool) -> NoReturn:
 
 
 def _for_each(flag: str, values: Sequence[T], specs: Sequence[str]) -> list[T]:
-    """One value for each SPEC; a single one stands for all."""
+    """One value for each SPEC; a single value applies to all."""
     if len(values) == 1:
         return list(values) * len(specs)
     if len(values) == len(specs):

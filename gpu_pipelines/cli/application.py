@@ -1,6 +1,6 @@
-"""What all commands have in common: plain help in groups, summaries that are whole, and one form of error.
+"""The common parts of all commands: plain help in groups, complete summaries, and one form of error.
 
-The help is drawn without rich, which would take longer than all the rest of a short command.
+The help is drawn without rich, which would take longer than the rest of a short command.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from gpu_pipelines.errors import ERROR_PREFIX
 from gpu_pipelines.terminal import wrapped
 
 RUN_FAILED, WRONG_REQUEST, INTERRUPTED = 1, 2, 130
-#: Lines of help are no longer than can be read well.
+#: The longest readable line of help.
 _WIDEST_HELP = 110
-#: So many parameters are read at one glance.
+#: The most parameters in one table of help.
 _MOST_WITHOUT_GROUPS = 12
 _ARGUMENTS, _FURTHER = "Arguments", "Options"
-#: The heading below which the options stand that say what is run; others declare theirs.
+#: The heading of the options that say what to run; other options declare theirs.
 _WHAT_IS_RUN = dict.fromkeys(("param", "params", "target", "accelerator", "dry_run", "task"), "What is run")
 
-#: What typer raises for a command line that it cannot read.
+#: typer's exceptions for a command line that it cannot read.
 UsageError: type[Exception] = typer.BadParameter.__bases__[0]
 
 
@@ -34,7 +34,7 @@ _HelpFormatter: Any = typer.Context.formatter_class
 
 
 class _Help(_HelpFormatter):
-    """Help in which no word is broken, at a dash neither: names and commands are to be pasted."""
+    """Help that breaks no word, not even at a dash: names and commands are copied from it."""
 
     def write_text(self, text: str) -> None:
         """Writes paragraphs."""
@@ -43,7 +43,7 @@ class _Help(_HelpFormatter):
         self.write("\n\n".join(wrapped(paragraph, indent, width=self.width) for paragraph in paragraphs) + "\n")
 
     def write_dl(self, rows: Sequence[tuple[str, str]], col_max: int = 30, col_spacing: int = 2) -> None:
-        """Writes names with their texts beside them, or below where a name is long."""
+        """Writes names with their texts beside them, or below long names."""
         beside = min(max(len(name) for name, _ in rows), col_max) + col_spacing
         indent = " " * self.current_indent
         for name, text in rows:
@@ -83,14 +83,14 @@ class Command(TyperCommand):
 
 
 class CommandGroup(TyperGroup):
-    """A group of commands whose summaries are wrapped instead of cut, and which are grouped themselves."""
+    """A group of commands whose summaries are wrapped instead of cut, and which has subgroups."""
 
     def get_help(self, ctx: Any) -> str:
         """The help as text."""
         return _help_of(self, ctx)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """Writes the commands with the first sentence of what they say of themselves."""
+        """Writes the commands with the first sentence of their descriptions."""
         sections: dict[str, list[tuple[str, str]]] = {}
         for name in self.list_commands(ctx):
             command: Any = self.get_command(ctx, name)
@@ -103,7 +103,7 @@ class CommandGroup(TyperGroup):
                 formatter.write_dl([(name.ljust(longest), summary) for name, summary in rows])
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """As typer's; without any argument it shows the help as a wrong request."""
+        """As in typer; without any argument it shows the help as a wrong request."""
         if not args and self.no_args_is_help and not ctx.resilient_parsing:
             first = self.first_steps(ctx)
             print(*([first, ""] if first else []), ctx.get_help(), sep="\n", file=sys.stderr)
@@ -111,11 +111,11 @@ class CommandGroup(TyperGroup):
         return super().parse_args(ctx, args)
 
     def first_steps(self, ctx: Any) -> str:
-        """What to do first, above the help of whoever has given no argument; empty for nothing."""
+        """What to do first, above the help for a command line without arguments; empty for nothing."""
         return ""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        """As typer's; a command whose options take a look at what is installed gets them now."""
+        """As in typer; a command whose options depend on what is installed gets them now."""
         name, command, rest = super().resolve_command(ctx, args)
         whole = getattr(getattr(command, "callback", None), "whole", None)
         if whole is not None:
@@ -125,7 +125,7 @@ class CommandGroup(TyperGroup):
         return name, command, rest
 
     def invoke(self, ctx: Any) -> Any:
-        """As typer's, which would say nothing of a Ctrl-C."""
+        """As in typer, which says nothing about a Ctrl-C."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt:
@@ -134,7 +134,7 @@ class CommandGroup(TyperGroup):
 
 
 class Application(typer.Typer):
-    """A `typer.Typer` of such commands."""
+    """A `typer.Typer` with these commands."""
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(
@@ -149,24 +149,24 @@ class Application(typer.Typer):
         )
 
     def command(self, name: str | None = None, **settings: Any) -> Any:
-        """Registers a command; as typer's."""
+        """Registers a command, as in typer."""
         return super().command(name, **{"cls": Command, **settings})
 
 
 def print_json(document: Any) -> None:
     """Prints the one JSON document of a command."""
-    # In parts: the text of thousands of runs takes more memory than they do.
+    # In parts: the text of thousands of runs takes more memory than the runs.
     json.dump(document, sys.stdout, indent=2, ensure_ascii=False)
     print()
 
 
 def told_usage_error(error: Any) -> str:
-    """Shows an unreadable command line in the form of all other errors: what is wrong, then what to do."""
+    """Formats an unreadable command line like all other errors: what is wrong, then what to do."""
     problem = error.format_message()
     option = getattr(error, "option_name", "")
     if option and hasattr(error, "possibilities"):
         takes_parameters = error.ctx and "param" in {each.name for each in error.ctx.command.params}
-        # `--model` and `--source` are meant as parameters, though they are not far from `--nodes` and `--space`.
+        # `--model` and `--source` are meant as parameters, though they resemble `--nodes` and `--space`.
         close = get_close_matches(option, error.possibilities or (), n=1, cutoff=0.8 if takes_parameters else 0.6)
         problem = f"There is no option {option}."
         if close:
@@ -178,13 +178,13 @@ def told_usage_error(error: Any) -> str:
 
 
 def _group_of(option: Any) -> str:
-    """The heading below which an option of a command stands."""
+    """The heading of an option of a command."""
     panel = getattr(option, "rich_help_panel", None)
     return panel if isinstance(panel, str) else _WHAT_IS_RUN.get(option.name, _FURTHER)
 
 
 def _summary(command: Any) -> str:
-    """The first paragraph of a command's help up to the end of its first sentence."""
+    """The first sentence of a command's help, without its later paragraphs."""
     text = " ".join((command.short_help or command.help or "").split("\n\n")[0].split())
     sentence, end, _ = text.partition(". ")
     return f"{sentence}." if end else text

@@ -115,7 +115,7 @@ def upload(
 
 
 def _of_one_file(target: Any) -> list[str]:
-    """The options that say what one file is for, as they were given; the image may be that of all."""
+    """The options that apply only to one file, as they were given; the image may apply to all."""
     named = [] if target.name == HERE else [f"--target {target.name}"]
     return [*named, *(flag_of(name) for name in given(target.options) if name != "image")]
 
@@ -140,7 +140,7 @@ def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
     """The text of every file of the directory `compiled`, by its path there: those of the targets, and the components.
 
     Args:
-        settings: the image of the steps; left out, that is open.
+        settings: the image of the steps; by default that is open.
     """
     from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
     from gpu_pipelines.component_interface.image import STEPS_IMAGE
@@ -155,8 +155,8 @@ def compiled_files(settings: ProjectSettings | None = None) -> dict[str, str]:
     files |= {f"components/{name}.yaml": compiled(load_component(name)) for name in COMPONENTS}
     if not settings or not settings.image:
         return files
-    # Components, and what runs on this machine, are compiled without settings. An image of one's own may have the name
-    # of the other in its own.
+    # Components, and files for this machine, are compiled without settings. A user's image may have the name of the
+    # other in its own.
     other, image = re.compile(rf"(?<![\w./-]){re.escape(STEPS_IMAGE)}(?![\w.@-])"), settings.image
     return {name: other.sub(lambda _: image, text) for name, text in files.items()}
 

@@ -1,6 +1,6 @@
-"""What a shell offers for a half-written word: pipelines, accelerators, targets, parameters and their values, models.
+"""Completes words for a shell: pipelines, accelerators, targets, parameters and their values, models.
 
-`gpu-pipelines --install-completion` makes the shell ask. Nothing here asks a service: a word has to be there at once.
+`gpu-pipelines --install-completion` sets the shell up. Nothing here asks a service: a word must appear at once.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from gpu_pipelines.component_interface.default_registry import registry_of_proje
 from gpu_pipelines.targets.options import accelerators, machine_types, regions, strategies
 
 _ASKED = "_GPU_PIPELINES_COMPLETE"
-#: Where bash breaks a word before it asks; what stands before is not to be said again.
+#: Where bash breaks a word before it asks; the part before must not be repeated.
 _BASH_BREAKS = ":=@"
 
 
@@ -30,7 +30,7 @@ def is_asked() -> bool:
 
 
 def answer(app: typer.Typer) -> None:
-    """Prints what the shell asks for."""
+    """Prints the words for the shell."""
     begun = _join_words_of_bash() if os.environ[_ASKED] == "complete_bash" else ""
     for path, callback in _commands(app):
         for name, info in _declarations(callback):
@@ -43,10 +43,10 @@ def answer(app: typer.Typer) -> None:
 
 
 def _join_words_of_bash() -> str:
-    """Puts what bash has broken into `-p`, `task`, `=`, `te` together again to `-p`, `task=te`.
+    """Joins the words that bash has broken into `-p`, `task`, `=`, `te` to `-p`, `task=te`.
 
     Returns:
-        The beginning of the last word that bash takes for words of their own, and puts before what it is answered.
+        The beginning of the last word that bash takes for separate words, and puts before its answer.
     """
     place = int(os.environ.get("COMP_CWORD", "0"))
     joined: list[str] = []
@@ -75,13 +75,13 @@ def _commands(app: typer.Typer, above: tuple[str, ...] = ()) -> Iterator[tuple[s
 
 
 def _declarations(callback: Any) -> Iterator[tuple[str, Any]]:
-    """The names of a command's parameters, with what declares each."""
+    """The names of a command's parameters, with the declaration of each."""
     hints = inspect.get_annotations(callback, eval_str=True)
-    # The annotations are texts, and would be evaluated again, to declarations of their own, when typer looks at them.
+    # The annotations are texts; typer would evaluate them again, to other declarations.
     callback.__annotations__ = hints
     for name, hint in hints.items():
         for info in getattr(hint, "__metadata__", ()):
-            # What a target declares brings its own words.
+            # The declarations of a target have their own words.
             if getattr(info, "autocompletion", True) is None:
                 yield name, info
 
@@ -125,20 +125,20 @@ def _tasks(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 
 def _parameters(context: typer.Context, incomplete: str) -> Iterable[str]:
-    """`NAME=` of each parameter of the pipeline; after the sign its values, as far as they are known."""
+    """`NAME=` for each parameter of the pipeline; after the sign its values, as far as they are known."""
     from gpu_pipelines.driver.known_parameters import known_parameters
     from gpu_pipelines.targets.messages import is_python
 
     pipeline = str(context.params.get("pipeline") or "train_evaluate_upload")
     if is_python(pipeline):
-        # Its parameters are known once it has run, and a program is not run for a key.
+        # Its parameters are known only after it has run, and completion must not run a program.
         return ()
     known = known_parameters(pipeline)
     matching = [name for name in known if f"{name}=".startswith(incomplete)]
     if "=" not in incomplete and len(matching) != 1:
         return [f"{name}=" for name in known]
     name = matching[0] if matching else incomplete.partition("=")[0]
-    # With a value beside it the shell stops after the sign, where it would otherwise go on to the next word.
+    # With a value beside it, the shell stops after the sign; otherwise it would go on to the next word.
     return [f"{name}=", *(f"{name}={value}" for value in _values_of(name, known[name]))]
 
 
@@ -160,7 +160,7 @@ def _values_of(name: str, parameter: Any) -> list[str]:
 
 
 def _models(context: typer.Context, incomplete: str) -> Iterable[str]:
-    """Names in a registry that is a directory."""
+    """Names of models in a registry that is a directory."""
     opened = _registry(context)
     return opened.names() if opened else ()
 
@@ -183,14 +183,14 @@ def _runs(context: typer.Context, incomplete: str) -> Iterable[str]:
 
 
 def _registry(context: typer.Context) -> Any | None:
-    """The registry that is named, if it is a directory; another would have to be asked over the network."""
+    """The registry that is named, if it is a directory; any other would have to be asked over the network."""
     from gpu_pipelines.registry import is_local, open_registry
 
     registry = str(context.params.get("registry") or registry_of_project())
     return open_registry(registry) if is_local(registry) else None
 
 
-#: By the name of a command's parameter; those of one command first.
+#: Words by the name of a command's parameter; those for one command come first.
 _WORDS: dict[str, Words] = {
     "pipeline": _pipelines,
     **dict.fromkeys(("accelerator", "specs", "spec", "measured_on"), _of_options(accelerators)),

@@ -1,4 +1,4 @@
-"""`gpu-pipelines components`: what the components take and give, and how a pipeline of one's own uses them."""
+"""`gpu-pipelines components`: the inputs and outputs of the components, and their use in a user's own pipeline."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def show(
 
 
 def _image() -> str:
-    """The image of the steps that the project's settings name, or what stands for it where they name none."""
+    """The image of the steps in the project's settings, or a placeholder for it."""
     from gpu_pipelines.component_interface.image import STEPS_IMAGE
     from gpu_pipelines.project_settings import load_project_settings
 

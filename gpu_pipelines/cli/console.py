@@ -11,7 +11,7 @@ import typer
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, registry_of_project
 from gpu_pipelines.errors import UserError
 
-#: Of the extra `console`, what nothing else of this project brings.
+#: The packages of the extra `console` that nothing else in this project brings.
 _OF_THE_EXTRA = ("fastapi", "uvicorn")
 PORT = 8991
 _EMULATOR, _NONE = "http://127.0.0.1:8990", "none"
@@ -43,7 +43,7 @@ def console(
     _require_extra()
     if state is not None and emulator:
         raise UserError("--state runs an emulator, and --emulator names one that runs.", "Give one of them.")
-    # A path has one slash where an address has two.
+    # A path has a single slash where an address has two.
     if str(registry).startswith(("mlflow:", "vertex:")):
         raise UserError(
             f"The console shows no models of {registry}.",
@@ -65,7 +65,7 @@ def console(
 
 
 def _registry_of_project() -> Path:
-    """The directory of the project's models; the default one where its registry is none."""
+    """The directory of the project's models; the default one if its registry is not a directory."""
     from gpu_pipelines.registry import is_local
 
     found = registry_of_project()
@@ -79,7 +79,7 @@ def _open(address: str) -> None:
         import threading
         import webbrowser
 
-        # The server begins to answer right after this; some browsers keep who opens them waiting.
+        # The server responds right after this; some browsers keep their caller waiting.
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
 
 

@@ -1,4 +1,4 @@
-"""`gpu-pipelines doctor`: what a project needs for training on Vertex AI, and what to run for what is missing."""
+"""`gpu-pipelines doctor`: what a project needs for training on Vertex AI, and the commands for what is missing."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def doctor(
 
 
 def _shown(checks: Iterable[Check]) -> list[Check]:
-    """Prints each check as soon as it is made."""
+    """Prints the result of each check at once."""
     found = []
     for check in checks:
         sign = {"ok": "✓", "missing": "✗"}.get(check.state, "–")
@@ -55,5 +55,5 @@ def _shown(checks: Iterable[Check]) -> list[Check]:
 
 def _summary(found: list[Check], missing: int) -> str:
     unknown = sum(check.state == "unknown" for check in found)
-    told = f"{missing} missing" if missing else "Nothing that was looked at is missing"
-    return f"{told}; {unknown} not looked at or not needed." if unknown else f"{told}."
+    told = f"{missing} missing" if missing else "Nothing that was checked is missing"
+    return f"{told}; {unknown} not checked or not needed." if unknown else f"{told}."

@@ -1,4 +1,4 @@
-"""`gpu-pipelines emulator`: Vertex AI on this machine, and what clients need to talk to it."""
+"""`gpu-pipelines emulator`: Vertex AI on this machine, and the settings for its clients."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.emulator.start import EmulatorSettings
 
 PORT = 8990
-#: Long enough for lists that people read; tests have shorter ones.
+#: Long enough for lists that people read; tests use shorter times.
 _PAGE_SIZE = 100
 
 app = Application(name="emulator", help="Vertex AI on this machine.")
@@ -105,7 +105,7 @@ def start(
 
 
 def serve(settings: EmulatorSettings) -> None:
-    """Runs an emulator until SIGINT or SIGTERM, and says how to reach it."""
+    """Runs an emulator until SIGINT or SIGTERM, and prints how to reach it."""
     from gpu_pipelines.emulator.start import running_emulator
 
     stopped = threading.Event()
@@ -136,10 +136,10 @@ def env(port: Port = PORT, host: Host = "127.0.0.1", as_json: AsJson = False) ->
 
 
 def about_emulator(address: str) -> dict[str, Any]:
-    """What an emulator says of itself.
+    """The description of a running emulator.
 
     Raises:
-        UserError: none listens there.
+        UserError: no emulator listens there.
     """
     from gpu_pipelines.console.emulator_client import EmulatorClient
 

@@ -1,4 +1,4 @@
-"""`gpu-pipelines init`: a project of one's own."""
+"""`gpu-pipelines init`: a new project."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_pipelines.terminal import wrapped
 if TYPE_CHECKING:
     from gpu_pipelines.new_project import NewProject
 
-#: Where nobody says otherwise.
+#: The defaults.
 _FOLDER, _TASK, _DATA, _TARGET, _ACCELERATOR = "my-pipeline", "image_classification", "sample", "vertex", "l4:1"
 
 
@@ -71,7 +71,7 @@ def init(
 def _asked(
     directory: str | None, task: str | None, data: str | None, target: str | None, accelerator: str | None
 ) -> tuple[str, str, str, str, str]:
-    """What is not given, asked for on the terminal."""
+    """Asks on the terminal for what is not given."""
     from gpu_pipelines.new_project.request import names_of_tasks
     from gpu_pipelines.targets.target import targets
 
@@ -85,7 +85,7 @@ def _asked(
 
 
 def _chosen(what: str, choices: list[str], default: str) -> str:
-    """One of several names, or its number in the list."""
+    """Asks for one of several names, or its number in the list."""
     for number, choice in enumerate(choices, 1):
         print(f"  {number}  {choice}")
     answer = str(typer.prompt(what, default=default)).strip()
@@ -93,7 +93,7 @@ def _chosen(what: str, choices: list[str], default: str) -> str:
 
 
 def _settings(project: str | None, region: str | None, pipeline_root: str | None) -> dict[str, str]:
-    """What is known of the project in Google Cloud, from flags and from gcloud; not from the folder that we are in."""
+    """The known settings of the project in Google Cloud, from flags and from gcloud; not from the current folder."""
     from gpu_pipelines.project_settings import load_project_settings
 
     flags = {"project": project, "region": region, "pipeline_root": pipeline_root}
@@ -102,7 +102,7 @@ def _settings(project: str | None, region: str | None, pipeline_root: str | None
 
 
 def _tell(asked: NewProject) -> None:
-    """What to do next, and what keeps others from doing the same."""
+    """Prints what to do next, and what keeps others from doing the same."""
     from gpu_pipelines.new_project.installed import folder_of_programs, is_of_this_machine, requirement
     from gpu_pipelines.new_project.project import packages_in
 
@@ -111,7 +111,7 @@ def _tell(asked: NewProject) -> None:
             where = place.partition("@ ")[2]
             _note(f"requirements.txt names {where}, which other machines do not have. Change it there.")
     if folder_of_programs() is None:
-        _note("make installs requirements.txt into .venv first: this installation has not all that a project needs.")
+        _note("make installs requirements.txt into .venv first: this installation lacks packages that a project needs.")
     print("next:", f"  cd {shlex.quote(str(asked.directory))}", "  make run", "  make test", sep="\n")
 
 

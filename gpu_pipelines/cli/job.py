@@ -1,4 +1,4 @@
-"""`gpu-pipelines job`: training jobs on Vertex AI without a pipeline, as a file for gcloud or sent from here."""
+"""`gpu-pipelines job`: training jobs on Vertex AI without a pipeline, as a file for gcloud or submitted directly."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def submit(
         follow_run(target, job.id.rpartition("/")[2], interval, as_json, job.id)
 
 
-# They are commands of their own, for runs as well.
+# These are separate commands, also for runs.
 app.command("follow", hidden=True)(follow_run_or_job)
 app.command("cancel", hidden=True)(cancel_run_or_job)
 
@@ -96,5 +96,5 @@ def _as_sent(prepared: PreparedJob) -> dict[str, Any]:
 
 
 def _tell(text: str) -> None:
-    """What is for the reader, not for what reads stdout."""
+    """Prints for the reader, not for programs that read stdout."""
     print(text, file=sys.stderr)

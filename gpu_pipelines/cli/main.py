@@ -1,4 +1,4 @@
-"""The command line's entry: commands, and how errors end it. Heavy imports live inside the commands."""
+"""The entry point of the command line: its commands, and its errors. Heavy imports are inside the commands."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ from gpu_pipelines.cli.serve import serve
 from gpu_pipelines.errors import ERROR_PREFIX, RunFailedError, UserError, of_the_system
 from gpu_pipelines.garbage import collect_rarely
 
-#: What pathlib says of `~name/file`.
+#: pathlib's message for `~name/file`.
 _NO_HOME = "Could not determine home directory."
 PIPELINES, MODELS, MACHINES = "Pipelines", "Models", "Accelerators, jobs and machines"
 
 
 class _All(CommandGroup):
-    """All commands; without any of them it says what to do first."""
+    """All commands; without arguments it shows what to do first."""
 
     def first_steps(self, ctx: Any) -> str:
-        """As the group has it."""
+        """See `CommandGroup.first_steps`."""
         steps = {
             "gpu-pipelines run train_evaluate_upload": "a pipeline on this machine, on a sample: a minute",
             "gpu-pipelines init my-pipeline": "a project of your own: pipeline, task, tests, continuous integration",
@@ -99,10 +99,10 @@ def _options(
 def main() -> None:
     """Runs the command line. Exit status: 0 done, 1 the run failed, 2 the request was wrong, 130 interrupted."""
     collect_rarely()
-    # A daemon may be started without streams; Python would print errors on stdout where there is no stderr.
+    # A daemon may be started without streams; without a stderr, Python would print errors on stdout.
     sys.stdout = sys.stdout or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
     sys.stderr = sys.stderr or Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115
-    # A terminal that is no UTF-8 shows other signs than ours as "?"; they would end a run.
+    # A terminal without UTF-8 shows other characters as "?"; they would otherwise end a run.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):
             stream.reconfigure(errors="replace")

@@ -1,4 +1,4 @@
-"""`gpu-pipelines migrate`: a training job of AI Platform Training as one of Vertex AI."""
+"""`gpu-pipelines migrate`: a training job of AI Platform Training as a job of Vertex AI."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from gpu_pipelines.migration import Migration
     from gpu_pipelines.migration.study import MigratedStudy
 
-#: What the config is called in commands when it is printed.
+#: The name of the config in commands if it is printed.
 _FILE = "vertex.yaml"
 _USER_ARGS = "gpu_pipelines.cli.migrate.user_args"
 
 
 class JobCommand(Command):
-    """A command that takes what stands behind `--` for itself, as gcloud does: the application's own arguments."""
+    """A command that keeps the words after `--` as the application's own arguments, like gcloud."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Puts those arguments aside before the rest is read."""
+        """Puts those arguments aside before the rest is parsed."""
         if "--" in args:
             place = args.index("--")
             ctx.meta[_USER_ARGS] = args[place + 1 :]
@@ -82,7 +82,7 @@ def _origin(file: Path | None) -> str:
 
 
 def _tell(migrated: Migration, file: str) -> None:
-    """What is for the reader, not for what reads stdout."""
+    """Prints for the reader, not for programs that read stdout."""
     width = width_of(sys.stderr)
     lines = [wrapped(f"{n.field}: {n.text}", f"{n.kind + ':':<9} ", width=width) for n in migrated.notes]
     if migrated.region is None and migrated.regions:
@@ -97,7 +97,7 @@ def _tell(migrated: Migration, file: str) -> None:
 
 
 def _tell_study(study: MigratedStudy, file: str, *, is_written: bool) -> None:
-    """The same search with the trainings of this project."""
+    """Prints the same search with the trainings of this project."""
     width = width_of(sys.stderr)
     lines = [f"or search with the trainings of this project{'' if is_written else f', with {file}'}:"]
     lines += [wrapped(f"{name}: {why}", "left out: ", width=width) for name, why in study.left_out.items()]

@@ -1,4 +1,4 @@
-"""`gpu-pipelines models`: what is in a registry."""
+"""`gpu-pipelines models`: the models of a registry."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Version = Annotated[str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME a
 VersionOrDirectory = Annotated[
     str, typer.Argument(help="NAME@ALIAS or NAME@VERSION; NAME alone is its champion; or the directory of a model.")
 ]
-#: Where a model has none of these, its first ones are shown.
+#: The metrics of the list; a model with none of these shows its first ones.
 SHOWN_METRICS = ("accuracy", "log_loss", "loss", "token_accuracy")
 MOST_METRICS_SHOWN = 2
 
@@ -77,7 +77,7 @@ def show(name: Name, registry: Registry = "", as_json: AsJson = False) -> None:
         content = [{"version": v.number, "aliases": v.aliases, "place": v.place, **v.info} for v in reversed(versions)]
         print_json({"name": name, "versions": content})
         return
-    # One that was not evaluated has none.
+    # A version that was not evaluated has none.
     newest: dict[str, Any] = next((v.info["metrics"] for v in reversed(versions) if v.info["metrics"]), {})
     metrics = ([name for name in SHOWN_METRICS if name in newest] or list(newest))[:MOST_METRICS_SHOWN]
     rows = [
@@ -96,7 +96,7 @@ def show(name: Name, registry: Registry = "", as_json: AsJson = False) -> None:
 
 
 def _gates(version: Any) -> str:
-    """What became of the gates, where there were any."""
+    """The outcome of the gates, if there were any."""
     if not version.has_evaluation:
         return "not evaluated"
     return "passed" if version.info["passed"] else "failed"
@@ -243,7 +243,7 @@ def watch(
         raise typer.Exit(1)
 
 
-#: Of what drifted and of what did not, so many are shown, those of the largest effects; the page has them all.
+#: The most findings to show with and without drift, by the largest effects; the page has all.
 _DRIFTED_SHOWN, _OTHERS_SHOWN = 30, 5
 
 
@@ -304,7 +304,7 @@ def export(
 
 def _say(text: str) -> None:
     prose, *commands = text.split("\n")
-    # A command that is broken into lines is two where it is pasted.
+    # A command that is broken into lines becomes two when it is pasted.
     print("\n".join([wrapped(prose, then="  "), *commands]), flush=True)
 
 

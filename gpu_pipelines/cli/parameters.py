@@ -1,4 +1,4 @@
-"""`gpu-pipelines parameters`: what a pipeline can be told with -p, step by step."""
+"""`gpu-pipelines parameters`: the parameters of a pipeline for -p, step by step."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _print(steps: Mapping[str, Mapping[str, Parameter]]) -> None:
 
 
 def _shown(value: Any) -> str:
-    """A default as it would be written after -p."""
+    """A default in the form for -p."""
     if value in (None, "", [], {}):
         return "empty"
     if isinstance(value, list):

@@ -1,4 +1,4 @@
-"""`gpu-pipelines run`, `follow` and `cancel`: a run on any target, and how it goes."""
+"""`gpu-pipelines run`, `follow` and `cancel`: a run on any target, and its progress."""
 
 from __future__ import annotations
 
@@ -38,15 +38,15 @@ Run = Annotated[
         metavar="RUN", help="The name that run or job submit printed, or the full name of a job on Vertex AI."
     ),
 ]
-#: What a line begins with that says whether a gate was passed, and its colour.
+#: The beginning of a line with the result of a gate, and its colour.
 _SIGNS = {"✓": "green", "✗": "red"}
 
 
 class RunCommand(Command):
-    """A command whose option `--resume` may stand without a value."""
+    """A command whose option `--resume` may have no value."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Gives `--resume` the newest run where it has no other; what follows may be the pipeline."""
+        """Gives `--resume` the newest run if it has no value; the next word may be the pipeline."""
         from gpu_pipelines.dag import PIPELINES
         from gpu_pipelines.targets.messages import is_own
 
@@ -108,7 +108,7 @@ def run(
     elif here:
         from gpu_pipelines.driver.watch import StreamWatch
 
-        # Bound to the stream as it is now: while the pipeline runs, stdout is read by the target.
+        # Bound to the current stream: while the pipeline runs, the target reads stdout.
         watch = StreamWatch(sys.stderr if as_json else sys.stdout)
         _end(target.execute(submission, watch), watch, as_json)
     else:
@@ -134,14 +134,14 @@ def cancel(run: Run, target: Any) -> None:
 
 
 def follow_run(target: Any, run: str, every: float, as_json: bool, full_name: str = "") -> None:
-    """Waits for the end of a run and shows how it goes.
+    """Waits for the end of a run and shows its progress.
 
     Args:
-        target: where it is.
-        run: its name, as the target has it.
-        every: seconds between two looks.
+        target: the target of the run.
+        run: its name on the target.
+        every: seconds between two checks.
         as_json: print one JSON document at the end, and nothing else.
-        full_name: by which it is told how to come back; left out, the name.
+        full_name: the name to print for coming back; by default the name.
 
     Raises:
         UserError: there is no such run, or the service cannot be reached.
@@ -165,7 +165,7 @@ def ways_back(target: Target, run: str) -> list[str]:
     from gpu_pipelines.targets.options import declared, flag_of
 
     named = f" --target {target.name}" if target.name != THERE else ""
-    # The full name of a job says where it is.
+    # The full name of a job includes its place.
     for name, each in declared(target.Options).items() if "/" not in run else ():
         if "follow" in each.commands and target.settings.origins.get(each.setting, "").startswith("--"):
             named += f" {flag_of(name)} {getattr(target.settings, each.setting)}"
@@ -173,7 +173,7 @@ def ways_back(target: Target, run: str) -> list[str]:
 
 
 def _end(outcome: Outcome, watch: StreamWatch, as_json: bool) -> None:
-    """Tells the end of a run, and ends the command with its exit status."""
+    """Prints the end of a run, and ends the command with its exit status."""
     if as_json:
         print_json(outcome.document)
     if outcome.state == "succeeded":

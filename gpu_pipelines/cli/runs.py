@@ -1,4 +1,4 @@
-"""`gpu-pipelines runs`: the runs on this machine, looked at, compared and removed."""
+"""`gpu-pipelines runs`: shows, compares and removes the runs on this machine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 app = Application(help="List, show, compare and remove the runs of this machine.")
 
 _STYLES = {"succeeded": "", "running": "cyan", "failed": "red", "died": "red", "interrupted": "yellow"}
-#: A value that differs is cut to so many characters, where two stand side by side.
+#: Most characters of each of two values side by side.
 _MOST_CHARACTERS = 40
 
 Run = Annotated[str, typer.Argument(metavar="RUN", help="Id of a run, a unique beginning of it, or latest.")]
@@ -83,16 +83,16 @@ def show(
 
 
 def show_there(target: Any, run: str, report: Path | None, as_json: bool) -> None:
-    """Shows a run of another target: how it stands, and what it has cost, which its tracker is told as well.
+    """Shows a run of another target: its state and its cost, which its tracker also gets.
 
     Args:
-        target: where it is.
-        run: its name, as the target has it.
-        report: gets the same as a page; None for none.
+        target: the target of the run.
+        run: its name on the target.
+        report: the file for the same as a page; None for none.
         as_json: print one JSON document, and nothing else.
 
     Raises:
-        UserError: the target tells nothing of runs, there is no such run, or the page cannot be written.
+        UserError: the target cannot show runs, there is no such run, or the page cannot be written.
     """
     from gpu_pipelines.cli.run import show as show_lines
     from gpu_pipelines.driver.runs import account_of
@@ -115,12 +115,12 @@ def show_here(run: str, runs: Path, as_json: bool) -> None:
     """Shows a run on this machine.
 
     Args:
-        run: its id, the beginning of one alone, or `latest`.
+        run: its id, a unique beginning of it, or `latest`.
         runs: directory of the runs.
         as_json: print one JSON document, and nothing else.
 
     Raises:
-        UserError: there is none, or there are several.
+        UserError: there is no such run, or there are several.
     """
     from gpu_pipelines.targets.fallback.shown import tries_of_run
     from gpu_pipelines.targets.recorded_runs import run_named
@@ -128,7 +128,7 @@ def show_here(run: str, runs: Path, as_json: bool) -> None:
     try:
         record = run_named(runs, run)
     except NotFoundError:
-        # Of a run in the cloud there is no record here, but what was tried for it is in its bucket.
+        # A run in the cloud has no record here, but the machines that were tried for it are listed in its bucket.
         if not (tried := tries_of_run(run)):
             raise
         if as_json:
@@ -238,7 +238,7 @@ def open_report(run: Run, runs: Runs = _RUNS) -> None:
     from gpu_pipelines.targets.recorded_runs import run_named
 
     record = run_named(runs, run)
-    # What one that has died wrote last says that it runs; another one may have had no room for its report.
+    # A run that has died says in its last report that it runs; another may have had no space for its report.
     if record.status == "died" or not record.report.is_file():
         write_run_report(record)
     print(record.report.resolve())
@@ -247,7 +247,7 @@ def open_report(run: Run, runs: Runs = _RUNS) -> None:
 
 
 def has_browser() -> bool:
-    """Whether there is a browser with a window: one in the terminal would only show the page's text."""
+    """Whether there is a browser with a window; one in the terminal would only show the page's text."""
     import os
     import webbrowser
 
@@ -288,7 +288,7 @@ def _short(text: str) -> str:
 
 
 def _change(values: dict[str, float]) -> str:
-    """By how much a metric is more in the second run; nothing where one of the two has none."""
+    """The difference of a metric in the second run; empty if a run does not have it."""
     from gpu_pipelines.numbers import figure_or_count
 
     if len(values) < 2:
@@ -298,7 +298,7 @@ def _change(values: dict[str, float]) -> str:
 
 
 def _took(value: float | str | None) -> str:
-    """How long a step took, or how it went instead."""
+    """The duration of a step, or its outcome instead."""
     from gpu_pipelines.reports.durations import format_seconds
 
     return format_seconds(value) if isinstance(value, float | int) else value or "–"

@@ -24,7 +24,7 @@ End = Annotated[str | None, typer.Option(metavar="TIME", help="Start no run afte
 
 
 def of_schedules(verb: str, *, with_flags: bool = False) -> Any:
-    """Lets a function be a command on schedules of the targets that have them."""
+    """Makes a function a command on schedules of the targets that have them."""
     return of_targets(f"schedule {verb}", can="schedules", default=THERE, with_flags=with_flags)
 
 
@@ -80,7 +80,7 @@ def describe(schedule: Schedule, target: Any, as_json: AsJson = False) -> None:
 
 
 def _add(verb: str, text: str) -> None:
-    """Adds a command for what is done to a schedule in a word."""
+    """Adds a command that only needs the schedule."""
 
     def command(schedule: Schedule, target: Any) -> None:
         show(getattr(target.schedules, verb)(schedule).lines)

@@ -1,4 +1,4 @@
-"""`gpu-pipelines serve`: a model behind HTTP on this machine, as it is on a Vertex AI endpoint."""
+"""`gpu-pipelines serve`: a model behind HTTP on this machine, as on a Vertex AI endpoint."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import typer
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, registry_of_project
 from gpu_pipelines.errors import UserError
 
-#: Of the extra `serving`, what nothing else of this project brings.
+#: The packages of the extra `serving` that nothing else in this project brings.
 _OF_THE_EXTRA = ("fastapi", "uvicorn", "prometheus_client", "torch", "transformers")
 
 
@@ -71,11 +71,11 @@ def serve(
 
 
 def place_of_model(model: str, registry: str) -> str:
-    """Where the files of a model are that was named on the command line.
+    """The place of a model's files, from its name on the command line.
 
     Args:
         model: a directory, `gs://…`, or `NAME@REFERENCE`; NAME alone is its champion.
-        registry: where names are looked for.
+        registry: the registry of names.
 
     Raises:
         UserError: there is no such model.

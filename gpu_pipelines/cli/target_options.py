@@ -1,4 +1,4 @@
-"""The command line of the targets: their options as those of a command, and the target that a command has chosen."""
+"""The options of the targets on the command line, and the target that a command has chosen."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
 
 Words = Callable[[typer.Context, str], Iterable[str]]
-#: The targets that commands take where none is named: where one works, and where a service is asked.
+#: The default targets of commands: the local one for running, and the one for a service.
 HERE, THERE = "local", "vertex"
 
 
 def of_targets(name: str, can: str = "", default: str = HERE, *, with_flags: bool = False) -> Callable[[Any], Any]:
-    """Lets a function be a command with `--target` and the options of all targets that take it.
+    """Makes a function a command with `--target` and the options of all targets that support it.
 
-    The function is called with its own parameters and `target`, which it gets opened.
+    The function is called with its own parameters and `target`, the opened target.
 
     Args:
-        name: of the command, by which the options of targets say that they are its.
-        can: the method or attribute that a target must have for it; empty for any.
-        default: the target where none is named.
-        with_flags: whether it takes the options that parameters of pipelines have of their own; their values come to
-            the function in its list `param`.
+        name: the name of the command, which the options of targets refer to.
+        can: the method or attribute that a target must have; empty for any.
+        default: the target if none is named.
+        with_flags: whether it takes the options of pipeline parameters that have their own; their values are added to
+            the function's list `param`.
     """
 
     def parameters() -> list[inspect.Parameter]:
@@ -51,13 +51,13 @@ def of_targets(name: str, can: str = "", default: str = HERE, *, with_flags: boo
 
 
 def with_fields(options: str, command: str) -> Callable[[Any], Any]:
-    """Lets a function be a command with the options that a dataclass declares for it.
+    """Makes a function a command with the options that a dataclass declares for it.
 
     The function is called with its own parameters and `options`, an instance of the dataclass.
 
     Args:
         options: the dataclass, as `module:Name`.
-        command: name of the command.
+        command: the name of the command.
     """
 
     def parameters() -> list[inspect.Parameter]:
@@ -72,9 +72,9 @@ def _completed(
     parameters: Callable[[], list[inspect.Parameter]],
     made: Callable[[dict[str, Any]], Any],
 ) -> Callable[..., None]:
-    """A command whose parameter `last` is made of options that are looked for when the command is used.
+    """A command whose parameter `last` consists of options that are found when the command is used.
 
-    Looking for targets and their options takes as long as all the rest of a short command.
+    Finding targets and their options takes as long as the rest of a short command.
     """
     own = dict(inspect.signature(function).parameters)
     del own[last]
@@ -94,13 +94,13 @@ def _completed(
         return command
 
     function.whole = whole  # type: ignore[attr-defined]
-    # What stands in the list of commands needs no options.
+    # The list of commands needs no options.
     function.__signature__ = inspect.Signature()  # type: ignore[attr-defined]
     return function
 
 
 def _able(can: str, default: str) -> list[str]:
-    """The names of the targets that can do something, the default first."""
+    """The names of the targets with a method or attribute, the default first."""
     from gpu_pipelines.targets.target import is_able, targets
 
     able = [name for name, target in targets().items() if not can or is_able(target, can)]
@@ -108,7 +108,7 @@ def _able(can: str, default: str) -> list[str]:
 
 
 def _options(name: str, able: Sequence[str]) -> list[inspect.Parameter]:
-    """The options of targets for a command; those of a single one say so."""
+    """The options of targets for a command; options of a single target say so."""
     from gpu_pipelines.targets.target import targets
 
     owners: dict[str, list[str]] = {}
@@ -121,12 +121,12 @@ def _options(name: str, able: Sequence[str]) -> list[inspect.Parameter]:
     return [option_parameter(each, *declaration, prefixes[each]) for each, declaration in found.items()]
 
 
-#: What stands before the name of a parameter of a pipeline among those of a command.
+#: Prefix of a pipeline parameter among the parameters of a command.
 _OF_A_FLAG = "parameter_"
 
 
 def _flags() -> list[inspect.Parameter]:
-    """The options that parameters of pipelines have of their own."""
+    """The options of pipeline parameters that have their own."""
     from gpu_pipelines.component_interface.catalog import flagged_parameters
 
     found = []
@@ -143,7 +143,7 @@ def _flags() -> list[inspect.Parameter]:
 
 
 def _taken_flags(given: dict[str, Any]) -> list[tuple[str, str | None]]:
-    """The values of these options by the names of the parameters; they are taken out of what was given."""
+    """Removes the values of these options from the given ones, and returns them by the names of the parameters."""
     names = [name for name in given if name.startswith(_OF_A_FLAG)]
     return [(name.removeprefix(_OF_A_FLAG), given.pop(name)) for name in names]
 
@@ -152,11 +152,11 @@ def option_parameter(name: str, option: Option, hint: Any, default: Any, prefix:
     """A field of a dataclass as a parameter of a command.
 
     Args:
-        name: of the field.
-        option: what it declares.
+        name: the name of the field.
+        option: its declaration.
         hint: its type.
-        default: its value where none is given.
-        prefix: what its help begins with.
+        default: its value if none is given.
+        prefix: the beginning of its help.
     """
     flag = flag_of(name)
     if hint == bool | None or (hint is bool and default):
@@ -179,10 +179,10 @@ def _completion(words: Any) -> Callable[[typer.Context, str], Sequence[str]]:
 
 
 def asked(words: Words) -> Any:
-    """What typer calls to complete a word."""
+    """The function that typer calls to complete a word."""
 
     def complete(context: typer.Context, incomplete: str) -> list[str]:
-        # A shell has no place for an error.
+        # A shell cannot show an error.
         with suppress(Exception):
             return sorted(word for word in set(words(context, incomplete)) if word.startswith(incomplete))
         return []
@@ -209,5 +209,5 @@ Cache = Annotated[
 Interval = Annotated[float, typer.Option(metavar="SECONDS", min=0.1, help="Time between two checks of a run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Check and show the request, without sending or running it.")]
-#: Seconds between two looks at a run.
+#: Seconds between two checks of a run.
 INTERVAL = 10.0

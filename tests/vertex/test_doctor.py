@@ -78,7 +78,7 @@ def test_a_project_that_has_everything(api: VertexApi) -> None:
     done = command("doctor", *WHOLE)
     assert done.status == 0
     assert done.out.splitlines()[0].startswith("✓ libraries")
-    assert done.out.splitlines()[-1].startswith("Nothing that was looked at is missing")
+    assert done.out.splitlines()[-1].startswith("Nothing that was checked is missing")
 
 
 def test_what_the_document_shows_is_what_is_printed(api: VertexApi, tmp_path: Path) -> None:
