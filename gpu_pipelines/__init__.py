@@ -1,13 +1,13 @@
 """Training pipelines for Kubeflow and Vertex AI in which you choose the accelerator.
 
-What the commands do, a program does with the functions that `dir(gpu_pipelines)` shows; docs/python.md says which does
-what. Besides, `evaluate` scores checkpoints, `tune` searches for parameters, and `worker_pool_specs` brings a plan to
-Google's SDK. Each is imported when it is used first.
+Programs do what the commands do with the functions in `dir(gpu_pipelines)`; docs/python.md describes them. In addition,
+`evaluate` scores checkpoints, `tune` searches for parameters, and `worker_pool_specs` converts a plan for Google's SDK.
+Each is imported on first use.
 """
 
 __version__ = "0.1.0"
 
-# As typing has it, whose import would take longer than that of this package.
+# As in typing, whose import would take longer than that of this package.
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators.advice import advise

@@ -1,4 +1,4 @@
-"""The command line by `python -m gpu_pipelines`, where the folder of programs is not on the PATH."""
+"""The command line as `python -m gpu_pipelines`, if the folder of programs is not on the PATH."""
 
 from gpu_pipelines.cli.main import main
 

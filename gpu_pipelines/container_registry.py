@@ -1,4 +1,4 @@
-"""Images that Google no longer keeps: those of Container Registry, and its own of PyTorch for trainings on GPUs."""
+"""Images that Google no longer keeps: those in Container Registry, and its PyTorch images for trainings on GPUs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _NEWEST, _KEPT_UNTIL = (2, 4), "2026-07-24"
 
 
 def shut_down(image: str) -> str:
-    """What to know of an image that Google no longer keeps; empty for any other."""
+    """A warning about an image that Google no longer keeps; empty for any other."""
     if image.startswith(_HOSTS):
         return (
             f"{image[:200]} has an address of Container Registry, which was shut down on 2025-03-18. It works if the "

@@ -1,6 +1,6 @@
-"""How a user's mistake is reported: what was wrong, which value, what to do; never a traceback.
+"""Reports a user's mistake: what was wrong, which value, what to do; never a traceback.
 
-People read it as text. Another process gets it as data: a step leaves it in the file that `ERROR_FILE` names.
+People get the error as text. Another process gets it as data: a step leaves it in the file that `ERROR_FILE` names.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ INTERRUPTED = 75
 # Exit status of a step that a service has failed, and that may succeed when it is run again: EX_UNAVAILABLE.
 OF_SERVICE = 69
 
-#: Names the file in which a step leaves its error as data, for the process that has started it.
+#: Names the file in which a step leaves its error as data, for the process that started it.
 ERROR_FILE = "GPU_PIPELINES_ERROR_FILE"
-# Causes that are read at most: what comes from another machine need not end.
+# The most causes to read: data from another machine need not end.
 _MOST_CAUSES = 8
-#: The subclasses of `UserError` that have a kind of their own, by that.
+#: The subclasses of `UserError` with their own kind, by kind.
 _BY_KIND: dict[str, type[UserError]] = {}
 
 
 class UserError(Exception):
-    """Something the user can mend: a wrong value, missing data, a place that cannot be written.
+    """A problem that the user can solve: a wrong value, missing data, a place that cannot be written to.
 
-    A program that drives runs catches the subclasses: whether to change the request, to ask for access, to try the
-    same again. One that was raised from another has that as its cause.
+    A program that drives runs catches the subclasses, to decide whether to change the request, ask for access, or try
+    again. An error that was raised from another has that as its cause.
 
     Args:
-        problem: what is wrong, with the value that is.
-        remedy: what to do about it; empty where the problem says it already.
+        problem: what is wrong, with the value.
+        remedy: what to do about it; empty if the problem says it already.
 
     Attributes:
-        kind: what the error is called where it is data.
+        kind: the error's name as data.
     """
 
     kind: ClassVar[str] = "user_error"
@@ -57,7 +57,7 @@ class UserError(Exception):
             _BY_KIND[kind] = cls
 
     def __init__(self, problem: str, remedy: str = "") -> None:
-        # What is said of an error of something else may be a sentence already.
+        # The text of another error may already be a sentence.
         self.problem = re.sub(r"(?<=[\w)'\"])\.\.$", ".", problem)
         super().__init__(self.problem)
         self.remedy = remedy
@@ -67,12 +67,12 @@ class UserError(Exception):
 
     @property
     def in_one_line(self) -> str:
-        """The problem, and what to do."""
+        """The problem, and what to do, in one line."""
         return f"{self.problem} {self.remedy}".strip()
 
     @staticmethod
     def of_all(problems: Sequence[str]) -> InvalidRequestError:
-        """One error that lists several problems, so that a second try does not meet the next of them.
+        """One error that lists several problems, so that a second try does not meet the next one.
 
         Args:
             problems: each with what to do.
@@ -85,7 +85,7 @@ class UserError(Exception):
 
 
 def said_by(look: Callable[[], object]) -> list[str]:
-    """What a look at something says is wrong with it: an error in one line, or nothing."""
+    """The problems that a check reports: an error in one line, or nothing."""
     try:
         look()
     except UserError as error:
@@ -98,11 +98,11 @@ class InvalidRequestError(UserError, kind="invalid_request"):
 
 
 class UnfitParametersError(UserError, kind="unfit_parameters"):
-    """A training cannot go on with its parameters: it has diverged, or needs more memory than there is."""
+    """A training cannot continue with its parameters: it has diverged, or needs more memory than there is."""
 
 
 class NotFoundError(UserError, kind="not_found"):
-    """What the request names is not there: a model, a version, a run, a file."""
+    """What the request names does not exist: a model, a version, a run, a file."""
 
 
 class DamagedError(UserError, kind="damaged"):
@@ -110,7 +110,7 @@ class DamagedError(UserError, kind="damaged"):
 
 
 class NewerFormatError(UserError, kind="newer_format"):
-    """A document was written by a newer version of this program, and is whole for all that is known."""
+    """A document was written by a newer version of this program, and is undamaged as far as is known."""
 
 
 class AccessDeniedError(UserError, kind="access_denied"):
@@ -131,7 +131,7 @@ class UnavailableError(UserError, kind="unavailable"):
     Args:
         problem: what is wrong.
         remedy: what to do about it.
-        status: what it answered; 0 if nobody answered.
+        status: the HTTP status of its answer; 0 if there was none.
     """
 
     def __init__(self, problem: str, remedy: str = "", status: int = 0) -> None:
@@ -144,8 +144,8 @@ class RunFailedError(UserError, kind="run_failed"):
 
     Args:
         problem: which step failed, and why.
-        remedy: where more is said.
-        run: the `gpu_pipelines.driver.run.Run`, where a program has run it and a step has failed; else None.
+        remedy: where to find more.
+        run: the `gpu_pipelines.driver.run.Run`, if a program has run it and a step has failed; else None.
     """
 
     def __init__(self, problem: str, remedy: str = "", run: Any = None) -> None:
@@ -154,7 +154,7 @@ class RunFailedError(UserError, kind="run_failed"):
 
 
 class NodeLostError(UserError, kind="node_lost"):
-    """Another machine of the same step is gone, or its network is; the same step continues when it is run again."""
+    """Another machine of the same step is gone, or its network is; the step continues when it is run again."""
 
 
 class NodeFailedError(UserError, kind="node_failed"):
@@ -170,15 +170,15 @@ class ProcessKilledError(ProcessFailedError, kind="process_killed"):
 
 
 class ConnectionLostError(ProcessFailedError, kind="connection_lost"):
-    """A process of a step has ended because another one, which it computes with, was gone before."""
+    """A process of a step has ended because another one, with which it computes, was gone before."""
 
 
 class IdleError(UserError, kind="idle"):
     """A training was stopped because its devices did nothing; it continues from its newest checkpoint."""
 
 
-class Interrupted(Exception):  # noqa: N818 (it is no error)
-    """The work was interrupted before its end and can be continued; no mistake of anybody.
+class Interrupted(Exception):  # noqa: N818 (it is not an error)
+    """The work was interrupted before its end and can be continued; nobody made a mistake.
 
     Args:
         message: who stopped it and what was saved, such as "node 1 was interrupted".
@@ -195,7 +195,7 @@ _OF_PROCESSES = (NodeLostError, ProcessKilledError, ProcessFailedError, Connecti
 
 
 def as_data(error: UserError | Interrupted) -> dict[str, Any]:
-    """An error for another process: `kind`, `problem` and `remedy`, and the same of its `cause` where it has one."""
+    """An error for another process: `kind`, `problem` and `remedy`, and the same for its `cause` if it has one."""
     data: dict[str, Any] = {"kind": error.kind}
     if isinstance(error, Interrupted):
         data |= {"problem": error.message, "remedy": ""}
@@ -207,11 +207,11 @@ def as_data(error: UserError | Interrupted) -> dict[str, Any]:
 
 
 def from_data(data: Any, most_causes: int = _MOST_CAUSES) -> UserError | Interrupted | None:
-    """The error that another process has described; None where it is no such description.
+    """The error that another process has described; None if the data is not such a description.
 
     Args:
-        data: as `as_data` made it. A kind that is not known here, of another version, is a `UserError`.
-        most_causes: how many causes are read.
+        data: from `as_data`. An unknown kind, of another version, becomes a `UserError`.
+        most_causes: the most causes to read.
     """
     if not isinstance(data, dict) or not isinstance(data.get("problem"), str):
         return None
@@ -224,11 +224,11 @@ def from_data(data: Any, most_causes: int = _MOST_CAUSES) -> UserError | Interru
 
 
 def leave_error(path: Path, error: UserError | Interrupted) -> None:
-    """Leaves an error in a file, whole or not at all.
+    """Leaves an error in a file, completely or not at all.
 
     Args:
-        path: the file, as `ERROR_FILE` names it.
-        error: what happened.
+        path: the file that `ERROR_FILE` names.
+        error: the error.
     """
     scratch = path.with_name(f".{path.name}.{os.getpid()}")
     scratch.write_text(json.dumps(as_data(error)), encoding="utf-8")
@@ -239,7 +239,7 @@ def left_error(path: Path) -> UserError | Interrupted | None:
     """The error that a process has left in a file; None if there is none.
 
     Args:
-        path: the file, as `ERROR_FILE` names it.
+        path: the file that `ERROR_FILE` names.
     """
     try:
         return from_data(json.loads(path.read_text(encoding="utf-8")))
@@ -248,19 +248,19 @@ def left_error(path: Path) -> UserError | Interrupted | None:
 
 
 def root_of(error: BaseException) -> BaseException:
-    """The error that another one comes from in the end."""
+    """The original cause of an error."""
     while error.__cause__ is not None:
         error = error.__cause__
     return error
 
 
 def is_of_service(error: BaseException) -> bool:
-    """Whether an error, or the one that it comes from, is a service's that could not answer; the same may succeed."""
+    """Whether an error or its original cause is a service that could not answer; the same may succeed later."""
     return isinstance(root_of(error), UnavailableError) or isinstance(error, UnavailableError)
 
 
 def distance_from_cause(error: BaseException | None) -> int:
-    """How likely an error is the consequence of another process's: 0 for what a process says itself, else more."""
+    """How likely an error follows from another process's: 0 for a process's own error, else more."""
     for distance, each in enumerate(_OF_PROCESSES, 1):
         if type(error) is each:
             return distance
@@ -268,20 +268,20 @@ def distance_from_cause(error: BaseException | None) -> int:
 
 
 def nearest(value: str, valid: Iterable[str], also: Iterable[str] = (), otherwise: str | None = None) -> str:
-    """A sentence that names what was probably meant, or everything that is valid, in the order given.
+    """A sentence with the names that were probably meant, or with all valid names in the given order.
 
     Args:
-        value: what was given.
+        value: the value that was given.
         valid: the valid names.
-        also: further names that are understood, but not listed.
-        otherwise: what to say where no name is near; left out, it lists the valid ones.
+        also: further names that are accepted, but not listed.
+        otherwise: the sentence if no name is similar; by default it lists the valid ones.
     """
     import difflib
 
     names = list(valid)
     close = difflib.get_close_matches(value[:64], [*names, *also])
     if close:
-        # `batch_size` is as much of `global_batch_size` as of `micro_batch_size`, whichever is the shorter.
+        # `batch_size` matches `global_batch_size` as well as `micro_batch_size`, whichever is the shorter.
         ends = [name for name in close if name.endswith(value)]
         meant = ends if close[0] in ends else close[:1]
         return f"Did you mean {' or '.join(map(repr, meant))}?"
@@ -289,38 +289,38 @@ def nearest(value: str, valid: Iterable[str], also: Iterable[str] = (), otherwis
 
 
 def some_of(names: Iterable[str], most: int) -> str:
-    """At most so many of some names, sorted, and how many more there are; "nothing" if there are none."""
+    """Some of the names, sorted, at most `most`, and how many more there are; "nothing" if there are none."""
     listed = sorted(names)
     more = f" and {len(listed) - most} more" if len(listed) > most else ""
     return ", ".join(listed[:most]) + more if listed else "nothing"
 
 
 def is_of_a_full_disk(error: BaseException) -> bool:
-    """Whether something could not be written for lack of space, or of quota; libraries in Rust say it in words."""
+    """Whether a write failed for lack of space or quota; libraries in Rust report it as text."""
     full = (errno.ENOSPC, errno.EDQUOT)
     in_words = (f"{called} {number}" for called in ("os error", "Errno") for number in full)
     return getattr(error, "errno", None) in full or any(each in str(error) for each in in_words)
 
 
 def out_of_memory(what: str, error: BaseException) -> str:
-    """The sentence that something ran out of memory, and how much more it needed, if PyTorch says so.
+    """A sentence on a lack of memory, with the missing amount if PyTorch gives it.
 
     Args:
-        what: ran out of it.
-        error: PyTorch's, of a GPU or of the main memory.
+        what: what ran out of memory.
+        error: PyTorch's error, for a GPU or for the main memory.
     """
-    # What was asked for stands in the middle of figures that say nothing to a user.
+    # The amount is among other figures that mean nothing to a user.
     asked = re.search(r"ried to allocate ([\d.]+ \w+)", str(error))
     return f"{what} ran out of memory{f' when {asked[1]} more were needed' if asked else ''}."
 
 
 @contextmanager
 def full_disk_named(what: str, place: Path) -> Iterator[None]:
-    """Says of what cannot be written for lack of space on which disk that is; the system does not say it.
+    """Names the disk if something cannot be written for lack of space; the system does not name it.
 
     Args:
-        what: is written.
-        place: it is written there.
+        what: what is written.
+        place: its destination.
 
     Raises:
         RunFailedError: the disk is full.
@@ -335,8 +335,7 @@ def full_disk_named(what: str, place: Path) -> Iterator[None]:
 
 
 def of_the_system(error: BaseException) -> UserError | None:
-    """What a user is told of a full disk, of a file that they may not use, and of what names none; None for any other
-    error."""
+    """The error for a full disk, a file without permission, or an impossible file name; None for any other error."""
     if is_of_a_full_disk(error):
         return UserError(f"Something could not be written: {first_line(error)}.", "Make room there, and run it again.")
     if not isinstance(error, OSError) or not error.filename:
@@ -351,9 +350,9 @@ def of_the_system(error: BaseException) -> UserError | None:
 
 
 def first_line(error: BaseException) -> str:
-    """What an error says first, up to the end of a sentence; the name of its class where it says nothing.
+    """The first sentence of an error; the name of its class if it has no text.
 
-    Where a folder could not be copied, that is what its first file says.
+    If a folder could not be copied, the sentence for its first file.
     """
     if isinstance(error, shutil.Error) and isinstance(error.args[0], list):
         return str(error.args[0][0][-1])
@@ -363,11 +362,11 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def user_errors_end_the_step() -> Iterator[None]:
-    """Turns a `UserError` inside a pipeline step into its message on stderr and exit status 1; a service's into 69.
+    """Turns a `UserError` in a pipeline step into its message on stderr and exit status 1, for a service's error 69.
 
     The message begins with `ERROR_PREFIX` at the start of a line. `Interrupted` becomes a line with
-    `INTERRUPTED_PREFIX` and exit status `INTERRUPTED`. Both are left as data where `ERROR_FILE` names a file. A full
-    disk, and a file that may not be used, are errors that a user can mend as well.
+    `INTERRUPTED_PREFIX` and exit status `INTERRUPTED`. Both are also left as data if `ERROR_FILE` names a file. A full
+    disk and a file without permission are errors that a user can solve as well.
     """
     try:
         yield
@@ -382,7 +381,7 @@ def user_errors_end_the_step() -> Iterator[None]:
 
 def _end_the_step(error: UserError | Interrupted) -> NoReturn:
     _leave_for_the_starter(error)
-    with suppress(OSError):  # the log may be on the disk that is full
+    with suppress(OSError):  # the log may be on the full disk
         sys.stdout.flush()
     told, status = f"{ERROR_PREFIX}{error}", OF_SERVICE if is_of_service(error) else 1
     if isinstance(error, Interrupted):
@@ -393,6 +392,6 @@ def _end_the_step(error: UserError | Interrupted) -> NoReturn:
 
 def _leave_for_the_starter(error: UserError | Interrupted) -> None:
     if place := os.environ.get(ERROR_FILE):
-        # Without it, whoever has started the step still has its log and its exit status.
+        # Without it, the process that started the step still has its log and its exit status.
         with suppress(OSError):
             leave_error(Path(place), error)

@@ -1,4 +1,4 @@
-"""What errors of a network mean, whichever of Google's client libraries has wrapped them."""
+"""Interprets network errors, whichever of Google's client libraries has wrapped them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from http import HTTPStatus
 
 from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError
 
-#: What to do about a certificate that this machine does not trust.
+#: The remedy for a certificate that this machine does not trust.
 TRUST_REMEDY = (
     "Where a proxy of your network signs them, give the file of its authority to all clients: "
     "export REQUESTS_CA_BUNDLE=FILE SSL_CERT_FILE=FILE GRPC_DEFAULT_SSL_ROOTS_FILE_PATH=FILE."
 )
-#: What to do where a service does not know who asks.
+#: The remedy if a service does not know the caller.
 LOGIN_REMEDY = (
     "Sign in again: gcloud auth application-default login. GOOGLE_APPLICATION_CREDENTIALS, where it is set, names the "
     "credentials in their place."
 )
 
 
-#: Answers that say nothing of the request: too many of them, or a fault of the service or of the gateway before it.
+#: Statuses that are no fault of the request: too many requests, or a fault of the service or its gateway.
 UNAVAILABLE = (
     HTTPStatus.REQUEST_TIMEOUT,
     HTTPStatus.TOO_MANY_REQUESTS,
@@ -32,10 +32,10 @@ UNAVAILABLE = (
 
 
 def error_of_status(status: int | None, problem: str, remedy: str = "") -> UserError:
-    """The error for what a service answered.
+    """The error for a service's answer.
 
     Args:
-        status: of HTTP; 0 or None where there is none.
+        status: the HTTP status; 0 or None if there is none.
         problem: what went wrong, for the user.
         remedy: what to do about it.
     """
@@ -49,10 +49,10 @@ def error_of_status(status: int | None, problem: str, remedy: str = "") -> UserE
 
 
 def untrusted_certificate(error: BaseException) -> str:
-    """Why a certificate was not trusted; empty where an error is another one.
+    """Why a certificate was not trusted; empty for any other error.
 
     Args:
-        error: as a client library raised it.
+        error: the error of a client library.
     """
     for each in _causes(error):
         if isinstance(each, ssl.SSLCertVerificationError):
@@ -61,21 +61,21 @@ def untrusted_certificate(error: BaseException) -> str:
 
 
 def no_token_was_given(error: BaseException) -> bool:
-    """Whether an error is that whoever gives tokens could not be reached or could not answer: a metadata server, say.
+    """Whether an error means that the source of tokens, such as a metadata server, was unreachable or failed.
 
     Nothing is known of the credentials then, and the same may succeed later.
 
     Args:
-        error: as a client library raised it.
+        error: the error of a client library.
     """
-    if untrusted_certificate(error):  # it will not be trusted at the next try
+    if untrusted_certificate(error):  # it will not be trusted next time either
         return False
     of_auth = [each for each in _causes(error) if type(each).__module__.startswith("google.auth")]
     return any(getattr(each, "retryable", False) or type(each).__name__ == "TransportError" for each in of_auth)
 
 
 def _causes(error: BaseException) -> Iterator[BaseException]:
-    """An error and those that it was raised from, or carries: each library has a way of its own."""
+    """An error and those that it was raised from, or carries: each library does this differently."""
     seen: set[int] = set()
     waiting: list[object] = [error]
     while waiting:

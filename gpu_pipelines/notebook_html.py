@@ -1,6 +1,6 @@
-"""Results as a notebook shows them (`_repr_html_`): tables, and figures drawn with what every browser has.
+"""Results in the form for a notebook (`_repr_html_`): tables, and figures drawn with plain HTML and SVG.
 
-The colours are those of the notebook, so that they are readable on light and dark ground.
+The colours are the notebook's, readable on light and dark backgrounds.
 """
 
 from __future__ import annotations
@@ -9,19 +9,19 @@ from collections.abc import Sequence
 from html import escape
 from typing import Any
 
-#: Beyond this a table says how many rows it leaves out.
+#: The most rows of a table; it says how many more there are.
 MOST_ROWS = 50
 _WIDTH, _HEIGHT, _MARGIN = 360, 90, 8
 _ACCENT = "#3b82f6"
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], caption: str = "") -> str:
-    """A table, numbers to the right.
+    """A table with numbers aligned to the right.
 
     Args:
-        headings: of the columns; none for a table of names and values.
-        rows: their cells; a `Markup` is taken as it is, everything else as text.
-        caption: what stands above it.
+        headings: the headings of the columns; none for a table of names and values.
+        rows: the cells; a `Markup` is taken as it is, everything else as text.
+        caption: the text above it.
     """
     head = f"<thead><tr>{''.join(f'<th>{escape(each)}</th>' for each in headings)}</tr></thead>" if headings else ""
     body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows[:MOST_ROWS])
@@ -33,7 +33,7 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[Any]], caption: str =
 
 
 class Markup(str):
-    """A piece of a page, in place of text."""
+    """A piece of HTML, in place of text."""
 
     __slots__ = ()
 
@@ -61,12 +61,12 @@ def bar(share: float) -> Markup:
 
 
 def curve(title: str, values: Sequence[float | None], mark: int | None = None) -> str:
-    """A line through values, from the left to the right, with the ends of its scale.
+    """A line through values, from left to right, with the ends of its scale.
 
     Args:
-        title: what is shown.
-        values: what is None is left out.
-        mark: number of the value that stands out.
+        title: the subject.
+        values: the values; None is left out.
+        mark: index of the highlighted value.
     """
     known = [(number, value) for number, value in enumerate(values) if value is not None]
     if len(known) < 2:
@@ -102,7 +102,7 @@ def _cell(value: Any) -> str:
 
 
 def _is_figure(value: Any) -> bool:
-    """Whether a text is a number as tables show it."""
+    """Whether a text is a number in the form of tables."""
     try:
         float(str(value).replace(",", "").replace("−", "-"))
     except ValueError:

@@ -1,4 +1,4 @@
-"""Classes that a user or a package brings: `package.module:ClassName`."""
+"""Imports classes of a user or a package: `package.module:ClassName`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from gpu_pipelines.errors import UserError
 
 
 def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any]:
-    """Imports a class, of a module below the working directory where no other is found.
+    """Imports a class, from a module in the working directory if there is no other.
 
     Args:
         place: `package.module:ClassName`.
         base: what it must be a subclass of.
-        what: it is called, for messages; such as "The recipe package.module:ClassName".
-        see: where it is described what such a class is.
+        what: its name in messages, such as "The recipe package.module:ClassName".
+        see: where to read about such classes.
 
     Raises:
-        UserError: it cannot be imported, is no such class, or lacks a method.
+        UserError: it cannot be imported, is not such a class, or lacks a method.
     """
     module, _, name = place.partition(":")
     try:
@@ -47,30 +47,30 @@ def _imported(name: str) -> Any:
         here = str(Path.cwd())
         if error.name != name.partition(".")[0] or here in sys.path:
             raise
-    # Behind all others: a file of the user's may have the name of a package that is installed.
+    # After all others: a user's file may have the name of an installed package.
     sys.path.append(here)
     return import_module(name)
 
 
 def said_by_own(what: str, ask: Callable[..., list[str]], *given: Any, see: str = "", **named: Any) -> list[str]:
-    """What a class that a user or a package brings says is wrong; where it fails at that, so much.
+    """The problems reported by a class of a user or a package; if it fails, that fact.
 
-    The words of its error are left out: they may repeat what it was asked about, such as an address with a secret.
+    The text of its error is left out: it may repeat its input, such as an address with a secret.
 
     Args:
-        what: it is called, for messages; such as "The channel NAME".
+        what: its name in messages, such as "The channel NAME".
         ask: its method, such as `problems`.
         given: arguments of the method.
-        see: where it is described what such a class is.
-        named: arguments of the method, by name.
+        see: where to read about such classes.
+        named: keyword arguments of the method.
     """
     try:
         found = ask(*given, **named)
         return [found] if isinstance(found, str) else list(found)
     except UserError as error:
         return [error.in_one_line]
-    except Exception as error:  # code of others, which can raise anything
-        code = getattr(inspect.unwrap(ask), "__code__", None)  # a partial, say, has none
+    except Exception as error:  # other people's code can raise anything
+        code = getattr(inspect.unwrap(ask), "__code__", None)  # a partial, for instance, has none
         file = code.co_filename if code else ""
         lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if each.filename == file]
         place = f"{Path(file).name}, line {lines[-1]}: " if lines else f"{Path(file).name}: " if file else ""

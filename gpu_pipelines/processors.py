@@ -1,4 +1,4 @@
-"""The processor cores of this machine, as far as this process may use them."""
+"""The processor cores of this machine that this process may use."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-#: Where a container finds how much of the cores it may use.
+#: The files of a container with its CPU limit.
 _CONTROL_GROUP = Path("/sys/fs/cgroup")
 
 
 def cores() -> int:
-    """The cores that this process may use: of the machine, or of its container where that has a limit."""
-    # macOS binds no process to cores.
+    """The number of cores that this process may use: of the machine, or of its container if that has a limit."""
+    # macOS does not bind processes to cores.
     found = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return max(1, math.ceil(min(found, _limit(_CONTROL_GROUP))))
 
 
 def _limit(group: Path) -> float:
-    """Seconds of a core for each second, as `docker run --cpus` and a limit of Kubernetes set it; found nowhere else.
+    """Core seconds for each second, as set by `docker run --cpus` and Kubernetes limits; Python does not know them.
 
-    Sources: the kernel's admin-guide/cgroup-v2, "cpu.max"; scheduler/sched-bwc of the version before.
+    Sources: the kernel's admin-guide/cgroup-v2, "cpu.max"; scheduler/sched-bwc for cgroup v1.
     """
     with suppress(OSError, ValueError):
         quota, period = (group / "cpu.max").read_text(encoding="ascii").split()
@@ -34,5 +34,5 @@ def _limit(group: Path) -> float:
 
 
 def own_cores() -> int:
-    """The share of this process where a launcher has started several on this machine; at least one."""
+    """The share of this process if a launcher has started several on this machine; at least one."""
     return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))

@@ -1,4 +1,4 @@
-"""Where things are in Google Cloud: project, region, bucket, image; from a file and from gcloud's environment."""
+"""The settings of a project in Google Cloud: project, region, bucket, image; from a file and gcloud's environment."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from gpu_pipelines.yaml_input import data_of, node_of, read_text
 
 FILE = "gpu-pipelines.yaml"
 
-#: The variables that gcloud and Google's libraries take a setting from, the first that is set wins.
+#: The variables from which gcloud and Google's libraries take a setting; the first that is set wins.
 VARIABLES = {
     "project": ("CLOUDSDK_CORE_PROJECT", "GOOGLE_CLOUD_PROJECT"),
     "region": ("CLOUDSDK_AI_REGION", "CLOUDSDK_COMPUTE_REGION", "GOOGLE_CLOUD_REGION", "CLOUD_ML_REGION"),
 }
-#: Sections and keys of gcloud's own configuration, as `gcloud config set` writes them.
+#: Sections and keys of gcloud's own configuration, as written by `gcloud config set`.
 _GCLOUD_PROPERTIES = {"project": (("core", "project"),), "region": (("ai", "region"), ("compute", "region"))}
 
 #: Name of an object of Kubernetes (RFC 1123).
 _NAME = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _BUCKET = (r"gs://[a-z0-9][a-z0-9._-]{1,}[a-z0-9](/\S*)?", "a place in Cloud Storage, gs://BUCKET/FOLDER")
-#: What is not repeated where it is wrong: it may be a password.
+#: Settings whose wrong values are not repeated, because they may be passwords.
 _NOT_REPEATED = ("tracking", "registry", "mail_server", "mail_password")
 _FORMS = {
     "project": (r"[a-z][a-z0-9:.-]{4,}[a-z0-9]", "the id of a project, such as my-project-123"),
@@ -95,11 +95,11 @@ _FORMS = {
         "a tracker, such as mlflow, mlflow:https://HOST, vertex or wandb, without a password",
     ),
 }
-#: What `fallback` takes: lists of words, and numbers (USD).
+#: The fields of `fallback`: lists of words, and numbers (USD).
 _FALLBACK_LISTS, _FALLBACK_NUMBERS = ("accelerator", "strategy", "regions"), ("max_price_per_hour", "max_price")
-#: A variable of the environment, and a key of a Kubernetes secret with the secret's name before it.
+#: An environment variable, and a key of a Kubernetes secret after the secret's name.
 _VARIABLE, _SECRET_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), re.compile(rf"{_NAME}/[-._a-zA-Z0-9]{{1,253}}")
-#: As Google Cloud has it for labels of its resources.
+#: Google Cloud's forms of labels.
 _LABEL_KEY, _LABEL_VALUE = re.compile(r"[a-z][a-z0-9_-]{0,62}"), re.compile(r"[a-z0-9_-]{0,63}")
 
 
@@ -109,39 +109,39 @@ class ProjectSettings:
 
     Attributes:
         project: id of the project.
-        region: region that jobs and pipelines run in.
+        region: region of jobs and pipelines.
         pipeline_root: where runs leave their artifacts, `gs://…`.
-        image: image that the steps run in.
+        image: image of the steps.
         serving_image: image that serves uploaded models.
         repository: Artifact Registry repository of pipelines, `https://LOCATION-kfp.pkg.dev/PROJECT/REPOSITORY`.
-        registry: registry of models, as the parameter of the pipelines.
-        service_account: what jobs and pipelines run as.
-        network: VPC network that jobs are peered with, by its full name.
+        registry: registry of models, as in the parameter of the pipelines.
+        service_account: account of jobs and pipelines.
+        network: VPC network for peering of jobs, by its full name.
         network_attachment: network attachment through which jobs reach a VPC network (Private Service Connect), by its
             full name.
-        persistent_resource: persistent resource of Vertex AI whose machines run the steps with GPUs, by its id.
-        failure_policy: what a run on Vertex AI does once a step has failed, `fast` or `slow`.
-        encryption_key: Cloud KMS key for what jobs and pipelines leave, by its full name.
-        tensorboard: Vertex AI TensorBoard that training is shown in, by its full name.
+        persistent_resource: persistent resource of Vertex AI for the steps with GPUs, by its id.
+        failure_policy: what a run on Vertex AI does after a step has failed, `fast` or `slow`.
+        encryption_key: Cloud KMS key for the outputs of jobs and pipelines, by its full name.
+        tensorboard: Vertex AI TensorBoard for trainings, by its full name.
         mail_server: server for e-mails about runs, `smtp://USER@HOST:PORT` or `smtps://USER@HOST:PORT`.
-        mail_sender: e-mail address that they come from.
-        mail_password: where the password of USER is: a secret of Secret Manager, or a variable of the environment.
-        billing_table: table in BigQuery that billing export writes, `PROJECT.DATASET.TABLE`.
-        tracking: tracker that runs are shown in, as the parameter of the pipelines.
+        mail_sender: sender of these e-mails.
+        mail_password: where the password of USER is: a secret of Secret Manager, or an environment variable.
+        billing_table: table of billing export in BigQuery, `PROJECT.DATASET.TABLE`.
+        tracking: tracker of runs, as in the parameter of the pipelines.
         kubeflow_host: address of Kubeflow Pipelines.
-        kubeflow_namespace: namespace that its runs are in; empty for a deployment without profiles.
-        kubeflow_experiment: experiment of Kubeflow Pipelines that runs are filed under.
-        kubeflow_service_account: Kubernetes service account that pods run as.
-        kubeflow_runtime: training runtime that trainings on several nodes start from.
+        kubeflow_namespace: namespace of its runs; empty for a deployment without profiles.
+        kubeflow_experiment: experiment of Kubeflow Pipelines for runs.
+        kubeflow_service_account: Kubernetes service account of the pods.
+        kubeflow_runtime: training runtime for trainings on several nodes.
         node_pool: GKE node pool of the GPU steps.
-        pull_secret: Kubernetes secret with which the image is pulled.
-        kueue_queue: queue of Kueue that the GPU steps wait in.
-        volume_claim: PersistentVolumeClaim that is mounted in every step on Kubeflow.
-        checkpoints: where checkpoints go on Kubeflow, `gs://…`, in place of the claim.
+        pull_secret: Kubernetes secret to pull the image.
+        kueue_queue: queue of Kueue for the GPU steps.
+        volume_claim: PersistentVolumeClaim mounted in every step on Kubeflow.
+        checkpoints: place of checkpoints on Kubeflow, `gs://…`, instead of the claim.
         secret_env: variables of the steps on Kubeflow whose values are in Kubernetes secrets, each as SECRET/KEY.
-        labels: on all jobs and pipelines.
-        fallback: accelerators, ways to buy them and regions that are tried in order, and what they may cost at most.
-        origins: where each setting was found, by its name.
+        labels: labels of all jobs and pipelines.
+        fallback: accelerators, provisioning and regions to try in order, and the highest price.
+        origins: the origin of each setting, by name.
     """
 
     project: str | None = None
@@ -190,7 +190,7 @@ class ProjectSettings:
 
 
 def how_to_give(name: str) -> str:
-    """That a setting is missing, and the ways to give it."""
+    """A sentence that a setting is missing, with the ways to give it."""
     variables = VARIABLES.get(name, ())
     by_variable = f", or set {variables[0]}" if variables else ""
     form = _FORMS[name][1]
@@ -198,7 +198,7 @@ def how_to_give(name: str) -> str:
 
 
 def has_form(name: str, value: Any) -> bool:
-    """Whether a value is of the form that a setting has."""
+    """Whether a value has the form of a setting."""
     return isinstance(value, str) and re.fullmatch(_FORMS[name][0], value) is not None
 
 
@@ -211,11 +211,11 @@ def load_project_settings(flags: Mapping[str, str | None] | None = None, directo
     """Finds each setting: a flag, else `gpu-pipelines.yaml`, else gcloud's variables, else gcloud's configuration.
 
     Args:
-        flags: values given on the command line, by the setting's name; None and left out for those not given.
-        directory: where `gpu-pipelines.yaml` is looked for.
+        flags: values from the command line, by setting; None or missing if not given.
+        directory: the directory of `gpu-pipelines.yaml`.
 
     Raises:
-        UserError: the file cannot be read, or a value is not of its form.
+        UserError: the file cannot be read, or a value does not have its form.
     """
     values: dict[str, Any] = {}
     origins: dict[str, str] = {}
@@ -263,7 +263,7 @@ def _from_environment() -> list[tuple[str, dict[str, str]]]:
 
 
 def _from_gcloud() -> list[tuple[str, dict[str, str]]]:
-    """What `gcloud config set` wrote; read from its file, because gcloud itself takes a second to say it."""
+    """The settings of `gcloud config set`, read from its file because gcloud itself takes a second."""
     folder = Path(os.environ.get("CLOUDSDK_CONFIG") or Path.home() / ".config" / "gcloud")
     try:
         active = os.environ.get("CLOUDSDK_ACTIVE_CONFIG_NAME") or (folder / "active_config").read_text().strip()
@@ -311,9 +311,9 @@ def _problems_of_fallback(value: Any, origin: str) -> list[str]:
 
 
 def _problems_of_secret_env(variables: Any, origin: str) -> list[str]:
-    # What was given is not repeated: it may be the secret itself.
+    # The value is not repeated: it may be the secret itself.
     if not isinstance(variables, dict):
-        return [f"secret_env (from {origin}) is no mapping of variable to SECRET/KEY."]
+        return [f"secret_env (from {origin}) is not a mapping of variable to SECRET/KEY."]
     return [
         f"secret_env (from {origin}): the entry {str(name)[:70]!r} is none. It takes the name of a variable, such as "
         "HF_TOKEN, and where its value is, SECRET/KEY; the value itself belongs into the secret."
@@ -322,7 +322,7 @@ def _problems_of_secret_env(variables: Any, origin: str) -> list[str]:
 
 
 def problems_of_labels(labels: Any, origin: str) -> list[str]:
-    """What is wrong with labels, which Google Cloud holds to a form; `origin` says where they were given."""
+    """Problems with labels, which have a form in Google Cloud; `origin` says where they were given."""
     if not isinstance(labels, dict):
         return [f"labels (from {origin}) is {str(labels)[:100]!r}; it takes a mapping of label to value."]
     return [
@@ -336,7 +336,7 @@ def problems_of_labels(labels: Any, origin: str) -> list[str]:
 
 
 def _unfit(pairs: Mapping[Any, Any], *forms: re.Pattern[str]) -> list[tuple[Any, Any]]:
-    """The pairs whose name or value is not of its form."""
+    """The pairs whose name or value does not have its form."""
     return [
         pair
         for pair in pairs.items()

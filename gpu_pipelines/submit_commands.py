@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Submission:
-    """What the file of a job does not say.
+    """The facts that are not in the file of a job.
 
     Attributes:
         name: display name.
         project: id of the project; None if it is not known.
-        region: where it runs; None if that is open.
+        region: its region; None if that is open.
         labels: the job's labels.
         encryption_key: full name of the Cloud KMS key; None for none.
     """
@@ -31,7 +31,7 @@ class Submission:
 
         Args:
             file: name of the file.
-            kind: `custom-jobs`, or `hp-tuning-jobs`, whose files have places of their own for labels and key.
+            kind: `custom-jobs`, or `hp-tuning-jobs`, whose files have their own fields for labels and key.
         """
         words = ["gcloud", "ai", kind, "create", *self._place(), f"--display-name={self.name}", f"--config={file}"]
         if self.labels and kind == "custom-jobs":
@@ -41,7 +41,7 @@ class Submission:
         return shlex.join(words)
 
     def own_command(self, file: str) -> str:
-        """`gpu-pipelines job submit` with the file of a custom job."""
+        """The command `gpu-pipelines job submit` with the file of a custom job."""
         words = ["gpu-pipelines", "job", "submit", f"--config={file}", f"--name={self.name}", *self._place()]
         words += [f"--label={key}={value}" for key, value in (self.labels or {}).items()]
         if self.encryption_key:
@@ -53,7 +53,7 @@ class Submission:
         return [*project, f"--region={self.region or 'REGION'}"]
 
 
-#: Why gcloud cannot submit a file with a pool that is left out between two others.
+#: Why gcloud cannot submit a file with an empty pool between two others.
 NOT_BY_GCLOUD = (
     "An empty pool stands between two that are used. The API takes it; gcloud ai custom-jobs create refuses it in a "
     "file, so submit the file with gpu-pipelines job submit."
@@ -61,5 +61,5 @@ NOT_BY_GCLOUD = (
 
 
 def leaves_a_pool_out(pools: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether a pool is empty, so that those after it keep their places; gcloud's own check refuses that in a file."""
+    """Whether a pool is empty, so that those after it keep their places; gcloud refuses that in a file."""
     return not all(pools)

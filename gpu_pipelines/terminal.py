@@ -1,6 +1,6 @@
 """Tables as wide as the terminal: only the column of text shrinks; names and figures are never broken.
 
-Output that is no terminal is as wide as `COLUMNS` says, and as wide as it needs where that is not set: one line a row.
+Other output is as wide as `COLUMNS` says, and if that is not set, as wide as it needs: one line for each row.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _BELOW = " " * 4
 
 
 def width_of(stream: TextIO | None = None) -> int:
-    """Columns that a line of output may have.
+    """The width of a line of output, in columns.
 
     Args:
-        stream: where it goes; stdout if not given.
+        stream: its destination; stdout if not given.
     """
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) > 0:
@@ -35,7 +35,7 @@ def width_of(stream: TextIO | None = None) -> int:
 
 
 def console_on(stream: TextIO | None = None) -> Console:
-    """A console of rich with the width of `width_of`, bound to the stream as it is now; it follows a terminal's."""
+    """A rich console with the width of `width_of`, bound to the current stream; it follows a terminal's width."""
     from rich.console import Console
 
     stream = stream or sys.stdout
@@ -47,9 +47,9 @@ def wrapped(text: str, first: str = "", then: str | None = None, width: int | No
 
     Args:
         text: the prose.
-        first: what the first line begins with; where that leaves no place, the prose begins below it.
-        then: what the other lines begin with; spaces as wide as `first` if not given.
-        width: columns; those of stdout if not given.
+        first: the beginning of the first line; if it leaves no room, the prose begins below it.
+        then: the beginning of the other lines; spaces as wide as `first` if not given.
+        width: the width in columns; that of stdout if not given.
     """
     width = width_of() if width is None else width
     if then is None and len(first) > max(width // 2, len(_BELOW)):
@@ -70,9 +70,9 @@ class Column:
     """A column of a table.
 
     Attributes:
-        heading: what stands above it.
+        heading: the text above it.
         kind: `name` and `number`, which are never broken, or `text`, which wraps; a table has at most one of text.
-        spare: from 1 on, whether it is left out where the terminal is too narrow, the highest first; 0 for never.
+        spare: from 1 on, whether it is left out on a narrow terminal, the highest first; 0 for never.
     """
 
     heading: str
@@ -106,7 +106,7 @@ class Table:
         self._rows.append(([str(cell) for cell in cells], style))
 
     def print(self, console: Console | None = None) -> None:
-        """Prints it, and for which columns the width did not do."""
+        """Prints it, and names the columns that did not fit."""
         console = console or console_on()
         shown = self._fitting(console.width)
         below = None if self._least_width(shown) <= console.width else self._place_of_text(shown)
@@ -125,7 +125,7 @@ class Table:
             _print_line(console, wrapped(told, width=console.width), "dim")
 
     def _fitting(self, width: int) -> list[int]:
-        """The places of the columns that are shown: those with anything in them, as far as there is place."""
+        """The indices of the columns to show: those that are not empty, as far as they fit."""
         shown = [place for place in range(len(self._columns)) if self._full_width(place)]
         for place in sorted((p for p in shown if self._columns[p].spare), key=lambda p: -self._columns[p].spare):
             if self._least_width(shown) <= width:
@@ -137,7 +137,7 @@ class Table:
         return next((place for place in shown if self._columns[place].kind == "text"), None)
 
     def _widths(self, shown: Sequence[int], width: int) -> dict[int, int]:
-        """The width of each column that is shown; the column of text has what the others leave."""
+        """The width of each column to show; the column of text gets the rest."""
         widths = {place: self._full_width(place) for place in shown}
         place = self._place_of_text(shown)
         if place is not None:
@@ -187,7 +187,7 @@ def _print_line(console: Console, line: str, style: str) -> None:
 
 
 def _cells(text: str) -> int:
-    """How many columns of the terminal a text takes; some scripts take two for a character."""
+    """The width of a text in the terminal; some scripts take two columns for a character."""
     from rich.cells import cell_len
 
     return cell_len(text)

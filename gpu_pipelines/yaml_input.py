@@ -1,8 +1,8 @@
-"""YAML of a user's: a file is read within bounds, and nothing in it is lost or guessed at without a word.
+"""Reads a user's YAML within bounds; nothing in it is lost or guessed silently.
 
-A text of under 1 KB can stand for billions of values, by aliases of aliases; a device file never ends; and where a key
-stands twice, one reader takes the first value and another the last. All of these are refused here, before any of the
-values is used.
+A text of under 1 KB can stand for billions of values, by aliases of aliases; a device file never ends; and of a
+duplicate key, one reader takes the first value and another the last. All of these are refused before any of the values
+is used.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _MOST_DIRECTIVES = 8
 #: No number and no time is longer; PyYAML takes minutes for one of a million digits.
 _LONGEST_NUMBER = 100
 
-# Several times as fast where PyYAML has been built with libyaml.
+# Several times as fast if PyYAML was built with libyaml.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _PREFIX = "tag:yaml.org,2002:"
 NULL = f"{_PREFIX}null"
@@ -39,10 +39,10 @@ def read_text(path: Path, what: str) -> str:
 
     Args:
         path: where it is.
-        what: what it is called in messages, such as "The file job.yaml".
+        what: its name in messages, such as "The file job.yaml".
 
     Raises:
-        UserError: it cannot be read, is no file, is too large, or is not UTF-8.
+        UserError: it cannot be read, is not a file, is too large, or is not UTF-8.
     """
     try:
         # Opening a pipe that nobody writes to would wait for ever.
@@ -65,16 +65,16 @@ def read_text(path: Path, what: str) -> str:
 
 
 def node_of(text: str, what: str) -> yaml.Node | None:
-    """The tree of a YAML document, with merge keys (`<<`) resolved; None where there is nothing in it.
+    """The tree of a YAML document, with merge keys (`<<`) resolved; None if it is empty.
 
-    Its scalars are as they were written; `text_of` and `data_of` make values of them.
+    Its scalars are as written; `text_of` and `data_of` make values of them.
 
     Args:
         text: the document.
-        what: what it is called in messages, such as "The file job.yaml".
+        what: its name in messages, such as "The file job.yaml".
 
     Raises:
-        UserError: it is not YAML, stands for more than the limits, has a key twice, or a tag that has no place here.
+        UserError: it is not YAML, exceeds the limits, has a key twice, or a tag that is not allowed.
     """
     try:
         if text.count("\n%") > _MOST_DIRECTIVES:
@@ -89,9 +89,9 @@ def node_of(text: str, what: str) -> yaml.Node | None:
 
 
 def text_of(node: yaml.Node) -> Any:
-    """Texts as they were written, lists and mappings of texts; None for a null.
+    """Texts as written, lists and mappings of texts; None for a null.
 
-    YAML itself would make the version 2.10 a 2.1 and 010 an 8. A quoted "null" is a text.
+    YAML itself would read the version 2.10 as 2.1 and 010 as 8. A quoted "null" is a text.
     """
     if isinstance(node, yaml.ScalarNode):
         return None if node.tag == NULL else str(node.value)
@@ -105,10 +105,10 @@ def data_of(node: yaml.Node, what: str) -> Any:
 
     Args:
         node: the tree.
-        what: what the document is called in messages.
+        what: the name of the document in messages.
 
     Raises:
-        UserError: a value is none.
+        UserError: a value is not valid.
     """
     for part in _nodes(node, set()):
         if part.tag in _NUMBERS and len(part.value) > _LONGEST_NUMBER:
@@ -121,21 +121,21 @@ def data_of(node: yaml.Node, what: str) -> Any:
 
 
 def require_bounded(text: str, what: str, *, times: int = 1) -> None:
-    """Counts what documents stand for, with what aliases repeat, before anything is built of it.
+    """Counts the values of documents, including those that aliases repeat, before anything is built from them.
 
-    Libyaml, and programs that walk what it builds, end without a word where lists are nested without end.
+    Libyaml, and programs that walk its results, crash without a message if lists are nested without end.
 
     Args:
         text: the documents.
-        what: what they are called in messages.
-        times: how often the limits of a file that people write.
+        what: their name in messages.
+        times: a multiple of the limits for a file that people write.
 
     Raises:
-        UserError: it is more than the limits.
+        UserError: they exceed the limits.
         yaml.YAMLError: it is not YAML.
     """
     sizes: dict[str, tuple[int, int]] = {}
-    # Of each list and mapping that is open: its anchor, and what there was before it.
+    # For each open list and mapping: its anchor, and the count before it.
     opened: list[tuple[str | None, int, int]] = []
     values = characters = 0
     for event in yaml.parse(text, Loader=_LOADER):
@@ -156,7 +156,7 @@ def require_bounded(text: str, what: str, *, times: int = 1) -> None:
             name = str(event.anchor)
             if any(anchor == name for anchor, _, _ in opened):
                 raise UserError(f"{what} has a recursive alias: *{name[:60]} is inside of what it stands for.")
-            # One that stands for nothing is left to the composer, which says where.
+            # An unknown alias is left to the composer, which gives its line.
             more_values, more_characters = sizes.get(name, (1, 0))
             values, characters = values + more_values, characters + more_characters
         if values > MOST_VALUES * times or characters > MOST_CHARACTERS * times:
@@ -168,7 +168,7 @@ def require_bounded(text: str, what: str, *, times: int = 1) -> None:
 
 
 def _nodes(node: yaml.Node, seen: set[int]) -> Iterator[yaml.Node]:
-    """All nodes, each once, those below a node before it."""
+    """All nodes, each once, a parent before its children."""
     if id(node) in seen:
         return
     seen.add(id(node))
