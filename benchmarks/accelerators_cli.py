@@ -1,7 +1,7 @@
-"""How long `accelerators plan` and `accelerators --help` take as whole processes, beside importing kfp alone.
+"""The time of `accelerators plan` and `accelerators --help` as whole processes, beside importing kfp alone.
 
 Run with `python benchmarks/accelerators_cli.py [--runs N]`. The processes take turns, so that a slow moment of the
-machine meets all of them.
+machine affects all of them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-#: The least that any command with an argument takes here.
+#: The shortest possible command with an argument.
 BARE = """
 import typer
 app = typer.Typer()

@@ -1,7 +1,7 @@
-"""What image classifiers keep of one image for the backward pass, for each operation of their forward pass.
+"""The activations that image classifiers keep of one image for the backward pass, per operation of the forward pass.
 
-Run with `python benchmarks/activations.py`; the rule of thumb of gpu_pipelines/accelerators/memory_estimate.py rests on
-it. Nothing is timed and no weights are loaded.
+Run with `python benchmarks/activations.py`; the rule of thumb of gpu_pipelines/accelerators/memory_estimate.py is based
+on it. Nothing is timed and no weights are loaded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODELS = {"ViT-B/16": "ViT", "ResNet-50": "ResNet", "ConvNeXt-T": "ConvNext", "S
 
 
 class _Loss:
-    """As much of a recipe as counting needs."""
+    """The part of a recipe that counting needs."""
 
     def loss(self, model: nn.Module, batch: Batch) -> torch.Tensor:
         return model(**batch).loss

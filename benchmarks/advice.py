@@ -1,4 +1,4 @@
-"""The throughput that `accelerators advise` reckons with, beside that of published trainings.
+"""The throughput that `accelerators advise` assumes, beside that of published trainings.
 
 Run with `python benchmarks/advice.py`. The published figures, with their sources, are in published_runs.csv; the
 network is that of the published machines, not of Google Cloud's. Nothing is timed.
@@ -27,7 +27,7 @@ def published_runs() -> list[dict[str, str]]:
 
 
 def estimated_rate(run: dict[str, str]) -> float:
-    """Tokens or images that one GPU takes in a second, as `advise` estimates it; without the start of the machines."""
+    """Tokens or images per second of one GPU, as estimated by `advise`; without the start of the machines."""
     catalog = load_catalog()
     gpus, nodes, gpu = int(run["gpus"]), int(run["nodes"]), catalog.gpus[run["gpu"]]
     shape = {name: int(run[name]) for name in ("layers", "hidden_size", "vocabulary", "sequence_length") if run[name]}

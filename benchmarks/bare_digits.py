@@ -1,7 +1,7 @@
-"""The peer of the local pipeline: one hand-written script, started by torchrun, that does the least there is to do.
+"""The peer of the local pipeline: one hand-written script, started by torchrun, that does only the minimum.
 
-Same data, model, optimizer, batch, steps and number of processes; no files of its own but one final model, no
-checkpoints but the last, no intervals, no reports, no registry.
+Same data, model, optimizer, batch, steps and number of processes; it writes only the final model and the last
+checkpoint, and has no intervals, reports or registry.
 """
 
 from __future__ import annotations

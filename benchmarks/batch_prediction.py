@@ -1,13 +1,13 @@
-"""How fast rows are predicted from files to files, beside the bare forward passes, and beside transformers' pipeline.
+"""The speed of batch prediction from files to files, beside the bare forward passes and transformers' pipeline.
 
 Run with `python benchmarks/batch_prediction.py [--rounds N] [--images N] [--texts N] [--pixels N] [--tokens N]
-[--model-of-images NAME] [--model-of-texts NAME]`. Contenders take turns; ratios are medians of those of one round.
+[--model-of-images NAME] [--model-of-texts NAME]`. Contenders take turns; ratios are medians of the ratios of a round.
 
-Ours is `predict_batch`, from JPEG files (500 × 375 pixels) or JSON lines on disk to JSON lines on disk: the model
-loaded and its files verified, rows read, decoded or encoded, predicted, written, hashed, joined. Bare are the forward
-passes alone over the same rows, decoded and encoded before, in batches of the same size in memory, texts sorted by
-their length: what is predicted is copied back from the device and thrown away. Peer is transformers' own pipeline for
-text classification with the same model and the same size of batches, texts in memory, nothing written.
+Ours is `predict_batch`, from JPEG files (500 × 375 pixels) or JSON lines on disk to JSON lines on disk: the model is
+loaded and its files verified; rows are read, decoded or encoded, predicted, written, hashed and joined. Bare are only
+the forward passes over the same rows, decoded and encoded before, in batches of the same size in memory, with texts
+sorted by length; predictions are copied from the device and discarded. Peer is transformers' own pipeline for text
+classification with the same model and batch size, with texts in memory and nothing written.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def write_images(folder: Path, count: int) -> Path:
 
 
 def write_texts(file: Path, count: int, longest: int) -> Path:
-    """Texts of a tenth of the longest up to it, in words, as JSON lines."""
+    """Texts in words as JSON lines, from a tenth of the longest length up to it."""
     generator = np.random.default_rng(0)
     texts = (" ".join(generator.choice(_WORDS, generator.integers(longest // 10, longest - 2))) for _ in range(count))
     file.write_text("".join(json.dumps({"text": text}) + "\n" for text in texts), encoding="utf-8")
@@ -89,7 +89,7 @@ def export_texts(name: str, directory: Path, longest: int) -> Path:
 
 
 def bare(model: Path, values: list[Any], at_once: int) -> Callable[[], float]:
-    """What times the forward passes over batches in memory, seconds."""
+    """Returns a function that times the forward passes over batches in memory, seconds."""
     import torch
 
     from gpu_pipelines.serving.predictors import gpus_here, load_predictor
@@ -113,7 +113,7 @@ def bare(model: Path, values: list[Any], at_once: int) -> Callable[[], float]:
 
 
 def ours(model: Path, source: Path, at_once: int, folder: Path) -> Callable[[], float]:
-    """What times a batch prediction, seconds."""
+    """Returns a function that times a batch prediction, seconds."""
     from gpu_pipelines.prediction.model import model_in
     from gpu_pipelines.prediction.predict import predict_batch
     from gpu_pipelines.prediction.settings import PredictSettings
@@ -133,7 +133,7 @@ def ours(model: Path, source: Path, at_once: int, folder: Path) -> Callable[[], 
 
 
 def peer(model: Path, texts: list[str], at_once: int, longest: int) -> Callable[[], float]:
-    """What times transformers' pipeline over texts, seconds."""
+    """Returns a function that times transformers' pipeline over texts, seconds."""
     import torch
     from transformers import pipeline
 

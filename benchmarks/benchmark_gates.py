@@ -1,11 +1,11 @@
-"""How often the gates on benchmarks promote: a model that is as good as the champion, and one that is truly better.
+"""How often gates on benchmarks promote a model that is as good as the champion, and one that is truly better.
 
-200 pairs of models are drawn for each line. A model is right in a document where its draw lies below its accuracy. The
-draws of two models are the same in a share of the documents, and independent in the others: that share is the
-correlation of being right, of models that are equally good. The gate is the real one, on real scores.
+200 pairs of models are drawn for each line. A model is right in a document if its draw is below its accuracy. The draws
+of two models are the same in a share of the documents, and independent in the others: that share is the correlation of
+being right, for models that are equally good. The gate is the real one, on real scores.
 
 `python benchmarks/benchmark_gates.py [--pairs 200]`; two minutes on a core. The line at 2,000 documents, correlation
-0.85 and 2 points is what the project promises: at least 80% of the better models, at most 5% of the equal ones.
+0.85 and 2 points shows what the project promises: at least 80% of the better models, at most 5% of the equal ones.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ PROMISED = 0.85
 
 
 def pair(seed: int, documents: int, correlation: float, gain: float, accuracy: float = ACCURACY) -> Comparison:
-    """Two models on the same documents, the first of which is right in `gain` more of them, in the long run.
+    """Scores of two models on the same documents; in the long run the first is right in `gain` more of them.
 
     Args:
-        seed: of the drawing.
-        documents: their number.
-        correlation: of being right in a document, of two models that are equally good.
+        seed: the seed of the draws.
+        documents: the number of documents.
+        correlation: the correlation of being right in a document, for two models that are equally good.
         gain: how much more often the first is right.
-        accuracy: of the second.
+        accuracy: the accuracy of the second.
     """
     generator = np.random.default_rng(seed)
     shared = generator.random(documents)
@@ -56,7 +56,7 @@ def pair(seed: int, documents: int, correlation: float, gain: float, accuracy: f
 def promoted(
     gate: str, pairs: int, documents: int, correlation: float, gain: float, accuracy: float = ACCURACY
 ) -> float:
-    """The share of pairs of which a gate promotes the first model."""
+    """The share of pairs for which a gate promotes the first model."""
     asked = parse_gate(gate, {}, with_benchmarks=True)
     assert isinstance(asked, ChampionGate)
     drawn = (pair(seed, documents, correlation, gain, accuracy) for seed in range(pairs))
@@ -64,7 +64,7 @@ def promoted(
 
 
 def differing(correlation: float, accuracy: float = ACCURACY) -> float:
-    """The share of documents in which one alone of two equally good models is right."""
+    """The share of documents in which only one of two equally good models is right."""
     return 2 * accuracy * (1 - accuracy) * (1 - correlation)
 
 

@@ -1,7 +1,7 @@
-"""How long `compile` takes: one file as a whole process, and each further file of `compile --all`.
+"""The time of `compile`: one file as a whole process, and each further file of `compile --all`.
 
-Run with `python benchmarks/compile.py [--runs N]`. The peer is the kfp compiler with GCPC's wrapper called directly for
-the same steps and machine, as a script of a user would; the processes take turns.
+Run with `python benchmarks/compile.py [--runs N]`. The peer is a direct call of the kfp compiler with GCPC's wrapper
+for the same steps and machine, as in a user's script; the processes take turns.
 """
 
 from __future__ import annotations

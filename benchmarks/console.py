@@ -1,10 +1,10 @@
-"""How long the console takes to its first page, and to a page with a thousand runs.
+"""The time of the console to its first page, and for a page with a thousand runs.
 
 Run with `python benchmarks/console.py [--starts N] [--runs N]`. The start is measured from the command to the answer of
 the first page, in an empty folder; beside it TensorBoard, which is also a page of runs on this machine, from the
-command to its first answer. The page of runs is asked for once after the start, when the record of every run is read,
-and then again, when only those that have changed are. Each run has its record as a training leaves it; the page has all
-of them. Beside the time on the clock stands that of a CPU, which other work on the machine does not lengthen.
+command to its first answer. The page of runs is requested once after the start, when the record of every run is read,
+and then again, when only changed ones are. Each run has a record like that of a training; the page has all of them.
+Beside the wall time there is the CPU time, which other work on the machine does not lengthen.
 """
 
 from __future__ import annotations
@@ -35,20 +35,20 @@ from gpu_pipelines.targets.steps import StepRecord
 
 BIN = Path(sys.executable).parent
 CONSOLE = [str(BIN / "gpu-pipelines"), "console", "--no-open", "--port", "0", "--emulator", "none"]
-#: That the issue asks for, seconds.
+#: The goals, seconds.
 LIMITS = {"console: start to first page": 2.0, "first page with all runs": 0.5, "page with all runs": 0.5}
 REPEATS = 11
 
 
 def cpu_of(process: psutil.Process) -> float:
-    """Seconds of a CPU that a process has taken."""
+    """CPU seconds of a process."""
     times = process.cpu_times()
     return float(times.user + times.system)
 
 
 @dataclass
 class Console:
-    """A console that runs: its address without the token, a client, when it was started, its process."""
+    """A running console: its address without the token, a client, its start time, its process."""
 
     address: str
     client: OpenerDirector
@@ -57,11 +57,11 @@ class Console:
 
     @property
     def cpu(self) -> float:
-        """Seconds of a CPU that it has taken."""
+        """CPU seconds of the console."""
         return cpu_of(self.process)
 
     def page(self, path: str) -> tuple[str, float, float]:
-        """A page, how long it took, and how much of a CPU, seconds."""
+        """A page, its wall time and its CPU time, seconds."""
         start, before = time.perf_counter(), self.cpu
         text = self.client.open(self.address + path).read().decode()
         return text, time.perf_counter() - start, self.cpu - before
@@ -69,7 +69,7 @@ class Console:
 
 @contextmanager
 def console(folder: Path) -> Iterator[Console]:
-    """A console of a folder, whose client has given the token."""
+    """A console of a folder, with a client that has sent the token."""
     start = time.perf_counter()
     with subprocess.Popen(CONSOLE, cwd=folder, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -83,7 +83,7 @@ def console(folder: Path) -> Iterator[Console]:
 
 
 def console_start() -> tuple[float, float]:
-    """Seconds from the command to the whole first page, and seconds of a CPU that it took."""
+    """Seconds from the command to the complete first page, and its CPU seconds."""
     with tempfile.TemporaryDirectory() as folder, console(Path(folder)) as started:
         text, _, _ = started.page("/runs")
         assert "There are no runs yet" in text
@@ -91,7 +91,7 @@ def console_start() -> tuple[float, float]:
 
 
 def tensorboard_start() -> tuple[float, float]:
-    """The same of TensorBoard."""
+    """The same for TensorBoard."""
     port = free_port()
     with tempfile.TemporaryDirectory() as folder:
         command = [str(BIN / "tensorboard"), "--logdir", folder, "--port", str(port), "--host", "127.0.0.1"]
@@ -111,7 +111,7 @@ def tensorboard_start() -> tuple[float, float]:
 
 
 def make_runs(folder: Path, count: int) -> None:
-    """Runs of a training, as they are recorded."""
+    """Records of runs of a training."""
     names = ("check-request", "prepare-data", "train-model", "evaluate-checkpoints", "upload-model")
     parameters = {f"parameter_{number}": number for number in range(80)}
     for number in range(count):
@@ -135,7 +135,7 @@ def make_runs(folder: Path, count: int) -> None:
 
 
 def pages_of_runs(count: int) -> dict[str, dict[str, float]]:
-    """The page with so many runs: the first time, and the median of others."""
+    """The page with this many runs: the first time, and the median of further ones."""
     with tempfile.TemporaryDirectory() as folder:
         make_runs(Path(folder), count)
         with console(Path(folder)) as started:

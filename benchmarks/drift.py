@@ -1,8 +1,8 @@
-"""How often the check for drift raises an alarm without any drift, and how often it finds a small one.
+"""How often the drift check raises an alarm without drift, and how often it finds a small drift.
 
-Each week draws new rows from the population that the training data was drawn from, and goes through the whole check, as
-the component does: source, preparation, model, embedding, every test, and the correction for their number. The model is
-one champion with one profile, as it would be over years, so that a profile that is off by chance counts in every week.
+Each week draws new rows from the population of the training data, and runs the whole check, like the component: source,
+preparation, model, embedding, every test, and the correction for their number. The model is one champion with one
+profile, as it would be over years, so that a profile that is off by chance counts in every week.
 
 Prints a table, and as its last line one JSON object. Ends with status 1 if a goal is missed.
 """
@@ -38,7 +38,7 @@ from gpu_pipelines.prediction.model import model_in
 from gpu_pipelines.profiles.making import keep_profile
 from gpu_pipelines.tasks.tasks import task_named
 
-#: Alarms without drift at most, and shifts that are to be found at least, as shares.
+#: The most alarms without drift, and the fewest shifts to find, as shares.
 MOST_ALARMS, LEAST_FOUND = 0.05, 0.95
 SHIFT = 0.2
 _WORDS = [f"{a}{b}" for a in ("ba", "ko", "mi", "ru", "te", "sa", "lo", "ne") for b in ("n", "ra", "sti", "lum", "po")]
@@ -47,14 +47,14 @@ _SIDE = 12
 
 @dataclass(frozen=True)
 class Population:
-    """Rows that can be drawn.
+    """A population of rows.
 
     Attributes:
-        task: what they are for.
-        model: architecture of the champion.
-        write: writes so many rows to a folder and returns the source; the last argument is the shift of one thing, in
-            its standard deviations.
-        shifted: what `write` shifts.
+        task: the task of the rows.
+        model: the architecture of the champion.
+        write: writes this many rows to a folder and returns the source; the last argument is the shift of one property,
+            in its standard deviations.
+        shifted: the property that `write` shifts.
     """
 
     task: str
@@ -64,7 +64,7 @@ class Population:
 
 
 def write_numbers(folder: Path, random: np.random.Generator, rows: int, shift: float) -> Path:
-    """Ten columns: normal, correlated, skewed, heavy-tailed, rounded, of a few codes; and one to learn."""
+    """Ten columns: normal, correlated, skewed, heavy-tailed, rounded, with few codes; and one to learn."""
     base = random.normal(size=(rows, 6))
     columns = {
         "normal": base[:, 0] + shift,
@@ -88,7 +88,7 @@ def write_numbers(folder: Path, random: np.random.Generator, rows: int, shift: f
 
 
 def write_images(folder: Path, random: np.random.Generator, rows: int, shift: float) -> Path:
-    """Spots on a ground, whose brightness varies from image to image by 12 grey values."""
+    """Spots on a background, whose brightness varies from image to image by 12 grey values."""
     place = np.mgrid[:_SIDE, :_SIDE]
     path = folder / "rows.jsonl"
     with path.open("w") as file:
@@ -127,13 +127,13 @@ POPULATIONS = {
 
 
 class Champion:
-    """A model with its profile. It has not learned anything: what counts is that its answers depend on its inputs.
+    """A model with its profile. It is not trained: it only matters that its answers depend on its inputs.
 
     Args:
-        population: of its training data.
-        folder: empty.
-        rows: of the training data.
-        seed: of it.
+        population: the population of its training data.
+        folder: an empty folder.
+        rows: rows of the training data.
+        seed: the seed of the training data.
     """
 
     def __init__(self, population: Population, folder: Path, rows: int, seed: int = 0) -> None:
@@ -183,7 +183,7 @@ def _evaluation(population: Population, dataset: Dataset) -> Evaluation:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs it; returns the exit status, 1 if a goal is missed."""
+    """Runs the benchmark; returns the exit status, 1 if a goal is missed."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--kinds", nargs="+", choices=POPULATIONS, default=list(POPULATIONS))
     parser.add_argument("--weeks", type=int, default=200)
@@ -227,7 +227,7 @@ def _share(part: int, whole: int) -> float | None:
 
 
 def _is_reached(counted: Mapping[str, Any]) -> bool:
-    """Whether the goals of one kind of rows are."""
+    """Whether the goals for one kind of rows are met."""
     few = counted["alarms"] <= MOST_ALARMS * counted["weeks"]
     return bool(few and counted["found"] >= LEAST_FOUND * counted["shifts"])
 

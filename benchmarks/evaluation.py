@@ -1,14 +1,14 @@
-"""What evaluating all checkpoints costs, beside the forward passes alone and beside one process per checkpoint.
+"""The cost of evaluating all checkpoints, beside the forward passes alone and one process for each checkpoint.
 
 Run with `python benchmarks/evaluation.py [--checkpoints N] [--rows N] [--processes N,N] [--rounds N]`. Contenders take
 turns.
 
 Ours is `evaluate_checkpoints` from the dataset and the checkpoints on disk to the exported model: hashes verified, all
 checkpoints on val, the best one on test, intervals, examples. It is timed in a process that has imported torch and the
-model's class; the other processes that it starts, and their imports, are part of its time. Bare are the forward passes
-over the same rows in as many processes, each after one model build: batches in memory, weights left as they are, the
-predictions thrown away; timed from a common start after the imports to the end of the last process. Peer is a new
-process for each checkpoint, as many at a time, which imports, builds the model, loads the weights, and predicts val.
+model's class; the processes that it starts, and their imports, are part of its time. Bare are the forward passes over
+the same rows in as many processes, each after one model build: batches in memory, weights unchanged, predictions
+discarded; timed from a common start after the imports to the end of the last process. Peer is a new process for each
+checkpoint, as many at a time, which imports, builds the model, loads the weights, and predicts val.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ BATCH = 256
 
 
 def make(folder: Path, checkpoints: int, rows: int) -> None:
-    """Writes a dataset of noise in classes and checkpoints of a model that is not trained, each a little different."""
+    """Writes a dataset of noise in classes, and checkpoints of an untrained model, each slightly different."""
     import numpy as np
     import torch
 
@@ -138,7 +138,7 @@ def forward(folder: Path, processes: int, number: int, checkpoints: int) -> None
 
 
 def peer(folder: Path, processes: int) -> float:
-    """Seconds of one process for each checkpoint, as many at a time as there are processes."""
+    """Seconds with one process for each checkpoint, as many at a time as `processes`."""
     waiting = sorted((folder / "checkpoints").glob("step-*"))
     command = [sys.executable, __file__, "--folder", str(folder), "--processes", str(processes), "--only"]
     running: list[subprocess.Popen[bytes]] = []
@@ -179,7 +179,7 @@ def measure(folder: Path, given: argparse.Namespace) -> dict[str, list[float]]:
 
 
 def report(found: dict[str, list[float]], given: argparse.Namespace) -> None:
-    """Prints seconds and the medians of the ratios of one round, then all as one JSON object."""
+    """Prints seconds and the medians of the ratios of a round, then everything as one JSON object."""
     print(f"{given.checkpoints} checkpoints of {MODEL}, {given.rows:,} rows of {SIDE} × {SIDE} pixels")
     for name, times in found.items():
         print(f"{name:28} {statistics.median(times):8.2f} s")

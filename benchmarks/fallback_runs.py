@@ -1,8 +1,9 @@
-"""Random runs over lists of machines, on the emulator: how each ends, what overlapped, and whether the cost is known.
+"""Random runs over lists of machines, on the emulator: their outcomes, overlaps, and whether the cost is known.
 
-A run has a list of accelerators, ways to buy them and regions by chance. There are machines and quota for some of them;
-Spot machines are taken away while it goes on, answers of the service are lost, and the launcher dies at its requests.
-The training is a stand-in of a second, with real checkpoints that it goes on from on any number of GPUs. Beside it the
+A run has a random list of accelerators, kinds of provisioning and regions. There are machines and quota for some of
+them; Spot machines are preempted during the run, answers of the service are lost, and the launcher dies at its
+requests. The training is a stand-in of a second, with real checkpoints from which it continues on any number of GPUs.
+Beside it the
 same runs as a plain job on their first choice, without a list: how many of them get machines at all.
 
 `python benchmarks/fallback_runs.py [--runs 200] [--seed 0]`; five minutes on a core.

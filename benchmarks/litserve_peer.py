@@ -1,7 +1,7 @@
 """An image classifier behind LitServe, the peer of serving.py: `python benchmarks/litserve_peer.py MODEL PORT`.
 
-In a file of its own, because LitServe's worker, a process that it starts, imports the class from the program's file;
-and without lazy annotations, from which LitServe knows what a request is.
+In a separate file, because LitServe's worker, a process that it starts, imports the class from the program's file; and
+without lazy annotations, from which LitServe learns the type of a request.
 """
 
 import sys

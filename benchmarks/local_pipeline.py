@@ -1,4 +1,4 @@
-"""Times the whole local pipeline on the digits beside a bare training script, each as a whole process, in turn.
+"""Times the whole local pipeline on the digits beside a bare training script, each as a whole process, in turns.
 
 Run by `make bench`. Prints a table, and as its last line one JSON object.
 """
@@ -21,7 +21,7 @@ BARE = Path(__file__).with_name("bare_digits.py")
 
 
 def timed(command: list[str], cwd: Path) -> float:
-    """Wall time of a command, in seconds; its failure is ours."""
+    """Wall time of a command, in seconds; an error of the command ends the benchmark."""
     environment = {**os.environ, "OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // 2))}
     started = time.perf_counter()
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False)
@@ -31,7 +31,7 @@ def timed(command: list[str], cwd: Path) -> float:
 
 
 def main() -> None:
-    """Runs both in turn and prints medians and their ratio."""
+    """Runs both in turns and prints medians and their ratio."""
     seconds: dict[str, list[float]] = {"pipeline": [], "pipeline, data and training reused": [], "bare script": []}
     accuracies: list[float] = []
     steps: dict[str, list[float]] = {}

@@ -1,16 +1,16 @@
-"""How fast the prediction server answers 1, 8 and 64 clients, beside the bare call of the model and beside LitServe.
+"""The speed of the prediction server with 1, 8 and 64 clients, beside a bare call of the model and LitServe.
 
 Run with `python benchmarks/serving.py [--seconds S] [--model NAME] [--wrong N]`. The model is an image classifier with
 random weights, on 32 × 32 colour images; each request has one image in base64. The clients are one process (asyncio,
-connections kept open), each of which sends its next request when it has the answer to the last one. On a machine with
-few cores clients and server take time from each other; both are counted as they are.
+connections kept open); each sends its next request after the answer to its last one. On a machine with few cores,
+clients and server compete for them; both are counted as they are.
 
-Then damaged requests are sent: how many got which status, and by how much the server's memory grew. Last, how long a
-small request takes alone and beside large ones: one image beside two requests of twelve PNGs of 25 million pixels, and
-the loss of one word beside four requests of 128 prompts, each of which is continued by 100 tokens.
+Then damaged requests are sent: their statuses, and the growth of the server's memory. Last, the time of a small request
+alone and beside large ones: one image beside two requests of twelve PNGs of 25 million pixels, and the loss of one word
+beside four requests of 128 prompts, each of which is continued by 100 tokens.
 
-LitServe (https://lightning.ai/docs/litserve) gets the same model, decoder and sizes of batches. It is started before
-this project's server and stopped; both are asked by the same clients in the same run.
+LitServe (https://lightning.ai/docs/litserve) gets the same model, decoder and batch sizes. It is started before this
+project's server and stopped; the same clients send requests to both in the same run.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ CLIENTS = (1, 8, 64)
 BATCHES = (1, 8, 32)
 SIZE, CLASSES = 32, 10
 IMAGES = 64
-#: Of the measured time, before it begins.
+#: Warm-up, as a share of the measured time.
 WARM_UP = 0.25
-#: Damaged requests after which caches and allocators have taken what they take.
+#: Damaged requests after which caches and allocators have reached their size.
 SETTLED = 1000
 
 
@@ -81,7 +81,7 @@ def encoded_images() -> list[str]:
 
 
 def bare_calls(directory: Path, seconds: float) -> dict[int, float]:
-    """Seconds that the model takes for a batch, by its size; images are decoded already."""
+    """Seconds of the model for a batch, by batch size; images are already decoded."""
     predictor = load_predictor(directory, ServerSettings())
     rows = [predictor.read({"b64": image}, predictor.checked({})).row() for image in encoded_images()]
     found = {}
@@ -97,7 +97,7 @@ def bare_calls(directory: Path, seconds: float) -> dict[int, float]:
 
 
 async def one_client(address: str, bodies: list[bytes], until: float) -> list[tuple[float, float]]:
-    """Sends requests until a time; gives when each was sent and how long its answer took, seconds."""
+    """Sends requests until a time; returns the start and the latency of each, seconds."""
     place = urlsplit(address)
     reader, writer = await asyncio.open_connection(place.hostname, place.port)
     found, turn = [], random.randrange(len(bodies))
@@ -131,7 +131,7 @@ async def all_clients(address: str, clients: int, seconds: float) -> dict[str, f
 
 
 def measured(address: str, clients: int, seconds: float) -> dict[str, float]:
-    """The same in a process of its own, so that the server's clients are not slowed down by this one."""
+    """The same in a separate process, so that this one does not slow the clients down."""
     command = [sys.executable, __file__, "--address", address, "--clients", str(clients), "--seconds", str(seconds)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     found: dict[str, float] = json.loads(done.stdout)
@@ -140,7 +140,7 @@ def measured(address: str, clients: int, seconds: float) -> dict[str, float]:
 
 @contextmanager
 def litserve(directory: Path) -> Iterator[str]:
-    """The same model behind LitServe; gives its address."""
+    """The same model behind LitServe; yields its address."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -163,7 +163,7 @@ def litserve(directory: Path) -> Iterator[str]:
 
 
 def waits(address: str, small: bytes, large: Sequence[bytes], seconds: float) -> dict[str, float]:
-    """Milliseconds that a small request takes alone, and while large ones are in work (the longest of them, too)."""
+    """Milliseconds of a small request alone, and while large ones are processed (also the longest of them)."""
 
     def took() -> float:
         start = time.perf_counter()
@@ -183,7 +183,7 @@ def waits(address: str, small: bytes, large: Sequence[bytes], seconds: float) ->
 
 
 def all_waits(directory: Path, seconds: float) -> dict[str, dict[str, float]]:
-    """How long small requests wait beside large ones, of images and of texts."""
+    """The times of small requests beside large ones, of images and of texts."""
     file = io.BytesIO()
     Image.new("RGB", (5000, 5000)).save(file, "PNG")
     picture = {"b64": base64.b64encode(file.getvalue()).decode()}
@@ -202,7 +202,7 @@ def all_waits(directory: Path, seconds: float) -> dict[str, dict[str, float]]:
 
 
 def export_language_model(directory: Path) -> list[str]:
-    """Writes a language model with random weights; gives 128 prompts for it."""
+    """Writes a language model with random weights; returns 128 prompts for it."""
     import torch
 
     from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
@@ -222,7 +222,7 @@ def export_language_model(directory: Path) -> list[str]:
 
 
 def send_wrong(address: str, count: int) -> dict[str, Any]:
-    """Damaged requests: their statuses, and by how many MiB the server's memory grew."""
+    """Sends damaged requests: their statuses, and the growth of the server's memory in MiB."""
     body = json.dumps({"instances": [{"b64": encoded_images()[0]}]}).encode()
     generator, statuses = random.Random(0), Counter[int]()
     (server,) = psutil.Process().children()

@@ -1,11 +1,11 @@
-"""How fast texts are prepared on a Ray cluster of this machine, beside Ray Data alone and `datasets`.
+"""The speed of preparing texts on a Ray cluster of this machine, beside Ray Data alone and `datasets`.
 
 Run with `python benchmarks/data_prep/clusters.py [--megabytes N] [--files N] [--rounds N]`. A language model, rows of
-512 tokens, from JSON lines. Ours is the whole preparation: read, checked, hashed, judged for duplicates, split,
-tokenized, packed, written with hashes; by processes, and by two workers of a Ray cluster. Ray Data is
-`read_json → map_batches → write_parquet` with the same tokenizer and blocks of 512 tokens, and no more than that;
-`datasets` is load_dataset, map(num_proc=2) twice and save_to_disk. Contenders take turns, each in a process of its own;
-what is timed begins after the imports and, on Ray, with the cluster there and connected.
+512 tokens, from JSON lines. Ours is the whole preparation (read, checked, hashed, deduplicated, split, tokenized,
+packed, written with hashes), with processes and with two workers of a Ray cluster. Ray Data is only
+`read_json → map_batches → write_parquet` with the same tokenizer and blocks of 512 tokens; `datasets` is load_dataset,
+map(num_proc=2) twice and save_to_disk. Contenders take turns, each in its own process; the time begins after the
+imports and, on Ray, with a connected cluster.
 """
 
 from __future__ import annotations
@@ -98,7 +98,7 @@ def usual_datasets(folder: Path, out: Path) -> Callable[[], None]:
 
 
 def blocks(encoded: list[list[int]]) -> list[list[int]]:
-    """Whole rows of the tokens of some texts, one after another."""
+    """Complete rows from the tokens of some texts, one after another."""
     tokens = [token for document in encoded for token in document]
     return [tokens[start : start + LENGTH] for start in range(0, len(tokens) // LENGTH * LENGTH, LENGTH)]
 
@@ -107,7 +107,7 @@ CONTENDERS = (our_processes, our_cluster, ray_data, usual_datasets)
 
 
 def make(folder: Path, megabytes: int, files: int) -> None:
-    """Writes the corpus in some files, and a tokenizer of 8,000 tokens trained on a part of it."""
+    """Writes the corpus to several files, and a tokenizer of 8,000 tokens trained on a part of it."""
     from corpus import write_corpus
 
     from gpu_pipelines.tasks.text_encoding import TextEncoder
@@ -150,7 +150,7 @@ def cluster(folder: Path) -> Iterator[None]:
 
 
 def seconds(name: str, folder: Path) -> float:
-    """Runs one contender in a process of its own."""
+    """Runs one contender in its own process."""
     command = [sys.executable, __file__, "--only", name, "--folder", str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     return float(done.stdout.splitlines()[-1])

@@ -1,4 +1,4 @@
-"""Bytes and batches per second of a dataset that keeps pixels beside one that keeps the files of its images.
+"""Bytes and batches per second of a dataset with pixels, beside one with the files of its images.
 
 Run as `python benchmarks/data_prep/compressed_images.py`. Prints a table, and as its last line one JSON object.
 """

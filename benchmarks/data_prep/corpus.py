@@ -1,7 +1,7 @@
 """A corpus of any size from the texts that come with Python: its reference manual and the docstrings of its library.
 
-A document is 4 to 40 paragraphs drawn with replacement from those texts, with every number in them replaced by another,
-so that no two documents are equal and the words are those of real text. The same seed gives the same corpus.
+A document is 4 to 40 paragraphs drawn with replacement from those texts, with every number in them replaced, so that no
+two documents are equal but the words are those of real text. The same seed gives the same corpus.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def paragraphs() -> list[str]:
 
 
 def write_corpus(path: Path, megabytes: int, seed: int = 0) -> int:
-    """Writes JSON lines with `text` until the texts have so many million bytes; returns the number of documents."""
+    """Writes JSON lines with `text` until the texts have this many million bytes; returns the number of documents."""
     generator = random.Random(seed)
     known, size, documents = paragraphs(), 0, 0
     with path.open("w", encoding="utf-8") as file:
@@ -44,10 +44,10 @@ def write_images(folder: Path, number: int = 0, megabytes: int = 0, seed: int = 
     """Writes JPEG images of 500 × 375 pixels, of noise at the scale of 25 pixels, in ten folders by class.
 
     Args:
-        folder: where the folders go.
-        number: how many images.
-        megabytes: or how many million bytes of them. After the first thousand the pictures come again, with a number
-            behind the last of their bytes, which decoders do not look at, so that no two files are equal.
+        folder: the folder of the class folders.
+        number: the number of images.
+        megabytes: or their size, million bytes. After the first thousand the pictures repeat, with a number after their
+            last byte, which decoders ignore, so that no two files are equal.
     """
     import io
 

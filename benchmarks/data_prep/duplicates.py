@@ -1,10 +1,10 @@
-"""The search for duplicates among records that are known by their hashes alone: how long, and in how much memory.
+"""The time and memory of the search for duplicates among records that are only known by their hashes.
 
 Run with `python benchmarks/data_prep/duplicates.py [--millions N] [--shards N] [--folder F --seconds S]`. The indexes
-of the shards are made of random numbers, one in ten of which comes again in another place. What is measured is all that
-follows from them: records go to ranges of hashes, duplicates and splits are found, and each shard gets what becomes of
-its records. Beside it, `numpy.sort` of the same numbers in one process, which holds all of them. Both must find as
-many. With a folder it stops after so many seconds, and continues when it is run again, as a preparation does.
+of the shards are random numbers, one in ten of which is repeated elsewhere. All later work is measured: records are
+sorted into ranges of hashes, duplicates and splits are found, and each shard gets the result for its records. Beside
+it, `numpy.sort` of the same numbers in one process, which holds all of them. Both must find as many. With a folder it
+stops after the seconds, and continues when it is run again, like a preparation.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from gpu_pipelines.distributed.process_executor import ProcessExecutor
 from gpu_pipelines.errors import Interrupted
 
 MOST_MEGABYTES = 1500
-#: What the figures are for: so many records on so many machines of so many cores.
+#: The figures are for this many records, machines, and cores of a machine.
 RECORDS, MACHINES, CORES = 10_000_000_000, 32, 32
 
 
 def numbers_of(shard: int, records: int) -> np.ndarray:
-    """The hashes of a shard: one in ten is of a small set that all shards have in common."""
+    """The hashes of a shard: one in ten is from a small set that all shards share."""
     generator = np.random.default_rng(shard)
     numbers = generator.integers(0, 2**64, records, dtype=np.uint64)
     common = np.random.default_rng(10**6).integers(0, 2**64, records, dtype=np.uint64)
@@ -50,7 +50,7 @@ def numbers_of(shard: int, records: int) -> np.ndarray:
 
 
 def write_indexes(base: Path, shards: int, records: int, until: float) -> None:
-    """Writes the indexes that are not there, until the time is over."""
+    """Writes the missing indexes, until the time is over."""
     work = UnfinishedWork(str(base), base)
     for shard in range(shards):
         if work.has(index_name(shard)):
@@ -66,13 +66,13 @@ def write_indexes(base: Path, shards: int, records: int, until: float) -> None:
 
 
 def most_of(process: psutil.Process) -> float:
-    """The most memory that a process has had so far, in million bytes, files that it maps included."""
+    """The most memory of a process so far, in million bytes, including mapped files."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return next(int(line.split()[1]) * 1024 / 1e6 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 class Watch:
-    """Looks again and again how much memory this process and its children have."""
+    """Samples the memory of this process and its children."""
 
     def __init__(self) -> None:
         self.most: dict[int, float] = {}
@@ -96,7 +96,7 @@ class Watch:
 
 
 class Spent:
-    """Seconds, seconds of processors, and the most memory of a process, added up over runs in one folder."""
+    """Seconds, CPU seconds, and the most memory of a process, added up over runs in one folder."""
 
     def __init__(self, folder: Path, what: str) -> None:
         self._path = folder / f"{what}.json"
@@ -119,7 +119,7 @@ class Spent:
 
 
 def judge_all(folder: Path, shards: int, records: int, until: float) -> dict[str, float] | None:
-    """What is spent; None if it is not done in time."""
+    """The time and memory used; None if it is not finished in time."""
 
     def check() -> None:
         if time.monotonic() > until:
@@ -145,7 +145,7 @@ def all_in_memory(folder: Path, shards: int, records: int) -> None:
 
 
 def in_process_of_its_own(function: Callable[..., None], *arguments: Any) -> None:
-    """Calls a function whose memory is not to be this process's."""
+    """Calls a function whose memory must not count for this process."""
     process = multiprocessing.get_context("spawn").Process(target=function, args=arguments)
     process.start()
     process.join()
@@ -153,7 +153,7 @@ def in_process_of_its_own(function: Callable[..., None], *arguments: Any) -> Non
 
 
 def compare(folder: Path, shards: int, records: int, until: float) -> bool:
-    """Does what is left to do; whether all is done."""
+    """Does the remaining work; returns whether all is finished."""
     if not (folder / "written").exists():
         in_process_of_its_own(write_indexes, folder / "work", shards, records, until)
         if time.monotonic() > until:

@@ -1,4 +1,4 @@
-"""A model of images that takes next to no time, for benchmarks of what reads them."""
+"""A model of images that takes next to no time, for benchmarks of reading."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_pipelines.tasks.image_classification.recipe import ImageClassification
 
 
 class Linear(nn.Module):
-    """One matrix from the pixels to the classes, called as models of transformers are."""
+    """One matrix from the pixels to the classes, with the interface of transformers' models."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -23,7 +23,7 @@ class Linear(nn.Module):
 
 
 class LinearImages(ImageClassification):
-    """Image classification with `Linear`, whatever model is asked for."""
+    """Image classification with `Linear`, whatever model is requested."""
 
     def build_model(self, name: str) -> nn.Module:
         size = self.image_shape[0] * self.image_shape[1] * self.image_shape[2]

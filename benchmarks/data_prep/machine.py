@@ -1,4 +1,4 @@
-"""What a benchmark says of the machine that it ran on."""
+"""The description of the machine in the results of a benchmark."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from gpu_pipelines.processors import cores
 
 
 def machine() -> dict[str, str | int]:
-    """Cores that this process may use, architecture and version of Python."""
+    """Cores that this process may use, architecture and Python version."""
     return {"cores": cores(), "architecture": platform.machine(), "python": platform.python_version()}

@@ -1,9 +1,9 @@
-"""The most memory that a preparation takes, for a small input and one ten times as large.
+"""The most memory of a preparation, for a small input and one ten times as large.
 
 Run with `python benchmarks/data_prep/memory.py [--megabytes 100 1000] [--only packed padded trained images]`. Sampled
-ten times a second: the proportional set size (PSS, /proc/PID/smaps_rollup) of the step's process and all processes
-below it, so that pages they share count once. Four preparations, each with its report: texts packed to rows of 512
-tokens; one text to a row, padded; packed, after a tokenizer was trained on them; JPEG images to 224 × 224 pixels.
+ten times a second: the proportional set size (PSS, /proc/PID/smaps_rollup) of the step's process and all its
+descendants, so that shared pages count once. Four preparations, each with its report: texts packed to rows of 512
+tokens; one text in a row, padded; packed, after a tokenizer was trained on them; JPEG images to 224 × 224 pixels.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if __name__ == "__main__":
 
 
 def settings_of(kind: str, folder: Path) -> dict[str, Any]:
-    """What is prepared, in the terms of `PrepareSettings`."""
+    """The settings of a preparation, as fields of `PrepareSettings`."""
     if kind == "images":
         return {"source": str(folder / "images"), "image_size": 224, "color_mode": "RGB"}
     tokenizer = "train" if kind == "trained" else str(folder / "tokenizer")
@@ -49,9 +49,9 @@ def settings_of(kind: str, folder: Path) -> dict[str, Any]:
 
 
 def peak_mib(command: list[str]) -> float:
-    """The most memory of a command and all processes below it, MiB."""
+    """The most memory of a command and all its descendants, MiB."""
     if sys.platform != "linux":
-        raise SystemExit("The proportional set size is Linux's: run it there.")
+        raise SystemExit("The proportional set size exists only on Linux: run it there.")
     most = 0.0
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as running:
         root = psutil.Process(running.pid)
@@ -68,7 +68,7 @@ def peak_mib(command: list[str]) -> float:
 
 
 def make(folder: Path, megabytes: int, kinds: list[str]) -> None:
-    """Writes so many million bytes of texts and of images, and a tokenizer of 8,000 tokens."""
+    """Writes this many million bytes of texts and of images, and a tokenizer of 8,000 tokens."""
     folder.mkdir()
     (folder / "prepare.py").write_text(PREPARE, encoding="utf-8")
     if "images" in kinds:

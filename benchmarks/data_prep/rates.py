@@ -1,14 +1,14 @@
-"""How fast data are prepared, beside the libraries that do the work.
+"""The speed of data preparation, beside the libraries that do the work.
 
 Run with `python benchmarks/data_prep/rates.py [--megabytes N] [--images N] [--rounds N]`. Contenders take turns, each
-in a process of its own; what is timed begins after the imports.
+in its own process; the time begins after the imports.
 
 Texts, a language model with rows of 512 tokens: ours from JSON lines to the finished dataset (read, checked, hashed,
-tokenized, packed, written with hashes); the bare batch encoder of `tokenizers` on texts that are in memory, on all
-cores, whose tokens are thrown away; the same of `fastokens`, which ours uses; and the usual way with `datasets`:
-load_dataset, map(batched, num_proc=2), grouped to blocks of 512 tokens, save_to_disk. Images, to 224 × 224 pixels: ours
-from the folder to the finished dataset; and Pillow alone in as many threads as there are cores, opened, drafted,
-resized and thrown away.
+tokenized, packed, written with hashes); the bare batch encoder of `tokenizers` on texts in memory, on all cores, whose
+tokens are discarded; the same of `fastokens`, which ours uses; and the usual way with `datasets`: load_dataset,
+map(batched, num_proc=2), grouped to blocks of 512 tokens, save_to_disk. Images, to 224 × 224 pixels: ours from the
+folder to the finished dataset; and Pillow alone in as many threads as there are cores, opened, drafted, resized and
+discarded.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def bare_fastokens(folder: Path, out: Path) -> Callable[[], None]:
 
 
 def in_batches(folder: Path, encode: Callable[[list[str]], object]) -> Callable[[], None]:
-    """Encodes texts that are in memory."""
+    """Encodes texts in memory."""
     with (folder / "texts.jsonl").open(encoding="utf-8") as file:
         texts = [json.loads(line)["text"] for line in file]
 
@@ -135,7 +135,7 @@ CONTENDERS = {
 
 
 def run_one(name: str, folder: Path) -> None:
-    """Runs one contender and prints the seconds that passed and those of processors, its own and its processes'."""
+    """Runs one contender and prints its wall time and the CPU time of it and its child processes, seconds."""
     work = {work.__name__: work for works in CONTENDERS.values() for work in works}[name]
     with tempfile.TemporaryDirectory(dir=folder) as out:
         ready = work(folder, Path(out))
@@ -145,13 +145,13 @@ def run_one(name: str, folder: Path) -> None:
 
 
 def cpu_seconds() -> float:
-    """Processor time of this process and of its children that have ended."""
+    """CPU time of this process and of its child processes that have ended."""
     used = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(usage.ru_utime + usage.ru_stime for usage in used)
 
 
 def seconds(name: str, folder: Path) -> tuple[float, float]:
-    """What `run_one` prints, in a process of its own."""
+    """The output of `run_one` in its own process."""
     command = [sys.executable, __file__, "--only", name, "--folder", str(folder)]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     passed, used = json.loads(done.stdout.splitlines()[-1])
@@ -174,7 +174,7 @@ def make(folder: Path, megabytes: int, images: int) -> None:
 
 
 def measure(folder: Path, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """Seconds of each contender, passed and of processors, round by round."""
+    """Wall time and CPU time of each contender, seconds, round by round."""
     found: dict[str, list[tuple[float, float]]] = {work.__name__: [] for works in CONTENDERS.values() for work in works}
     for number in range(rounds):
         for works in CONTENDERS.values():
@@ -201,7 +201,7 @@ def main() -> None:
 
 
 def report(found: dict[str, list[tuple[float, float]]], megabytes: int, images: int) -> None:
-    """Prints rates and the medians of the ratios of one round, then all as one JSON object."""
+    """Prints rates and the medians of the ratios of a round, then everything as one JSON object."""
     for name, times in found.items():
         kind, amount = ("images/s", images) if name in ("our_images", "bare_pillow") else ("MB/s", megabytes)
         passed, used = (statistics.median(column) for column in zip(*times, strict=True))

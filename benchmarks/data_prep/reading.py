@@ -1,11 +1,11 @@
-"""How fast prepared rows are read back, shuffled, and what share of a training step that takes.
+"""The speed of reading prepared rows, shuffled, and its share of a training step.
 
-Run with `python benchmarks/data_prep/reading.py [--rounds N] [--batches N] [--steps N]`. Ours is what `train_model`
-reads with. Beside it: the same rows, fixed-size lists in a directory that `datasets` wrote with save_to_disk, through
-`torch.utils.data.DataLoader` with shuffle, without worker processes and with two. All end with the same tensors of the
-recipe. Contenders take turns, each in a process of its own. First batches are read and thrown away, then the model is
-trained on them: a ViT on images of 3 × 32 × 32 and a small GPT on packed rows of 128 tokens, or with `--device cuda`
-larger ones.
+Run with `python benchmarks/data_prep/reading.py [--rounds N] [--batches N] [--steps N]`. Ours is the reader of
+`train_model`. Beside it: the same rows, fixed-size lists in a directory that `datasets` wrote with save_to_disk,
+through `torch.utils.data.DataLoader` with shuffle, without worker processes and with two. All end with the same tensors
+of the recipe. Contenders take turns, each in its own process. First, batches are read and discarded; then the model is
+trained on them: a ViT on images of 3 × 32 × 32 and a small GPT on packed rows of 128 tokens, or larger ones with
+`--device cuda`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ WARM_UP = 5
 
 
 def our_batches(recipe: Recipe, dataset: Dataset, settings: TrainingSettings, device: torch.device) -> Iterator[Batch]:
-    """Batches without end as `train_model` reads them."""
+    """Endless batches, read as by `train_model`."""
     batches = TrainingBatches(recipe, dataset.split("train"), settings, device)
     step = 0
     while True:
@@ -49,7 +49,7 @@ def our_batches(recipe: Recipe, dataset: Dataset, settings: TrainingSettings, de
 
 
 def their_batches(recipe: Recipe, folder: Path, rows: int, device: torch.device, workers: int) -> Iterator[Batch]:
-    """Batches without end of a DataLoader over what `copy_for_datasets` wrote."""
+    """Endless batches of a DataLoader over the output of `copy_for_datasets`."""
     import datasets
 
     table = datasets.load_from_disk(str(folder)).with_format("torch")
@@ -70,7 +70,7 @@ def their_batches(recipe: Recipe, folder: Path, rows: int, device: torch.device,
 
 
 def copy_for_datasets(dataset: Dataset, folder: Path) -> None:
-    """Writes the training rows as `datasets` keeps them: fixed-size lists, with the same element types."""
+    """Writes the training rows in the form of `datasets`: fixed-size lists, with the same element types."""
     import datasets
 
     features = {
@@ -97,7 +97,7 @@ def copy_for_datasets(dataset: Dataset, folder: Path) -> None:
 
 
 def read_alone(batches: Iterator[Batch], number: int, device: torch.device) -> float:
-    """Seconds for a batch."""
+    """Seconds of a batch."""
     for _ in range(WARM_UP):
         next(batches)
     start = time.perf_counter()
@@ -108,7 +108,7 @@ def read_alone(batches: Iterator[Batch], number: int, device: torch.device) -> f
 
 
 def share_of_step(batches: Iterator[Batch], recipe: Recipe, model: str, steps: int, device: torch.device) -> float:
-    """Share of the time of training steps that passes until their batch is there, between 0 and 1."""
+    """Share of the time of training steps that is spent waiting for the batch, between 0 and 1."""
     torch.manual_seed(0)
     net = build_model(recipe, {"model": model, "lora_rank": 0, "lora_alpha": 1.0}).to(device).train()
     optimizer = torch.optim.AdamW(net.parameters(), lr=1e-4, fused=True)
@@ -134,7 +134,7 @@ def _wait_for(device: torch.device) -> None:
 
 
 def run_one(name: str, workload: Workload, folder: Path, given: argparse.Namespace) -> None:
-    """Runs one contender and prints rows a second and the share of a step."""
+    """Runs one contender and prints rows per second and the share of a step."""
     device = torch.device(given.device)
     dataset, model = Dataset(folder / f"{workload.name} data"), given.model
     settings = workload.settings(model, 1, 0)
@@ -151,7 +151,7 @@ def run_one(name: str, workload: Workload, folder: Path, given: argparse.Namespa
 
 
 def measure(folder: Path, given: argparse.Namespace) -> dict[str, list[tuple[float, float]]]:
-    """Rows a second and share of a step of each contender for each workload, round by round."""
+    """Rows per second and share of a step of each contender for each workload, round by round."""
     found: dict[str, list[tuple[float, float]]] = {}
     for workload in WORKLOADS[given.device]:
         dataset, model = workload.prepare(folder)
@@ -168,7 +168,7 @@ def measure(folder: Path, given: argparse.Namespace) -> dict[str, list[tuple[flo
 
 
 def report(found: dict[str, list[tuple[float, float]]], device: str) -> None:
-    """Prints the medians, then all as one JSON object."""
+    """Prints the medians, then everything as one JSON object."""
     results, ratios = {}, {}
     for name, rounds in found.items():
         rates, shares = zip(*rounds, strict=True)

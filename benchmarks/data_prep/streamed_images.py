@@ -1,11 +1,11 @@
-"""The disk and memory that a training on ten million images takes, which stay in a bucket as they were compressed.
+"""The disk and memory of a training on ten million images that stay compressed in a bucket.
 
 Run as `python benchmarks/data_prep/streamed_images.py [--images N] [--steps N]`; needs 10 GB of disk for the bucket.
-Prints what it found, and as its last line one JSON object. Exits with 1 where the training took more disk than its
-cache may have.
+Prints its results, and as its last line one JSON object. Exits with 1 if the training took more disk than its cache may
+have.
 
-The bucket is the emulator's, in a process of its own. Images are JPEGs of 32 × 32 pixels; some thousands of different
-ones stand for all. The model is linear, so that reading is what takes the time.
+The bucket is the emulator's, in a separate process. Images are JPEGs of 32 × 32 pixels; some thousands of different
+ones stand for all. The model is linear, so that most of the time is spent on reading.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
 SIDE, CLASSES, VAL_ROWS, AT_ONCE, BATCH = 32, 10, 256, 8192, 1024
-#: What other files a process that trains may keep for a while: the dataset's own, the log, and the linear model.
+#: Other files that a training process may keep for a while: the dataset's own, the log, and the linear model.
 _FOR_OTHER_FILES = 100_000_000
 
 
 def main() -> None:
-    """Writes the dataset, trains on it, and looks meanwhile."""
+    """Writes the dataset, trains on it, and samples disk and memory meanwhile."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--images", type=int, default=10_000_000)
     parser.add_argument("--different", type=int, default=5000)
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def write_dataset(directory: Path, images: int, different: int) -> None:
-    """Writes a dataset of JPEGs, each of them many times."""
+    """Writes a dataset of JPEGs, each repeated many times."""
     directory.mkdir(parents=True)
     generator = np.random.default_rng(0)
     files = [_photo(generator, number % CLASSES) for number in range(different)]
@@ -111,7 +111,7 @@ def _photo(generator: np.random.Generator, label: int) -> bytes:
 
 @contextmanager
 def _bucket(folder: Path) -> Iterator[Path]:
-    """Where the files of a bucket lie, which Google's clients find from now on."""
+    """The folder with the files of a bucket, which Google's clients find from now on."""
     processes = multiprocessing.get_context("spawn")
     given, ended = processes.Pipe()
     process = processes.Process(target=_emulate, args=(folder / "emulator", ended))
@@ -133,7 +133,7 @@ def _emulate(state: Path, told: Any) -> None:
 
 
 def _trained(folder: Path, dataset: str, cache: float, steps: int) -> dict[str, Any]:
-    """Trains with a disk of its own for what is temporary."""
+    """Trains with a separate disk for temporary files."""
     disk = folder / "disk"
     disk.mkdir()
     os.environ |= {"TMPDIR": str(disk), "PYTHONPATH": str(Path(__file__).parent)}
@@ -175,7 +175,7 @@ def _fetched(metrics: list[dict[str, Any]]) -> float:
 
 
 def _look(disk: Path, ended: threading.Event, most: list[int]) -> None:
-    """Notes the most that all files took together, ten times a second."""
+    """Records the largest size of all files together, ten times a second."""
     while not ended.wait(0.1):
         used = 0
         for path in disk.rglob("*"):

@@ -1,4 +1,4 @@
-"""Runs the contenders in turn, each as processes of its own, and sums up."""
+"""Runs the contenders in turns, each in its own processes, and summarizes the results."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from workloads import Workload
 
 HERE = Path(__file__).parent
 NAMES = ("ours", "hand-written", "lightning", "transformers")
-#: Ours again, with its layers compiled, as auto does on GPUs in a training of minutes.
+#: Ours again with compiled layers, as auto does on GPUs in a training of minutes.
 COMPILED = "ours compiled"
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one training gave.
+    """The result of one training.
 
     Attributes:
-        samples_per_second: of all processes together.
-        cpu_seconds_per_step: of the first process.
-        val_loss: at its end.
+        samples_per_second: the throughput of all processes together.
+        cpu_seconds_per_step: the CPU time of the first process.
+        val_loss: the final loss on val.
     """
 
     samples_per_second: float
@@ -39,12 +39,12 @@ class Run:
 
 
 class ContenderFailedError(Exception):
-    """A training ended with an error, which the message has."""
+    """A training ended with an error, which is in the message."""
 
 
 @dataclass(frozen=True)
 class Machine:
-    """Where the contenders run.
+    """The devices of the contenders.
 
     Attributes:
         device: cpu or cuda.
@@ -56,7 +56,7 @@ class Machine:
 
     @classmethod
     def of(cls, device: str) -> Machine:
-        """Two processes on CPUs, or one for each GPU; ends the program where there is none."""
+        """Two processes on CPUs, or one for each GPU; ends the program if there is none."""
         if device == "cpu":
             return cls(device, 2)
         import torch
@@ -88,13 +88,13 @@ def run(
 
     Args:
         name: the contender.
-        workload: what to train.
+        workload: the workload to train.
         prepared: dataset and model of the workload.
-        machine: where.
-        warmup: steps that are not counted.
-        steps: in all.
-        save_every: steps between two checkpoints; 0 for none (ours always writes one after the last step, which is
-            after the stopwatch).
+        machine: the devices.
+        warmup: steps that are not timed.
+        steps: steps in all.
+        save_every: steps between two checkpoints; 0 for none (ours always writes one after the last step, which is not
+            timed).
     """
     dataset, model = prepared
     output = Path(tempfile.mkdtemp(prefix="contest-"))
@@ -136,7 +136,7 @@ def _read(file: Path) -> Any:
 
 
 def median_ratio(above: list[float], below: list[float]) -> float:
-    """The median of the ratios of runs that stood beside each other."""
+    """The median of the ratios of adjacent runs."""
     return round(statistics.median(a / b for a, b in zip(above, below, strict=True)), 3)
 
 

@@ -1,7 +1,7 @@
-"""Stops trainings at random moments, runs the same command again, and compares the bits with one left alone.
+"""Stops trainings at random moments, runs the same command again, and compares the bits with an undisturbed one.
 
-Run by `make bench-training`. Prints a table, and as its last line one JSON object. With `--peer` it also shows what
-one resume of transformers.Trainer from its own checkpoint does.
+Run by `make bench-training`. Prints a table, and as its last line one JSON object. With `--peer` it also shows the
+result of one resume of transformers.Trainer from its own checkpoint.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ SHAPES = {"image_classification": (3, 32, 32), "causal_lm": (64,), "text_classif
 SIGNALS = (signal.SIGKILL, signal.SIGTERM)
 STEPS, EVERY, ROWS, BATCH, VOCABULARY = 150, 20, 96, 16, 400
 LAST = f"step-{STEPS:08d}"
-#: A training whose last checkpoint was whole before its moment came proves nothing; it gets another moment.
+#: A training that finished its last checkpoint before its moment proves nothing; it gets another moment.
 MOST_MOMENTS = 20
 MOST_LAUNCHES = 5
 
 
 def main() -> None:
-    """Reports for each model and signal how many of the trials ended with the same bits."""
+    """Reports for each model and signal how many trials ended with the same bits."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trials", type=int, default=20, help="for each model and signal")
     parser.add_argument("--models", default=",".join(MODELS))
@@ -90,13 +90,13 @@ def main() -> None:
 
 @dataclass
 class Trials:
-    """The trials of one model; begins with a training that is left alone.
+    """The trials of one model; starts with an undisturbed training.
 
     Attributes:
         model: name of the architecture.
-        dataset: to train on.
-        scratch: folder for checkpoints.
-        moments: draws when to stop.
+        dataset: the dataset to train on.
+        scratch: the folder for checkpoints.
+        moments: draws the moments to stop.
     """
 
     model: str
@@ -160,7 +160,7 @@ class Trials:
 
 
 def is_of_a_step(line: str) -> bool:
-    """Whether a line of output says that steps are being taken."""
+    """Whether a line of output shows that steps are being taken."""
     return line.startswith("step ")
 
 

@@ -1,6 +1,6 @@
 """Trials that are forked from this process instead of started: the same trainings without 6 s of imports for each part.
 
-Each has one process on a CPU, without the launcher. What a study does with them is the product's own.
+Each has one process on a CPU, without the launcher. The rest of a study is the product's own code.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ class ForkedTrials:
     """Has the methods of `gpu_pipelines.tuning.processes.Processes` that a study calls.
 
     Args:
-        shares: of the machine; a trial takes one CPU.
-        run: not looked at, as is the next.
-        study: of what the trials are.
+        shares: the shares of the machine; a trial takes one CPU.
+        run: ignored, like the next.
+        study: ignored.
     """
 
     def __init__(self, shares: Any, run: str, study: str = "") -> None:
@@ -49,11 +49,11 @@ class ForkedTrials:
         self._running[part] = _Running(process, folder, time.monotonic())
 
     def ended(self) -> list[tuple[Part, Path]]:
-        """What is done, and was not taken yet."""
+        """The parts that have ended and were not taken yet."""
         return [(part, each.folder) for part, each in self._running.items() if not each.process.is_alive()]
 
     def take(self, part: Part) -> tuple[float, UserError | Interrupted | None]:
-        """The seconds that a part took, and its error where it failed."""
+        """The seconds of a part, and its error if it failed."""
         ended = self._running.pop(part)
         seconds = time.monotonic() - ended.began
         if ended.process.exitcode == 0:
@@ -85,7 +85,7 @@ class ForkedTrials:
 
 
 def import_once() -> None:
-    """Imports in this process what the trials need, so that none of them does."""
+    """Imports in this process what the trials need, so that none of them has to."""
     for name in (
         "gpu_pipelines.tasks.image_classification.recipe",
         "gpu_pipelines.training.engine",

@@ -1,8 +1,8 @@
-"""What the engine does on the GPUs of a fresh machine: first whether it trains right, then how fast.
+"""Tests the engine on the GPUs of a fresh machine: first whether it trains correctly, then how fast.
 
-Run by `make bench-gpu`. Each part is a program of its own and can be run alone; one that fails does not keep the others
-from running. Prints their tables, and as its last line one JSON object. Ends with status 1 where a part failed.
-`--device cpu` tries the correctness without a GPU.
+Run by `make bench-gpu`. Each part is a separate program and can be run alone; a failed one does not keep the others
+from running. Prints their tables, and as its last line one JSON object. Ends with status 1 if a part failed. `--device
+cpu` tries the correctness without a GPU.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contest import COMPILED, HERE, Machine, conclude
 from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.workload import Workload
 
-#: Rates are told of one round: a GPU that does nothing else varies little. Checkpoints cost ours and a plain loop's.
+#: Rates come from one round: an otherwise idle GPU varies little. Checkpoints cost ours and a plain loop's.
 PARTS = {
     "mfu": ("gpu_mfu.py", "--without-contest", "--compile", "--steps", "30"),
     "throughput": ("throughput.py", "--device", "cuda", "--rounds", "1", "--steps", "60"),
@@ -49,7 +49,7 @@ def main() -> None:
 
 
 def show_memory(mfu: dict[str, Any] | None) -> None:
-    """Prints what a GPU held, beside what `advise` says."""
+    """Prints the memory of a GPU beside the estimate of `advise`."""
     if mfu is None:
         return
     gpu = mfu["results"]
@@ -68,7 +68,7 @@ def show_memory(mfu: dict[str, Any] | None) -> None:
 
 
 def told_by(program: str, *arguments: str) -> dict[str, Any] | None:
-    """Runs another benchmark, and gives the JSON object of its last line; None where it failed."""
+    """Runs another benchmark, and returns the JSON object of its last line; None if it failed."""
     print(f"\n{program} {' '.join(arguments)}", flush=True)
     done = subprocess.run(
         [sys.executable, str(HERE / program), *arguments], stdout=subprocess.PIPE, text=True, check=False

@@ -1,8 +1,8 @@
-"""Whether the engine trains right on GPUs: each way of training beside one process on the CPU, and a resume.
+"""Whether the engine trains correctly on GPUs: each way of training beside one process on the CPU, and a resume.
 
 Run by `make bench-gpu`. The models are tiny, so all trainings run at once, as far as there are cores. Then an
-interrupted training is compared with one left alone, and a training is watched for operations that make the host wait
-for the GPU. `--device cpu` tries it without a GPU. Ends with status 1 where a training went wrong.
+interrupted training is compared with an undisturbed one, and a training is watched for operations that make the host
+wait for the GPU. `--device cpu` tries it without a GPU. Ends with status 1 if a training was wrong.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ sys.path.insert(0, str(HERE.parents[1] / "tests" / "training"))
 from started_training import run_training, tensors, weights_digest
 
 STEPS, EVERY, TOKENS, VOCABULARY, DOCUMENTS, SIDE = 40, 10, 128, 400, 3, 32
-#: Largest difference of a loss from the CPU's, in parts of it: another order of the sums; the bits of bf16 and fp16.
+#: Largest relative difference of a loss from the CPU's: another order of the sums; the bits of bf16 and fp16.
 TOLERANCES = {"fp32": 0.005, "bf16": 0.05, "fp16": 0.05}
 TEXT = TrainingSettings(
     model="llama-micro",
@@ -46,7 +46,7 @@ TEXT = TrainingSettings(
     learning_rate=1e-3,
 )
 IMAGES = replace(TEXT, model="convnext-micro")
-#: What says how a training computes, and not what.
+#: Settings that say how a training computes, not what.
 _HOW = (
     "precision",
     "parallelism",
@@ -64,8 +64,8 @@ class Curve:
     """The losses of a training, step by step.
 
     Attributes:
-        losses: none where it failed.
-        said: its last lines, where it failed; else its warnings.
+        losses: the losses; empty if it failed.
+        said: its last lines if it failed; else its warnings.
     """
 
     losses: list[float]
@@ -100,7 +100,7 @@ def main() -> None:
 
 
 def ways_of(machine: Machine) -> dict[str, TrainingSettings]:
-    """The ways of training that are compared with the CPU's."""
+    """The ways of training to compare with the CPU."""
     bf16 = replace(TEXT, precision="bf16")
     ways = {
         "ddp, fp32": TEXT,
@@ -160,7 +160,7 @@ def compare_ways(
 
 
 def _here(machine: Machine, settings: TrainingSettings) -> str:
-    """The devices that a way is tried on; all GPUs where empty."""
+    """The devices to try a way on; empty for all GPUs."""
     if machine.device == "cuda":
         return ""
     return f"cpu:{2 * two_nodes.NODES if settings.recipe else machine.processes}"
@@ -173,7 +173,7 @@ def _without_how() -> dict[str, Any]:
 def train(
     settings: TrainingSettings, scratch: Path, devices: str, environment: Mapping[str, str] | None = None
 ) -> Curve:
-    """Trains on these devices; on all GPUs where empty."""
+    """Trains on these devices; empty for all GPUs."""
     task = "causal_lm" if settings.model == TEXT.model else "image_classification"
     directory = Path(tempfile.mkdtemp(dir=scratch))
     surroundings = {"GPU_PIPELINES_ACCELERATOR": devices, "OMP_NUM_THREADS": str(_EACH_PROCESS_CORES)}
@@ -190,7 +190,7 @@ def train(
 
 
 def compare_resumed(machine: Machine, scratch: Path) -> dict[str, Any]:
-    """A training that was killed and started again, beside one left alone."""
+    """A training that was killed and started again, beside an undisturbed one."""
     last, settings = f"step-{STEPS:08d}", replace(TEXT, parallelism="fsdp")
     devices = {"GPU_PIPELINES_ACCELERATOR": "" if machine.device == "cuda" else "cpu:2"}
     alone, killed = scratch / "alone", scratch / "killed"

@@ -1,9 +1,9 @@
-"""The speed and memory of LoRA on a Llama 3 of eight billion parameters, on one GPU.
+"""The speed and memory of LoRA on a Llama 3 with eight billion parameters, on one GPU.
 
-Run by `make bench-gpu`; where there is no GPU it says so and ends. The weights are random: speed does not depend on
-them. NeMo AutoModel tells of 12,473 tokens a second on one H100, for rows of 4,096 tokens, adapters of rank 16 and a
-micro-batch of 1 (https://docs.nvidia.com/nemo/automodel/performance/performance-summary.md). Activations are recomputed
-beside weights in four bits alone, which are for a small GPU. Prints a table, and as its last line one JSON object.
+Run by `make bench-gpu`; without a GPU it says so and ends. The weights are random: speed does not depend on them. NeMo
+AutoModel reports 12,473 tokens a second on one H100, for rows of 4,096 tokens, adapters of rank 16 and a micro-batch of
+1 (https://docs.nvidia.com/nemo/automodel/performance/performance-summary.md). Activations are recomputed only with
+weights in four bits, which are for a small GPU. Prints a table, and as its last line one JSON object.
 `--device cpu --layers 2 --hidden 64 --tokens 128 --words 500` tries it without a GPU.
 """
 
@@ -72,12 +72,12 @@ def main() -> None:
 
 
 def write_model(job: Job, directory: Path, tokenizer: Path) -> None:
-    """Writes a model of random weights in bf16 as Hugging Face lays it out, a file for each layer.
+    """Writes a model with random weights in bf16 in Hugging Face layout, a file for each layer.
 
     Args:
-        job: has its shape.
-        directory: is made.
-        tokenizer: whose words it has.
+        job: gives its shape.
+        directory: the directory to create.
+        tokenizer: the tokenizer, which gives the vocabulary.
     """
     from transformers import LlamaForCausalLM
 
@@ -109,7 +109,7 @@ def write_model(job: Job, directory: Path, tokenizer: Path) -> None:
 
 
 def trained(job: Job, model: Path, data: Path, asked: argparse.Namespace, checkpoints: Path) -> dict[str, Any]:
-    """Tokens a second, the median over the second half of the steps; memory, and what `advise` says of it, in GB."""
+    """Tokens a second, the median over the second half of the steps; memory, and the estimate of `advise`, in GB."""
     settings = TrainingSettings(
         model=str(model),
         max_steps=asked.steps,

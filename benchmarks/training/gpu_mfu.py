@@ -1,4 +1,4 @@
-"""Model FLOPs utilization of a GPT of a billion parameters on GPUs, against what one of them really multiplies.
+"""Model FLOPs utilization of a GPT with a billion parameters on GPUs, beside the measured rate of multiplication.
 
 Run by `make bench-training`; where there is no GPU it says so and ends. Prints a table, and as its last line one JSON
 object. The comparison with the other contenders on GPUs is throughput.py --device cuda, which this runs at its end.
@@ -77,7 +77,7 @@ def matrix_multiplication_rate() -> float:
 
 
 def train_and_measure(asked: argparse.Namespace, machine: Machine, scratch: Path) -> dict[str, Any]:
-    """Trains llama-1b with what `auto` chooses; the throughput is the median over the second half of the steps."""
+    """Trains llama-1b with the choices of `auto`; the throughput is the median over the second half of the steps."""
     length, batch = asked.sequence_length, asked.rows_per_gpu * machine.processes
     write_dataset(scratch / "data", "causal_lm", (length,), batch * 4, VOCABULARY)
     settings = TrainingSettings(
@@ -109,20 +109,20 @@ def train_and_measure(asked: argparse.Namespace, machine: Machine, scratch: Path
 def flops_per_token(parameters: int, length: int) -> float:
     """Operations to train on one token: 6 for each parameter (the embedding is tied to the head), and attention's.
 
-    Source: Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, appendix B; half of its count of attention,
-    since a causal kernel computes no more than that.
+    Source: Chowdhery et al. 2022, https://arxiv.org/abs/2204.02311, appendix B; half of its count for attention,
+    because a causal kernel computes no more than that.
     """
     return 6 * parameters + 6 * LAYERS * WIDTH * length
 
 
 def count_parameters(checkpoint: Path) -> int:
-    """Numbers in the weights of a checkpoint: those that the optimizer holds a moment of."""
+    """Numbers in the weights of a checkpoint: those with a moment in the optimizer."""
     from safetensors import safe_open
 
     found: dict[str, int] = {}
     for file in checkpoint.glob("*.safetensors"):
         with safe_open(file, "pt") as opened:
-            for name in opened.keys():  # noqa: SIM118 (it is no mapping)
+            for name in opened.keys():  # noqa: SIM118 (it is not a mapping)
                 if name.endswith(".exp_avg"):
                     shape = opened.get_slice(name).get_shape()
                     found[f"{file.name} {name}"] = torch.Size(shape).numel()

@@ -1,7 +1,7 @@
-"""What torch.compile, memory formats, kernels of attention and of the loss give on one GPU, beside a plain step.
+"""The gains of torch.compile, memory formats, attention kernels and loss kernels on one GPU, beside a plain step.
 
-Where there is no GPU it says so and ends. A step is the engine's own: a recipe's batch and loss under autocast, the
-gradients clipped, AdamW. Prints a table, and as its last line one JSON object.
+Without a GPU it says so and ends. A step is the engine's own: a recipe's batch and loss under autocast, clipped
+gradients, AdamW. Prints a table, and as its last line one JSON object.
 `--device cpu --small` tries it without a GPU.
 """
 
@@ -40,13 +40,13 @@ class Case:
     """A model and its batch.
 
     Attributes:
-        model: of the recipe of the task.
-        task: of the dataset.
-        shape: of one row: channels, height, width; or tokens.
-        rows: of a batch.
-        vocabulary: tokens, for text.
-        widths: tokens of the longest row of each batch, where batches are not all alike.
-        variants: of how it is computed, besides `PLAIN`.
+        model: a model of the task's recipe.
+        task: the task of the dataset.
+        shape: the shape of one row: channels, height, width; or tokens.
+        rows: the rows of a batch.
+        vocabulary: the number of tokens, for text.
+        widths: tokens of the longest row of each batch, if batches differ.
+        variants: ways to compute it, besides `PLAIN`.
         precision: bf16 or fp32.
     """
 
@@ -114,13 +114,13 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             batches_of = _batches(case, Path(folder), torch.device(asked.device))
             for variant in (PLAIN, *case.variants):
-                gc.collect()  # of the model before, which would count
+                gc.collect()  # of the previous model, which would count
                 if asked.device == "cuda":
                     torch.cuda.empty_cache()
                 torch._dynamo.reset()
                 try:
                     found = measure(case, variant, batches_of, asked.device)
-                except Exception as error:  # what one does not have must not hide the others
+                except Exception as error:  # a feature missing in one case must not hide the others
                     print(f"    {variant:24} failed: {type(error).__name__}: {str(error)[:300]}", flush=True)
                     results[f"{case}: {variant}"] = {"failed": str(error)[:300]}
                     continue
@@ -156,7 +156,7 @@ def _batches(case: Case, folder: Path, device: torch.device) -> Callable[[], tup
 def measure(
     case: Case, variant: str, batches_of: Callable[[], tuple[Recipe, list[Batch]]], device: str
 ) -> dict[str, float]:
-    """Milliseconds of a step, the median of batches that are alike, else the mean; GB; seconds of the first step."""
+    """Milliseconds of a step, the median for equal batches, else the mean; GB; seconds of the first step."""
     recipe, batches = batches_of()
     torch.manual_seed(0)
     with torch.device(device):
@@ -219,7 +219,7 @@ def _timed(step: Callable[[], torch.Tensor], device: str) -> float:
 
 @contextmanager
 def _set(variant: str) -> Iterator[None]:
-    """What is said to PyTorch as a whole, while this lasts."""
+    """Sets PyTorch's global options within the block."""
     before = torch.backends.cudnn.benchmark, torch.get_float32_matmul_precision()
     torch.backends.cudnn.benchmark = variant in ("cudnn.benchmark", "both")
     torch.set_float32_matmul_precision("high" if variant == "TF32" else "highest")

@@ -1,4 +1,4 @@
-"""Where a training makes the host wait for the GPU, by PyTorch's own sync debug mode; imported as a recipe.
+"""Where a training makes the host wait for the GPU, with PyTorch's sync debug mode; imported as a recipe.
 
 A line of progress waits, once a second at most, and so does a checkpoint; a step must not.
 Source: https://docs.pytorch.org/docs/stable/generated/torch.cuda.set_sync_debug_mode.html.
@@ -20,9 +20,9 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 
 RECIPE = "host_waits:WatchedText"
-#: The file that is told.
+#: The output file.
 VARIABLE = "BENCHMARK_HOST_WAITS"
-#: Steps that are watched, none of which writes a checkpoint.
+#: Steps to watch, none of which writes a checkpoint.
 FIRST, LAST = 12, 18
 
 
@@ -55,7 +55,7 @@ def install() -> None:
 
 
 def show(waits: dict[str, Any]) -> None:
-    """Prints what a watched training told."""
+    """Prints the result of a watched training."""
     if "failed" in waits:
         print("\n    ".join(["host waits: FAILED", *waits["failed"]]))
         return

@@ -1,10 +1,10 @@
-"""The peak memory of one GPU that trains a language model, by fake tensors: no GPU is here, and none is needed.
+"""The peak memory of one GPU that trains a language model, with fake tensors: no GPU is needed.
 
 Run with `python benchmarks/training/language_model_memory.py [JOB …]`. The model is built, frozen, quantized, sharded
-and called by the engine's own functions, on tensors that have shapes but no values; the storages that they would have
-are added up. The second of two steps is measured. Beside it stands what `accelerators advise` says, without the 1.5 GB
-for CUDA and NCCL, and, for adapters, the same training with frozen weights in fp32 and all logits at once. Minutes, and
-little memory.
+and called by the engine's own functions, on tensors with shapes but no values; the storages that they would have are
+added up. The second of two steps is measured. Beside it is the estimate of `accelerators advise`, without the 1.5 GB
+for CUDA and NCCL, and, for adapters, the same training with frozen weights in fp32 and all logits at once. Takes
+minutes, and little memory.
 """
 
 from __future__ import annotations
@@ -52,14 +52,14 @@ class Job:
     """A training of a Llama 3 (Dubey et al. 2024, https://arxiv.org/abs/2407.21783, table 3) in bf16 with AdamW.
 
     Attributes:
-        layers, hidden, heads: of the model.
-        tokens: of the one row of a micro-batch.
-        gpus: over which FSDP2 shards the model; 1 for no sharding.
-        lora_rank: of the adapters; 0 trains all weights.
+        layers, hidden, heads: the shape of the model.
+        tokens: tokens of the one row of a micro-batch.
+        gpus: GPUs over which FSDP2 shards the model; 1 for no sharding.
+        lora_rank: the rank of the adapters; 0 trains all weights.
         quantize_base: "nf4", or empty.
-        words: of the vocabulary.
-        is_held: whether frozen weights are in 16 bits, and logits made in chunks.
-        recompute: whether the layers' activations are.
+        words: the size of the vocabulary.
+        is_held: whether frozen weights are in 16 bits, and logits are computed in chunks.
+        recompute: whether the activations of the layers are recomputed.
     """
 
     layers: int
@@ -74,7 +74,7 @@ class Job:
     recompute: bool = True
 
     def workload(self) -> Workload:
-        """As `advise` is told of it."""
+        """The workload for `advise`."""
         hidden = self.hidden
         per_layer = 2 * hidden * hidden + 2 * hidden * 8 * hidden // self.heads + 3 * hidden * (hidden * 7 // 2)
         return Workload(
@@ -91,7 +91,7 @@ class Job:
         )
 
     def configuration(self) -> Any:
-        """As transformers is told of it."""
+        """The configuration for transformers."""
         from transformers import LlamaConfig
 
         return LlamaConfig(
@@ -119,13 +119,13 @@ JOBS = {
 
 
 class PeakMemory(TorchDispatchMode):
-    """Adds up the storages that are there, whoever holds them.
+    """Adds up the existing storages, whoever holds them.
 
     Args:
-        held: tensors that are there before.
+        held: tensors that exist before.
 
     Attributes:
-        peak: the most bytes that were there at once.
+        peak: the most bytes at one time.
     """
 
     def __init__(self, held: Iterable[torch.Tensor]) -> None:
@@ -144,7 +144,7 @@ class PeakMemory(TorchDispatchMode):
 
     @contextmanager
     def of_fsdp(self) -> Iterator[None]:
-        """While this lasts, it hears of the storages that FSDP2 fills and empties, which is no operation."""
+        """Within the block, also counts storages that FSDP2 fills and empties, which is no operation."""
 
         def heard(change: Callable[[torch.Tensor], None]) -> Callable[[torch.Tensor], None]:
             def then(tensor: torch.Tensor) -> None:
@@ -173,7 +173,7 @@ class PeakMemory(TorchDispatchMode):
 
 
 def built(job: Job) -> nn.Module:
-    """The model as the engine has it before it is placed, without weights."""
+    """The engine's model before it is placed, without weights."""
     from transformers import AutoModelForCausalLM
 
     with torch.device("meta"):
@@ -189,7 +189,7 @@ def built(job: Job) -> nn.Module:
 
 @contextmanager
 def logits_at_once(job: Job) -> Iterator[None]:
-    """All of them, for a job that makes no chunks."""
+    """Computes all logits at once, for a job without chunks."""
     usual = chunked_loss.LOGITS_AT_ONCE
     chunked_loss.LOGITS_AT_ONCE = usual if job.is_held else 1 << 62
     try:
@@ -199,13 +199,13 @@ def logits_at_once(job: Job) -> Iterator[None]:
 
 
 def peak_of(job: Job, recipe: CausalLanguageModel) -> float:
-    """The most that one GPU holds in a forward and a backward pass, GB.
+    """The most memory of one GPU in a forward and a backward pass, GB.
 
-    A process group of as many ranks has to be there, which may be PyTorch's fake one.
+    Needs a process group of as many ranks, which may be PyTorch's fake one.
     """
     model = built(job)
     mesh = mesh_of("fsdp", "cpu", 1, job.gpus) if job.gpus > 1 else None
-    # Fake tensors have no values: whatever waits for one raises.
+    # Fake tensors have no values: code that waits for one raises.
     with FakeTensorMode(allow_non_fake_inputs=True), logits_at_once(job):
         blocks = recipe.blocks(model)
         if job.recompute:
@@ -214,7 +214,7 @@ def peak_of(job: Job, recipe: CausalLanguageModel) -> float:
             shard(model, blocks, mesh, "bf16")
         emptied(model.train(), CPU)
         trained = [weight for weight in model.parameters() if weight.requires_grad]
-        # Fused, the fake kernel copies the whole state; one by one, it makes what the real one does not.
+        # The fake fused kernel copies the whole state; the unfused one allocates what the real one does not.
         optimizer = torch.optim.AdamW(trained, lr=1e-4, foreach=False)
         tokens = torch.zeros(1, job.tokens, dtype=torch.long)
         batch = {"input_ids": tokens, "targets": tokens, "position_ids": torch.arange(job.tokens)[None]}
@@ -232,7 +232,7 @@ def peak_of(job: Job, recipe: CausalLanguageModel) -> float:
 
 
 def measured(job: Job) -> dict[str, float]:
-    """The peak of a job, and what `advise` says of it, GB."""
+    """The peak of a job, and the estimate of `advise`, GB."""
     with tempfile.TemporaryDirectory() as folder:
         TextEncoder.train(["a text"] * 20, 300, ends=False).save(Path(folder), job.tokens)
         recipe = CausalLanguageModel(TextTokenizer.read(Path(folder)), job.tokens)

@@ -1,4 +1,4 @@
-"""Times the steps of any training loop from outside, the same way for all: by a hook on the optimizer's step."""
+"""Times the steps of any training loop from outside, the same way for all, with a hook on the optimizer's step."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ VARIABLE = "BENCHMARK_STOPWATCH"
 def install() -> None:
     """Measures from the end of the last warm-up step to the end of the last step, and writes the seconds.
 
-    At both ends all processes wait for each other, and for their GPUs. The first process writes, also the seconds that
-    its threads had a CPU: they say what a step costs where the machine is not quite idle.
+    At both ends all processes wait for each other, and for their GPUs. The first process writes the results, including
+    the CPU seconds of its threads, which show the cost of a step on a machine that is not quite idle.
     """
     what = json.loads(os.environ[VARIABLE])
     taken, began, cpu_began = 0, 0.0, 0.0

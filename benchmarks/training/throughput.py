@@ -14,8 +14,8 @@ from typing import Any
 from contest import COMPILED, NAMES, ContenderFailedError, Machine, Run, conclude, median_ratio, run
 from workloads import WORKLOADS, Workload
 
-#: With the same rows in the same order the loss of the hand-written loop must be ours after so many steps. Later on a
-#: training amplifies how sums were rounded.
+#: With the same rows in the same order, the loss of the hand-written loop must equal ours after this many steps. Later,
+#: a training amplifies rounding differences of sums.
 SAME_LOSS, SAME_STEPS = 1e-4, 30
 GOALS = {
     "ViT": {"hand-written": 0.97, "lightning": 1.10, "transformers": 1.10},
@@ -24,7 +24,7 @@ GOALS = {
 
 
 def main() -> None:
-    """Runs all contenders in turn, round after round."""
+    """Runs all contenders in turns, round after round."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     parser.add_argument("--rounds", type=int, default=5)
@@ -49,7 +49,7 @@ def main() -> None:
             names = tuple(name for name in names if name in ("ours", *(asked.contenders or ",".join(names)).split(",")))
             runs: dict[str, list[Run]] = {name: [] for name in names}
             for number in range(asked.rounds):
-                # Each round begins with another one, so that none always follows the same neighbour.
+                # Each round begins with another contender, so that none always follows the same one.
                 first = number % len(names)
                 for name in (*names[first:], *names[:first]):
                     steps = asked.steps or workload.steps
@@ -88,7 +88,7 @@ def _show(workload: Workload, runs: dict[str, list[Run]], results: dict[str, Any
         if name != "ours":
             key = f"{workload.name}: ours / {name}"
             ratios[key] = median_ratio(speeds["ours"], values)
-            # Steps for the same CPU time, as samples/s are: more is better for ours.
+            # Steps in the same CPU time, like samples/s: more is better for ours.
             ratios[f"{key}, by CPU time"] = by_cpu = median_ratio(costs[name], costs["ours"])
             line += f"  {ratios[key]:9.3f}  {by_cpu:6.3f}  {GOALS[workload.name].get(name, '')}"
         print(line, flush=True)

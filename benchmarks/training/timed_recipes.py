@@ -1,4 +1,4 @@
-"""Our recipes as they are; importing them, as each training process does, starts the stopwatch."""
+"""Our recipes unchanged; importing them, as each training process does, starts the stopwatch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a tracker costs a training: the tiny ViT with and without MLflow, whose file of SQLite another process writes.
+"""The cost of a tracker in a training: the tiny ViT with and without MLflow, whose SQLite file another process writes.
 
 Run by `make bench-training`. Prints a table, and as its last line one JSON object.
 """
@@ -24,7 +24,7 @@ from gpu_pipelines.artifacts.checkpoint import METRICS
 from gpu_pipelines.training.settings import TrainingSettings
 
 GOAL_PERCENT = 1.0
-#: Left out of what is timed: processes start meanwhile, that of the tracker too.
+#: Not timed: processes start meanwhile, including that of the tracker.
 WARM_UP = 0.2
 _TRAIN = """
 import json, sys
@@ -68,11 +68,11 @@ def main() -> None:
 
 
 def samples_per_second(settings: TrainingSettings, dataset: Path, place: Path, tracking: str) -> float:
-    """Trains, and gives the throughput between the times of two entries of the log.
+    """Trains, and returns the throughput between the times of two entries of the log.
 
     Args:
         settings: hyperparameters.
-        dataset: what is trained on.
+        dataset: the dataset to train on.
         place: gets the checkpoints; MLflow's file is kept beside the folder above it.
         tracking: the tracker.
     """

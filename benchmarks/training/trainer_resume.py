@@ -1,4 +1,4 @@
-"""What transformers.Trainer does when it continues from its own checkpoint.
+"""The result of transformers.Trainer when it continues from its own checkpoint.
 
 As a program, one training: trainer_resume.py MODEL DATASET DIRECTORY CHECKPOINT ("-" to begin), RESULT.json.
 """
@@ -23,11 +23,11 @@ STEPS, BATCH = 24, 16
 
 
 def resume_with_transformers(model: str, scratch: Path) -> dict[str, Any]:
-    """Trains uninterrupted, and again from the checkpoint at half the way in a process of its own.
+    """Trains without interruption, and again from the checkpoint at half the steps in a separate process.
 
     Returns:
-        same_bits: whether the model ends with the same bits; keys_missing and keys_unexpected: number of weights that
-        the checkpoint lacked and had too many when it was loaded, as the Trainer saw it.
+        same_bits: whether the model ends with the same bits; keys_missing and keys_unexpected: the numbers of weights
+        that the checkpoint lacked and had in excess when it was loaded, according to the Trainer.
     """
     from workloads import write_dataset
 
@@ -69,7 +69,7 @@ def main(name: str, dataset: str, directory: str, checkpoint: str, result: str) 
         missing, unexpected = 0, 0
 
         def _issue_warnings_after_load(self, load_result: Any) -> None:
-            # The model's tied weights are not in a file, and that is right.
+            # The model's tied weights are not in a file, which is correct.
             tied = set(getattr(self.model, "_tied_weights_keys", None) or ())
             self.missing = len([key for key in load_result.missing_keys if key not in tied])
             self.unexpected = len(load_result.unexpected_keys)

@@ -1,9 +1,9 @@
-"""How much of a random search's work it takes to reach its loss: searches for parameters on the digits.
+"""The share of a random search's work that it takes to reach its loss: searches for parameters on the digits.
 
-For each seed a random search trains 40 trials to their end, and a search with TPE and early ends as many trials; what
-counts is how many rows the second has trained on when it has the lowest loss on val of the first. The median over the
-seeds is to be at most 40 %. What the first rung of a search is by default comes from the ranks of the random trials
-after a part of their steps. Trials are forked, so that their imports do not take longer than their trainings
+For each seed, a random search trains 40 trials to their end, and a search with TPE and early stopping as many trials.
+The measure is the number of rows that the second has trained on when it reaches the lowest loss on val of the first.
+The median over the seeds should be at most 40 %. The default first rung of a search comes from the ranks of the random
+trials after a part of their steps. Trials are forked, so that their imports do not take longer than their trainings
 (`forked_trials.py`). Prints a table, and as its last line one JSON object.
 """
 
@@ -32,7 +32,7 @@ from gpu_pipelines.tuning.halving import FIRST_RUNG, REDUCTION, shares_of_rungs,
 from gpu_pipelines.tuning.result import TuningResult
 
 GOAL_PERCENT = 40.0
-#: Steps with the losses on val there.
+#: Steps with the losses on val at each.
 Curve = tuple[tuple[int, float], ...]
 SPACE = Path(__file__).parents[2] / "examples" / "tuning" / "space.yaml"
 
@@ -96,7 +96,7 @@ def _share(asked: argparse.Namespace, folder: Path, dataset: Path, seed: int, cu
 
 
 def _ranks(curves: list[Curve]) -> list[tuple[int, float]]:
-    """By step, Spearman's correlation of the lowest losses until then with those of whole trainings."""
+    """By step, Spearman's correlation of the lowest losses until then with those of complete trainings."""
     lowest = [list(itertools.accumulate((loss for _, loss in curve), min)) for curve in curves]
     last = [losses[-1] for losses in lowest]
     steps = [step for step, _ in curves[0]]
@@ -107,7 +107,7 @@ def _ranks(curves: list[Curve]) -> list[tuple[int, float]]:
 
 
 def _rows_until(result: TuningResult, study: Path, loss: float, steps: int) -> float:
-    """Rows that a study had trained on when it had a loss; a part of a trial counts whole."""
+    """Rows that a study had trained on when it reached a loss; a part of a trial counts as a whole."""
     per_step = {trial.number: trial.rows / trial.step for trial in result.trials if trial.step}
     shares = shares_of_rungs(REDUCTION, FIRST_RUNG)
     _, rungs = with_rungs(TrainingSettings(max_steps=steps), 0, shares)

@@ -1,4 +1,4 @@
-"""Lets the processes of one machine shard a model as those of two nodes do; imported as a recipe."""
+"""Makes the processes of one machine shard a model like those of two nodes; imported as a recipe."""
 
 from __future__ import annotations
 
@@ -14,6 +14,6 @@ class Text(CausalLanguageModel):
     """Causal language modelling."""
 
 
-# The processes that train import it before they place the model.
+# The training processes import it before they place the model.
 if "LOCAL_WORLD_SIZE" in os.environ:
     os.environ["LOCAL_WORLD_SIZE"] = str(int(os.environ["WORLD_SIZE"]) // NODES)

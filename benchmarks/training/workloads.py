@@ -1,4 +1,4 @@
-"""What the benchmarks train: synthetic data in the dataset format, model, and settings that all contenders share."""
+"""The workloads of the benchmarks: synthetic data in the dataset format, and model and settings of all contenders."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class Workload:
     """A model, its data and its batch.
 
     Attributes:
-        name: for the tables.
-        task: task of the dataset.
-        model: name of an architecture; or, if `configuration` is given, unused.
-        shape: of one row: channels, height, width; or tokens.
+        name: the name in tables.
+        task: the task of the dataset.
+        model: name of an architecture; unused if `configuration` is given.
+        shape: the shape of one row: channels, height, width; or tokens.
         rows: training rows.
         batch: global batch size.
-        vocabulary: tokens, for text.
+        vocabulary: the number of tokens, for text.
         configuration: entries of a config.json.
-        steps: of one run, where the command line does not say.
+        steps: steps of one run, unless given on the command line.
     """
 
     name: str
@@ -45,14 +45,14 @@ class Workload:
     steps: int = 160
 
     def prepare(self, folder: Path) -> tuple[Path, str]:
-        """Writes the dataset below `folder`; returns it and what to give as `model`."""
+        """Writes the dataset below `folder`; returns its place and the value for `model`."""
         dataset = folder / f"{self.name} data"
         write_dataset(dataset, self.task, self.shape, self.rows, self.vocabulary)
         if self.configuration is None:
             return dataset, self.model
         model = folder / f"{self.name} model"
         model.mkdir(parents=True, exist_ok=True)
-        # Without dropout, so that the loss of the same rows in the same order is the same number.
+        # Without dropout, so that the same rows in the same order give the same loss.
         content = dict(self.configuration)
         if self.task == "causal_lm":
             content |= {"model_type": "gpt2", "resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
@@ -61,7 +61,7 @@ class Workload:
         return dataset, str(model)
 
     def settings(self, model: str, steps: int, checkpoint_every: int) -> TrainingSettings:
-        """What all contenders train with."""
+        """The settings of all contenders."""
         return TrainingSettings(
             model=model,
             max_steps=steps,
@@ -101,12 +101,12 @@ def write_dataset(
     """Writes a dataset of random rows that can be learned a little, the same each time.
 
     Args:
-        directory: where it goes.
+        directory: the destination.
         task: image_classification, text_classification or causal_lm.
-        shape: of one row: channels, height, width; or tokens.
+        shape: the shape of one row: channels, height, width; or tokens.
         rows: training rows; `val` and `test` are tiny.
-        vocabulary: tokens, for text.
-        documents: behind one another in each row of causal_lm.
+        vocabulary: the number of tokens, for text.
+        documents: consecutive documents in each row of causal_lm.
     """
     random = np.random.default_rng(0)
     is_text, is_causal = task != "image_classification", task == "causal_lm"
@@ -152,7 +152,7 @@ def _row(
     if task == "image_classification":
         image = random.integers(0, 128, shape) + 12 * label
         return {"image": image.astype(np.uint8), "label": label}
-    # Small tokens are frequent, as in any text.
+    # Small tokens are frequent, as in real text.
     tokens = 3 + (random.random(shape) ** 3 * (vocabulary - 3)).astype(np.int32)
     if task == "text_classification":
         tokens[: shape[0] // 4] = 3 + label
@@ -162,7 +162,7 @@ def _row(
 
 
 def write_tokenizer(directory: Path, vocabulary: int) -> None:
-    """Writes a tokenizer of so many made-up words in Hugging Face layout."""
+    """Writes a tokenizer of this many made-up words in Hugging Face layout."""
     from tokenizers import Tokenizer
     from tokenizers.models import WordLevel
 
