@@ -1,1 +1,1 @@
-"""A local server that stands in for Vertex AI and the Google Cloud APIs beside it; see server.py."""
+"""A local server in place of Vertex AI and the Google Cloud APIs beside it; see server.py."""

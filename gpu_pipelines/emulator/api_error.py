@@ -1,4 +1,4 @@
-"""Errors in the form in which Google's APIs answer them."""
+"""Errors in the form of Google's APIs."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ STATUSES = {
 
 
 class ApiError(Exception):
-    """An answer that is an error.
+    """An error as an answer.
 
     Args:
         code: HTTP status.
-        message: what Google's service would say.
-        status: google.rpc.Code, where it is not the one that the HTTP status means.
+        message: the message of Google's service.
+        status: google.rpc.Code, if it differs from that of the HTTP status.
     """
 
     def __init__(self, code: int, message: str, status: str = "") -> None:
@@ -37,16 +37,16 @@ class ApiError(Exception):
         self.status = status or STATUSES[code]
 
     def body(self) -> dict[str, Any]:
-        """The JSON of the REST interface."""
+        """The error as JSON of the REST interface."""
         return {"error": {"code": self.code, "message": self.message, "status": self.status}}
 
     def json(self) -> bytes:
-        """The same as text."""
+        """The same JSON as text."""
         return json.dumps(self.body()).encode()
 
 
 def answer_to(error: Exception) -> ApiError:
-    """The answer that an error is. What nobody has thought of is answered as well, and the emulator goes on."""
+    """The answer for an error. Unexpected errors are answered as well, and the emulator continues."""
     if isinstance(error, ApiError):
         return error
     traceback.print_exception(error)
@@ -54,5 +54,5 @@ def answer_to(error: Exception) -> ApiError:
 
 
 def not_found(name: str) -> ApiError:
-    """That a resource is not there, as Vertex AI says it."""
+    """The error for a missing resource, in Vertex AI's words."""
     return ApiError(404, f"The resource {name} is not found.")

@@ -1,4 +1,4 @@
-"""The methods of the services of Vertex AI, and what carries each of them out."""
+"""The methods of Vertex AI's services, and their implementations."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ if TYPE_CHECKING:
     from gpu_pipelines.emulator.metadata import Metadata, Nodes
     from gpu_pipelines.emulator.tensorboards import Tensorboards
 
-#: By the name of a method what takes its protobuf request and gives the answer.
+#: The functions that take a method's protobuf request and return the answer, by the method's name.
 Methods = dict[str, Callable[[Any], Any]]
 
 
 def methods_of(state: Any) -> dict[str, Methods]:
-    """The methods of each service, which the attributes of the emulator's `State` carry out."""
+    """The methods of each service, carried out by the attributes of the emulator's `State`."""
     models, endpoints = state.models, state.endpoints
     return {
         "JobService": {

@@ -1,4 +1,4 @@
-"""The instances of a batch prediction job: read from its files, and in the form that the model is to get.
+"""The instances of a batch prediction job: read from its files, and converted to the form for the model.
 
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.batchPredictionJobs#InstanceConfig.
 """
@@ -18,8 +18,8 @@ class Instance:
     """An instance.
 
     Attributes:
-        sent: what the model gets.
-        told: how the output names it: `instance`, or `key`, and its value.
+        sent: the value for the model.
+        told: the instance in the output: `instance`, or `key`, and its value.
         error: why the model cannot get it; empty if it can.
     """
 
@@ -29,7 +29,7 @@ class Instance:
 
 
 def rows_of_json_lines(files: Iterable[Path]) -> Iterator[Any]:
-    """The values of files with one on a line; of a line that is none, the exception."""
+    """The values of files with one value on each line; for an invalid line, the exception."""
     for file in files:
         with file.open("rb") as lines:
             for line in lines:
@@ -42,8 +42,8 @@ def rows_of_json_lines(files: Iterable[Path]) -> Iterator[Any]:
 
 
 def rows_of_csv(files: Iterable[Path]) -> Iterator[Any]:
-    """The rows of files as objects by the names in their first lines; of a row that has not as many values, the
-    exception. What reads as a number is one.
+    """The rows of files as objects by the names in their first lines; for a row with another number of values, the
+    exception. Texts that read as numbers become numbers.
     """
     for file in files:
         with file.open(encoding="utf-8", errors="replace", newline="") as text:
@@ -60,11 +60,10 @@ def instances_of(rows: Iterable[Any], config: Any, is_table: bool, is_told_whole
     """Rows as instances.
 
     Args:
-        rows: values of JSON; an exception stands for a row that cannot be read.
+        rows: JSON values; an exception stands for a row that cannot be read.
         config: `InstanceConfig` of the job.
-        is_table: whether rows are of a table or of CSV, and so arrays where the job says nothing.
-        is_told_whole: whether the output has the fields of an instance by their names; otherwise one that is an array
-            is told as one.
+        is_table: whether rows come from a table or CSV, and so are arrays unless the job says otherwise.
+        is_told_whole: whether the output has the fields of an instance by name; otherwise an array stays an array.
     """
     kind = config.instance_type or ("array" if is_table else "")
     for row in rows:
@@ -90,7 +89,7 @@ def _key_of(row: Any, field: str) -> Any:
 
 
 def _converted(row: Any, config: Any, kind: str) -> Any:
-    """A row as the model gets it."""
+    """A row in the form for the model."""
     if not isinstance(row, dict):
         if kind == "object" or config.included_fields or config.excluded_fields:
             raise ValueError("The instance is no object.")

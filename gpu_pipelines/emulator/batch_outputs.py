@@ -1,6 +1,6 @@
-"""What a batch prediction job writes into Cloud Storage: the predictions, and the instances that have none.
+"""The output of a batch prediction job in Cloud Storage: the predictions, and the instances without one.
 
-Files have the names that the service gives them; they are there once the job has ended.
+Files have the service's names; they exist once the job has ended.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import IO, Any, Protocol
 
 from gpu_pipelines.emulator.bucket_places import BucketPlaces
 
-#: Predictions of a file.
+#: Predictions in a file.
 ROWS_OF_A_FILE = 10_000
 
 
@@ -23,27 +23,27 @@ class Output(Protocol):
     """Where predictions go."""
 
     def add(self, told: Mapping[str, Any], prediction: Any) -> None:
-        """Takes the prediction of an instance."""
+        """Adds the prediction of an instance."""
 
     def refuse(self, told: Mapping[str, Any], error: str) -> None:
-        """Takes an instance that has none, and why."""
+        """Adds an instance without a prediction, and the reason."""
 
     def finish(self) -> dict[str, str]:
-        """Writes all that was taken; gives the fields of `OutputInfo`."""
+        """Writes everything; returns the fields of `OutputInfo`."""
 
     def close(self) -> None:
-        """Drops what was not written."""
+        """Discards what was not written."""
 
 
 class FileOutput:
-    """Files of JSON lines in a folder of their own.
+    """Files of JSON lines in a new folder.
 
     Args:
         places: the buckets.
-        prefix: `gs://…`, in which the folder is.
+        prefix: `gs://…`, the parent of the folder.
         model: display name of the model.
-        created: when the job was.
-        work: folder for what is not finished.
+        created: the creation time of the job.
+        work: folder for unfinished files.
 
     Raises:
         ApiError: there is no such bucket.
@@ -60,18 +60,18 @@ class FileOutput:
         self._errors = (self._folder / "errors").open("w", encoding="utf-8")
 
     def add(self, told: Mapping[str, Any], prediction: Any) -> None:
-        """Takes the prediction of an instance."""
+        """Adds the prediction of an instance."""
         if self._rows % ROWS_OF_A_FILE == 0:
             self._files.append((self._folder / str(len(self._files))).open("w", encoding="utf-8"))
         self._rows += 1
         self._files[-1].write(json.dumps({**told, "prediction": prediction}, ensure_ascii=False) + "\n")
 
     def refuse(self, told: Mapping[str, Any], error: str) -> None:
-        """Takes an instance that has none, and why."""
+        """Adds an instance without a prediction, and the reason."""
         self._errors.write(json.dumps({**told, "error": {"code": 3, "message": error}}, ensure_ascii=False) + "\n")
 
     def finish(self) -> dict[str, str]:
-        """Writes all that was taken; gives the fields of `OutputInfo`."""
+        """Writes everything; returns the fields of `OutputInfo`."""
         self._close_files()
         self._target.mkdir(parents=True, exist_ok=True)
         number = len(self._files)
@@ -82,7 +82,7 @@ class FileOutput:
         return {"gcs_output_directory": self._uri}
 
     def close(self) -> None:
-        """Drops what was not written."""
+        """Discards what was not written."""
         self._close_files()
         shutil.rmtree(self._folder, ignore_errors=True)
 

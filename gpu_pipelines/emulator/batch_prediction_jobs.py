@@ -1,4 +1,4 @@
-"""Batch prediction jobs: created, looked at, listed, cancelled, deleted; the states that they go through."""
+"""Batch prediction jobs: create, get, list, cancel, delete, and their states."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_pipelines.emulator.names import Names, region_of
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.state_folder import StateFolder
 
-#: What the client says of these is passed over.
+#: Fields that are ignored in a client's request.
 _OF_THE_SERVICE = (
     *("name", "model_version_id", "output_info", "state", "error", "partial_failures", "resources_consumed"),
     *("completion_stats", "create_time", "start_time", "end_time", "update_time"),
@@ -27,9 +27,9 @@ class BatchPredictionJobs(Jobs):
     """The batch prediction jobs of all projects.
 
     Attributes:
-        jobs, stop, hold_s: as of `Jobs`.
-        start: is called with the name of a job that was created, to run it; does nothing unless models are run.
-        check: is called with a job and its model; raises ApiError for what cannot be run.
+        jobs, stop, hold_s: as in `Jobs`.
+        start: called with the name of a new job, to run it; does nothing unless models are run.
+        check: called with a job and its model; raises ApiError if it cannot be run.
         limits: GPUs by quota metric and region.
     """
 
@@ -65,11 +65,11 @@ class BatchPredictionJobs(Jobs):
         return self._copy(job)
 
     def model_of(self, job: Any) -> Any:
-        """The model that a job predicts with: one of the registry, or the job's own."""
+        """The model of a job: one from the registry, or the job's own."""
         if not job.model:
             return job.unmanaged_container_model
         return self._models.get(api.GetModelRequest(name=f"{job.model}@{job.model_version_id}"))
 
     def delete(self, request: Any) -> Any:
-        """DeleteBatchPredictionJob: one that has ended."""
+        """DeleteBatchPredictionJob, for a job that has ended."""
         return self._operations.done(self.remove(request.name))

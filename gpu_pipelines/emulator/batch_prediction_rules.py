@@ -1,6 +1,7 @@
-"""The rules that a batch prediction job is held to, and what of one the emulator refuses by its name.
+"""The rules for batch prediction jobs, and the features that the emulator refuses by name.
 
-Rules say what the reference of the field says: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.batchPredictionJobs.
+The rules follow the reference of the fields:
+https://cloud.google.com/vertex-ai/docs/reference/rest/v1/projects.locations.batchPredictionJobs.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from google.cloud import aiplatform_v1 as api
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.rules import Found, check_machine, check_name_and_labels, raise_found
 
-#: Of models with a container of their own.
+#: For models with their own container.
 INPUT_FORMATS = ("jsonl", "bigquery", "csv", "tf-record", "tf-record-gzip", "file-list")
 OUTPUT_FORMATS = ("jsonl", "bigquery")
 _READ_HERE = ("jsonl", "csv", "bigquery")
@@ -26,11 +27,11 @@ def check_batch_prediction(job: Any, region: str) -> None:
     """Checks a BatchPredictionJob.
 
     Args:
-        job: the job that is to be created.
-        region: where.
+        job: the job to create.
+        region: its region.
 
     Raises:
-        ApiError: lists all that is wrong; or names what the emulator does not have.
+        ApiError: lists all problems; or names what the emulator does not support.
     """
     checks = (_check_model, _check_input, _check_instances, _check_output)
     found = [("batch_prediction_job." + name, text) for check in checks for name, text in check(job)]
@@ -91,7 +92,7 @@ def _check_output(job: Any) -> Found:
 
 def _check_resources(job: Any, region: str) -> Found:
     resources, name = job.dedicated_resources, "batch_prediction_job.dedicated_resources"
-    # Custom training takes no machine as small as predictions do.
+    # Custom training does not take machines as small as predictions do.
     yield from check_machine(f"{name}.machine_spec", resources.machine_spec, region, too_small=())
     if min(resources.starting_replica_count, resources.max_replica_count) < 0:
         yield f"{name}.max_replica_count", "Replica count must not be negative."
@@ -113,7 +114,7 @@ def _not_emulated(job: Any) -> Iterator[str]:
 
 
 def accelerators_of_batch(job: Any) -> dict[str, int]:
-    """How many accelerators of which type a job takes."""
+    """The accelerators of a job, by type."""
     resources = job.dedicated_resources
     machine = resources.machine_spec
     number = machine.accelerator_count * max(1, resources.starting_replica_count)

@@ -1,6 +1,6 @@
-"""Runs batch prediction jobs: the model's server is started, and gets the instances in batches.
+"""Runs batch prediction jobs: starts the model's server, and sends it the instances in batches.
 
-An instance that it refuses is written with why, and the others go on: a batch that it refuses is sent again one by one.
+An instance that the server refuses is written with the reason: a refused batch is sent again one by one.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ class BatchPredictor:
     """Runs batch prediction jobs.
 
     Args:
-        api: has the jobs and the models, the machines that there are, the buckets and BigQuery.
-        work: a folder for what is not finished.
+        api: has the jobs and models, the available machines, the buckets and BigQuery.
+        work: a folder for unfinished files.
     """
 
     def __init__(self, api: VertexApi, work: Path) -> None:
@@ -55,7 +55,7 @@ class BatchPredictor:
         self._closed = threading.Event()
 
     def run_jobs(self) -> None:
-        """From now on, jobs that are created are run, each in a thread; models that cannot be run are refused."""
+        """Makes new jobs run, each in a thread; models that cannot be run are refused."""
         # Left by an emulator that was killed.
         shutil.rmtree(self._work, ignore_errors=True)
         self._servers.runs = True
@@ -92,7 +92,7 @@ class BatchPredictor:
             except ApiError as refused:
                 error, code = refused.message, _FAILED_PRECONDITION
             except Exception as problem:
-                # Whatever it is, the job has to end, and to say why.
+                # Whatever the error is, the job has to end, and to report it.
                 error = answer_to(problem).message
             finally:
                 self._servers.stop(name)
@@ -108,7 +108,7 @@ class BatchPredictor:
 
     @staticmethod
     def _verdict(fields: dict[str, Any]) -> str:
-        """Why a job has failed that went through its instances: none of them was predicted."""
+        """The error of a job that went through its instances without predicting any."""
         counted = fields["completion_stats"]
         if counted["successful_count"] or not counted["failed_count"]:
             return ""
@@ -117,7 +117,7 @@ class BatchPredictor:
 
 
 class _Run:
-    """One job that runs."""
+    """One running job."""
 
     def __init__(self, settings: BatchPredictor, job: Any) -> None:
         self._job, self._settings = job, settings
@@ -133,10 +133,10 @@ class _Run:
         self._failures: list[dict[str, Any]] = []
 
     def whole(self) -> dict[str, Any]:
-        """Goes through all instances; gives the fields of the job that tell of them.
+        """Goes through all instances; returns the fields of the job about them.
 
         Raises:
-            ApiError: it could not be begun, or the server could not be started.
+            ApiError: it could not begin, or the server could not be started.
         """
         instances = self._instances()
         output = self._output()
@@ -185,7 +185,7 @@ class _Run:
         return FileOutput(self._settings._places, prefix, name, created, self._settings._work)
 
     def _url(self) -> str:
-        """Where the model predicts; its server is started again if it has ended."""
+        """The address for predictions; the server is started again if it has ended."""
         job = self._job
         return self._servers.predict_url(job.name, self._model, job.service_account, self._say)
 
@@ -196,7 +196,7 @@ class _Run:
         self._state.logs.write(self._state.names.project(self._job.name), "ml_job", labels, line, severity)
 
     def _take(self, batch: list[Instance], output: Output) -> None:
-        """Predicts a batch, and writes what became of it."""
+        """Predicts a batch, and writes the results."""
         for instance in batch:
             if instance.error:
                 self._refuse(instance, instance.error, output)
@@ -223,7 +223,7 @@ class _Run:
         output.refuse(instance.told, error)
 
     def _predictions(self, batch: list[Instance]) -> list[Any] | str:
-        """The predictions of a batch, or why there are none."""
+        """The predictions of a batch, or the reason why there are none."""
         body = {"instances": [instance.sent for instance in batch], **self._parameters}
         try:
             answer = requests.post(self._url(), json=body, timeout=_ANSWER_S)

@@ -1,4 +1,4 @@
-"""What a batch prediction job reads from BigQuery, and writes there."""
+"""Batch prediction jobs with BigQuery: the tables that they read and write."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ def rows_of_table(tables: Tables, uri: str) -> Iterator[dict[str, Any]]:
 
 
 class TableOutput:
-    """Two tables: the predictions, with the columns of their instances or keys, and the instances that have none.
+    """Two tables: the predictions, with the columns of their instances or keys, and the instances without one.
 
     Args:
-        tables: of BigQuery.
-        uri: `bq://PROJECT`, in which a dataset is made, or `bq://PROJECT.DATASET`.
+        tables: BigQuery's tables.
+        uri: `bq://PROJECT`, in which a dataset is created, or `bq://PROJECT.DATASET`.
         model: display name of the model.
-        created: when the job was.
+        created: the creation time of the job.
 
     Raises:
         ApiError: there is no such dataset.
@@ -62,15 +62,15 @@ class TableOutput:
         self._errors: list[dict[str, Any]] = []
 
     def add(self, told: Mapping[str, Any], prediction: Any) -> None:
-        """Takes the prediction of an instance."""
+        """Adds the prediction of an instance."""
         self._rows.append({**_columns(told), "prediction": json.dumps(prediction, ensure_ascii=False)})
 
     def refuse(self, told: Mapping[str, Any], error: str) -> None:
-        """Takes an instance that has none, and why."""
+        """Adds an instance without a prediction, and the reason."""
         self._errors.append({**_columns(told), "errors": {"code": 3, "message": error}})
 
     def finish(self) -> dict[str, str]:
-        """Writes all that was taken; gives the fields of `OutputInfo`."""
+        """Writes everything; returns the fields of `OutputInfo`."""
         for name, rows in (("predictions", self._rows), ("errors", self._errors)):
             self._tables.put(f"{self._dataset}.{name}{self._end}", _table(rows))
         return {
@@ -79,7 +79,7 @@ class TableOutput:
         }
 
     def close(self) -> None:
-        """Drops what was not written."""
+        """Discards what was not written."""
         self._rows, self._errors = [], []
 
 
@@ -92,7 +92,7 @@ def _columns(told: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """Rows as a table; a column whose values are of several types has them as JSON."""
+    """Rows as a table; a column with values of several types has them as JSON."""
     import pyarrow as pa
 
     from gpu_pipelines.emulator.bigquery_types import stored

@@ -1,4 +1,4 @@
-"""The gRPC face of BigQuery's Storage Read API."""
+"""The gRPC interface of BigQuery's Storage Read API."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class BigQueryCalls(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore
     """Answers the calls; its types are imported with the first one, which takes half a second.
 
     Args:
-        reads: gives the sessions.
-        check: is called with the name of a method and the metadata of a call; raises ApiError to refuse it.
+        reads: provides the sessions.
+        check: called with the name of a method and the metadata of a call; raises ApiError to refuse it.
     """
 
     def __init__(self, reads: Callable[[], ReadSessions], check: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -29,7 +29,7 @@ class BigQueryCalls(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore
         self._handlers: dict[str, Any] = {}
 
     def service(self, handler_call_details: Any) -> Any:
-        """What answers a call; None where it is none of this service."""
+        """The handler of a call; None if it does not belong to this service."""
         method = str(handler_call_details.method)
         if not method.startswith(_SERVICE):
             return None

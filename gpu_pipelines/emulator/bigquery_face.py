@@ -1,4 +1,4 @@
-"""Requests over HTTP for BigQuery: which are, and how they are answered."""
+"""HTTP requests to BigQuery, and their answers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROJECT = re.compile(r"(?:/upload)?/bigquery/v2/projects/([^/]+)/.*")
 
 
 def serves(path: str) -> bool:
-    """Whether a path is one of BigQuery."""
+    """Whether a path belongs to BigQuery."""
     return path.startswith(("/bigquery/", "/upload/bigquery/"))
 
 
@@ -29,10 +29,10 @@ def answered(
     """The status, answer and headers for a request.
 
     Args:
-        bigquery: what answers.
+        bigquery: the service.
         verb: GET, POST and so on.
         target: path and query.
-        headers: of the request.
+        headers: the request's headers.
         content: its body.
         host: the server's address.
 
@@ -51,7 +51,7 @@ def answered(
 def respond(
     api: VertexApi, verb: str, target: str, headers: Mapping[str, str], content: bytes, host: str
 ) -> tuple[int, dict[str, Any], dict[str, str]]:
-    """The same for a server's project, with errors as BigQuery writes them."""
+    """The same for a server's project, with errors in BigQuery's form."""
     try:
         if match := _PROJECT.fullmatch(unquote(urlsplit(target).path)):
             api.state.names.number(f"projects/{match[1]}")
@@ -62,7 +62,7 @@ def respond(
 
 
 def error_of(error: ApiError) -> dict[str, Any]:
-    """An error as BigQuery writes it: with a reason, which its clients look at."""
+    """An error in BigQuery's form: with a reason, which its clients read."""
     body = error.body()
     reason = _REASONS.get(error.code, "notImplemented" if error.code == 501 else "backendError")
     body["error"]["errors"] = [{"message": error.message, "domain": "global", "reason": reason}]

@@ -24,10 +24,10 @@ def rows_of_file(content: bytes, load: Mapping[str, Any], schema: pa.Schema | No
     Args:
         content: the file.
         load: configuration of the load job.
-        schema: of the rows; None: that of the file.
+        schema: the schema of the rows; None for that of the file.
 
     Raises:
-        ApiError: the file is not of its format, or has other columns.
+        ApiError: the file does not have this format, or has other columns.
     """
     kind = load.get("sourceFormat", "CSV")
     if kind not in FORMATS:
@@ -41,10 +41,10 @@ def rows_of_file(content: bytes, load: Mapping[str, Any], schema: pa.Schema | No
 
 
 def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Rows with the columns of a schema; those that they do not have are null.
+    """Rows with the columns of a schema; missing ones are null.
 
     Raises:
-        ApiError: they have others, or of types that are none of it.
+        ApiError: they have other columns, or columns of other types.
     """
     if unknown := [name for name in rows.column_names if name not in schema.names]:
         raise ApiError(400, f"Provided Schema does not match: no such field: {unknown[0]}.")
@@ -59,10 +59,10 @@ def as_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def rows_of_values(values: Iterator[Any], schema: pa.Schema, ignores_unknown: bool = False) -> pa.Table:
-    """Objects of JSON as rows of a schema.
+    """JSON objects as rows of a schema.
 
     Raises:
-        ValueError: one of them is none; it says which.
+        ValueError: one of them does not fit; the message names it.
     """
     columns: dict[str, list[Any]] = {name: [] for name in schema.names}
     for number, value in enumerate(values, 1):
@@ -97,7 +97,7 @@ def _csv(content: bytes, load: Mapping[str, Any], schema: pa.Schema | None) -> p
     delimiter = load.get("fieldDelimiter") or ","
     skipped = int(load.get("skipLeadingRows") or 0)
     if schema is None:
-        # The last of the rows that are passed over has the names; BigQuery looks for it as well where none are.
+        # The last of the skipped rows has the names; BigQuery looks for them even if none are skipped.
         options = pyarrow.csv.ReadOptions(skip_rows=max(0, skipped - 1))
         parsing = pyarrow.csv.ParseOptions(delimiter=delimiter, newlines_in_values=True)
         return stored(pyarrow.csv.read_csv(pa.BufferReader(content), options, parsing))

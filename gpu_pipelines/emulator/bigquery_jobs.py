@@ -1,4 +1,4 @@
-"""The jobs of BigQuery: queries, which are SELECTs, and load jobs. All are done at once."""
+"""The jobs of BigQuery: queries (SELECT), and load jobs. All run at once."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from gpu_pipelines.emulator.bigquery_tables import StoredTable, Tables, name_of,
 from gpu_pipelines.emulator.bigquery_types import cells_of, field_of, schema_of, stored
 from gpu_pipelines.emulator.bucket_places import BucketPlaces
 
-#: How many jobs are remembered.
+#: The most jobs that are remembered.
 _MOST_JOBS = 1000
 _ROWS_OF_A_PAGE = 10_000
 _ID = re.compile(r"[\w-]{1,1024}", re.ASCII)
@@ -38,7 +38,7 @@ class QueryJob:
 
 @dataclass
 class LoadJob:
-    """A load job that has ended: its configuration, and how it failed if it did."""
+    """A finished load job: its configuration, and its error if it failed."""
 
     project: str
     load: Mapping[str, Any]
@@ -50,11 +50,11 @@ class Jobs:
     """The jobs.
 
     Args:
-        tables: what they read and write.
-        places: the buckets that files are loaded from; None for none.
+        tables: the tables that they read and write.
+        places: the buckets with files to load; None for none.
 
     Attributes:
-        queries, loads: by id; those of the past are forgotten after a thousand.
+        queries, loads: by id; older ones are forgotten after a thousand.
     """
 
     def __init__(self, tables: Tables, places: BucketPlaces | None = None) -> None:
@@ -68,12 +68,12 @@ class Jobs:
         """Runs a job.
 
         Args:
-            project: id of the project that it is billed to.
+            project: id of the project that pays.
             body: the job.
-            content: the file of a load job that comes with it.
+            content: the file that comes with a load job.
 
         Raises:
-            ApiError: it is none, or one that the emulator does not run.
+            ApiError: it is not a job, or one that the emulator does not run.
         """
         with self._lock:
             return self._insert(project, body, content)
@@ -94,7 +94,7 @@ class Jobs:
         return self.told(name, state)
 
     def query(self, project: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Runs a query and gives the first rows: jobs.query."""
+        """Runs a query and returns the first rows: jobs.query."""
         name = f"job_{uuid.uuid4().hex}"
         self._query(project, name, body, bool(body.get("dryRun", False)))
         return self.results(name, {"maxResults": str(body.get("maxResults", _ROWS_OF_A_PAGE))})
@@ -171,7 +171,7 @@ class Jobs:
         try:
             job.rows = self._loaded(load, content)
         except ApiError as error:
-            # What is wrong with the request is answered; what is wrong with the data is the end of the job.
+            # A wrong request is answered with an error; wrong data make the job fail.
             if error.code == 501:
                 raise
             job.error = error
@@ -179,7 +179,7 @@ class Jobs:
         return self.told(name)
 
     def _loaded(self, load: Mapping[str, Any], content: bytes | None) -> int:
-        """Writes the rows of a load job into its table; how many they are."""
+        """Writes the rows of a load job into its table; returns their number."""
         destination = name_of(_object(load, "destinationTable"))
         files = [content] if content is not None else list(self._files(load.get("sourceUris") or []))
         if not files:
@@ -201,7 +201,7 @@ class Jobs:
         return [file.read_bytes() for uri in uris for file in self._places.matching(str(uri))]
 
     def _write(self, destination: str, rows: pa.Table, asked: Mapping[str, Any], default: str) -> None:
-        """Writes rows into a table as the dispositions of a job say."""
+        """Writes rows into a table according to the dispositions of a job."""
         disposition = asked.get("writeDisposition") or default
         with self._tables.lock:
             held: StoredTable | None = self._tables.tables.get(destination)
@@ -222,7 +222,7 @@ def page_of(rows: pa.Table, asked: Mapping[str, str]) -> dict[str, Any]:
         asked: parameters of the request: startIndex, maxResults, pageToken and formatOptions.useInt64Timestamp.
 
     Raises:
-        ApiError: one of them is none.
+        ApiError: one of them is invalid.
     """
     numbers = {name: asked.get(name) or "" for name in ("pageToken", "startIndex", "maxResults")}
     if wrong := [name for name, text in numbers.items() if not re.fullmatch(r"[0-9]{0,12}", text)]:
@@ -240,7 +240,7 @@ def page_of(rows: pa.Table, asked: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
-    """An object in a document; an empty one where it has none."""
+    """An object in a document; an empty one if it is missing."""
     found = document.get(name, {})
     if not isinstance(found, Mapping):
         raise ApiError(400, f"Invalid value at {name!r}.")

@@ -1,4 +1,4 @@
-"""The Storage Read API of BigQuery: sessions, whose streams give rows in Arrow's format."""
+"""The Storage Read API of BigQuery: sessions, whose streams return rows in Arrow's format."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_pipelines.emulator.bigquery_sql import filtered
 from gpu_pipelines.emulator.bigquery_tables import Tables
 
 _TABLE = re.compile(r"projects/([^/]+)/datasets/([^/]+)/tables/([^/]+)")
-#: How many sessions are remembered; Google's end after six hours.
+#: The most sessions that are remembered; Google's end after six hours.
 _MOST_SESSIONS = 1000
 _BYTES_OF_A_PAGE = 1 << 20
 
@@ -25,13 +25,13 @@ class ReadSessions:
     """The sessions.
 
     Args:
-        tables: what is read.
+        tables: the tables to read.
 
     Attributes:
-        sessions: requests for the last sessions, in their order.
-        most_streams: that a session is given.
-        rows_in_page: rows of a page of a stream; 0: as many as are a mebibyte.
-        before_page: is called with a stream and the offset of a page that is about to be sent.
+        sessions: requests of the last sessions, in order.
+        most_streams: the most streams of a session.
+        rows_in_page: rows of a page of a stream; 0 for a mebibyte of them.
+        before_page: called with a stream and the offset of a page before it is sent.
     """
 
     def __init__(self, tables: Tables) -> None:
@@ -44,10 +44,10 @@ class ReadSessions:
         self._numbers = count()
 
     def create(self, request: Any) -> Any:
-        """CreateReadSession: with as many streams as there may be.
+        """CreateReadSession, with as many streams as allowed.
 
         Raises:
-            ApiError: there is no such table, or it cannot be read so.
+            ApiError: there is no such table, or it cannot be read in this way.
         """
         self.sessions.append(request)
         wanted = request.read_session
@@ -83,7 +83,7 @@ class ReadSessions:
         return session
 
     def read(self, request: Any) -> Iterator[Any]:
-        """ReadRows: pages from an offset on; the first has the schema.
+        """ReadRows: pages from an offset on; the first includes the schema.
 
         Raises:
             ApiError: there is no such stream.

@@ -1,4 +1,4 @@
-"""BigQuery's REST interface: datasets, tables, rows, jobs, and uploads of files that are loaded."""
+"""BigQuery's REST interface: datasets, tables, rows, jobs, and uploads of files to load."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from gpu_pipelines.emulator.bigquery_types import schema_of
 from gpu_pipelines.emulator.bucket_places import BucketPlaces
 
 _PREFIX, _UPLOADS = "/bigquery/v2/projects/", "/upload/bigquery/v2/projects/"
-#: Files that are on their way; one that is never finished is forgotten after so many others.
+#: Unfinished uploads; an older one is forgotten after this many others.
 _MOST_UPLOADS = 100
 _OF_PAGES = {"maxResults", "pageToken", "startIndex", "selectedFields", "formatOptions.useInt64Timestamp"}
 _OF_LISTS = {"maxResults", "pageToken", "all", "filter"}
@@ -31,11 +31,11 @@ class BigQuery:
     """BigQuery.
 
     Args:
-        tables: what it holds.
-        places: the buckets that files are loaded from; None for none.
+        tables: the datasets and tables.
+        places: the buckets with files to load; None for none.
 
     Attributes:
-        tables: what it holds.
+        tables: the datasets and tables.
         jobs: queries and load jobs.
         reads: the Storage Read API.
     """
@@ -50,7 +50,7 @@ class BigQuery:
         Args:
             verb: GET, POST and so on.
             path: the path alone.
-            query: its parameters, those of the protocol left out.
+            query: its parameters, without those of the protocol.
             body: the JSON of the body; None for none.
 
         Raises:
@@ -70,21 +70,21 @@ class BigQuery:
     def upload(
         self, verb: str, path: str, query: Mapping[str, str], headers: Mapping[str, str], content: bytes, host: str
     ) -> Answer:
-        """An upload of a file that is loaded, whole with its job (`multipart`) or in pieces (`resumable`).
+        """An upload of a file to load, as a whole with its job (`multipart`) or in pieces (`resumable`).
 
         Args:
             verb: POST begins, PUT is a piece of a resumable one.
             path: the path alone.
             query: its parameters.
-            headers: `Content-Type` of one that is whole, and `Content-Range` of a piece.
+            headers: `Content-Type` of a whole upload, and `Content-Range` of a piece.
             content: the body.
             host: the server's address.
 
         Returns:
-            Status, answer and headers; of the beginning of a resumable upload, where it goes on.
+            Status, answer and headers; for the beginning of a resumable upload, the address for the pieces.
 
         Raises:
-            ApiError: it is none.
+            ApiError: it is not a valid upload.
         """
         way = query.get("uploadType")
         match = re.fullmatch(r"([^/]+)/jobs", path.removeprefix(_UPLOADS))
@@ -109,7 +109,7 @@ class BigQuery:
         if match is None:
             raise ApiError(400, f"Invalid Content-Range: {place!r}.")
         if match[1]:
-            # A piece that is sent again takes the place of what came before.
+            # A piece that is sent again replaces what came before.
             held[int(match[1]) :] = content
         if str(len(held)) == match[3]:
             return 200, self.jobs.insert(project, job, bytes(held)), {}
@@ -250,7 +250,7 @@ def _job(content: bytes) -> dict[str, Any]:
 
 
 def _parts(kind: str, content: bytes) -> tuple[dict[str, Any], bytes]:
-    """The job and the file of an upload of both."""
+    """The job and the file of an upload with both."""
     match = re.search(r'boundary="?([^";]+)', kind)
     parts = content.split(b"--" + match[1].encode())[1:-1] if match else []
     bodies = [part.partition(b"\r\n\r\n")[2].removesuffix(b"\r\n") for part in parts]

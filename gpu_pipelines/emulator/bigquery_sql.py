@@ -1,4 +1,4 @@
-"""Queries and row filters; SQL is SQLite's, over the columns of a table that are no lists and no records."""
+"""Queries and row filters with SQLite's SQL, over the columns of a table that are neither lists nor records."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _COMMENT = re.compile(r"\A(\s|--[^\n]*\n|/\*.*?\*/)*", re.DOTALL)
 
 
 def statement_of(query: str) -> str:
-    """What a statement is: SELECT, or its first word."""
+    """The kind of a statement: SELECT, or its first word."""
     word = re.match(r"\(*\s*(\w*)", _COMMENT.sub("", query))
     found = word[1].upper() if word else ""
     return "SELECT" if found in ("SELECT", "WITH") else found
 
 
 def tables_read_by(query: str) -> list[str]:
-    """What a query names in backticks with a dot in it, each once."""
+    """The table names with a dot and in backticks in a query, each once."""
     return [name for name in dict.fromkeys(_QUOTED.findall(query)) if "." in name]
 
 
@@ -34,10 +34,10 @@ def selected(query: str, tables: Mapping[str, pa.Table]) -> pa.Table:
 
     Args:
         query: a SELECT.
-        tables: those that it reads, by the names that it has for them.
+        tables: the tables that it reads, by their names in the query.
 
     Raises:
-        ApiError: it is wrong.
+        ApiError: the query is wrong.
     """
     with closing(sqlite3.connect(":memory:")) as base:
         for name, rows in tables.items():
@@ -50,7 +50,7 @@ def selected(query: str, tables: Mapping[str, pa.Table]) -> pa.Table:
             raise ApiError(400, f"Syntax error: {error} at [1:1]") from error
     known = {column.name: column for rows in tables.values() for column in rows.schema}
     made = [_column(values, known.get(name)) for name, values in zip(names, columns, strict=True)]
-    # A column is of the type that it has in a table, and marked as it is there.
+    # A column has the same type and mark as in its table.
     fields = [
         pa.field(name, column.type, metadata=known[name].metadata if name in known else None)
         for name, column in zip(names, made, strict=True)
@@ -59,10 +59,10 @@ def selected(query: str, tables: Mapping[str, pa.Table]) -> pa.Table:
 
 
 def filtered(table: str, rows: pa.Table, restriction: str) -> pa.Table:
-    """The rows that a filter of a read session lets through.
+    """The rows that pass the filter of a read session.
 
     Raises:
-        ApiError: it is wrong.
+        ApiError: the filter is wrong.
     """
     if not restriction:
         return rows
@@ -99,5 +99,5 @@ def _load(base: sqlite3.Connection, name: str, rows: pa.Table) -> None:
 
 
 def _bound(value: Any) -> Any:
-    """A value as SQLite takes it."""
+    """A value in the form for SQLite."""
     return value if value is None or isinstance(value, str | bytes | int | float) else plain(value)

@@ -1,4 +1,4 @@
-"""The datasets and tables of BigQuery, which are kept as files of Arrow's format in the state."""
+"""The datasets and tables of BigQuery, kept as Arrow files in the state."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpu_pipelines.emulator.state_folder import StateFolder, damaged
 _TABLES, _DATASETS, _FOLDER = "bigqueryTables", "bigqueryDatasets", "bigquery"
 #: Names of datasets, and of tables: https://cloud.google.com/bigquery/docs/datasets#dataset-naming and …/tables.
 _DATASET, _TABLE = re.compile(r"\w{1,1024}", re.ASCII), re.compile(r"[\w -]{1,1024}")
-#: Of results of queries, which BigQuery keeps for a day.
+#: The dataset for results of queries, which BigQuery keeps for a day.
 _MOST_RESULTS = 100
 
 
@@ -37,10 +37,10 @@ class StoredTable:
         rows: its rows.
         version: counts its changes.
         kind: TABLE or VIEW.
-        streaming: rows that are still in the buffer of streamed rows; those are not counted in `numRows`.
-        labels: of the table.
-        is_filtered: whether it is read with a filter on its partitions alone.
-        created, changed: when it was made, and its rows written, milliseconds since 1970.
+        streaming: rows that are still in the streaming buffer; they are not counted in `numRows`.
+        labels: the table's labels.
+        is_filtered: whether reading requires a filter on its partitions.
+        created, changed: the creation time, and the time of the last rows, milliseconds since 1970.
     """
 
     rows: pa.Table
@@ -54,12 +54,12 @@ class StoredTable:
 
 
 class Tables:
-    """What BigQuery holds.
+    """The content of BigQuery.
 
     Args:
         tables: by `project.dataset.table`.
-        datasets: `project.dataset` of those that tables may be written to.
-        state: where it is kept, and what is there is known from the beginning; None keeps nothing.
+        datasets: `project.dataset` of the datasets to which tables may be written.
+        state: where it is kept, and loaded from at the start; None keeps nothing.
 
     Raises:
         UserError: the state is damaged.
@@ -83,7 +83,7 @@ class Tables:
         """A table.
 
         Raises:
-            ApiError: there is none.
+            ApiError: there is no such table.
         """
         if name not in self.tables:
             project, dataset, table = name.split(".", 2)
@@ -91,10 +91,10 @@ class Tables:
         return self.tables[name]
 
     def put(self, name: str, rows: pa.Table, labels: Mapping[str, str] | None = None) -> StoredTable:
-        """Gives a table these rows; it is made if there is none.
+        """Replaces the rows of a table; it is created if it does not exist.
 
         Raises:
-            ApiError: its dataset is not there, or the name is none.
+            ApiError: its dataset does not exist, or the name is invalid.
         """
         dataset, _, table = name.rpartition(".")
         self.require_dataset(dataset)
@@ -111,7 +111,7 @@ class Tables:
         return made
 
     def put_result(self, name: str, rows: pa.Table) -> None:
-        """Holds the result of a query, which is in no dataset and is not kept."""
+        """Holds the result of a query, which belongs to no dataset and is not kept."""
         with self.lock:
             self.tables[name] = StoredTable(rows)
             self._results.append(name)
@@ -119,14 +119,14 @@ class Tables:
                 del self.tables[self._results.pop(0)]
 
     def change(self, name: str, labels: Mapping[str, str]) -> None:
-        """Gives a table these labels."""
+        """Sets the labels of a table."""
         with self.lock:
             stored = self.get(name)
             stored.labels = dict(labels)
             self._record(name, stored)
 
     def delete(self, name: str) -> None:
-        """Takes a table away."""
+        """Deletes a table."""
         with self.lock:
             stored = self.get(name)
             del self.tables[name]
@@ -140,15 +140,15 @@ class Tables:
             return sorted(name for name in self.tables if name.rpartition(".")[0] == dataset)
 
     def require_dataset(self, dataset: str) -> None:
-        """Raises ApiError for a dataset that is not there."""
+        """Raises ApiError if a dataset does not exist."""
         if dataset not in self.datasets:
             raise ApiError(404, f"Not found: Dataset {dataset.replace('.', ':', 1)}")
 
     def put_dataset(self, dataset: str, labels: Mapping[str, str], is_new: bool = True) -> None:
-        """Makes a dataset, or changes one.
+        """Creates a dataset, or changes one.
 
         Raises:
-            ApiError: there is one of that name, or the name is none.
+            ApiError: it already exists, or the name is invalid.
         """
         name = dataset.partition(".")[2]
         if not _DATASET.fullmatch(name):
@@ -162,10 +162,10 @@ class Tables:
             self.datasets[dataset] = dict(labels)
 
     def delete_dataset(self, dataset: str, with_tables: bool) -> None:
-        """Takes a dataset away.
+        """Deletes a dataset.
 
         Raises:
-            ApiError: there is none, or it has tables.
+            ApiError: it does not exist, or has tables.
         """
         with self.lock:
             self.require_dataset(dataset)
@@ -232,7 +232,7 @@ class Tables:
             self.tables[name] = made
             kept.add(file.name)
         for left in (state.folder / _FOLDER).glob("*"):
-            # Of a table that was being written when the emulator was killed.
+            # From a table that was being written when the emulator was killed.
             if left.name not in kept:
                 left.unlink()
 
@@ -241,7 +241,7 @@ class Tables:
         return self._state.folder / _FOLDER / f"{quote(name, safe='')}@{stored.version}.arrow"
 
     def _keep(self, name: str, made: StoredTable, before: StoredTable | None) -> None:
-        """Writes a table; whoever reads the state finds what was there before, or all of the new rows."""
+        """Writes a table; a reader of the state finds either the old rows, or all of the new ones."""
         if not self._state:
             return
         file = self._file(name, made)
@@ -273,7 +273,7 @@ def name_of(reference: Mapping[str, Any]) -> str:
     """The name of a table by its reference.
 
     Raises:
-        ApiError: it is none.
+        ApiError: the reference is invalid.
     """
     parts = [reference.get(part) for part in ("projectId", "datasetId", "tableId")]
     if not all(isinstance(part, str) and part and "." not in part for part in parts):

@@ -1,4 +1,4 @@
-"""The types of BigQuery and those of Arrow, and values as BigQuery's REST interface writes and takes them."""
+"""The types of BigQuery and Arrow, and values in the form of BigQuery's REST interface."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from gpu_pipelines.emulator.api_error import ApiError
 
-#: As BigQuery marks a column of its type JSON.
+#: BigQuery's mark of a column of the type JSON.
 JSON = {b"ARROW:extension:name": b"google:sqlType:json"}
 _GEOGRAPHY = {b"ARROW:extension:name": b"google:sqlType:geography"}
 _TIMESTAMP, _DATETIME = pa.timestamp("us", tz="UTC"), pa.timestamp("us")
@@ -73,19 +73,19 @@ def column_of(field: Mapping[str, Any]) -> pa.Field:
 
 
 def schema_of(fields: Sequence[Mapping[str, Any]]) -> pa.Schema:
-    """The schema that is described by fields of the REST interface.
+    """The schema described by fields of the REST interface.
 
     Raises:
-        ApiError: it is none.
+        ApiError: they are invalid.
     """
     return pa.schema([column_of(field) for field in fields])
 
 
 def stored(rows: pa.Table) -> pa.Table:
-    """Rows with the types that BigQuery has, each of which is of one size.
+    """Rows with BigQuery's types, each of which has a single size.
 
     Raises:
-        ApiError: a column is of a type that BigQuery has nothing for.
+        ApiError: a column has a type that BigQuery lacks.
     """
     fields = [pa.field(column.name, _kept(column.type), column.nullable, column.metadata) for column in rows.schema]
     return rows.cast(pa.schema(fields))
@@ -122,7 +122,7 @@ def _kept(kind: Any) -> Any:
 
 
 def cells_of(rows: pa.Table, in_microseconds: bool) -> list[dict[str, Any]]:
-    """Rows as tabledata.list gives them; timestamps in whole microseconds or in seconds."""
+    """Rows in the form of tabledata.list; timestamps in integer microseconds or in seconds."""
     columns = [[_cell(value, in_microseconds) for value in column.to_pylist()] for column in rows.columns]
     return [{"f": [{"v": value} for value in row]} for row in zip(*columns, strict=True)]
 
@@ -141,7 +141,7 @@ def _cell(value: Any, in_microseconds: bool) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """A value of a row as JSON has it."""
+    """A value of a row as JSON."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     if isinstance(value, datetime):
@@ -158,10 +158,10 @@ def plain(value: Any) -> Any:
 
 
 def read_value(value: Any, column: pa.Field) -> Any:
-    """A value of JSON as one of a column.
+    """A JSON value as a value of a column.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is invalid.
     """
     kind = column.type
     if pa.types.is_list(kind):

@@ -1,8 +1,8 @@
-"""What the machines of custom jobs cost: seconds that a job has them × the list prices of the catalog.
+"""The cost of the machines of custom jobs: seconds that a job has them × the list prices of the catalog.
 
-A machine costs from the moment that a job has it to the moment that it is given back, as Vertex AI bills it; a job that
-waits for machines costs nothing (https://cloud.google.com/vertex-ai/pricing#custom-trained_models). What the service
-adds to the price of the machines, its management fee, is in no list that was found.
+A machine costs from the moment that a job gets it until the job gives it back, as Vertex AI bills it; a job that waits
+for machines costs nothing (https://cloud.google.com/vertex-ai/pricing#custom-trained_models). The service's management
+fee, which is added to the price of the machines, is in no list that was found.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class BillLine:
     Attributes:
         job: name of the job.
         labels: its labels.
-        per_hour: what all its machines cost, USD per hour; None where a price is not known.
+        per_hour: the cost of all its machines, USD per hour; None if a price is not known.
         began: when it got them, seconds of `time.time`.
         ended: when it gave them back; None before.
     """
@@ -42,7 +42,7 @@ class BillLine:
 
     @property
     def usd(self) -> float:
-        """What they have cost, USD; nothing where no price is known."""
+        """Their cost, USD; 0 if no price is known."""
         return ((self.ended or time.time()) - self.began) / 3600 * (self.per_hour or 0.0)
 
 
@@ -50,7 +50,7 @@ class Bill:
     """The bill of a project.
 
     Attributes:
-        lines: one for each time that a job had machines, in that order.
+        lines: one for each time that a job had machines, in order.
     """
 
     def __init__(self) -> None:
@@ -58,31 +58,31 @@ class Bill:
         self._lock = threading.Lock()
 
     def begin(self, job: Any) -> None:
-        """From now on a job's machines cost."""
+        """Starts the cost of a job's machines."""
         with self._lock:
             self.lines.append(BillLine(job.name, dict(job.labels), dollars_per_hour(job), time.time()))
 
     def end(self, name: str) -> None:
-        """A job's machines do not cost any more."""
+        """Stops the cost of a job's machines."""
         with self._lock:
             for line in self.lines:
                 if line.job == name and line.ended is None:
                     line.ended = time.time()
 
     def of_label(self, name: str, value: str) -> list[BillLine]:
-        """What the jobs with a label have cost."""
+        """The cost of the jobs with a label."""
         with self._lock:
             return [line for line in self.lines if line.labels.get(name) == value]
 
 
 def overlaps(lines: Sequence[BillLine]) -> int:
-    """How often a job had machines while another one of these had some too."""
+    """How often a job had machines while another of these had some too."""
     ordered = sorted(lines, key=lambda line: line.began)
     return sum(before.ended is None or after.began < before.ended for before, after in pairwise(ordered))
 
 
 def dollars_per_hour(job: Any) -> float | None:
-    """What all machines of a `CustomJob` cost by the list, USD per hour; None where a price is not known."""
+    """The list price of all machines of a `CustomJob`, USD per hour; None if a price is not known."""
     catalog, total = load_catalog(), 0.0
     gpus = {gpu.enum: gpu for gpu in catalog.gpus.values()}
     if job.job_spec.persistent_resource_id:

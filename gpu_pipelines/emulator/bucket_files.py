@@ -1,6 +1,6 @@
-"""The objects of Cloud Storage as files of a folder: the folder that containers find under `/gcs`.
+"""The objects of Cloud Storage as files of a folder, which containers find under `/gcs`.
 
-What a container writes there is an object at once, and what is uploaded is a file, as with Vertex AI's mount.
+A file that a container writes there is an object at once, and an uploaded object is a file, as with Vertex AI's mount.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from gcp_storage_emulator.storage import Storage, _FileStore
 
 from gpu_pipelines.emulator.state_folder import damaged, replace_file
 
-#: Folders of the store that are no buckets; no bucket's name begins so.
+#: Folders of the store that are not buckets; no bucket's name begins like this.
 _OWN = ("_resumable", "_softdelete", "_markers", ".meta")
 _FIELDS = ("buckets", "objects", "resumable", "bucket_iam_policies", "soft_deleted")
 Stamp = tuple[int, int]
 
 
 class _Files(_FileStore):  # type: ignore[misc, unused-ignore]
-    """A store that keeps buckets in one folder, and all else in another."""
+    """A store that keeps buckets in one folder, and everything else in another."""
 
     def __init__(self, buckets: Path, records: Path) -> None:
         super().__init__(use_memory=False, root=buckets)
@@ -49,7 +49,7 @@ class _Files(_FileStore):  # type: ignore[misc, unused-ignore]
             new.write_bytes(content)
             new.replace(path)
         except OSError as error:
-            # What there was room for must not fill the disk.
+            # A partly written file must not fill the disk.
             new.unlink(missing_ok=True)
             self.refused = f"{error.strerror or error}: {path}"
             raise
@@ -57,13 +57,13 @@ class _Files(_FileStore):  # type: ignore[misc, unused-ignore]
 
 
 class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
-    """The objects of all buckets, for gcp-storage-emulator's handlers.
+    """The objects of all buckets, in the interface of gcp-storage-emulator's handlers.
 
     Args:
         buckets: the folder with a folder for each bucket.
-        records: a folder for what a file does not say of an object.
-        project_number: of the project that new buckets are of.
-        address: of the server that answers for them.
+        records: a folder for properties of objects that files lack.
+        project_number: the project of new buckets.
+        address: the address of the server for them.
 
     Raises:
         UserError: the records are damaged.
@@ -81,12 +81,12 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
         self._read_config_from_file()
 
     def refused(self) -> str:
-        """Why the last object could not be written, once; empty if it could."""
+        """Why the last object could not be written, returned once; empty if it could."""
         told, self._store.refused = self._store.refused, ""
         return str(told)
 
     def get_file_obj(self, bucket_name: str, file_name: str) -> dict[str, Any]:
-        """What is known of an object; raises NotFound if there is none."""
+        """The record of an object; raises NotFound if there is none."""
         self._look(bucket_name, file_name)
         found: dict[str, Any] = super().get_file_obj(bucket_name, file_name)
         return found
@@ -97,7 +97,7 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
         return content
 
     def get_file_list(self, bucket_name: str, *arguments: Any, **named: Any) -> Any:
-        """The objects and prefixes of a bucket; as the emulator's own."""
+        """The objects and prefixes of a bucket, as in gcp-storage-emulator."""
         if bucket_name in self.buckets:
             there = set(self._names_on_disk(bucket_name))
             for name in there | set(self.objects.get(bucket_name, {})):
@@ -105,23 +105,23 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
         return super().get_file_list(bucket_name, *arguments, **named)
 
     def delete_file(self, bucket_name: str, file_name: str) -> None:
-        """Deletes an object for good; raises NotFound if there is none."""
+        """Deletes an object permanently; raises NotFound if there is none."""
         self._look(bucket_name, file_name)
         self._hard_delete_file(bucket_name, file_name)
 
     def delete_bucket(self, bucket_name: str) -> None:
-        """Deletes a bucket that is empty."""
+        """Deletes an empty bucket."""
         self.get_file_list(bucket_name)
         super().delete_bucket(bucket_name)
 
     def _object_path(self, bucket_name: str, file_name: str) -> str:
-        # An object whose name ends with a slash stands for a folder, which a file cannot have the name of.
+        # An object whose name ends with a slash stands for a folder; no file can have this name.
         if file_name.endswith("/"):
             return f"_markers/{bucket_name}/{quote(file_name, safe='')}"
         return str(super()._object_path(bucket_name, file_name))
 
     def _look(self, bucket: str, name: str) -> None:
-        """Brings what is known of an object in line with its file."""
+        """Updates the record of an object from its file."""
         rel = self._object_path(bucket, name)
         path, held = self._store._disk_path(rel), self.objects.get(bucket, {})
         if bucket not in self.buckets or bucket in _OWN:
@@ -158,7 +158,7 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
     def _read_config_from_file(self) -> None:
         path = self._records / ".meta"
         try:
-            # Links to downloads name the server that wrote them.
+            # Download links name the server that wrote them.
             text = re.sub(r"http://127\.0\.0\.1:\d+/download/", f"{self._address}/download/", path.read_text())
             data = json.loads(text)
             self._store.stamps = {name: (size, time) for name, (size, time) in data.pop("stamps").items()}
@@ -172,7 +172,7 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
 
 
 def stamp_of(path: Path) -> Stamp:
-    """What changes when a file is written: its size and the time, nanoseconds."""
+    """The properties that change when a file is written: its size and the time, nanoseconds."""
     found = path.stat()
     return found.st_size, found.st_mtime_ns
 

@@ -1,4 +1,4 @@
-"""The files of Cloud Storage that a URI names, for what the emulator itself reads and writes there."""
+"""Resolves URIs of Cloud Storage to files, for the emulator's own reading and writing."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ class BucketPlaces:
     """The buckets.
 
     Args:
-        folder: with a folder for each bucket.
-        names: of the buckets that there are.
+        folder: the folder with a folder for each bucket.
+        names: the names of the buckets.
     """
 
     def __init__(self, folder: Path, names: Collection[str]) -> None:
@@ -24,7 +24,7 @@ class BucketPlaces:
         """The file of an object.
 
         Raises:
-            ApiError: there is no such bucket, or the URI is none of an object.
+            ApiError: there is no such bucket, or the URI does not name an object.
         """
         bucket, name = self._parts(uri)
         path = self._folder / bucket / name
@@ -33,14 +33,14 @@ class BucketPlaces:
         return path
 
     def matching(self, pattern: str) -> list[Path]:
-        """The files of the objects that a URI names, in which `*` stands for any text; in the order of their names.
+        """The files of the objects that match a URI, in which `*` stands for any text; ordered by name.
 
         Raises:
             ApiError: there is none.
         """
         bucket, name = self._parts(pattern)
         root = self._folder / bucket
-        # All others lie outside of what comes before the first wildcard.
+        # All others are outside of the part before the first wildcard.
         beginning = self.path(f"gs://{bucket}/{name.split('*')[0]}").parent if "*" in name else self.path(pattern)
         found = beginning.rglob("*") if "*" in name else iter([beginning])
         named = (each for each in found if fnmatchcase(each.relative_to(root).as_posix(), name))

@@ -1,6 +1,6 @@
-"""The machines that there are, by region and accelerator, and who has them; the quotas that a project has.
+"""The available machines by region and accelerator, the jobs that have them, and the quotas of a project.
 
-What is not declared is there without an end.
+Machines that are not declared are unlimited.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from gpu_pipelines.emulator.preemption import is_spot
 from gpu_pipelines.emulator.rules import FLEX_START
 from gpu_pipelines.errors import UserError
 
-#: How long Flex-start waits where a job does not say: reference of `Scheduling.max_wait_duration`.
+#: The default wait of Flex-start: reference of `Scheduling.max_wait_duration`.
 _LONGEST_WAIT_S = 24 * 3600.0
 _FORM = re.compile(r"(?P<region>[a-z]+(-[a-z]+)+\d+):(?P<accelerator>[A-Z0-9_]+)=(?P<number>\d+)")
 _LOOK_S = 0.05
-#: Region and accelerator, as `AcceleratorType` names it.
+#: Region and accelerator, by the name in `AcceleratorType`.
 Place = tuple[str, str]
 
 
@@ -32,7 +32,7 @@ def places_of(option: str, texts: Iterable[str]) -> dict[Place, int]:
     """Accelerators by place, from texts like us-central1:NVIDIA_L4=2.
 
     Args:
-        option: by which they were given, such as --capacity.
+        option: the option that gave them, such as --capacity.
         texts: one for each place.
 
     Raises:
@@ -56,7 +56,7 @@ def places_of(option: str, texts: Iterable[str]) -> dict[Place, int]:
 
 
 def accelerators_of(spec: Any) -> Counter[str]:
-    """How many accelerators of which type a `CustomJobSpec` takes; none of its own on a persistent resource."""
+    """The accelerators of a `CustomJobSpec`, by type; none on a persistent resource, which has its own."""
     found: Counter[str] = Counter()
     if spec.persistent_resource_id:
         return found
@@ -67,10 +67,10 @@ def accelerators_of(spec: Any) -> Counter[str]:
 
 
 class Capacity:
-    """The machines.
+    """The available machines.
 
     Args:
-        limits: accelerators by place; of others there are any number.
+        limits: accelerators by place; others are unlimited.
     """
 
     def __init__(self, limits: Mapping[Place, int] | None = None) -> None:
@@ -85,11 +85,11 @@ class Capacity:
             return self._sum()
 
     def take(self, name: str, region: str, wanted: Mapping[str, int]) -> bool:
-        """Takes machines for a job, if they are there now.
+        """Takes machines for a job, if they are free now.
 
         Args:
-            name: of the job; one that has machines already takes no more.
-            region: where.
+            name: the name of the job; one that already has machines takes no more.
+            region: the region.
             wanted: number by accelerator.
         """
         with self._changed:
@@ -98,13 +98,13 @@ class Capacity:
     def wait(
         self, name: str, region: str, wanted: Mapping[str, int], seconds: float | None, given_up: Callable[[], bool]
     ) -> bool:
-        """Queues for machines, behind those that queue for the same already; whether it got them.
+        """Queues for machines, behind earlier requests for the same; returns whether the job got them.
 
         Args:
-            name: of the job.
-            region: where.
+            name: the name of the job.
+            region: the region.
             wanted: number by accelerator.
-            seconds: the longest; None waits for ever.
+            seconds: the longest wait; None waits for ever.
             given_up: whether the job no longer wants them.
         """
         until = None if seconds is None else time.monotonic() + seconds
@@ -124,13 +124,13 @@ class Capacity:
                 self._changed.notify_all()
 
     def limit(self, region: str, accelerator: str, number: int) -> None:
-        """From now on there are so many; jobs that have more keep theirs until they end, or are preempted."""
+        """Changes the number of machines; jobs that have more keep theirs until they end, or are preempted."""
         with self._changed:
             self._limits[region, accelerator] = number
             self._changed.notify_all()
 
     def free(self, name: str) -> None:
-        """Gives back what a job has."""
+        """Frees the machines of a job."""
         with self._changed:
             self._used.pop(name, None)
             self._changed.notify_all()
@@ -171,7 +171,7 @@ def longest_wait(job: Any) -> float | None:
 
 
 def metric_of(accelerator: str, job: Any) -> str:
-    """The quota metric that a job's accelerators count in; Flex-start counts in that of Spot."""
+    """The quota metric of a job's accelerators; Flex-start uses that of Spot."""
     gpu = next((gpu for gpu in load_catalog().gpus.values() if gpu.enum == accelerator), None)
     if gpu is None:
         return ""
@@ -179,7 +179,7 @@ def metric_of(accelerator: str, job: Any) -> str:
 
 
 def limits_of(quota: Mapping[Place, int]) -> dict[str, dict[str, int]]:
-    """Quotas by metric and region; Spot with Flex-start, and predictions, have one of their own, of the same size."""
+    """Quotas by metric and region; Spot with Flex-start, and predictions, have their own, of the same size."""
     gpus = {gpu.enum: gpu for gpu in load_catalog().gpus.values()}
     found: dict[str, dict[str, int]] = {}
     for (region, accelerator), number in quota.items():
@@ -190,13 +190,13 @@ def limits_of(quota: Mapping[Place, int]) -> dict[str, dict[str, int]]:
 
 
 def check_quota(job: Any, region: str, others: Iterable[Any], limits: Mapping[str, Mapping[str, int]]) -> None:
-    """Holds a job that is to be created to the quotas of the project.
+    """Checks a new job against the quotas of the project.
 
     Args:
         job: the job.
-        region: where.
+        region: the region.
         others: the jobs that have not ended in that region.
-        limits: accelerators by metric and region; a metric that is not there has no limit.
+        limits: accelerators by metric and region; a missing metric has no limit.
 
     Raises:
         ApiError: it needs more than is left.
@@ -210,12 +210,12 @@ def check_serving_quota(
     others: Iterable[Mapping[str, int]],
     limits: Mapping[str, Mapping[str, int]],
 ) -> None:
-    """Holds accelerators of a batch prediction to the quotas of the project; as `check_quota`.
+    """Checks the accelerators of a batch prediction against the quotas of the project, like `check_quota`.
 
     Args:
-        wanted: how many of which type.
-        region: where.
-        others: those of the jobs that have not ended in that region.
+        wanted: the number of accelerators by type.
+        region: the region.
+        others: the accelerators of the jobs that have not ended in that region.
         limits: accelerators by metric and region.
 
     Raises:

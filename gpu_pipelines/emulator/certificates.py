@@ -14,7 +14,7 @@ from cryptography.x509.oid import NameOID
 
 from gpu_pipelines.emulator.way_out import trusted_here
 
-#: The hosts that the server stands in for.
+#: The hosts that the server replaces.
 HOSTS = ("*.googleapis.com", "*.pkg.dev")
 _DAY = timedelta(days=1)
 _VALID = timedelta(days=800)
@@ -25,8 +25,8 @@ class Certificates:
     """Files in PEM.
 
     Attributes:
-        authority: certificate of the authority, which clients are to trust.
-        trusted: the same, and those that programs of this machine trust.
+        authority: certificate of the authority, which clients have to trust.
+        trusted: the same, with those that programs of this machine trust.
         chain: certificate of the server.
         key: its private key.
         service_account: key file of a service account that does not exist.
@@ -40,7 +40,7 @@ class Certificates:
 
     def environment(self, proxy: str) -> dict[str, str]:
         """Variables with which Google's libraries reach a proxy, and trust the certificates behind it."""
-        # Over gRPC nothing but Google's hosts is spoken to; over HTTPS a step reaches others as well.
+        # gRPC is only used for Google's hosts; with HTTPS a step reaches others as well.
         trusted = str(self.trusted)
         return {
             "GOOGLE_APPLICATION_CREDENTIALS": str(self.service_account),
@@ -55,7 +55,7 @@ class Certificates:
 
 
 def certificates_in(folder: Path, project: str) -> Certificates:
-    """The certificates of a folder; made if they are not there, so that clients need not be told of others later."""
+    """The certificates of a folder; created if they do not exist, so that clients can keep using them."""
     held = _in_folder(folder)
     if all(path.exists() for path in (held.authority, held.chain, held.key, held.service_account)):
         chain = x509.load_pem_x509_certificate(held.chain.read_bytes())
@@ -72,7 +72,7 @@ def _in_folder(folder: Path) -> Certificates:
 
 
 def make_certificates(folder: Path, project: str) -> Certificates:
-    """Makes an authority, whose key is forgotten, a certificate for `HOSTS`, and the key of a service account."""
+    """Creates an authority, whose key is discarded, a certificate for `HOSTS`, and the key of a service account."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Throwaway authority of an emulator")])
     authority = (
@@ -100,9 +100,9 @@ def _write_trusted(made: Certificates) -> None:
 
 
 def _write_service_account_key(path: Path, project: str) -> None:
-    """Writes it as `gcloud iam service-accounts keys create` does."""
+    """Writes the key file in the form of `gcloud iam service-accounts keys create`."""
     address = f"tester@{project}.iam.gserviceaccount.com"
-    # What it signs nobody checks; each client that is made looks for 40 ms whether 2,048 bits are a key, and 6 here.
+    # Nobody checks its signatures; each new client takes 40 ms to check a key of 2,048 bits, and 6 ms for this one.
     key = rsa.generate_private_key(public_exponent=65537, key_size=1024)  # noqa: S505
     content = {
         "type": "service_account",

@@ -1,4 +1,4 @@
-"""Schedules that fire: the emulator's clock, which may go faster than the machine's."""
+"""Starts the runs of schedules: the emulator's clock, which may run faster than the machine's."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Clock:
     """Creates the pipeline jobs of schedules when they are due.
 
     Args:
-        schedules: those that there are.
-        jobs: where the jobs are created.
-        speed: seconds of the schedules in a second.
+        schedules: the schedules.
+        jobs: creates the jobs.
+        speed: seconds of the schedules per second.
     """
 
     def __init__(self, schedules: Schedules, jobs: PipelineJobs, speed: float = 1.0) -> None:
@@ -34,7 +34,7 @@ class Clock:
         self._thread = threading.Thread(target=self._go, daemon=True, name="clock")
 
     def start(self) -> None:
-        """Lets it go, until `close`."""
+        """Runs the clock until `close`."""
         self._thread.start()
 
     def close(self) -> None:
@@ -81,7 +81,7 @@ class Clock:
         self._schedules.keep(schedule)
 
     def _is_full(self, schedule: Any) -> bool:
-        """Whether as many runs of a schedule go on as may."""
+        """Whether a schedule has its most concurrent runs."""
         most = schedule.max_concurrent_active_run_count
         runs = [job for job in list(self._jobs.held.values()) if job.schedule_name == schedule.name]
         return bool(most) and sum(job.state not in ENDED for job in runs) >= most

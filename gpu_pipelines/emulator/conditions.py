@@ -31,11 +31,11 @@ def holds(condition: str, values: Mapping[str, Any]) -> bool:
     """Whether a condition holds.
 
     Args:
-        condition: in CEL; an empty one holds.
-        values: of the parameters that it can name.
+        condition: the condition in CEL; an empty one holds.
+        values: the parameters that it can name.
 
     Raises:
-        ApiError: it is none that the compiler writes, or compares what cannot be compared.
+        ApiError: the compiler writes no such condition, or it compares incomparable values.
     """
     return not condition or bool(_Reader(condition, values).whole())
 
@@ -47,10 +47,10 @@ def check_condition(condition: str) -> None:
 
 
 def selected(expression: str, value: Any) -> Any:
-    """What an expression selects from a parameter: a field of a dictionary, an element of a list.
+    """The value that an expression selects from a parameter: a field of a dictionary, an element of a list.
 
     Raises:
-        ApiError: it is none that the compiler writes, or there is no such field.
+        ApiError: the compiler writes no such expression, or there is no such field.
     """
     match = _SELECTED.fullmatch(expression)
     if match is None:
@@ -65,7 +65,7 @@ def selected(expression: str, value: Any) -> Any:
 
 
 class _Reader:
-    """Reads a condition from its left; without values it is only looked at."""
+    """Parses a condition from left to right; without values it is only checked."""
 
     def __init__(self, text: str, values: Mapping[str, Any] | None) -> None:
         self._text, self._values = text, values
@@ -118,7 +118,7 @@ class _Reader:
         if self._values is None:
             return True
         if isinstance(right, str) and isinstance(left, int | float):
-            # The compiler has the items of a step's list for texts, whatever they are.
+            # For the compiler, the items of a step's list are texts, whatever they are.
             left = json.dumps(as_protobuf_writes(left))
         try:
             return compare(left, right)

@@ -1,4 +1,4 @@
-"""Constants that have outputs and parameters of a pipeline in them, as `f"{task.output}-a"` and `[task.output]`."""
+"""Constants that contain outputs and parameters of a pipeline, as `f"{task.output}-a"` and `[task.output]`."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 def filled(
     value: Any, inputs: Mapping[str, Any], others: Mapping[str, str] | None = None, *, is_text: bool = False
 ) -> Any:
-    """A constant in which placeholders are what they stand for, however deep they are in it.
+    """A constant with its placeholders replaced, at any depth.
 
-    What is nothing but a placeholder has the type of what it stands for; in a longer text it is text.
+    A text that is only a placeholder gets the type of its value; within a longer text the value becomes text.
 
     Args:
         value: the constant.
-        inputs: the parameters of the task that has it. A placeholder of another one stays.
-        others: what else placeholders stand for.
-        is_text: whether the constant is for a text, which an output alone becomes as well.
+        inputs: the parameters of its task. Placeholders of other parameters stay.
+        others: the values of other placeholders.
+        is_text: whether the constant is for a text, to which a lone output is converted as well.
     """
     if isinstance(value, dict):
         return {key: filled(each, inputs, others) for key, each in value.items()}
@@ -34,7 +34,7 @@ def filled(
     whole = _PARAMETER.fullmatch(value)
     if whole and whole[1] in inputs and not is_text:
         return inputs[whole[1]]
-    # Those of artifacts, and the whole input, are the container's to be filled in.
+    # Placeholders of artifacts, and of the whole input, are filled in for the container.
     value = _PARAMETER.sub(lambda match: _text(inputs[match[1]]) if match[1] in inputs else match[0], value)
     for placeholder, text in (others or {}).items():
         value = value.replace(placeholder, text)

@@ -1,4 +1,4 @@
-"""Custom jobs: created, looked at, listed, cancelled; the states that they go through."""
+"""Custom jobs: create, get, list, cancel, and their states."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class CustomJobs(Jobs):
     """The custom jobs of all projects.
 
     Attributes:
-        jobs, stop, hold_s: as of `Jobs`.
-        start: is called with a job that was created, to run it; does nothing unless replicas are run.
+        jobs, stop, hold_s: as in `Jobs`.
+        start: called with a new job, to run it; does nothing unless replicas are run.
         limits: GPUs by quota metric and region.
-        check: is called with project and region, and the `CustomJobSpec` of a job; raises ApiError to refuse it.
+        check: called with project and region, and the `CustomJobSpec` of a job; raises ApiError to refuse it.
     """
 
     def __init__(self, names: Names, page_size: int, state: StateFolder) -> None:
@@ -39,9 +39,9 @@ class CustomJobs(Jobs):
         return self.begin(parent, request.custom_job)
 
     def begin(self, parent: str, asked: Any) -> Any:
-        """Creates a job that is known to keep the rules, and starts it."""
+        """Creates a job that has passed the rules, and starts it."""
         moment = now()
-        # What the client says of fields that are the service's to set is passed over.
+        # The client's values of fields that the service sets are ignored.
         job = api.CustomJob(
             name=self._names.new(parent, "customJobs"),
             display_name=asked.display_name,

@@ -1,4 +1,4 @@
-"""Endpoints: models that are deployed, the split of traffic between them, and predictions."""
+"""Endpoints: deployed models, the split of traffic between them, and predictions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ID = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 
 #: https://cloud.google.com/vertex-ai/docs/predictions/custom-container-requirements: 1.5 MB, either way.
 _MOST_BYTES = 1_572_864
-#: How many predictions are remembered.
+#: The most predictions that are remembered.
 _LAST = 1000
 
 
@@ -37,7 +37,7 @@ class Endpoints(Resources):
 
     Attributes:
         endpoints: by name.
-        servers: answer for the deployed models.
+        servers: the servers of the deployed models.
         asked: the deployed model of each of the last predictions.
     """
 
@@ -76,7 +76,7 @@ class Endpoints(Resources):
         return self._operations.done(endpoint.name, endpoint)
 
     def update(self, request: Any) -> Any:
-        """UpdateEndpoint, of the fields that the mask names."""
+        """UpdateEndpoint, for the fields in the mask."""
         held = self.one(request.endpoint.name)
         endpoint = self._copy(held)
         for path in request.update_mask.paths:
@@ -90,7 +90,7 @@ class Endpoints(Resources):
         return endpoint
 
     def delete(self, request: Any) -> Any:
-        """DeleteEndpoint: one that has no models."""
+        """DeleteEndpoint, for one without models."""
         endpoint = self.one(request.name)
         if endpoint.deployed_models:
             raise ApiError(400, f"Endpoint {endpoint.name} has deployed models.", "FAILED_PRECONDITION")
@@ -98,7 +98,7 @@ class Endpoints(Resources):
         return self._operations.done(endpoint.name)
 
     def endpoint_with(self, model: str, version: str) -> str:
-        """The name of an endpoint that has a version of a model, or any version; empty where none has."""
+        """The name of an endpoint that has a version of a model, or any version; empty if there is none."""
         with self._lock:
             for endpoint in self.held.values():
                 for each in endpoint.deployed_models:
@@ -129,7 +129,7 @@ class Endpoints(Resources):
         return self._operations.done(endpoint.name, api.DeployModelResponse(deployed_model=deployed))
 
     def undeploy(self, request: Any) -> Any:
-        """UndeployModel: a model with traffic goes only if it is the last one."""
+        """UndeployModel: a model with traffic can only be removed if it is the last one."""
         endpoint, number = self.one(request.endpoint), request.deployed_model_id
         left = [deployed for deployed in endpoint.deployed_models if deployed.id != number]
         if len(left) == len(endpoint.deployed_models):
@@ -171,7 +171,7 @@ class Endpoints(Resources):
         return response
 
     def _url_of(self, endpoint: Any, deployed: Any) -> str:
-        """Where the server of a deployed model predicts; the first request to it waits until it has started."""
+        """The address of a deployed model's server; the first request waits until it has started."""
         model = self._models.get(api.GetModelRequest(name=f"{deployed.model}@{deployed.model_version_id}"))
         labels = {"endpoint_id": endpoint.name.rpartition("/")[2], "task_name": "prediction_container"}
 

@@ -1,4 +1,4 @@
-"""What is said where the packages of the emulator are not installed."""
+"""The error if the packages of the emulator are not installed."""
 
 from __future__ import annotations
 

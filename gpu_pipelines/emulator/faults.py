@@ -1,4 +1,4 @@
-"""Failures that a test orders: error answers, slow answers, and answers that are lost after the request took effect."""
+"""Failures ordered by a test: error answers, slow answers, and answers lost after the request took effect."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpu_pipelines.errors import UserError
 
-#: What Google's services say with a status, where the test does not say otherwise.
+#: Google's usual messages by status.
 MESSAGES = {
     400: "Request contains an invalid argument.",
     401: "Request had invalid authentication credentials.",
@@ -27,15 +27,15 @@ MESSAGES = {
 
 @dataclass
 class Fault:
-    """What happens to the next requests of a kind.
+    """A failure of the next requests of a kind.
 
     Attributes:
-        pattern: regular expression, looked for in `METHOD /path` of REST and in `GRPC Method` of gRPC.
+        pattern: regular expression, searched in `METHOD /path` for REST and in `GRPC Method` for gRPC.
         status: HTTP status of the answer; 0 answers nothing and closes the connection; None answers as usual.
-        times: how many requests it is for.
+        times: the number of requests.
         message: Google's message.
-        took_effect: whether the request is carried out before the answer is spoilt.
-        seconds: how long the answer is held back.
+        took_effect: whether the request is carried out before the answer fails.
+        seconds: how long to hold the answer back.
     """
 
     pattern: str
@@ -46,7 +46,7 @@ class Fault:
     seconds: float
 
 
-#: What the requests of a service look like, in the words of `Fault.pattern`.
+#: The requests of each service, as `Fault.pattern`.
 SERVICES = {
     "aiplatform": r"^GRPC (?!CreateReadSession$|ReadRows$)|/v1/projects/[^/]+/locations/[^/]+/(?!repositories/)",
     "artifactregistry": r"/repositories/",
@@ -58,12 +58,12 @@ SERVICES = {
 
 @dataclass(frozen=True)
 class Rate:
-    """Failures of a service by chance.
+    """Random failures of a service.
 
     Attributes:
         service: one of `SERVICES`.
         code: HTTP status of the answers.
-        rate: which part of its requests fails, from 0 to 1.
+        rate: the share of its requests that fail, from 0 to 1.
     """
 
     service: str
@@ -72,7 +72,7 @@ class Rate:
 
     @classmethod
     def of(cls, text: str) -> Rate:
-        """From SERVICE:CODE:RATE.
+        """Parses SERVICE:CODE:RATE.
 
         Raises:
             UserError: it has another form.
@@ -94,7 +94,7 @@ class Rate:
 
 
 class Faults:
-    """The failures that are ordered and have not happened yet, and those by chance."""
+    """The ordered failures that have not happened yet, and the random ones."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -103,7 +103,7 @@ class Faults:
         self._chance = random.Random()  # noqa: S311
 
     def by_chance(self, rates: Sequence[Rate], seed: int) -> None:
-        """From now on, requests fail at these rates; the same requests in the same order with the same seed."""
+        """Sets the rates of failures; the same requests in the same order fail with the same seed."""
         self._rates, self._chance = rates, random.Random(seed)  # noqa: S311
 
     def add(self, fault: Fault) -> None:
@@ -112,7 +112,7 @@ class Faults:
             self._faults.append(fault)
 
     def take(self, call: str) -> Fault | None:
-        """The failure for a request, if one is ordered; it is used up by that."""
+        """The failure for a request, if one is ordered, which is then used up."""
         with self._lock:
             for fault in self._faults:
                 if re.search(fault.pattern, call):

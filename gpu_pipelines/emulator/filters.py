@@ -1,4 +1,4 @@
-"""The filter language of lists and of Cloud Logging, as far as comparisons, AND, OR, NOT and brackets.
+"""The filter language of lists and of Cloud Logging: comparisons, AND, OR, NOT and parentheses.
 
 https://cloud.google.com/logging/docs/view/logging-query-language and https://google.aip.dev/160.
 """
@@ -23,7 +23,7 @@ _DEEPEST = 50
 
 
 def predicate(text: str) -> Test:
-    """What a filter lets through.
+    """The condition of a filter.
 
     Raises:
         ApiError: it cannot be parsed.
@@ -121,7 +121,7 @@ class _Reader:
             try:
                 return compare[operator](_comparable(held), _comparable(wanted))
             except TypeError:
-                # Severities and times are put in order, but not with words.
+                # Severities and times are ordered, but not against words.
                 return False
 
         return test
@@ -132,7 +132,7 @@ def _unquoted(token: str) -> str:
 
 
 def _at(item: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted path; names in snake case are looked for in camel case as well."""
+    """The value at a dotted path; names in snake case are also looked up in camel case."""
     held: Any = item
     for part in re.findall(r'"(?:[^"\\]|\\.)*"|[^."]+', path):
         name = _unquoted(part)

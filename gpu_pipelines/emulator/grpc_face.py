@@ -1,4 +1,4 @@
-"""The gRPC face: the same methods and the same state, over TLS, as most of Google's clients speak to it."""
+"""The gRPC interface: the same methods and the same state, over TLS, as most of Google's clients use it."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 _NO_REQUEST = object()
-#: What reading from BigQuery takes.
+#: The permissions for reading from BigQuery, by method.
 _PERMISSIONS = {"CreateReadSession": ("readsessions.create", "tables.getData"), "ReadRows": ("readsessions.getData",)}
 _PROJECTS = "google.cloud.resourcemanager.v3.Projects"
-#: google-cloud-aiplatform asks for it over gRPC, with the credentials that it has, even where all else goes over REST.
+#: google-cloud-aiplatform requests it over gRPC, with its credentials, even if everything else uses REST.
 _GET_PROJECT = Method(_PROJECTS, "GetProject", resourcemanager_v3.GetProjectRequest, ())
 
 
 def start_grpc(api: VertexApi, certificates: Certificates) -> tuple[Any, int]:
-    """Starts a gRPC server with TLS; gives it and its port."""
-    # Each stream of BigQuery that is read, and each job that is waited for, has one of them.
+    """Starts a gRPC server with TLS; returns it and its port."""
+    # Each open stream of BigQuery, and each job that a client waits for, occupies one thread.
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=40))
     services: dict[str, dict[str, Any]] = {}
     for method, handle in _methods(api):
@@ -106,7 +106,7 @@ def _behaviour(api: VertexApi, method: Method, handle: Callable[[Any, str], Any]
 
 def _reader(method: Method) -> Callable[[bytes], Any]:
     def read(content: bytes) -> Any:
-        """A request, or that it is none: what is raised here, gRPC would answer as an error of the server's."""
+        """Parses a request, or returns that it is invalid: gRPC would report an exception as a server error."""
         try:
             return method.request.deserialize(content)
         except DecodeError:

@@ -1,4 +1,4 @@
-"""The states that jobs of Vertex AI go through, and how clients wait for their ends."""
+"""The states of Vertex AI's jobs, and how clients wait for their ends."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from gpu_pipelines.emulator.names import Names, Resources
 from gpu_pipelines.emulator.state_folder import StateFolder
 
 STATES: Any = api.JobState
-#: Why a job failed that was interrupted with the emulator.
+#: The error of a job that was interrupted with the emulator.
 EMULATOR_ENDED = "The emulator ended while this was running; its processes ended with it."
 ENDED = (STATES.JOB_STATE_SUCCEEDED, STATES.JOB_STATE_FAILED, STATES.JOB_STATE_CANCELLED)
 
 
 def now() -> datetime:
-    """The time, as the API's messages have it."""
+    """The time in the form of the API's messages."""
     return datetime.now(timezone.utc)
 
 
 class Jobs(Resources):
-    """Jobs of one kind, which run, are cancelled and end; arguments as of `Resources`.
+    """Jobs of one kind, which run, are cancelled and end; arguments as for `Resources`.
 
     Attributes:
         jobs: by name.
-        stop: is called with the name of a job that is cancelled; says whether it was running.
-        hold_s: for how many seconds a look over gRPC at a job that runs is held back, until it has ended. Clients that
-            look every few seconds, as GCPC's launcher does, are answered at once when there is news.
+        stop: called with the name of a cancelled job; returns whether it was running.
+        hold_s: how many seconds a request over gRPC for a running job is held back, until it has ended. Clients that
+            poll every few seconds, such as GCPC's launcher, then get news at once.
     """
 
     def __init__(self, names: Names, listed: Any, page_size: int, state: StateFolder) -> None:
-        #: Is held while a job changes, and told of it.
+        #: Held while a job changes, and notified of it.
         self._changed = threading.Condition()
         super().__init__(names, listed, page_size, state, self._changed)
         self.jobs = self.held
@@ -61,7 +61,7 @@ class Jobs(Resources):
         return empty_pb2.Empty()
 
     def remove(self, name: str) -> str:
-        """Forgets a job that has ended; returns its full name."""
+        """Deletes a job that has ended; returns its full name."""
         job = self.one(name)
         if job.state not in ENDED:
             raise ApiError(400, f"Cannot delete a job in state {STATES(job.state).name}.", "FAILED_PRECONDITION")
@@ -69,14 +69,14 @@ class Jobs(Resources):
         return str(job.name)
 
     def set_state(self, name: str, state: Any, error: str = "", code: int = 3, **fields: Any) -> None:
-        """Brings a job into a state; one that is being cancelled does not begin to run.
+        """Sets the state of a job; one that is being cancelled does not begin to run.
 
         Args:
             name: resource name of the job.
             state: a `JobState` or its name, such as JOB_STATE_RUNNING.
-            error: message of the error, of a job that has failed.
-            code: google.rpc.Code of that.
-            fields: others of the job that change with it.
+            error: the error message of a failed job.
+            code: google.rpc.Code of the error.
+            fields: other fields of the job that change with it.
         """
         job, moment = self.one(name), now()
         wanted = STATES[state] if isinstance(state, str) else state
@@ -86,20 +86,20 @@ class Jobs(Resources):
             for field, value in fields.items():
                 setattr(job, field, value)
             job.update_time = moment
-            # One that was preempted has begun before.
+            # A preempted job has begun before.
             if wanted == STATES.JOB_STATE_RUNNING and "start_time" not in job:
                 job.start_time = moment
             if wanted in ENDED:
                 job.end_time = moment
             if error:
                 job.error = {"code": code, "message": error}
-            # Last: whoever sees that a job has ended finds when and why.
+            # Last, so that clients that see the end of a job also find its time and reason.
             job.state = wanted
             self._changed.notify_all()
             self.keep(job)
 
     def end_of_before(self) -> None:
-        """Ends the jobs that ran when the emulator ended before."""
+        """Ends the jobs that were running when the previous emulator ended."""
         for job in list(self.held.values()):
             if job.state not in ENDED:
                 self.set_state(job.name, STATES.JOB_STATE_FAILED, EMULATOR_ENDED)
@@ -109,7 +109,7 @@ class Jobs(Resources):
         self._await(self.one(request.name), self.hold_s)
 
     def wait(self, name: str, seconds: float) -> Any:
-        """Waits for the end of a job, and returns it; raises TimeoutError after so many seconds."""
+        """Waits for the end of a job, and returns it; raises TimeoutError after this many seconds."""
         job = self.one(name)
         self._await(job, seconds)
         if job.state not in ENDED:

@@ -1,4 +1,4 @@
-"""HTTP servers of this machine that answer with JSON, for as long as a block runs."""
+"""Local HTTP servers that answer with JSON, for the duration of a block."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class JsonHandler(BaseHTTPRequestHandler):
     """Answers with JSON, and keeps no log."""
 
-    # The body does not wait until the client has acknowledged the headers, for which Linux lets it take 40 ms.
+    # The body must not wait until the client has acknowledged the headers, which can take 40 ms on Linux.
     disable_nagle_algorithm = True
 
     def body(self) -> bytes:
-        """What came with the request."""
+        """The body of the request."""
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
     def send(self, status: int, document: Any, kind: str = "application/json", **headers: str) -> None:
@@ -31,9 +31,9 @@ class JsonHandler(BaseHTTPRequestHandler):
 
         Args:
             status: of HTTP.
-            document: what is written as JSON; bytes are sent as they are.
-            kind: the content's type.
-            headers: further ones.
+            document: written as JSON; bytes are sent as they are.
+            kind: the content type.
+            headers: further headers.
         """
         content = document if isinstance(document, bytes) else json.dumps(document).encode()
         self.send_response(status)
@@ -48,7 +48,7 @@ class JsonHandler(BaseHTTPRequestHandler):
 
 class _Server(ThreadingHTTPServer):
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """As http.server's; a client that hangs up is no error."""
+        """As in http.server; a client that hangs up is not an error."""
         if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):
             super().handle_error(request, client_address)
 
@@ -59,16 +59,16 @@ def server_of(
     host: str = "127.0.0.1",
     port: int = 0,
 ) -> ThreadingHTTPServer:
-    """A server, with TLS where there are certificates.
+    """A server, with TLS if there are certificates.
 
     Args:
         handler: answers requests.
-        certificates: those to serve with; None serves without TLS.
+        certificates: the server's certificates; None serves without TLS.
         host: address to listen at.
         port: port to listen at; 0 for a free one.
 
     Raises:
-        OSError: the port is taken, or the address is not this machine's.
+        OSError: the port is in use, or the address is not this machine's.
     """
     server = _Server((host, port), handler)
     if certificates:
@@ -86,7 +86,7 @@ def url_of(server: ThreadingHTTPServer) -> str:
 
 @contextmanager
 def answering(*servers: ThreadingHTTPServer) -> Iterator[str]:
-    """Lets servers answer for as long as the block runs; gives the address of the first."""
+    """Lets servers answer during the block; yields the address of the first."""
     # A short interval, because `shutdown` waits for the end of one.
     threads = [
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True) for server in servers

@@ -1,4 +1,4 @@
-"""Cloud Logging: what jobs have said, and `entries:list`."""
+"""Cloud Logging: the log lines of jobs, and `entries:list`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _MOST = 1000
 
 
 class Logs:
-    """Log entries, in the order in which they were written; those of the state first."""
+    """Log entries in the order of writing; those of the state come first."""
 
     def __init__(self, state: StateFolder) -> None:
         self._lock = threading.Lock()

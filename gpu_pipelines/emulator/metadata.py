@@ -1,6 +1,6 @@
-"""Vertex ML Metadata: contexts, executions, artifacts, and how they hang together.
+"""Vertex ML Metadata: contexts, executions, artifacts, and their relations.
 
-https://cloud.google.com/vertex-ai/docs/ml-metadata/introduction. There is a store `default` from the beginning.
+https://cloud.google.com/vertex-ai/docs/ml-metadata/introduction. The store `default` always exists.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ DEFAULT_STORE = "default"
 _ID = re.compile(r"[a-z0-9][a-z0-9-]{0,127}")
 _IN_CONTEXT = re.compile(r'in_context\(\s*("[^"]*")\s*\)')
 _LINKS, _EVENTS = "metadataLinks", "metadataEvents"
-#: What the service sets, and a client does not.
+#: Fields that the service sets, not the client.
 _OWN = ("name", "etag", "create_time", "update_time")
 
 
 class Nodes(Resources):
-    """The contexts, executions or artifacts of all stores; arguments as of `Resources`.
+    """The contexts, executions or artifacts of all stores; arguments as for `Resources`.
 
     Attributes:
-        singular: what one of them is called.
+        singular: the word for one of them.
     """
 
     def __init__(self, names: Names, listed: Any, page_size: int, state: StateFolder) -> None:
@@ -42,10 +42,10 @@ class Nodes(Resources):
         self.singular = self._field[:-1]
 
     def make(self, parent: str, node: Any, key: str = "") -> Any:
-        """Creates one in a store, with a number as its id unless it has one.
+        """Creates one in a store, with a number as its id unless an id is given.
 
         Raises:
-            ApiError: the id has another form, or there is such a one.
+            ApiError: the id has another form, or already exists.
         """
         if key and not _ID.fullmatch(key):
             raise ApiError(400, f"The {self.singular} id {key!r} does not match {_ID.pattern}.")
@@ -66,10 +66,10 @@ class Nodes(Resources):
         return self.change(getattr(request, self.singular), request.update_mask.paths, request.allow_missing)
 
     def change(self, node: Any, paths: Iterable[str], allow_missing: bool = False) -> Any:
-        """Updates one: the fields that are named, or all that are set.
+        """Updates one: the named fields, or all that are set.
 
         Raises:
-            ApiError: there is none, or another client has changed it meanwhile.
+            ApiError: it does not exist, or another client has changed it meanwhile.
         """
         name = self._names.number(node.name)
         if name not in self.held and allow_missing:
@@ -91,13 +91,13 @@ class Nodes(Resources):
             return self.touch(changed)
 
     def touch(self, node: Any) -> Any:
-        """Keeps one that has changed."""
+        """Saves one that has changed."""
         node.update_time, node.etag = now(), str(time.time_ns() // 1000)
         self.keep(node)
         return self._copy(node)
 
     def find(self, request: Any, contexts_of: Any) -> Any:
-        """A page of those that a list request asks for; `contexts_of` says in which contexts one is."""
+        """A page of those that a list request matches; `contexts_of` returns the contexts of one."""
         parent = self._names.number(request.parent)
         text = _IN_CONTEXT.sub(r"in_context:\1", request.filter)
         for project, number in self._names.projects.items():
@@ -113,7 +113,7 @@ class Nodes(Resources):
 
 
 class Metadata:
-    """What is known of runs, their inputs and their outputs.
+    """The metadata of runs, their inputs and their outputs.
 
     Attributes:
         contexts, executions, artifacts: the nodes.
@@ -124,12 +124,12 @@ class Metadata:
         self.contexts = Nodes(names, api.ListContextsResponse, page_size, state)
         self.executions = Nodes(names, api.ListExecutionsResponse, page_size, state)
         self.artifacts = Nodes(names, api.ListArtifactsResponse, page_size, state)
-        # Members of contexts, by their name; events of executions, as pairs of an artifact and a type, by theirs.
+        # Members of contexts, by the context's name; events of executions, as pairs of an artifact and a type, by name.
         self._members = {each["name"]: list(each["members"]) for _, each in state.documents(_LINKS)}
         self._events = {each["name"]: [tuple(pair) for pair in each["events"]] for _, each in state.documents(_EVENTS)}
 
     def create_store(self, request: Any) -> Any:
-        """CreateMetadataStore: the default one alone, which is there."""
+        """CreateMetadataStore: only for the default one, which exists."""
         if request.metadata_store_id not in ("", DEFAULT_STORE):
             raise ApiError(501, f"The emulator has no metadata store but {DEFAULT_STORE!r}.")
         store = self._store(f"{self._names.number(request.parent)}/metadataStores/{DEFAULT_STORE}")
@@ -154,7 +154,7 @@ class Metadata:
         return nodes.find(request, self._contexts_of)
 
     def delete(self, nodes: Nodes, request: Any) -> Any:
-        """DeleteContext, DeleteExecution, DeleteArtifact; a context that holds others only with `force`."""
+        """DeleteContext, DeleteExecution, DeleteArtifact; a context with members only with `force`."""
         node = nodes.one(request.name)
         if request.etag and request.etag != node.etag:
             raise ApiError(409, f"The etag of {node.name} is {node.etag}.", "ABORTED")
@@ -201,7 +201,7 @@ class Metadata:
         return api.AddExecutionEventsResponse()
 
     def note(self, execution: str, events: Iterable[tuple[str, str]]) -> None:
-        """Notes which artifacts an execution has read (INPUT) and made (OUTPUT)."""
+        """Records which artifacts an execution has read (INPUT) and made (OUTPUT)."""
         with self._lock:
             held = list(dict.fromkeys([*self._events.get(execution, []), *events]))
             self._state.write(_EVENTS, execution, {"name": execution, "events": held})
@@ -218,7 +218,7 @@ class Metadata:
         return self._graph(executions, [name for name in members if name in self.artifacts.held])
 
     def artifact_graph(self, request: Any) -> Any:
-        """QueryArtifactLineageSubgraph: the executions that touch an artifact, and what else they touch."""
+        """QueryArtifactLineageSubgraph: the executions linked to an artifact, and their other artifacts."""
         name = self._names.number(request.artifact)
         self.artifacts.one(name)
         known = list(self._events.items())

@@ -1,7 +1,7 @@
 """The servers of models, which answer the predictions of endpoints and of batch prediction jobs.
 
-The image is passed over, as that of a job is: the command of a model's container runs as a process of this machine,
-with the variables that Vertex AI tells it, and has to listen at `AIP_HTTP_PORT`.
+The image is ignored, like that of a job: the command of a model's container runs as a process of this machine, with
+Vertex AI's environment variables, and has to listen at `AIP_HTTP_PORT`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.emulator.replicas import Replicas, Say, container_variables
 
-#: What a container is told where its model says no routes: reference of `ModelContainerSpec`.
+#: The default routes of a container: reference of `ModelContainerSpec`.
 _HEALTH, _PREDICT = "/v1/endpoints/0/deployedModels/0", "/v1/endpoints/0/deployedModels/0:predict"
-#: How long a server may take to be ready where its model does not say, and to end after SIGTERM, seconds.
+#: The default time for a server to become ready, and the time to end after SIGTERM, seconds.
 _DEPLOYMENT_S, _GRACE_S = 1800.0, 5.0
 _LOOK_S = 0.05
 _VARIABLE = re.compile(r"\$\((\w+)\)")
@@ -39,16 +39,16 @@ class _Server:
 
 
 class ModelServers:
-    """The servers that run.
+    """The running servers.
 
     Args:
-        replicas: has what processes of the emulator are started with.
+        replicas: the settings of the emulator's processes.
 
     Attributes:
-        stand_in: address of a server that stands for the containers of all models; its route for predictions is
+        stand_in: address of a server that replaces the containers of all models; its route for predictions is
             `/predict`.
-        stand_ins: addresses of others, by the image that they stand for.
-        runs: whether containers are started; otherwise there are stand-ins alone.
+        stand_ins: addresses of others, by the image that they replace.
+        runs: whether to start containers; otherwise there are only stand-ins.
     """
 
     def __init__(self, replicas: Replicas) -> None:
@@ -62,10 +62,10 @@ class ModelServers:
         self._closed = threading.Event()
 
     def check(self, container: Any) -> None:
-        """Checks that there is, or can be, a server of a `ModelContainerSpec`.
+        """Checks that a server for a `ModelContainerSpec` exists or can be started.
 
         Raises:
-            ApiError: there cannot.
+            ApiError: it cannot.
         """
         if self._stand_in(container):
             return
@@ -76,13 +76,13 @@ class ModelServers:
             raise ApiError(400, text, "UNIMPLEMENTED")
 
     def predict_url(self, key: str, model: Any, account: str, say: Say) -> str:
-        """Where predictions are asked for; starts the server if it does not run yet.
+        """The address for predictions; starts the server if it is not running yet.
 
         Args:
-            key: of the server, by which it is stopped.
+            key: the key of the server, to stop it.
             model: has `container_spec` and `artifact_uri`.
-            account: service account that it runs as; empty for the service's own.
-            say: gets what it prints.
+            account: service account of the server; empty for the service's own.
+            say: gets its output.
 
         Raises:
             ApiError: there is none, or it does not become ready.
@@ -154,7 +154,7 @@ class ModelServers:
         return {**container_variables(), **told, **self._replicas.environment, **own, **named}
 
     def _await(self, server: _Server, container: Any) -> None:
-        """Waits until a server says that it is healthy."""
+        """Waits until a server reports that it is healthy."""
         asked = container.deployment_timeout.total_seconds() if "deployment_timeout" in container else 0.0
         end = time.monotonic() + (asked or _DEPLOYMENT_S)
         while time.monotonic() < end and not self._closed.is_set():

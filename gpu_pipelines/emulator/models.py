@@ -1,4 +1,4 @@
-"""The model registry: models, their versions and the evaluations of those, uploaded, looked at, changed, deleted."""
+"""The model registry: models, their versions and evaluations: upload, get, update, delete."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpu_pipelines.emulator.transcoding import as_json
 _KIND, _EVALUATIONS, _NUMBERS = "models", "evaluations", "model-version-numbers"
 #: Reference of `Model.version_aliases`: there must be exactly one for a model.
 _DEFAULT = "default"
-#: Reference of `UpdateModelRequest.model`: what can be changed of a model, and of one of its versions.
+#: Reference of `UpdateModelRequest.model`: the fields of a model, and of a version, that can be updated.
 _OF_MODEL, _OF_VERSION = {"display_name", "description", "labels"}, {"version_description", "labels"}
 #: Reference of `UploadModelRequest.model_id` and of `MergeVersionAliasesRequest.version_aliases`.
 _ID = re.compile(r"[a-z_][a-z0-9_-]{0,62}")
@@ -50,8 +50,8 @@ class Models:
         versions: the versions of each model by its name, the oldest first.
         evaluations: the evaluations of each version by its name and number, as in …/models/digits@1.
         page_size: the longest page of a list.
-        endpoint_with: is called with the name of a model and a version, or nothing for any; gives the name of an
-            endpoint to which that is deployed, or nothing.
+        endpoint_with: called with the name of a model and a version, or an empty one for any; returns the name of an
+            endpoint to which it is deployed, or an empty text.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
@@ -66,7 +66,7 @@ class Models:
             self.evaluations.setdefault(version, []).append(restored_from(path, document, api.ModelEvaluation))
         self.page_size = page_size
         self._names, self._operations = names, operations
-        # A number is not given again once its version is deleted.
+        # A number is not reused after its version is deleted.
         self._last = {name: int(versions[-1].version_id) for name, versions in self.versions.items()}
         for path, document in state.documents(_NUMBERS):
             try:
@@ -124,7 +124,7 @@ class Models:
         return api.ListModelVersionsResponse(models=found, next_page_token=token)
 
     def merge_aliases(self, request: Any) -> Any:
-        """MergeVersionAliases: an alias with a dash before it is taken away."""
+        """MergeVersionAliases: an alias with a dash before it is removed."""
         model = self.get(request)
         if not request.version_aliases:
             raise ApiError(400, "version_aliases is required.")
@@ -156,22 +156,22 @@ class Models:
             version = f"{model.name}@{model.version_id}"
             evaluation.name = self._names.new(model.name, "evaluations")
             evaluation.create_time = now()
-            # The name of an evaluation does not say which version it is of.
+            # The name of an evaluation does not include the version.
             self._state.write(_EVALUATIONS, evaluation.name, {**as_json(evaluation), "version": version})
             self.evaluations.setdefault(version, []).append(evaluation)
         return evaluation
 
     def list_evaluations(self, request: Any) -> Any:
-        """ListModelEvaluations, of the version that is named or the default one."""
+        """ListModelEvaluations, of the named version or the default one."""
         model = self.get(api.GetModelRequest(name=request.parent))
         held = self.evaluations.get(f"{model.name}@{model.version_id}", [])
         found, token = page(held, model.name, request, self.page_size)
         return api.ListModelEvaluationsResponse(model_evaluations=found, next_page_token=token)
 
     def update(self, request: Any) -> Any:
-        """UpdateModel, of the fields that the mask names: of a model, all of whose versions show them, or of a version.
+        """UpdateModel, for the fields in the mask: of a model, which all of its versions show, or of a version.
 
-        The SDK names no version in the name; it sends the number of the one that it has read.
+        The SDK names no version in the name; it sends the number of the version that it has read.
         """
         name, _, version = self._names.number(request.model.name).partition("@")
         fields = set(request.update_mask.paths)
@@ -194,7 +194,7 @@ class Models:
         return one
 
     def delete(self, request: Any) -> Any:
-        """DeleteModel: one that is deployed nowhere."""
+        """DeleteModel, for one that is not deployed."""
         name = self._names.number(request.name)
         self._versions(name)
         self._require_undeployed(name)
@@ -204,7 +204,7 @@ class Models:
         return self._operations.done(name)
 
     def delete_version(self, request: Any) -> Any:
-        """DeleteModelVersion: one that is deployed nowhere, and not the default, which the only version is as well."""
+        """DeleteModelVersion, for one that is neither deployed nor the default; the only version is always that."""
         name, _, version = self._names.number(request.name).partition("@")
         if not version:
             raise ApiError(400, f"The name {request.name} names no version.")
@@ -237,7 +237,7 @@ class Models:
         versions = self.versions.setdefault(model.name, [])
         self._last[model.name] = self._last.get(model.name, 0) + 1
         model.version_id = str(self._last[model.name])
-        # The SDK deploys a model on machines of its own only where the service says that it may.
+        # The SDK deploys a model on dedicated machines only if the service says that it may.
         model.supported_deployment_resources_types = [api.Model.DeploymentResourcesType.DEDICATED_RESOURCES]
         model.supported_input_storage_formats, model.supported_output_storage_formats = INPUT_FORMATS, OUTPUT_FORMATS
         model.create_time = model.update_time = model.version_create_time = model.version_update_time = now()

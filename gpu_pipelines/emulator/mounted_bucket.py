@@ -1,6 +1,6 @@
-"""Runs a command that sees the bucket under `/gcs`, as containers on Vertex AI do; for that command and its own alone.
+"""Runs a command that sees the bucket under `/gcs`, as on Vertex AI; visible only to the command and its children.
 
-Called as a program inside namespaces of its own (`unshare --user --map-root-user --mount`), which need no rights.
+Started as a program in its own namespaces (`unshare --user --map-root-user --mount`), which need no privileges.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ UNSHARE = ("unshare", "--user", "--map-root-user", "--mount")
 
 
 def command_with_bucket(folder: Path) -> list[str]:
-    """What to put before a command, so that it finds a folder under `/gcs`."""
+    """The prefix of a command that shows a folder to it under `/gcs`."""
     return [*UNSHARE, sys.executable, __file__, str(folder)]
 
 
 def require_mounts() -> None:
-    """Checks that this machine lets a process have a namespace of its own.
+    """Checks that this machine allows user namespaces.
 
     Raises:
         UserError: it does not.
@@ -40,7 +40,7 @@ def require_mounts() -> None:
 
 
 def main() -> None:
-    """Builds a root like this machine's with one more folder, goes there, and becomes the command."""
+    """Builds a root like this machine's with one more folder, changes into it, and executes the command."""
     folder, *command = sys.argv[1:]
     here, root = Path.cwd(), Path(tempfile.mkdtemp(prefix="root-", dir=Path(folder).parent))
     _mount("-t", "tmpfs", "none", str(root))

@@ -1,4 +1,4 @@
-"""Resource names as Vertex AI answers them: with the project's number, whichever way it was asked for."""
+"""Resource names in Vertex AI's form: with the project's number, even if the request has its id."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from gpu_pipelines.emulator.transcoding import as_json, parsed
 
 
 class Names:
-    """The projects that there are.
+    """The projects.
 
     Args:
-        projects: number of each by its id.
+        projects: the number of each project by id.
     """
 
     def __init__(self, projects: Mapping[str, str]) -> None:
         self.projects = dict(projects)
-        # Numbers of an emulator that ran before are not given again.
+        # Numbers of an earlier emulator are not reused.
         self._last = 1_000_000_000_000_000_000 + time.time_ns() // 1000
 
     def number(self, name: str) -> str:
@@ -42,12 +42,12 @@ class Names:
         return f"projects/{self.projects[project]}{name[match.end() :] if match else ''}"
 
     def project(self, name: str) -> str:
-        """Id of the project of a resource name."""
+        """Id of the project in a resource name."""
         number = self.number(name).split("/")[1]
         return next(project for project, held in self.projects.items() if held == number)
 
     def new(self, parent: str, collection: str, key: str = "") -> str:
-        """Name of a new resource, with a number of its own unless it has a key."""
+        """Name of a new resource, with a new number unless it has a key."""
         self._last += 1
         return f"{self.number(parent)}/{collection}/{key or self._last}"
 
@@ -58,7 +58,7 @@ def region_of(name: str) -> str:
 
 
 def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tuple[list[Any], str]:
-    """Those resources of a parent that a list request asks for, the newest first, and the token of the next page."""
+    """The resources of a parent that match a list request, the newest first, and the token of the next page."""
     test = predicate(getattr(request, "filter", ""))
     is_filtered = bool(getattr(request, "filter", "").strip())
     known = [item for item in resources if item.name.startswith(f"{parent}/")]
@@ -69,8 +69,8 @@ def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tupl
     size = min(request.page_size or most, most)
     found: list[Any] = []
     for place, item in enumerate(known[start:], start):
-        # Pipeline jobs have their whole pipelines in them, which take milliseconds each: none is looked at twice but
-        # the one that begins the next page.
+        # Pipeline jobs contain their whole pipelines, which take milliseconds each: only the one that begins the next
+        # page is checked twice.
         if is_filtered and not test(as_json(item)):
             continue
         if len(found) == size:
@@ -80,10 +80,10 @@ def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tupl
 
 
 def start_of_page(token: str) -> int:
-    """The place at which a page begins.
+    """The index at which a page begins.
 
     Raises:
-        ApiError: the token is none that a list has given.
+        ApiError: the token is not from a list.
     """
     if not re.fullmatch(r"[0-9]{0,9}", token):
         raise ApiError(400, f"Invalid page token: {token!r}.")
@@ -91,7 +91,7 @@ def start_of_page(token: str) -> int:
 
 
 def restored(state: StateFolder, kind: str, message: Any) -> Iterator[Any]:
-    """The resources of a kind that are in the state.
+    """The resources of a kind in the state.
 
     Raises:
         UserError: a file of them is damaged.
@@ -116,15 +116,15 @@ def restored_from(path: Path, document: Mapping[str, Any], message: Any) -> Any:
 
 
 class Resources:
-    """The resources of one kind in all projects, and what is done with those of every kind.
+    """The resources of one kind in all projects, and the operations that all kinds share.
 
     Args:
         names: the projects.
-        listed: type of the answer to a list, whose first field has them: what they are called, and their type.
+        listed: type of the answer to a list, whose first field holds the resources.
         page_size: the longest page of a list.
         state: where they are kept.
-        lock: is held while they change.
-        folder: before what they are called, in the state.
+        lock: held while they change.
+        folder: prefix of their kind in the state.
 
     Attributes:
         held: the resources by name.
@@ -141,11 +141,11 @@ class Resources:
         self._names, self._listed, self._lock = names, listed, lock or threading.RLock()
 
     def get(self, request: Any) -> Any:
-        """One of them, as it is now."""
+        """The current version of one of them."""
         return self._copy(self.one(request.name))
 
     def list(self, request: Any) -> Any:
-        """A page of those of a project in a region."""
+        """A page of those in a project and region."""
         with self._lock:
             held = list(self.held.values())
         found, token = page(held, self._names.number(request.parent), request, self.page_size)
@@ -159,10 +159,10 @@ class Resources:
         return found
 
     def keep(self, resource: Any) -> None:
-        """Writes one into the state, and holds it.
+        """Writes one to the state, and holds it.
 
         Raises:
-            ApiError: it cannot be written; a new one is not held then.
+            ApiError: it cannot be written; a new one is then not held.
         """
         with self._lock:
             self._state.write(self._kind, resource.name, as_json(resource))

@@ -1,4 +1,4 @@
-"""Methods of Vertex AI that the emulator does not have: refused by their name, so that nobody looks for a typo."""
+"""Methods of Vertex AI that the emulator does not have: refused by name, so that nobody looks for a typing error."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from gpu_pipelines.emulator.transcoding import Binding, bindings_of
 
 _SERVICES = "google.cloud.aiplatform_v1.services"
 _OTHER_VERSION = re.compile(r"/(v1beta1|ui)/(projects/.*|publishers/.*)")
-#: Services of Google Cloud that steps use, by how their paths begin.
+#: Services of Google Cloud that steps use, by the prefixes of their paths.
 _OTHER_SERVICES = {"/compute/": "Compute Engine"}
 _CALL = re.compile(r"/google\.cloud\.(?:aiplatform|bigquery\.storage)\.(v\w+)\.(\w+)/(\w+)")
 
 
 def refusal(verb: str, path: str) -> ApiError | None:
-    """The refusal of a request that is one of Vertex AI's, or of another service's; None if it is none."""
+    """The refusal of a request to Vertex AI or another service; None if it is to none of them."""
     for beginning, service in _OTHER_SERVICES.items():
         if path.startswith(beginning):
             return ApiError(501, f"The emulator does not have {service}: {verb} {path}.")
@@ -36,7 +36,7 @@ def refusal(verb: str, path: str) -> ApiError | None:
 
 @cache
 def _methods() -> tuple[tuple[str, Binding], ...]:
-    """All methods of Google's client library, by the ways to reach them over HTTP."""
+    """All methods of Google's client library, by their HTTP paths."""
     found: list[tuple[str, Binding]] = []
     for folder in pkgutil.iter_modules(import_module(_SERVICES).__path__):
         module = import_module(f"{_SERVICES}.{folder.name}.transports.rest_base")
@@ -55,10 +55,10 @@ def _refused(name: str) -> ApiError:
 
 
 class RefusedByName(grpc.GenericRpcHandler):  # type: ignore[misc, unused-ignore]
-    """Answers calls over gRPC of methods that no other handler has."""
+    """Answers gRPC calls of methods without a handler."""
 
     def service(self, handler_call_details: Any) -> Any:
-        """What answers a call; None where it is none of Vertex AI or BigQuery."""
+        """The handler of a call; None if it belongs neither to Vertex AI nor to BigQuery."""
         match = _CALL.fullmatch(handler_call_details.method)
         if match is None:
             return None

@@ -1,4 +1,4 @@
-"""Long-running operations: all that this server does is done at once."""
+"""Long-running operations, all of which are done at once."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from gpu_pipelines.emulator.api_error import not_found
 
 
 class Operations:
-    """The operations that were answered, by name."""
+    """The answered operations, by name."""
 
     def __init__(self) -> None:
         self._held: dict[str, Any] = {}
         self._last = time.time_ns() // 1000
 
     def done(self, resource: str, response: Any = None) -> Any:
-        """An operation on a resource that is done already, with its response."""
+        """A finished operation on a resource, with its response."""
         self._last += 1
         name = f"{resource}/operations/{self._last}"
         packed = any_pb2.Any()

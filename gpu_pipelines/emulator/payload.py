@@ -31,17 +31,17 @@ _OUTPUT_FILE = re.compile(r"\{\{\$\.outputs\.parameters\['([^']+)'\]\.output_fil
 
 @dataclass(frozen=True)
 class PipelineRun:
-    """The run of a pipeline that a task is of.
+    """The pipeline run of a task.
 
     Attributes:
-        root: where it leaves its artifacts.
-        files: local directory in place of the mount of the bucket: output parameters and `executor_output.json`.
-        parameters: values of the pipeline's parameters; those left out have their defaults.
+        root: the place of its artifacts.
+        files: local directory in place of the mounted bucket: output parameters and `executor_output.json`.
+        parameters: values of the pipeline's parameters; missing ones have their defaults.
         job_id: id of the pipeline job.
         project: id of the project.
-        location: region.
+        location: the region.
         encryption_key: Cloud KMS key of the run; empty for none.
-        created: when its job was made, as the API tells times.
+        created: the creation time of its job, in the API's form.
     """
 
     root: str
@@ -79,18 +79,18 @@ def executor_input_with(
     values: Mapping[str, Any],
     artifacts: Mapping[str, Sequence[str | Mapping[str, Any]]],
 ) -> dict[str, Any]:
-    """The executor input of a task whose inputs are known.
+    """The executor input of a task with known inputs.
 
     Args:
-        component: the task's component, of a compiled pipeline.
-        task: what its folder is called.
-        run: the run that it is in.
-        values: its parameters; those left out have their defaults.
+        component: the task's component, in a compiled pipeline.
+        task: the name of its folder.
+        run: its run.
+        values: its parameters; missing ones have their defaults.
         artifacts: its input artifacts by name: one, or a list's.
     """
     inputs, outputs = component.get("inputDefinitions", {}), component.get("outputDefinitions", {})
     place = f"{run.root}/{run.job_id}/{task}"
-    # The service says nothing of an optional one that has neither a value nor a default: to a function it is None.
+    # The service omits an optional one with neither a value nor a default: a function gets None for it.
     defaults = {
         name: definition.get("defaultValue", _EMPTY.get(definition["parameterType"]))
         for name, definition in inputs.get("parameters", {}).items()
@@ -105,7 +105,7 @@ def executor_input_with(
             "artifacts": {
                 name: {"artifacts": [_artifact(name, held, definition) for held in artifacts[name]]}
                 for name, definition in inputs.get("artifacts", {}).items()
-                # The service says nothing of an optional one that no step before has made.
+                # The service omits an optional one that no earlier step has made.
                 if name in artifacts or not definition.get("isOptional")
             },
         },
@@ -123,13 +123,13 @@ def executor_input_with(
 
 
 def tasks_of(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """All tasks of a pipeline and of the parts in it, by name."""
+    """All tasks of a pipeline and of its sub-DAGs, by name."""
     dags = [part["dag"] for part in (spec["root"], *spec["components"].values()) if "dag" in part]
     return {name: task for dag in dags for name, task in dag["tasks"].items()}
 
 
 def tasks_outside_of_loops(spec: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the tasks of a part and of the parts in it, but for loops: their turns are known when they begin."""
+    """The names of the tasks of a sub-DAG and of those in it, except for loops, whose iterations are not known yet."""
     for name, task in part["dag"]["tasks"].items():
         yield name
         inner = spec.get("components", {}).get(task["componentRef"]["name"], {})
@@ -140,7 +140,7 @@ def tasks_outside_of_loops(spec: Mapping[str, Any], part: Mapping[str, Any]) -> 
 def resolved_texts(
     texts: Sequence[str], component: Mapping[str, Any], task: str, run: PipelineRun, executor_input: Mapping[str, Any]
 ) -> list[str]:
-    """Texts of a task's container with every placeholder resolved; some stand for several texts, or none."""
+    """Texts of a task's container with every placeholder resolved; some become several texts, or none."""
     inputs = component.get("inputDefinitions", {}).get("parameters", {})
     values = executor_input["inputs"]["parameterValues"]
     empty = {
@@ -153,7 +153,7 @@ def resolved_texts(
 
 
 def _expanded(text: str, given: frozenset[str]) -> list[str]:
-    """The texts that `ConcatPlaceholder` and `IfPresentPlaceholder` of KFP stand for; any other text itself."""
+    """The texts of KFP's `ConcatPlaceholder` and `IfPresentPlaceholder`; any other text is returned itself."""
     if not text.startswith(('{"Concat"', '{"IfPresent"')):
         return [text]
     try:
@@ -174,22 +174,22 @@ def _expanded_part(part: Any, given: frozenset[str]) -> list[str]:
 
 
 def as_stored(value: Any, definition: Mapping[str, Any]) -> Any:
-    """A parameter's value as its container gets it: JSON of the service has points in whole numbers."""
+    """A parameter's value for its container: in the service's JSON, integers have a decimal point."""
     return int(value) if definition["parameterType"] == _NUMBER and value is not None else value
 
 
 def read_parameter(name: str, kind: str, text: str) -> Any:
-    """The value of an output parameter, as a container has written it into its file.
+    """The value of an output parameter, from the file that a container wrote.
 
     Raises:
-        ValueError: it is none of that type.
+        ValueError: it does not have that type.
     """
     if kind == "STRING":
         return text
     text = text.strip()
     try:
         if kind == "BOOLEAN":
-            # As Go reads one, in which the service's launcher is written.
+            # As read by Go, the language of the service's launcher.
             return _BOOLEANS[text]
         found = json.loads(text)
     except (ValueError, KeyError):
@@ -225,7 +225,7 @@ def _resolved(
         held = all_of_it[0]
         if what == "metadata":
             value = held["metadata"] if key is None else held["metadata"].get(key)
-            # A text is put where it is as it stands: GCPC's components have the quotes around it.
+            # A text is inserted as it is: GCPC's components have the quotes around it.
             return value if isinstance(value, str) else _json(value)
         uri = str(held["uri"])
         return uri.replace("gs://", "/gcs/", 1) if what == "path" else uri
@@ -235,7 +235,7 @@ def _resolved(
     text = _OUTPUT_FILE.sub(lambda match: executor_input["outputs"]["parameters"][match[1]]["outputFile"], text)
     for placeholder, value in run.placeholders(task).items():
         text = text.replace(placeholder, value)
-    # The fields of the job are the launcher's; the component inside knows its own inputs alone.
+    # The fields of the job are for the launcher; the inner component only knows its own inputs.
     inner = _json(_without_the_job(executor_input))
     return text.replace("{{$.json_escape[1]}}", json.dumps(inner)[1:-1]).replace("{{$}}", inner)
 

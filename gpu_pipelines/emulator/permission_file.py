@@ -1,4 +1,4 @@
-"""The file that says what accounts may do: roles and permissions, in the project and on single buckets.
+"""The file with the permissions of accounts: roles and permissions, in the project and on single buckets.
 
 accounts:
   trainer@example-project.iam.gserviceaccount.com:
@@ -28,11 +28,11 @@ _SERVICES = ("aiplatform", "artifactregistry", "bigquery", "iam", "logging", "st
 
 @dataclass(frozen=True)
 class Grants:
-    """What one account may do.
+    """The permissions of one account.
 
     Attributes:
         project: patterns of permissions in the project.
-        buckets: those on single buckets, besides.
+        buckets: further patterns on single buckets.
     """
 
     project: tuple[str, ...] = ()
@@ -40,7 +40,7 @@ class Grants:
 
 
 def read_permissions(path: Path) -> dict[str, Grants]:
-    """What accounts may do, by their address.
+    """The permissions of accounts, by address.
 
     Raises:
         UserError: the file cannot be read, or something in it is wrong, with its line.

@@ -1,7 +1,7 @@
-"""Who may do what: the permission that a request needs, and whether the account that sends it has that.
+"""The permission that a request needs, and whether the sending account has it.
 
-Without a file all accounts may do everything. With one, an account may do what the file says, and one that is not in it
-nothing; but this machine's user and the service's own agents may do everything unless they are in it.
+Without a file all accounts may do everything. With one, an account may do what the file says, and a missing account
+nothing; but this machine's user and the service's own agents may do everything unless they are in the file.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from urllib.parse import unquote, urlsplit
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.permission_file import Grants
 
-#: Before a path: the account that a process has which cannot send credentials.
+#: Path prefix with the account of a process that cannot send credentials.
 AS_ACCOUNT = re.compile(r"/as/([^/]+)(/.*)")
 _TOKEN = "emulator-token."  # noqa: S105
 _AGENTS = ("-compute@developer.gserviceaccount.com", "@gcp-sa-aiplatform-cc.iam.gserviceaccount.com")
@@ -37,7 +37,7 @@ _METHODS = {
     "ResumeSchedule": "schedules.update",
 }
 _METHOD = re.compile(r"(Create|Get|List|Update|Delete|Cancel)([A-Z]\w*)")
-#: Methods of metadata, whose permissions have their whole names.
+#: Methods of metadata, whose permissions include their whole names.
 _OF_METADATA = re.compile(r"(?:Query|Add)(Context|Execution|Artifact)[A-Z]\w*")
 _OBJECTS = {"GET": "get", "POST": "create", "PUT": "update", "PATCH": "update", "DELETE": "delete"}
 _STORAGE = re.compile(r"(/upload|/download)?/storage/v1/b(?:/([^/?]+)(/o(?:/(.+))?)?)?")
@@ -70,11 +70,11 @@ _BIGQUERY = [
 
 
 class Permissions:
-    """The accounts that there are.
+    """The accounts.
 
     Args:
-        caller: address of the account of this machine's user, who sends what has no credentials.
-        grants: what accounts may do; None: everything.
+        caller: account of this machine's user, for requests without credentials.
+        grants: the permissions of accounts; None for everything.
     """
 
     def __init__(self, caller: str, grants: Mapping[str, Grants] | None = None) -> None:
@@ -107,8 +107,8 @@ class Permissions:
         """Checks a call of a method of Vertex AI.
 
         Args:
-            account: who calls.
-            name: of the method.
+            account: the caller.
+            name: the name of the method.
             request: its protobuf request.
             project: id of the project.
 
@@ -129,7 +129,7 @@ class Permissions:
             )
 
     def require(self, account: str, permission: str) -> None:
-        """Raises ApiError for an account that lacks a permission in the project."""
+        """Raises ApiError if an account lacks a permission in the project."""
         if not self.has(account, permission):
             raise ApiError(403, f"Permission '{permission}' denied on resource (or it may not exist).")
 
@@ -155,12 +155,12 @@ class Permissions:
 
 
 def token_of(assertion: str) -> str:
-    """A token for who has signed an assertion; the signature is not looked at."""
+    """A token for the signer of an assertion; the signature is not checked."""
     return _TOKEN + (issuer(assertion) or "")
 
 
 def issuer(token: str) -> str:
-    """Who has signed a JSON web token; empty where it is none."""
+    """The signer of a JSON web token; empty if it is not one."""
     try:
         payload = token.split(".")[1]
         found = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
@@ -170,7 +170,7 @@ def issuer(token: str) -> str:
 
 
 def write_key(path: Path, like: Path, account: str) -> None:
-    """Writes the key file of an account: that of another one with its name."""
+    """Writes the key file of an account: that of another one with this account's name."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({**json.loads(like.read_text()), "client_email": account}))
 
@@ -196,7 +196,7 @@ def _resource_of(request: Any) -> str:
 
 
 def _acted_for(request: Any) -> str:
-    """The service account that a request is to let a job run as."""
+    """The service account that a request assigns to a job."""
     places = ("custom_job.job_spec", "hyperparameter_tuning_job.trial_job_spec", "batch_prediction_job")
     for name in (*places, "pipeline_job", "deployed_model"):
         found = request
@@ -209,7 +209,7 @@ def _acted_for(request: Any) -> str:
 
 
 def _permissions_of_storage(verb: str, target: str, content: bytes) -> Iterator[tuple[str, str]]:
-    """Permissions that a request to Cloud Storage needs, each with its bucket."""
+    """The permissions for a request to Cloud Storage, each with its bucket."""
     path = urlsplit(target).path
     if path.startswith("/batch/"):
         for inner, place in _BATCHED.findall(content):
@@ -229,7 +229,7 @@ def _permissions_of_storage(verb: str, target: str, content: bytes) -> Iterator[
 
 
 def _permission_of_path(verb: str, path: str) -> str:
-    """The permission that a request to another service needs; empty for none."""
+    """The permission for a request to another service; empty for none."""
     if path == "/v2/entries:list":
         return "logging.logEntries.list"
     if path.startswith(("/bigquery/v2/projects/", "/upload/bigquery/v2/projects/")):

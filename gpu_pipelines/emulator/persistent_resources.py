@@ -27,7 +27,7 @@ class PersistentResources(Resources):
         self._operations = operations
 
     def create(self, request: Any) -> Any:
-        """CreatePersistentResource; its machines are there at once."""
+        """CreatePersistentResource; its machines exist at once."""
         parent, key = self._names.number(request.parent), request.persistent_resource_id
         made = api.PersistentResource(request.persistent_resource)
         if not _ID.fullmatch(key):
@@ -61,7 +61,7 @@ class PersistentResources(Resources):
         return self._operations.done(name)
 
     def check_job(self, parent: str, spec: Any) -> None:
-        """Checks that a job finds the machines that it wants on the resource that it names.
+        """Checks that a job finds its machines on the resource that it names.
 
         Args:
             parent: project and region of the job.

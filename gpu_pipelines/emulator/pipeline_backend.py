@@ -1,6 +1,6 @@
-"""Runs pipeline jobs as Vertex AI Pipelines does: each task's container as a process of this machine.
+"""Runs pipeline jobs like Vertex AI Pipelines: each task's container as a process of this machine.
 
-Images are passed over; an e-mail is not sent but noted; a result for the same inputs is taken again.
+Images are ignored; an e-mail is not sent but recorded; results for the same inputs are reused.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from gpu_pipelines.step_environment import MOUNTED
 
 _MAIL = "google_cloud_pipeline_components.container.v1.vertex_notification_email.executor"
 _CACHE = "cache"
-#: That the steps have to end when the emulator does.
+#: Seconds for the steps to end when the emulator does.
 _SECONDS_TO_END = 5.0
 _PARAMETER = re.compile(r"\{\{\$\.inputs\.parameters\['([^']+)'\]\}\}")
 
@@ -57,16 +57,16 @@ class PipelineBackend:
     """Runs the pipeline jobs of a server.
 
     Args:
-        api: the server; from now on it runs custom jobs as well.
-        rehearse: what the training step runs on in place of GPUs, such as cpu:1.
+        api: the server, which from now on also runs custom jobs.
+        rehearse: the devices of the training step in place of GPUs, such as cpu:1.
 
     Raises:
-        UserError: this machine does not let a process see a bucket under /gcs.
+        UserError: this machine does not allow a process to see a bucket under /gcs.
 
     Attributes:
         mails: recipients and final state of each e-mail that the service would have sent.
         images: the image of each task that was run.
-        broken: tasks whose next attempts end with an error of the service, and how many.
+        broken: tasks whose next attempts end with an error of the service, and how many attempts.
     """
 
     def __init__(self, api: VertexApi, rehearse: str) -> None:
@@ -85,12 +85,12 @@ class PipelineBackend:
         variables = {**api.proxy_environment(), **api.gcloud_of_steps(), "STORAGE_EMULATOR_HOST": api.url}
         api.state.replicas.run_jobs(rehearse, **variables)
         api.state.replicas.prefix = command_with_bucket(self._bucket)
-        # GCPC's launchers look at their jobs every 20 s over gRPC; they are answered when there is news.
+        # GCPC's launchers poll their jobs every 20 s over gRPC; the answers are held back until there is news.
         for jobs in (api.state.custom_jobs, api.state.tuning_jobs, api.state.batch_prediction_jobs):
             jobs.hold_s = 60.0
 
     def run_jobs(self) -> None:
-        """From now on, pipeline jobs that are created are run, each in a thread; what cannot be run is refused."""
+        """Makes new pipeline jobs run, each in a thread; those that cannot be run are refused."""
         self._jobs.check = check_supported
         self._jobs.start = lambda name: threading.Thread(target=self.run, args=(name,), daemon=True).start()
         self._jobs.stop = self._stop
@@ -99,7 +99,7 @@ class PipelineBackend:
         """Ends what runs."""
         for name in list(self._processes):
             self._stop(name)
-        # GCPC's launcher looks at its job until that has ended, and would wait for a server that answers no more.
+        # GCPC's launcher polls its job until that has ended, and would wait for a server that is gone.
         until = time.monotonic() + _SECONDS_TO_END
         for process in [each for several in self._processes.values() for each in several if each.poll() is None]:
             with suppress(subprocess.TimeoutExpired):
@@ -114,7 +114,7 @@ class PipelineBackend:
         """Runs a pipeline job to its end.
 
         Args:
-            name: its resource name.
+            name: the job's resource name.
         """
         job = as_json(self._jobs.one(name))
         spec, runtime = job["pipelineSpec"], job["runtimeConfig"]
@@ -146,7 +146,7 @@ class PipelineBackend:
         try:
             ended = job_run.whole(values)
         except Exception as error:
-            # Whatever it is, the job has to end, and to say why.
+            # Whatever the error is, the job has to end, and to report it.
             ended = Ended(FAILED, error=answer_to(error).message)
         if name in self._stopped:
             return
@@ -161,11 +161,11 @@ class PipelineBackend:
             self._stopped.add(name)
             for process in self._processes.get(name, []):
                 if process.poll() is None:
-                    # GCPC's launcher cancels its custom job at that.
+                    # This makes GCPC's launcher cancel its custom job.
                     process.send_signal(signal.SIGTERM)
 
     def _in_its_place(self, name: str, spec: Spec, run: PipelineRun, task: Task) -> Ended:
-        """Runs a task once there is room for it on this machine."""
+        """Runs a task once this machine has room for it."""
         with self._places:
             if name in self._stopped:
                 self._jobs.set_task(name, task.name, CANCELLED)
@@ -173,12 +173,12 @@ class PipelineBackend:
             return self._carry_out(name, spec, run, task)
 
     def _carry_out(self, name: str, spec: Spec, run: PipelineRun, task: Task) -> Ended:
-        """Runs a task that is no part; says how it fares."""
+        """Runs a single task; reports its state."""
         executor = spec["deploymentSpec"]["executors"][task.component["executorLabel"]]
         if "importer" in executor:
             return self._import(name, executor["importer"], run, task)
         if _MAIL in executor["container"].get("command", []):
-            # The service runs this component itself; its container does nothing but fail.
+            # The service runs this component itself; its container only fails.
             given = task.given.parameters
             self.mails.append((given["recipients"], given["pipeline_task_final_status"]["state"]))
             self._jobs.set_task(name, task.name, SUCCEEDED)
@@ -210,7 +210,7 @@ class PipelineBackend:
         return ended
 
     def _import(self, name: str, importer: Mapping[str, Any], run: PipelineRun, task: Task) -> Ended:
-        """An artifact that is there already, by its URI."""
+        """An existing artifact, by its URI."""
         values = {"inputs": {"parameterValues": task.given.parameters, "artifacts": {}}, "outputs": {}}
         source = importer["artifactUri"]
         uri = task.given.parameters[source["runtimeParameter"]] if "runtimeParameter" in source else source["constant"]
@@ -235,7 +235,7 @@ class PipelineBackend:
             return self._failed(name, task, "Internal error occurred for the current attempt.")
         here = self._here(run.files / task.name)
         here.mkdir(parents=True, exist_ok=True)
-        # What a task has left itself is there for the next attempt at it, as its place in the bucket is the same.
+        # The output of a failed attempt is there for the next one, because its place in the bucket is the same.
         for left in (here / "gcp_resources", here / Path(executor_input["outputs"]["outputFile"]).name):
             left.unlink(missing_ok=True)
         for each in executor_input["outputs"]["artifacts"].values():
@@ -268,7 +268,7 @@ class PipelineBackend:
     def _process(
         self, name: str, container: Mapping[str, Any], task: Task, run: PipelineRun, executor_input: Mapping[str, Any]
     ) -> int:
-        """Runs the command of a container to its end, with its lines in the log; gives its exit status."""
+        """Runs the command of a container to its end, with its lines in the log; returns its exit status."""
 
         def resolved(texts: list[str]) -> list[str]:
             return resolved_texts(texts, task.component, task.name, run, executor_input)
@@ -305,7 +305,7 @@ class PipelineBackend:
         return process.wait()
 
     def _outputs(self, component: Mapping[str, Any], executor_input: Mapping[str, Any]) -> Values:
-        """Artifacts and parameters of a task that succeeded."""
+        """Artifacts and parameters of a successful task."""
         outputs = executor_input["outputs"]
         file = self._here(Path(outputs["outputFile"]))
         written = finite_json(file.read_text()) if file.exists() else {}
@@ -334,12 +334,12 @@ class PipelineBackend:
         }
 
     def _here(self, path: Path) -> Path:
-        """A path under `/gcs` as this machine has it."""
+        """The path on this machine of a path under `/gcs`."""
         return self._bucket / path.relative_to(MOUNTED)
 
 
 def _missing(task: Task) -> str:
-    """An artifact that a task needs and that no task before it has made; empty if there is none."""
+    """An artifact that a task needs but no earlier task has made; empty if there is none."""
     wanted = task.component.get("inputDefinitions", {}).get("artifacts", {})
     return next(
         (key for key, each in wanted.items() if not each.get("isOptional") and key not in task.given.artifacts), ""
@@ -347,13 +347,13 @@ def _missing(task: Task) -> str:
 
 
 def _key(executor: Mapping[str, Any], component: Mapping[str, Any], executor_input: Mapping[str, Any]) -> str:
-    """What a result is found again by: what the task runs, the values of its inputs, and what it makes."""
+    """The cache key of a result: the task's command, the values of its inputs, and its outputs."""
     made = [executor, executor_input["inputs"], component.get("outputDefinitions", {})]
     return hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
 
 
 def _accelerators_of(container: Mapping[str, Any], task: Task) -> dict[str, int]:
-    """How many accelerators of which type the machine of a step has; either may be a parameter of the task."""
+    """The accelerators of a step's machine, by type and number; either may be a parameter of the task."""
     asked = container.get("resources", {}).get("accelerator", {})
     kind, number = asked.get("resourceType", asked.get("type", "")), asked.get("resourceCount", asked.get("count", 0))
     return {_given_to(task, str(kind)): int(float(_given_to(task, str(number))))} if kind else {}
@@ -368,7 +368,7 @@ def _given_to(task: Task, text: str) -> str:
 
 
 def _custom_job_in(file: Path) -> str:
-    """Name of the custom job that a launcher has left in a file; empty if there is none."""
+    """Name of the custom job that a launcher has written to a file; empty if there is none."""
     if not file.exists():
         return ""
     uri = json.loads(file.read_text())["resources"][0]["resourceUri"]

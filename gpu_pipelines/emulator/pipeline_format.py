@@ -1,4 +1,4 @@
-"""The format of compiled pipelines, read as strictly as the service reads it."""
+"""The format of compiled pipelines, parsed as strictly as by the service."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ def parsed_spec(document: dict[str, Any]) -> Any:
     """A `PipelineSpec` from JSON.
 
     Raises:
-        ApiError: it is none.
+        ApiError: it is not one.
     """
     spec, deployment = pipeline_spec_pb2.PipelineSpec(), pipeline_spec_pb2.PipelineDeploymentConfig()
     check_objects(document, spec.DESCRIPTOR)
     try:
         json_format.ParseDict(document, spec)
-        # What this version of the format does not have is nothing that it could run; the rest is held to its types.
+        # Fields that this version of the format lacks cannot be run anyway; the rest is checked by type.
         json_format.ParseDict(document.get("deploymentSpec", {}), deployment, ignore_unknown_fields=True)
     except (json_format.ParseError, ValueError, TypeError, AttributeError, RecursionError) as error:
         raise ApiError(400, f"Failed to parse the pipeline spec: {error}") from error

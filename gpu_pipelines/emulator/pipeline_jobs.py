@@ -1,4 +1,4 @@
-"""Pipeline jobs: created, looked at, listed, cancelled, deleted; a test says how their tasks fare."""
+"""Pipeline jobs: create, get, list, cancel, delete; tests set the states of their tasks."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _TASK_ENDED = (
     TASK_STATES.SKIPPED,
     TASK_STATES.NOT_TRIGGERED,
 )
-#: Artifacts by the name of an input or output: each as the executor input has it.
+#: Artifacts by the name of an input or output, in the form of the executor input.
 Artifacts = Mapping[str, Sequence[Mapping[str, Any]]]
 #: https://cloud.google.com/vertex-ai/docs/pipelines/gcpc-label-propagation.
 RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
@@ -45,9 +45,9 @@ class PipelineJobs(Resources):
 
     Attributes:
         jobs: by name.
-        check: is called with the specification of a job that is to be created; raises ApiError to refuse it.
-        start: is called with the name of a job that was created, to run it.
-        stop: is called with the name of a job that is cancelled.
+        check: called with the specification of a new job; raises ApiError to refuse it.
+        start: called with the name of a new job, to run it.
+        stop: called with the name of a cancelled job.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class PipelineJobs(Resources):
         return self._operations.done(job.name)
 
     def list(self, request: Any) -> Any:
-        """ListPipelineJobs; with a read mask the jobs have its fields alone."""
+        """ListPipelineJobs; with a read mask, only its fields."""
         answer = super().list(request)
         if not request.read_mask.paths:
             return answer
@@ -126,12 +126,12 @@ class PipelineJobs(Resources):
         return api.ListPipelineJobsResponse(pipeline_jobs=masked, next_page_token=answer.next_page_token)
 
     def begin(self, name: str) -> None:
-        """Lets a pipeline job run, with all its tasks waiting."""
+        """Starts a pipeline job, with all its tasks waiting."""
         job = self.one(name)
         with self._lock:
             job.state = STATES.PIPELINE_STATE_RUNNING
             job.start_time = job.update_time = now()
-            # The service's own, on every resource of the run.
+            # The service's own label, on every resource of the run.
             job.labels.setdefault(RUN_LABEL, self._names.new(job.name, "runs").rpartition("/")[2])
             spec = as_json(job)["pipelineSpec"]
             self._add_task(job, spec["pipelineInfo"]["name"], TASK_STATES.RUNNING)
@@ -141,19 +141,19 @@ class PipelineJobs(Resources):
             self.keep(job)
 
     def set_task(self, name: str, task: str, state: str, error: str = "", custom_job: str = "") -> None:
-        """Brings a task of a pipeline job into a state.
+        """Sets the state of a task of a pipeline job.
 
         Args:
-            name: resource name of the pipeline job, which has begun.
+            name: resource name of a running pipeline job.
             task: name of the task.
             state: name of a `PipelineTaskDetail.State`, such as RUNNING.
-            error: message of the error, of a task that has failed.
-            custom_job: resource name of the custom job that the task has created, of a task that creates one.
+            error: the error message of a failed task.
+            custom_job: resource name of the custom job that the task has created, if any.
         """
         job = self.one(name)
         with self._lock:
             detail = self._task(job, task)
-            # What a cancelled task does until it has ended is no matter any more.
+            # A cancelled task stays cancelled, whatever it does until it has ended.
             detail.state = detail.state if detail.state == TASK_STATES.CANCELLED else TASK_STATES[state]
             job.update_time = now()
             if state != "PENDING" and "start_time" not in detail:
@@ -171,7 +171,7 @@ class PipelineJobs(Resources):
             self.keep(job)
 
     def set_inputs(self, name: str, task: str, parameters: Mapping[str, Any], artifacts: Artifacts) -> None:
-        """Says which parameters and artifacts a task gets; the artifacts are as the executor input has them."""
+        """Sets the input parameters and artifacts of a task; artifacts are in the form of the executor input."""
         job = self.one(name)
         with self._lock:
             detail = self._task(job, task)
@@ -181,7 +181,7 @@ class PipelineJobs(Resources):
             self.keep(job)
 
     def set_outputs(self, name: str, task: str, parameters: Mapping[str, Any], artifacts: Artifacts) -> None:
-        """Says which parameters and artifacts a task has made; of no task, those of the pipeline itself."""
+        """Sets the output parameters and artifacts of a task; without a task, those of the pipeline itself."""
         job = self.one(name)
         with self._lock:
             detail = self._task(job, task) if task else job.job_detail.task_details[0]
@@ -194,7 +194,7 @@ class PipelineJobs(Resources):
         """Ends a pipeline job: SUCCEEDED, FAILED or CANCELLED."""
         job = self.one(name)
         with self._lock:
-            # Whoever sees that a job has ended finds what it has made, and what it has failed with.
+            # Clients that see the end of a job also find its outputs and its error.
             self._metadata.end(job, state)
             job.end_time = job.update_time = now()
             if error:
@@ -205,7 +205,7 @@ class PipelineJobs(Resources):
             self.keep(job)
 
     def end_of_before(self) -> None:
-        """Ends the jobs that ran when the emulator ended before, and their tasks."""
+        """Ends the jobs that were running when the previous emulator ended, and their tasks."""
         for job in list(self.held.values()):
             if job.state in ENDED:
                 continue
@@ -216,7 +216,7 @@ class PipelineJobs(Resources):
             self.end(job.name, "FAILED", EMULATOR_ENDED)
 
     def say(self, name: str, task: str, lines: Iterable[str], severity: str = "INFO") -> None:
-        """Lets the container of a task write lines to the log."""
+        """Writes log lines of a task's container."""
         job = self.one(name)
         main = self._task(job, task).executor_detail.container_detail.main_job
         labels = {"job_id": main.rpartition("/")[2], "task_name": "workerpool0-0"}
@@ -224,7 +224,7 @@ class PipelineJobs(Resources):
             self._logs.write(self._names.project(job.name), "ml_job", labels, line, severity)
 
     def _add_task(self, job: Any, name: str, state: Any) -> None:
-        """The first task that is added is the pipeline's own, and the parent of the others."""
+        """The first task that is added is the pipeline's own, the parent of the others."""
         details = job.job_detail.task_details
         parent = details[0].task_id if details else 0
         detail: Any = api.PipelineTaskDetail(
@@ -244,13 +244,13 @@ class PipelineJobs(Resources):
         for detail in list(job.job_detail.task_details)[1:]:
             if detail.task_name == name:
                 return detail
-        # The turns of a loop are known when it begins.
+        # The iterations of a loop are known when it begins.
         self._add_task(job, name, TASK_STATES.PENDING)
         return job.job_detail.task_details[-1]
 
 
 def _add_metadata(detail: Any, values: Mapping[str, Any]) -> None:
-    """Adds to what is known of a task's execution, where Vertex AI has the values of its parameters."""
+    """Extends the metadata of a task's execution, where Vertex AI has the values of its parameters."""
     if values:
         held = as_json(detail.execution).get("metadata", {})
         detail.execution = api.Execution(metadata={**held, **values})
@@ -270,10 +270,10 @@ def _listed(artifacts: Sequence[Mapping[str, Any]]) -> Any:
 
 
 def check_pipeline_job(job: Any) -> None:
-    """Checks a pipeline job that is to be created, or that a schedule is to create.
+    """Checks a pipeline job for creation, also by a schedule.
 
     Raises:
-        ApiError: its specification cannot be parsed, or its parameters are not those of the specification.
+        ApiError: its specification cannot be parsed, or its parameters do not match the specification.
     """
     raise_found([found for found in check_name_and_labels(job) if job.display_name or found[0] != "display_name"])
     document = as_json(job)

@@ -1,4 +1,4 @@
-"""What Vertex AI Pipelines writes of a run into the metadata: its contexts, executions, artifacts and events."""
+"""Writes the metadata of runs like Vertex AI Pipelines: contexts, executions, artifacts and events."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ _PIPELINE, _RUN = "system.Pipeline", "system.PipelineRun"
 
 
 class PipelineMetadata:
-    """Writes of pipeline jobs.
+    """Writes the metadata of pipeline jobs.
 
     Args:
-        metadata: where.
+        metadata: the destination.
     """
 
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
 
     def begin(self, job: Any) -> None:
-        """Makes the contexts of a job that begins, and the execution of the whole run; tells the job of them."""
+        """Creates the contexts of a starting job, and the execution of the whole run; adds them to the job."""
         store, run_id = self._place(job)
         contexts, spec = self._metadata.contexts, as_json(job)
         name = spec["pipelineSpec"]["pipelineInfo"]["name"]
@@ -34,7 +34,7 @@ class PipelineMetadata:
             store, api.Context(display_name=name, schema_title=_PIPELINE, schema_version="0.0.1"), name
         )
         if f"{store}/contexts/{run_id}" in contexts.held:
-            # One that was deleted had the same name.
+            # A deleted one had the same name.
             contexts.forget(f"{store}/contexts/{run_id}")
         run = contexts.make(
             store,
@@ -53,11 +53,11 @@ class PipelineMetadata:
         self._execution(job, run_id, run_id, "system.Run", "RUNNING", metadata)
 
     def end(self, job: Any, state: str) -> None:
-        """Writes what the tasks of a job have read and made, and its state: SUCCEEDED, FAILED or CANCELLED."""
+        """Writes the inputs and outputs of a job's tasks, and its state: SUCCEEDED, FAILED or CANCELLED."""
         store, run_id = self._place(job)
         whole = f"{store}/executions/{run_id}"
         if whole not in self._metadata.executions.held:
-            # It has never begun, or an emulator without metadata has begun it.
+            # It never began, or an emulator without metadata began it.
             return
         for task in list(job.job_detail.task_details)[1:]:
             reached = _STATES.get(task.state.name)
@@ -75,7 +75,7 @@ class PipelineMetadata:
         self._metadata.executions.change(api.Execution(name=whole, state=_STATES[state]), ["state"])
 
     def refresh(self, job: Any) -> None:
-        """Brings what a job says of its run's context up to date: experiments may have become its parents."""
+        """Updates a job's copy of its run's context: experiments may have become its parents."""
         held = self._metadata.contexts.held.get(job.job_detail.pipeline_run_context.name)
         if held is not None:
             job.job_detail.pipeline_run_context = held
@@ -101,7 +101,7 @@ class PipelineMetadata:
         return str(made.name)
 
     def _artifact(self, job: Any, artifact: Any, name: str) -> Any:
-        """The artifact of a URI, made if it is not known; metrics may have none, and are new each time."""
+        """The artifact of a URI, created if it is not known; metrics may have none, and are new each time."""
         store, _ = self._place(job)
         artifacts = self._metadata.artifacts
         known = [

@@ -1,4 +1,4 @@
-"""Artifact Registry: its repositories, and the packages, versions and tags of those of the format KFP."""
+"""Artifact Registry: its repositories, and the packages, versions and tags of those with the format KFP."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _KIND = "packages"
 
 
 class Package:
-    """A pipeline: its versions by digest, when each was made, and the tags on them."""
+    """A pipeline: its versions by digest, their creation times, and their tags."""
 
     def __init__(self) -> None:
         self.versions: dict[str, bytes] = {}
@@ -34,7 +34,7 @@ class Package:
 
     @classmethod
     def restored(cls, path: Path, document: dict[str, Any]) -> Package:
-        """From a file of the state; raises UserError if that is damaged."""
+        """Reads a file of the state; raises UserError if that is damaged."""
         package = cls()
         try:
             package.versions = {name: text.encode() for name, text in document["versions"].items()}
@@ -49,7 +49,7 @@ class Package:
         return {"versions": versions, "created": self.created, "tags": self.tags}
 
 
-#: The verb, packages or what is in one, and whether it is of all of them.
+#: The verb, the kind of resource, and whether the request is for all of them.
 _ASKED = {
     ("GET", None, True),
     ("DELETE", None, True),
@@ -69,7 +69,7 @@ class PipelineRepositories:
 
     Attributes:
         formats: format of each repository by `LOCATION/NAME`: KFP or DOCKER.
-        bindings: members by role, of each repository that has a policy of its own.
+        bindings: members by role, for each repository with its own policy.
         packages: pipelines by `LOCATION/REPOSITORY/PACKAGE`.
     """
 
@@ -94,7 +94,7 @@ class PipelineRepositories:
         return policy_of(self.bindings.get(f"{location}/{repository}", {}))
 
     def upload(self, project: str, location: str, repository: str, kind: str, body: bytes) -> bytes:
-        """Keeps a pipeline that was sent as a form, under the digest of its file; gives `PACKAGE/sha256:DIGEST`."""
+        """Stores an uploaded pipeline under the digest of its file; returns `PACKAGE/sha256:DIGEST`."""
         if self.repository(project, location, repository)["format"] != "KFP":
             raise ApiError(400, f"The repository {repository} does not have the format KFP.", "FAILED_PRECONDITION")
         form = _form(kind, body)
@@ -102,7 +102,7 @@ class PipelineRepositories:
             raise ApiError(400, f"The form has the fields {', '.join(form)}; it takes content and tags.")
         try:
             document = yaml.safe_load(form["content"])
-        # A date that there is not, and brackets without an end, are errors of their own.
+        # An impossible date, and unclosed brackets, are different errors.
         except (yaml.YAMLError, ValueError, RecursionError) as error:
             raise ApiError(400, f"The file is not one YAML document: {error}") from error
         package = parsed_spec(document if isinstance(document, dict) else {}).pipeline_info.name
@@ -133,9 +133,9 @@ class PipelineRepositories:
         Args:
             verb: GET, POST, PATCH or DELETE.
             parent: full name of the repository.
-            path: what follows in the address, from `packages` on.
+            path: the rest of the address, from `packages` on.
             query: its parameters.
-            body: of the request.
+            body: the body of the request.
         """
         _, project, _, location, _, repository = parent.split("/")
         self.repository(project, location, repository)

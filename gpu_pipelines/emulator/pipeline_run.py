@@ -1,4 +1,4 @@
-"""One pipeline job as Vertex AI Pipelines runs it: its parts, loops and conditions; what passes from task to task."""
+"""Runs one pipeline job like Vertex AI Pipelines: its sub-DAGs, loops and conditions; passes outputs between tasks."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ SUCCEEDED, FAILED, SKIPPED, CANCELLED = "SUCCEEDED", "FAILED", "SKIPPED", "CANCE
 NOT_TRIGGERED, PENDING = "NOT_TRIGGERED", "PENDING"
 _WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
 _FAIL_FAST = "PIPELINE_FAILURE_POLICY_FAIL_FAST"
-#: How many tasks run at the same time: one for each core; never one alone, so that what waits for another is found.
+#: Tasks at the same time: one for each core, but at least two, so that tasks that wait for each other are found.
 AT_A_TIME = max(2, os.cpu_count() or 1)
 Spec = Mapping[str, Any]
 
 
 @dataclass
 class Values:
-    """What passes between tasks: parameters, and lists of artifacts, by name."""
+    """Values passed between tasks: parameters, and lists of artifacts, by name."""
 
     parameters: dict[str, Any] = field(default_factory=dict)
     artifacts: dict[str, list[Any]] = field(default_factory=dict)
@@ -34,12 +34,12 @@ class Values:
 
 @dataclass(frozen=True)
 class Ended:
-    """How a task has ended.
+    """The end of a task.
 
     Attributes:
         state: name of a `PipelineTaskDetail.State`.
         made: its outputs.
-        error: message of its error.
+        error: its error message.
     """
 
     state: str
@@ -49,11 +49,11 @@ class Ended:
 
 @dataclass(frozen=True)
 class Task:
-    """A task that is to run.
+    """A task to run.
 
     Attributes:
-        name: its own, with the turns of the loops that it is in.
-        placed: the task as the file has it.
+        name: its own name, with the iterations of its loops.
+        placed: the task in the file.
         component: its component.
         given: its inputs.
     """
@@ -65,15 +65,15 @@ class Task:
 
 
 class JobRun:
-    """Runs the tasks of one job, those that do not wait for each other at the same time.
+    """Runs the tasks of one job, independent ones at the same time.
 
     Args:
         spec: the pipeline.
-        run: what placeholders stand for.
+        run: the values of placeholders.
         policy: the failure policy of the job.
-        carry_out: runs a task that is no part of the pipeline; gives how it ended.
-        tell: is told of the state of a part, and of a task that does not run.
-        tell_made: is told of what a part has made.
+        carry_out: runs a single task; returns its end.
+        tell: called with the state of a sub-DAG, and of a skipped task.
+        tell_made: called with the outputs of a sub-DAG.
         stopped: whether the job was cancelled.
     """
 
@@ -98,11 +98,11 @@ class JobRun:
         return self._part(self._spec["root"], Values(dict(parameters)), "", "")
 
     def _part(self, component: Mapping[str, Any], given: Values, turn: str, part: str) -> Ended:
-        """Runs the tasks of a part; `turn` says in which turns of loops it is, and `part` what it is called."""
+        """Runs the tasks of a sub-DAG; `turn` names the iterations of its loops, and `part` the sub-DAG."""
         ended: dict[str, Ended] = {}
         dag = component["dag"]
         tasks = dag["tasks"]
-        # All have their names before one begins, so that these are the same each time.
+        # All get their names before one begins, so that these are the same each time.
         left = {name: self._own_name(name, turn, part) for name in in_order(tasks)}
         before = {name: tasks_before(tasks[name]) & set(tasks) for name in tasks}
         running: dict[Future[Ended], str] = {}
@@ -118,7 +118,7 @@ class JobRun:
         return Ended(state, _outputs_of_part(dag, component, given, ended), error)
 
     def _own_name(self, name: str, turn: str, part: str) -> str:
-        """What a task is called in this job: several parts may have one of the same name."""
+        """The name of a task in this job: several sub-DAGs may have tasks of the same name."""
         with self._lock:
             full = name + turn
             if full in self._named:
@@ -157,7 +157,7 @@ class JobRun:
         return found
 
     def _why_not(self, placed: Mapping[str, Any], policy: Mapping[str, Any], ended: Mapping[str, Ended]) -> str:
-        """The state of a task that is not run because of those before it; nothing if it is."""
+        """The state of a task that is skipped because of earlier ones; empty if it runs."""
         before = [ended[each].state for each in placed.get("dependentTasks", [])]
         if self._stopped():
             return CANCELLED
@@ -170,7 +170,7 @@ class JobRun:
     def _loop(
         self, name: str, turn: str, placed: Mapping[str, Any], component: Mapping[str, Any], values: Values, policy: Any
     ) -> Ended:
-        """Runs a part for each item; its outputs are the lists of those of all turns."""
+        """Runs a sub-DAG for each item; its outputs are lists over all iterations."""
         if not holds(policy.get("condition", ""), values.parameters):
             self._tell(name, NOT_TRIGGERED)
             return Ended(NOT_TRIGGERED)
@@ -186,7 +186,7 @@ class JobRun:
         self._tell(name, state)
         outputs = component.get("outputDefinitions", {})
         made = Values(
-            # A turn whose condition did not hold has made nothing, and is left out.
+            # An iteration whose condition did not hold has no outputs, and is left out.
             {
                 key: [one.made.parameters[key] for one in turns if key in one.made.parameters]
                 for key in outputs.get("parameters", {})
@@ -200,7 +200,7 @@ class JobRun:
         return Ended(state, made, next((one.error for one in turns if one.error), ""))
 
     def _given(self, placed: Mapping[str, Any], outer: Values, ended: Mapping[str, Ended], name: str) -> Values:
-        """The inputs of a task, each from where the file says."""
+        """The inputs of a task, each from the source in the file."""
         found = Values()
         wanted = placed.get("inputs", {})
         component = self._spec["components"][placed["componentRef"]["name"]]
@@ -230,7 +230,7 @@ class JobRun:
         return found
 
     def _parameter(self, source: Mapping[str, Any], outer: Values, ended: Mapping[str, Ended]) -> tuple[bool, Any]:
-        """Whether a parameter has a value, and that."""
+        """Whether a parameter has a value, and the value."""
         if "componentInputParameter" in source:
             key = source["componentInputParameter"]
             return key in outer.parameters, outer.parameters.get(key)
@@ -260,7 +260,7 @@ class JobRun:
 
 
 def _turns_of(placed: Mapping[str, Any], values: Values) -> Iterator[Values]:
-    """The inputs of each turn of a loop."""
+    """The inputs of each iteration of a loop."""
     if "artifactIterator" in placed:
         iterator = placed["artifactIterator"]
         for artifact in values.artifacts.get(iterator["items"]["inputArtifact"], []):
@@ -278,7 +278,7 @@ def _turns_of(placed: Mapping[str, Any], values: Values) -> Iterator[Values]:
 def _outputs_of_part(
     dag: Mapping[str, Any], component: Mapping[str, Any], given: Values, ended: Mapping[str, Ended]
 ) -> Values:
-    """The outputs of a part: those of its tasks, of the branch that was taken where there are several."""
+    """The outputs of a sub-DAG: those of its tasks; of several branches, that of the taken one."""
     made, outputs = Values(), dag.get("outputs", {})
     for key, source in outputs.get("parameters", {}).items():
         one = source.get("valueFromParameter")
@@ -297,7 +297,7 @@ def _outputs_of_part(
 
 
 def parameters_with_defaults(spec: Spec, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters of a pipeline: those given, the defaults of the others."""
+    """The parameters of a pipeline: those given, and the defaults of the others."""
     definitions = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     return {
         key: given.get(key, definition.get("defaultValue"))
@@ -307,5 +307,5 @@ def parameters_with_defaults(spec: Spec, given: Mapping[str, Any]) -> dict[str, 
 
 
 def failure_message(failed: Sequence[str]) -> str:
-    """What the service says of a job that has failed."""
+    """The service's message about a failed job."""
     return f"The DAG failed because some tasks failed. The failed tasks are: [{', '.join(failed)}]."

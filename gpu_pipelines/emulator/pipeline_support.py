@@ -1,4 +1,4 @@
-"""What of a pipeline the emulator cannot run: refused when it is submitted, each thing by its name."""
+"""Features of a pipeline that the emulator cannot run: refused at submission, each by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpu_pipelines.emulator.conditions import check_condition
 from gpu_pipelines.emulator.task_order import tasks_before
 
 _EXECUTORS = ("container", "importer")
-#: What runs a Python component; with a module's path the code is in the file of the pipeline.
+#: The command of a Python component; with a module's path the code is in the file of the pipeline.
 _EXECUTOR = "kfp.dsl.executor_main"
 _SHELL = re.compile(r"(.*/)?(sh|bash|python[\d.]*)")
 _FILE = re.compile(r"[\w./][\w./-]*")
@@ -25,7 +25,7 @@ def check_supported(spec: Mapping[str, Any]) -> None:
     """Checks that all of a pipeline can be run here.
 
     Raises:
-        ApiError: lists all that cannot.
+        ApiError: lists all parts that cannot.
     """
     if found := [*_of_inputs(spec), *_of_executors(spec), *_of_tasks(spec), *_of_parts(spec)]:
         raise ApiError(400, "The emulator does not run this pipeline: " + "; ".join(found) + ".", "UNIMPLEMENTED")
@@ -69,7 +69,7 @@ def _of_container(name: str, container: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _is_of_the_image(word: str) -> bool:
-    """Whether a word names a file that is not on this machine; a bucket is there when the step runs."""
+    """Whether a word names a file that is not on this machine; a bucket exists when the step runs."""
     path = Path(word)
     return bool(_FILE.fullmatch(word)) and not word.startswith("/gcs/") and not (path.is_absolute() and path.exists())
 
@@ -94,7 +94,7 @@ def _of_tasks(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_parts(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Tasks that wait for each other, and parts that are in themselves: they would never end."""
+    """Tasks that wait for each other, and sub-DAGs that contain themselves: they would never end."""
     components = spec.get("components", {})
     inner: dict[str, set[str]] = {}
     for name, part in (("the pipeline", spec["root"]), *components.items()):

@@ -1,6 +1,6 @@
-"""When Spot machines are preempted: by chance, the same with the same seed, and when a test orders it.
+"""Preemptions of Spot machines: random, the same with the same seed, or ordered by a test.
 
-What runs on a machine of Spot gets SIGTERM, and the machine is gone after a grace period; the job is started again.
+A process on a Spot machine gets SIGTERM, and the machine is gone after a grace period; the job is started again.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ _MINUTE_S = 60.0
 
 @dataclass(frozen=True)
 class PreemptionRule:
-    """How often Spot machines are preempted.
+    """The frequency of preemptions.
 
     Attributes:
-        seconds: after so many one machine of each job is, each time; None: by chance.
-        probability: how likely a machine is preempted in a minute.
-        times: how many there are in all; None: without an end.
+        seconds: after this many seconds one machine of each job is preempted, each time; None for random ones.
+        probability: the probability of a machine's preemption in a minute.
+        times: the number of preemptions in all; None for no limit.
     """
 
     seconds: float | None = None
@@ -38,7 +38,7 @@ class PreemptionRule:
 
     @classmethod
     def of(cls, text: str) -> PreemptionRule:
-        """From 20s (seconds) or 0.1 (a probability), with :N for N preemptions in all.
+        """Parses 20s (seconds) or 0.1 (a probability), with :N for N preemptions in all.
 
         Raises:
             UserError: it has another form.
@@ -57,7 +57,7 @@ class PreemptionRule:
 
 @dataclass(frozen=True)
 class Preemption:
-    """The next one of a job: so many seconds after its machines were started, and which of its replicas."""
+    """The next preemption of a job: seconds after the start of its machines, and the index of the replica."""
 
     seconds: float
     replica: int
@@ -67,8 +67,8 @@ class Preemptions:
     """The preemptions of all jobs.
 
     Args:
-        rule: how often; None: only those that are ordered.
-        seed: of the chance.
+        rule: the frequency; None for only those that are ordered.
+        seed: the seed of random ones.
     """
 
     def __init__(self, rule: PreemptionRule | None = None, seed: int = 0) -> None:
@@ -78,9 +78,9 @@ class Preemptions:
         self._lock = threading.Lock()
 
     def of_job(self, job: Any, replicas: int) -> Callable[[], Preemption | None]:
-        """What gives the next preemption of a job, each time that its machines were started.
+        """Returns a function for the next preemption of a job, called each time that its machines were started.
 
-        Jobs are told apart by their display name and their turn among those of that name, which are the same each time.
+        Jobs are identified by display name and their position among those of that name, which are the same each time.
         """
         rule = self._rule
         if rule is None or not is_spot(job):
@@ -98,7 +98,7 @@ class Preemptions:
         return following
 
     def take(self) -> bool:
-        """Whether one more may happen; it is counted by that."""
+        """Whether one more may happen; if so, it is counted."""
         with self._lock:
             if self._left is None:
                 return True
@@ -107,13 +107,13 @@ class Preemptions:
 
 
 def is_spot(job: Any) -> bool:
-    """Whether the machines of a job can be preempted: Flex-start's cannot, though they count in Spot's quota."""
+    """Whether the machines of a job can be preempted: those of Flex-start cannot, though they use Spot's quota."""
     strategies = api.Scheduling.Strategy
     return job.job_spec.scheduling.strategy in (strategies.SPOT, strategies.LOW_COST)
 
 
 def stockout(region: str) -> str:
-    """What the service says when it finds no machines."""
+    """The service's message if it finds no machines."""
     return (
         f"Resources are insufficient in region: {region}. Try a different region or use a different accelerator. "
         "(STOCKOUT)"
@@ -121,7 +121,7 @@ def stockout(region: str) -> str:
 
 
 def _life(chance: random.Random, probability: float) -> float:
-    """Seconds that a machine lives which is preempted in each minute with a probability."""
+    """A random lifetime of a machine, seconds, for a probability of preemption in a minute."""
     minutes = 0
     while chance.random() >= probability:
         minutes += 1

@@ -28,12 +28,12 @@ SERVICES = (
 
 
 class Project:
-    """What a project has.
+    """The project's properties.
 
     Attributes:
-        services: names of the APIs that are enabled.
-        denied: permissions that the caller does not have; all others it has.
-        service_accounts: e-mail addresses of those that exist.
+        services: names of the enabled APIs.
+        denied: permissions that the caller lacks; it has all others.
+        service_accounts: e-mail addresses of the existing accounts.
         disabled_accounts: those of them that are disabled.
         bindings: members by role, of the project's IAM policy.
         limits: GPUs by quota metric and region.
@@ -66,14 +66,14 @@ class Project:
         return policy_of(self.bindings)
 
     def permissions(self, asked: Any) -> dict[str, Any]:
-        """The answer to testIamPermissions: those of the permissions that the caller has."""
+        """The answer to testIamPermissions: the permissions that the caller has."""
         if not isinstance(asked, list) or not all(isinstance(permission, str) for permission in asked):
             raise ApiError(400, 'Invalid value at "permissions".')
         held = [permission for permission in asked if permission not in self.denied]
         return {"permissions": held} if held else {}
 
     def service(self, project: str, name: str) -> dict[str, Any]:
-        """An API as Service Usage tells it."""
+        """An API in the form of Service Usage."""
         parent = self._names.number(f"projects/{project}")
         state = "ENABLED" if name in self.services else "DISABLED"
         return {"name": f"{parent}/services/{name}", "config": {"name": name}, "state": state, "parent": parent}
@@ -123,6 +123,6 @@ class Project:
 
 
 def policy_of(bindings: Mapping[str, set[str]]) -> dict[str, Any]:
-    """A policy as IAM tells it, from members by role."""
+    """A policy in IAM's form, from members by role."""
     listed = [{"role": role, "members": sorted(members)} for role, members in sorted(bindings.items())]
     return {"version": 1, "bindings": listed, "etag": "BwXhqDVJ5uU="}

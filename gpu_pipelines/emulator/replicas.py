@@ -1,7 +1,7 @@
-"""Runs a custom job as processes of this machine, one for each replica, with what Vertex AI tells them.
+"""Runs a custom job as processes of this machine, one for each replica, with Vertex AI's environment.
 
-The image is passed over: `command` and `args` run as they are, with this Python first on the path. Replicas share the
-loopback address and have a port each.
+The image is ignored: `command` and `args` run as they are, with this Python first on the path. Replicas share the
+loopback address and have separate ports.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ from gpu_pipelines.emulator.names import Names, region_of
 from gpu_pipelines.emulator.preemption import MOST_RESTARTS, Preemptions, stockout
 from gpu_pipelines.emulator.transcoding import as_json
 
-#: What a container has of this machine's variables.
+#: This machine's variables that a container gets.
 _KEPT = ("PATH", "HOME", "LANG", "LC_ALL", "TMPDIR", "LD_LIBRARY_PATH")
-#: In the image's address of a pool that this server has only a stand-in for.
+#: Part of the image's address of a pool for which this server has only a stand-in.
 _REDUCTION_SERVER = "reductionserver"
-#: How long replicas have to end after SIGTERM, seconds; and those besides the primary one after it has ended.
+#: Seconds for replicas to end after SIGTERM; also for the other ones after the primary has ended.
 _GRACE_S = 30.0
 _RESOURCE_EXHAUSTED = 8
 _LOOK_S = 0.02
-#: Gets the lines that a process prints, each with its severity.
+#: Gets the output lines of a process, each with its severity.
 Say = Callable[[str, str], None]
 #: A process, and the threads that read its output.
 Process = tuple[subprocess.Popen[bytes], list[threading.Thread]]
@@ -48,9 +48,9 @@ class Replica:
     """One process of a job.
 
     Attributes:
-        pool: number of its worker pool.
-        index: its number in that.
-        address: where the others reach it.
+        pool: the number of its worker pool.
+        index: its number in the pool.
+        address: its address for the others.
         process: the process; None before it is started.
         restarts: how often it was started again.
         readers: threads that read its output.
@@ -65,7 +65,7 @@ class Replica:
 
     @property
     def name(self) -> str:
-        """As messages and logs call it."""
+        """Its name in messages and logs."""
         return f"workerpool{self.pool}-{self.index}"
 
     @property
@@ -74,7 +74,7 @@ class Replica:
         return self.process.poll() if self.process else None
 
     def signal(self, number: signal.Signals) -> None:
-        """Sends a signal to its first process; SIGKILL to all that it has started."""
+        """Sends a signal to its first process; SIGKILL goes to all its child processes too."""
         if self.process is None:
             return
         with suppress(ProcessLookupError):
@@ -89,14 +89,14 @@ class Replicas:
 
     Attributes:
         environment: further variables of every replica, such as those for a rehearsal without GPUs.
-        prefix: what to put before the command of every replica.
-        restarts: how often a replica that has failed is started again before the job fails.
+        prefix: the prefix of every replica's command.
+        restarts: how often a failed replica is started again before the job fails.
         folder: working directory of the replicas.
-        preemptions: when machines of Spot are taken away.
-        capacity: the machines that there are.
-        bill: what jobs have cost.
-        identity: variables with which a replica is a service account.
-        grace_s: how long a replica has after SIGTERM, seconds.
+        preemptions: the preemptions of Spot machines.
+        capacity: the available machines.
+        bill: the costs of jobs.
+        identity: variables that make a replica a service account.
+        grace_s: seconds of a replica after SIGTERM.
     """
 
     def __init__(self, jobs: CustomJobs, logs: Logs, names: Names) -> None:
@@ -113,10 +113,10 @@ class Replicas:
         self._runs: dict[str, _Run] = {}
 
     def run_jobs(self, rehearse: str = "", **environment: str) -> None:
-        """From now on, jobs that are created are run.
+        """Makes new jobs run.
 
         Args:
-            rehearse: what the training step runs on in place of GPUs, such as cpu:1.
+            rehearse: the devices of the training step in place of GPUs, such as cpu:1.
             environment: further variables of every replica.
         """
         self.environment.update(environment)
@@ -125,16 +125,16 @@ class Replicas:
         self._jobs.start, self._jobs.stop = self._start, self._stop
 
     def close(self) -> None:
-        """Ends all that runs."""
+        """Ends all running jobs."""
         for run in self._runs.values():
             run.kill()
 
     def preempt(self, name: str, replica: int = 0) -> None:
-        """Takes the machine of a replica away now, counted from 0 over all pools of a job that runs."""
+        """Takes the machine of a replica away now, counted from 0 over all pools of a running job."""
         self._runs[name].ordered = replica
 
     def start_process(self, command: Sequence[str], variables: Mapping[str, str], say: Say) -> Process:
-        """Starts a command, whose lines go to `say`.
+        """Starts a command, whose output lines go to `say`.
 
         Raises:
             OSError: it cannot be started.
@@ -167,7 +167,7 @@ class Replicas:
 
 
 class _Run:
-    """One job that runs, watched by a thread."""
+    """One running job, watched by a thread."""
 
     def __init__(self, settings: Replicas, job: Any, jobs: CustomJobs, logs: Logs, project: str) -> None:
         self._settings, self._job, self._jobs, self._logs, self._project = settings, job, jobs, logs, project
@@ -215,7 +215,7 @@ class _Run:
         self._jobs.set_state(self._job.name, state, error, _RESOURCE_EXHAUSTED if "STOCKOUT" in error else 3)
 
     def _has_machines(self) -> bool:
-        """Takes the machines of the job, or queues for them where its strategy is to."""
+        """Takes the machines of the job, or queues for them if its strategy says so."""
         name, capacity = self._job.name, self._settings.capacity
         place = (name, region_of(name), accelerators_of(self._job.job_spec))
         if not waits(self._job):
@@ -226,7 +226,7 @@ class _Run:
         return capacity.wait(*place, longest_wait(self._job), self.cancelled.is_set)
 
     def _wait(self) -> str:
-        """Waits for the primary replica; what went wrong, or nothing."""
+        """Waits for the primary replica; returns the error, or an empty text."""
         due = self._due()
         while not self.cancelled.wait(_LOOK_S):
             lost = self._lost(due)
@@ -251,19 +251,19 @@ class _Run:
         return ""
 
     def _due(self) -> tuple[float, int] | None:
-        """When the next preemption is, and of which replica."""
+        """The time of the next preemption, and its replica."""
         found = self._next_preemption()
         return (time.monotonic() + found.seconds, found.replica) if found else None
 
     def _lost(self, due: tuple[float, int] | None) -> Replica | None:
-        """The replica whose machine is taken away now, if one is."""
+        """The replica whose machine is taken away now, if any."""
         number, self.ordered = self.ordered, None
         if number is None and due and time.monotonic() >= due[0] and self._settings.preemptions.take():
             number = due[1]
         return None if number is None else self.replicas[number]
 
     def _preempt(self, lost: Replica) -> str:
-        """Takes the machine of a replica away, and starts it on another; what ends the job, or nothing."""
+        """Takes the machine of a replica away, and starts it on another; returns an error that ends the job, or ""."""
         self._preempted += 1
         self._say("service", f"The machine of the replica {lost.name} was preempted.", "WARNING")
         scheduling = self._job.job_spec.scheduling
@@ -281,7 +281,7 @@ class _Run:
         return ""
 
     def _stop_within_grace(self, replicas: list[Replica]) -> None:
-        """SIGTERM, and SIGKILL for what is left after the grace period."""
+        """Sends SIGTERM, and SIGKILL to the processes left after the grace period."""
         for replica in replicas:
             replica.signal(signal.SIGTERM)
         until = time.monotonic() + self._settings.grace_s
@@ -308,7 +308,7 @@ class _Run:
             self._launch(replica)
 
     def _end(self, error: str) -> None:
-        """Waits for the replicas that are left, and ends those that do not end by themselves."""
+        """Waits for the other replicas, and ends those that do not end by themselves."""
         if error or self.cancelled.is_set():
             for replica in self.replicas:
                 replica.signal(signal.SIGKILL if self._killed else signal.SIGTERM)
@@ -320,7 +320,7 @@ class _Run:
                     replica.signal(signal.SIGKILL)
             time.sleep(_LOOK_S)
         for replica in self.replicas:
-            # What it has started and left behind would hold its output open.
+            # Its child processes would keep its output open.
             replica.signal(signal.SIGKILL)
             for reader in replica.readers:
                 reader.join(_GRACE_S)
@@ -365,8 +365,8 @@ def _read(stream: Any, severity: str, say: Say) -> None:
 
 
 def container_variables() -> dict[str, str]:
-    """What a container has of this machine's variables: few, and this Python first on the path."""
-    # Steps that install packages find the index that pip finds here.
+    """The environment that a container gets from this machine: few variables, and this Python first on the path."""
+    # Steps that install packages use the same index as pip here.
     kept = {name: value for name, value in os.environ.items() if name in _KEPT or name.startswith("PIP_")}
     return {**kept, "PATH": f"{Path(sys.executable).parent}{os.pathsep}{kept.get('PATH', '')}"}
 
@@ -374,7 +374,7 @@ def container_variables() -> dict[str, str]:
 def cluster_variables(
     replicas: list[Replica], own: Replica, spec: Mapping[str, Any], trial: str = ""
 ) -> dict[str, str]:
-    """`CLUSTER_SPEC` of a replica, and `TF_CONFIG` where there are several.
+    """`CLUSTER_SPEC` of a replica, and `TF_CONFIG` if there are several.
 
     https://cloud.google.com/vertex-ai/docs/training/distributed-training.
     """

@@ -1,4 +1,4 @@
-"""The REST face: which request of which API is meant by a verb and a path."""
+"""The REST interface: maps a verb and a path to the request of an API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _SYSTEM_PARAMETERS = {
     *("alt", "$alt", "fields", "$fields", "key", "prettyPrint", "$prettyPrint", "quotaUser", "$.xgafv", "callback"),
     *("access_token", "oauth_token", "uploadType", "upload_protocol"),
 }
-#: What lists take; whole answers are given, so that they are looked at and no more.
+#: Parameters of lists; they are accepted, but whole answers are returned.
 _OF_LISTS = {"pageSize", "pageToken", "filter", "orderBy"}
 _OF_PACKAGES = {*_OF_LISTS, "tagId", "updateMask", "view", "force"}
 
@@ -33,10 +33,10 @@ class HttpRequest:
     Attributes:
         verb: GET, POST and so on.
         path: the path alone.
-        query: its parameters, those of the protocol left out.
+        query: its parameters, without those of the protocol.
         kind: content type of the body.
         content: the body.
-        account: who sends it.
+        account: the sender.
     """
 
     verb: str
@@ -48,7 +48,7 @@ class HttpRequest:
 
     @classmethod
     def of(cls, verb: str, target: str, kind: str, content: bytes, account: str = "") -> HttpRequest:
-        """From the request line and the body."""
+        """A request from the request line and the body."""
         address = urlsplit(target)
         query = parse_qs(address.query, keep_blank_values=True)
         kept = {name: values for name, values in query.items() if name not in _SYSTEM_PARAMETERS}
@@ -66,15 +66,15 @@ class HttpRequest:
         return found
 
     def parameter(self, name: str) -> str:
-        """A parameter, or nothing."""
+        """A parameter, or an empty text."""
         return self.query.get(name, [""])[-1]
 
 
 def read_json(content: bytes) -> Any:
-    """JSON as the standard has it: Python's reader takes numbers that are none, and that are too large for one.
+    """Parses strict JSON: Python's parser accepts NaN and Infinity, and numbers that are too large.
 
     Raises:
-        ValueError, RecursionError: it is none.
+        ValueError, RecursionError: it is invalid.
     """
 
     def number(text: str) -> float:
@@ -87,7 +87,7 @@ def read_json(content: bytes) -> Any:
 
 Answer = dict[str, Any] | bytes
 
-#: Where a service account's key is exchanged for a token.
+#: The path where a service account's key is exchanged for a token.
 TOKENS = "/token"
 
 
@@ -122,7 +122,7 @@ def _check_query(request: HttpRequest, taken: set[str]) -> None:
 
 
 def _known(state: State, project: str) -> str:
-    """A project that there is; raises ApiError for another."""
+    """An existing project; raises ApiError for another."""
     state.names.number(f"projects/{project}")
     return project
 
@@ -257,7 +257,7 @@ _OTHERS: list[tuple[str, str, _Handler, set[str]]] = [
         {"permissions", "userProject"},
     ),
     ("POST", TOKENS, _token, set()),
-    # A repository as KFP's client sees it: at its host's name, which here says no location.
+    # A repository as KFP's client sees it: at its host's name, which has no location here.
     ("POST", rf"/{_PROJECT}/(?P<repository>[^/]+)/?", _upload, set()),
     (
         "GET|POST|PATCH|DELETE",

@@ -1,6 +1,6 @@
-"""What Google's predefined roles permit, as far as the emulator asks for it; patterns of permissions.
+"""The permissions of Google's predefined roles, as far as the emulator checks them; patterns of permissions.
 
-https://cloud.google.com/iam/docs/understanding-roles. The basic roles are taken without what the emulator has not.
+https://cloud.google.com/iam/docs/understanding-roles. The basic roles lack what the emulator does not have.
 """
 
 from __future__ import annotations

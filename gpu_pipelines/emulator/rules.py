@@ -1,6 +1,6 @@
-"""The rules that Vertex AI holds a custom job to; all that is broken comes in one answer, as it does there.
+"""Vertex AI's rules for custom jobs; one answer lists all violations, as in the service.
 
-Messages are those that users have met; rules without one say what the reference of the field says:
+Messages are those that users have met; for other rules they follow the reference of the field:
 https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec.
 """
 
@@ -36,18 +36,18 @@ def check_custom_job(job: Any, region: str) -> None:
     """Checks a CustomJob.
 
     Args:
-        job: the job that is to be created.
-        region: where.
+        job: the job to create.
+        region: its region.
 
     Raises:
-        ApiError: lists all that is wrong.
+        ApiError: lists all problems.
     """
     found = [*_check_job(job), *_check_pools(job.job_spec, region), *_check_scheduling(job.job_spec)]
     raise_found(found)
 
 
 def raise_found(found: list[tuple[str, str]]) -> None:
-    """Raises what was found, if anything was, in the form that Vertex AI has for it."""
+    """Raises an error for the problems, if there are any, in Vertex AI's form."""
     if found:
         listed = "\t".join(f"{number}.Field: {name}; Message: {text}" for number, (name, text) in enumerate(found, 1))
         raise ApiError(400, f"List of found errors:\t{listed}\t")
@@ -60,12 +60,12 @@ _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 #: https://cloud.google.com/resource-manager/docs/labels-overview; the reference of Vertex AI says 64 characters.
 MOST_LABELS = 64
 _LONGEST_LABEL = 63
-#: https://cloud.google.com/vertex-ai/docs/pipelines/machine-types: of a step that is not a custom job.
+#: https://cloud.google.com/vertex-ai/docs/pipelines/machine-types: for a step that is not a custom job.
 _MOST_CPUS, _MOST_MEMORY_GB = 96.0, 624.0
 
 
 def check_name_and_labels(resource: Any) -> Found:
-    """What is wrong with a resource's display name and labels."""
+    """Problems with a resource's display name and labels."""
     if not resource.display_name:
         yield "display_name", "Display name is required."
     elif len(resource.display_name) > 128:
@@ -74,7 +74,7 @@ def check_name_and_labels(resource: Any) -> Found:
 
 
 def check_labels(resource: Any) -> Found:
-    """What is wrong with a resource's labels."""
+    """Problems with a resource's labels."""
     if len(resource.labels) > MOST_LABELS:
         yield "labels", f"No more than {MOST_LABELS} labels can be associated with one resource."
     for key, value in resource.labels.items():
@@ -83,17 +83,17 @@ def check_labels(resource: Any) -> Found:
 
 
 def _is_of_a_label(text: str) -> bool:
-    """Whether a text is short enough, and of small letters (of any language), digits, underscores and dashes."""
+    """Whether a text is short enough, of lower-case letters (in any language), digits, underscores and dashes."""
     return len(text) <= _LONGEST_LABEL and all(
         each in "_-" or each.isdigit() or (each.isalpha() and each == each.lower()) for each in text
     )
 
 
 def check_steps(executors: Mapping[str, Any]) -> Found:
-    """What is wrong with the machines that steps ask for; texts with placeholders are passed over.
+    """Problems with the machines of steps; texts with placeholders are ignored.
 
     Args:
-        executors: those of a `PipelineDeploymentConfig`.
+        executors: the executors of a `PipelineDeploymentConfig`.
     """
     known = {gpu.enum for gpu in load_catalog().gpus.values()}
     for name, executor in executors.items():
@@ -169,13 +169,13 @@ def _check_variables(where: str, variables: Any) -> Found:
 
 
 def check_machine(where: str, spec: Any, region: str, too_small: Iterable[str] = _TOO_SMALL) -> Found:
-    """What is wrong with a `MachineSpec`.
+    """Problems with a `MachineSpec`.
 
     Args:
         where: its field.
         spec: the machine.
-        region: where it is to be.
-        too_small: machine types that are not taken for it, which without these are those of training.
+        region: its region.
+        too_small: machine types that are refused as too small; by default those that custom training refuses.
     """
     catalog = load_catalog()
     name, accelerator = spec.machine_type, api.AcceleratorType(spec.accelerator_type).name

@@ -1,4 +1,4 @@
-"""Schedules of pipeline jobs: created, looked at, listed, changed, paused, resumed, deleted."""
+"""Schedules of pipeline jobs: create, get, list, update, pause, resume, delete."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Schedules(Resources):
 
     Attributes:
         schedules: by name.
-        time: what time it is for them.
+        time: returns their current time.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
@@ -48,7 +48,7 @@ class Schedules(Resources):
         self.schedules = self.held
         self.time: Callable[[], datetime] = now
         self._operations = operations
-        # What fell due while nothing ran is not made up for.
+        # Runs that fell due while the emulator was stopped are not made up for.
         for each in self.held.values():
             self.plan(each)
 
@@ -72,7 +72,7 @@ class Schedules(Resources):
         for path in request.update_mask.paths:
             if path not in _CHANGEABLE:
                 raise ApiError(400, f"The field {path} cannot be updated.")
-            # A field that is named and not sent is cleared.
+            # A field that is in the mask but not sent is cleared.
             if path in request.schedule:
                 setattr(changed, path, getattr(request.schedule, path))
             else:
@@ -102,7 +102,7 @@ class Schedules(Resources):
         return self._operations.done(schedule.name)
 
     def plan(self, schedule: Any) -> None:
-        """Says when a schedule starts its next run, or that it starts none: it is not active, or ends before."""
+        """Sets the time of a schedule's next run, or none if it is not active, or ends before."""
         with self._lock:
             due, shown = None, self.time()
             if schedule.state == STATES.ACTIVE:
@@ -147,7 +147,7 @@ def check_cron(text: str) -> None:
     """Checks a cron expression, which may have a time zone before it.
 
     Raises:
-        ApiError: it is none.
+        ApiError: it is invalid.
     """
     match = re.fullmatch(r"(?:(?:CRON_)?TZ=(\S+)\s+)?(.*)", text)
     zone, fields = (match[1], match[2].split()) if match else (None, [])
@@ -165,7 +165,7 @@ def check_cron(text: str) -> None:
 
 
 def following(cron: str, moment: datetime) -> datetime | None:
-    """The next time of a cron expression, which may have a time zone before it, after a moment; None for never."""
+    """The next time after a moment of a cron expression, which may begin with a time zone; None for never."""
     match = re.fullmatch(r"(?:(?:CRON_)?TZ=(\S+)\s+)?(.*)", cron)
     zone, fields = (match[1], match[2]) if match else (None, cron)
     try:

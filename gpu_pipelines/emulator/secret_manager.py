@@ -1,4 +1,4 @@
-"""Secret Manager, as far as steps use it: they read versions of secrets that a test has put there."""
+"""Secret Manager, as far as steps use it: they read versions of secrets that a test has added."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Secrets:
         self.values: dict[tuple[str, str], list[str]] = {}
 
     def put(self, project: str, secret: str, value: str) -> str:
-        """Adds a version of a secret; gives the name of the newest."""
+        """Adds a version of a secret; returns its name."""
         self.values.setdefault((project, secret), []).append(value)
         return f"projects/{project}/secrets/{secret}/versions/latest"
 

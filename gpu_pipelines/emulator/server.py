@@ -1,10 +1,10 @@
-"""The server: Vertex AI, Artifact Registry, Cloud Logging, Cloud Storage and what else of Google Cloud is used here.
+"""The server: Vertex AI, Artifact Registry, Cloud Logging, Cloud Storage and other services of Google Cloud.
 
-Requests are parsed, and answers built, with the API's own protobuf types, and held to the rules of the service; see
-rules.py. It keeps what it is told, can be told to fail, and runs custom jobs as processes; see replicas.py.
+Requests are parsed, and answers built, with the API's own protobuf types, and checked against the service's rules; see
+rules.py. It keeps its resources, can be made to fail, and runs custom jobs as processes; see replicas.py.
 
-Clients reach it in two ways: at an address of its own, without encryption and without credentials; or, through a proxy,
-at Google's own addresses, with TLS and credentials, over REST or gRPC; see tunnel.py.
+Clients reach it in two ways: at its own address, without encryption and credentials; or, through a proxy, at Google's
+own addresses, with TLS and credentials, over REST or gRPC; see tunnel.py.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from gpu_pipelines.emulator.tunnel import ProxyHandler
 from gpu_pipelines.emulator.vertex_api import TOKEN, VertexApi
 from gpu_pipelines.errors import UserError
 
-#: Where an emulator tells of itself.
+#: The path of an emulator's description of itself.
 ABOUT = "/emulator"
 
 
@@ -93,7 +93,7 @@ class _Handler(ProxyHandler):
 
     def _check_credentials(self, request: HttpRequest) -> None:
         token = self.headers.get("Authorization", "")
-        # Terraform's provider has to be given a token; that of the emulator is no secret.
+        # Terraform's provider requires a token; that of the emulator is not secret.
         sent = token.startswith("Bearer ") and (self.secure or token != f"Bearer {TOKEN}")
         if self.secure and not sent and request.path != TOKENS:
             raise ApiError(401, "Request is missing required authentication credential.")
@@ -114,14 +114,14 @@ def serving(
     """Serves.
 
     Args:
-        folder: where it keeps what it knows.
-        certificates: those to serve with; None takes those of the folder, or makes some. A process that is itself a
-            client over gRPC must take the same for all servers: gRPC reads whom it trusts once.
+        folder: the folder of its state.
+        certificates: the server's certificates; None takes those of the folder, or creates some. A process that is
+            itself a gRPC client must use the same for all servers: gRPC reads trusted certificates once.
         host: address to listen at.
         port: port to listen at; 0 for a free one.
 
     Raises:
-        UserError: the port is taken, or the folder is in use or damaged, or cannot be written.
+        UserError: the port is in use, or the folder is in use or damaged, or cannot be written to.
     """
     handlers: list[Any] = [type("Handler", (_Handler,), {"secure": secure}) for secure in (False, True)]
     plain, encrypted = handlers

@@ -1,4 +1,4 @@
-"""All that the server knows, and the API methods that it answers; REST and gRPC share both."""
+"""The state of the server, and the API methods that it answers; REST and gRPC share both."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ REGION = "us-central1"
 BUCKET = "example-bucket"
 REPOSITORY = "pipelines"
 
-#: Lists come in short pages, so that a client that reads only the first is found out.
+#: Lists come in short pages, to expose clients that read only the first.
 PAGE_SIZE = 2
 
 
 class State:
-    """What the server knows.
+    """The state of the server.
 
     Args:
-        folder: where it is kept; what is in there is known from the beginning.
+        folder: its folder; its content is loaded at the start.
 
     Raises:
         UserError: the folder is damaged.
@@ -53,15 +53,14 @@ class State:
         custom_jobs, tuning_jobs, batch_prediction_jobs, pipeline_jobs, schedules, models, endpoints, metadata,
             tensorboards, persistent_resources: the resources of Vertex AI.
         replicas: runs custom jobs as processes, once `run_jobs` is called.
-        model_servers: what answers predictions.
+        model_servers: the servers that answer predictions.
         logs: Cloud Logging.
         repositories: Artifact Registry; there is a repository `pipelines` of the format KFP.
         project: APIs, permissions and service accounts.
         secrets: Secret Manager.
-        permissions: what accounts may do.
-        keeps_requests: whether requests are kept, for a test to look at; an emulator that runs for days would be full
-            of them.
-        requests: those that were understood, as pairs of the method's name and its protobuf request.
+        permissions: the permissions of accounts.
+        keeps_requests: whether to keep requests, for a test to inspect; they would fill an emulator that runs for days.
+        requests: the valid requests, as pairs of the method's name and its protobuf request.
     """
 
     def __init__(self, folder: StateFolder) -> None:
@@ -109,13 +108,13 @@ class State:
             held.page_size = size
 
     def requests_of(self, name: str) -> list[Any]:
-        """The requests of a method, such as CreateCustomJob; raises RuntimeError where none are kept."""
+        """The requests of a method, such as CreateCustomJob; raises RuntimeError if none are kept."""
         if not self.keeps_requests:
             raise RuntimeError("Set keeps_requests before they are sent.")
         return [request for called, request in self.requests if called == name]
 
     def call(self, called: Method, request: Any, account: str = "") -> Any:
-        """Carries out a method for an account; without one, for this machine's user.
+        """Carries out a method for an account; by default for this machine's user.
 
         Raises:
             ApiError: the answer is an error.
@@ -127,7 +126,7 @@ class State:
 
     @cached_property
     def handlers(self) -> dict[str, tuple[Method, Callable[[Any], Any]]]:
-        """Methods and what carries them out, by the method's name."""
+        """Methods and their implementations, by the method's name."""
         return {
             name: (method(service, name), handle)
             for service, methods in methods_of(self).items()

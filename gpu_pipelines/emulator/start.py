@@ -1,4 +1,4 @@
-"""An emulator that runs what it is sent: the server, with pipelines, custom jobs and schedules carried out."""
+"""Starts an emulator that runs what it gets: the server, with pipelines, custom jobs and schedules."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from gpu_pipelines.emulator.vertex_api import VertexApi
 
 @dataclass(frozen=True, kw_only=True)
 class EmulatorSettings:
-    """How an emulator runs.
+    """The settings of an emulator.
 
     Attributes:
         host: address to listen at.
         port: port to listen at; 0 for a free one.
-        state: folder of what it knows; None for a temporary one.
-        rehearse: CPU processes that stand in for the GPUs of each machine, such as cpu:1.
-        certificates: those to serve with; None takes those of the state.
-        faults: which requests fail by chance: texts of the form SERVICE:CODE:RATE.
-        preempt: when machines of Spot are taken away: seconds or a probability, as `PreemptionRule.of` reads them.
-        capacity: machines that there are, as `places_of` reads them.
+        state: folder of its state; None for a temporary one.
+        rehearse: CPU processes in place of the GPUs of each machine, such as cpu:1.
+        certificates: the server's certificates; None takes those of the state.
+        faults: random failures of requests: texts of the form SERVICE:CODE:RATE.
+        preempt: preemptions of Spot machines: seconds or a probability, as for `PreemptionRule.of`.
+        capacity: the available machines, as for `places_of`.
         quota: accelerators that the project may use, in the same form.
-        permissions: file of what accounts may do; None: everything.
-        seed: of all chance.
-        speed: seconds of the schedules in a second.
+        permissions: file with the permissions of accounts; None for everything.
+        seed: the seed of everything random.
+        speed: seconds of the schedules per second.
     """
 
     host: str = "127.0.0.1"
@@ -57,13 +57,13 @@ class EmulatorSettings:
 
 @contextmanager
 def running_emulator(settings: EmulatorSettings | None = None) -> Iterator[VertexApi]:
-    """Runs an emulator for as long as the block runs.
+    """Runs an emulator during the block.
 
     Args:
-        settings: how; left out, on a free port, with a temporary state.
+        settings: the settings; by default a free port and a temporary state.
 
     Raises:
-        UserError: it cannot be started so.
+        UserError: it cannot be started with these.
     """
     settings = settings or EmulatorSettings()
     rates = [Rate.of(text) for text in settings.faults]

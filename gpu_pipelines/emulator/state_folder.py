@@ -1,6 +1,6 @@
-"""The folder in which an emulator keeps what it knows, so that it survives a restart and a kill at any moment.
+"""The folder of an emulator's state, which survives a restart and a kill at any moment.
 
-Each resource is a file of JSON, written beside its place and then moved there; logs are lines that are added to a file.
+Each resource is a JSON file, written beside its place and then moved there; logs are lines appended to a file.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _NEW = ".new"
 
 
 class StateFolder:
-    """A folder of one emulator.
+    """The folder of one emulator.
 
     Args:
-        folder: where it is; made if it is not there.
+        folder: its path; created if it does not exist.
 
     Attributes:
-        folder: where it is.
+        folder: its path.
 
     Raises:
-        UserError: it cannot be written, is in use, or was written by another version.
+        UserError: it cannot be written to, is in use, or was written by another version.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -46,15 +46,15 @@ class StateFolder:
         self._logs: IO[str] | None = None
 
     def write(self, kind: str, name: str, document: Mapping[str, Any]) -> None:
-        """Keeps a resource.
+        """Saves a resource.
 
         Args:
-            kind: of resource, such as customJobs.
-            name: its name, which no other of its kind has.
+            kind: the kind of resource, such as customJobs.
+            name: its unique name.
             document: its JSON.
 
         Raises:
-            ApiError: it cannot be written; what was kept before is still there.
+            ApiError: it cannot be written; the earlier version is still there.
         """
         path = self._path(kind, name)
         try:
@@ -64,14 +64,14 @@ class StateFolder:
             raise self._refusal(error) from error
 
     def remove(self, kind: str, name: str) -> None:
-        """Forgets a resource; nothing happens if it is not kept."""
+        """Removes a resource; nothing happens if it does not exist."""
         try:
             self._path(kind, name).unlink(missing_ok=True)
         except OSError as error:
             raise self._refusal(error) from error
 
     def documents(self, kind: str) -> Iterator[tuple[Path, dict[str, Any]]]:
-        """The resources of a kind: the file of each and its JSON, in the order of the files' names.
+        """The resources of a kind: the file of each and its JSON, ordered by file name.
 
         Raises:
             UserError: a file is damaged.
@@ -84,11 +84,11 @@ class StateFolder:
             yield path, _read(path)
 
     def add_lines(self, kind: str, name: str, entries: Iterable[Mapping[str, Any]]) -> None:
-        """Adds to what grows with a resource.
+        """Appends to a resource's growing data.
 
         Args:
-            kind: of what grows.
-            name: of the resource.
+            kind: the kind of data.
+            name: the name of the resource.
             entries: the JSON of each line.
 
         Raises:
@@ -98,24 +98,24 @@ class StateFolder:
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("a", encoding="utf-8") as file:
-                # One that a killed emulator has not written whole is on a line of its own.
+                # A partial line of a killed emulator stays on a line of its own.
                 file.write("".join(f"\n{json.dumps(entry)}" for entry in entries))
         except OSError as error:
             raise self._refusal(error) from error
 
     def lines(self, kind: str, name: str) -> Iterator[dict[str, Any]]:
-        """What has grown with a resource; a line that was not written whole is left out."""
+        """A resource's growing data, without partial lines."""
         yield from _whole_lines(self._lines(kind, name))
 
     def remove_lines(self, kind: str, name: str) -> None:
-        """Forgets what has grown with a resource."""
+        """Removes a resource's growing data."""
         try:
             self._lines(kind, name).unlink(missing_ok=True)
         except OSError as error:
             raise self._refusal(error) from error
 
     def log(self, entry: Mapping[str, Any]) -> None:
-        """Adds an entry of a log; without room for it, it is lost, which is said on stderr."""
+        """Appends a log entry; without room for it, it is lost, which is reported on stderr."""
         try:
             if self._logs is None:
                 self._logs = (self.folder / _LOGS).open("a", encoding="utf-8")
@@ -125,11 +125,11 @@ class StateFolder:
             print(f"warning: {self._refusal(error).message}", file=sys.stderr)
 
     def logs(self) -> Iterator[dict[str, Any]]:
-        """The entries of the logs; a line that was not written whole is left out."""
+        """The log entries, without partial lines."""
         yield from _whole_lines(self.folder / _LOGS)
 
     def close(self) -> None:
-        """Lets another emulator use it."""
+        """Allows another emulator to use it."""
         if self._logs is not None:
             self._logs.close()
         self._lock.close()
@@ -181,7 +181,7 @@ def _whole_lines(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Writes a file whole: whoever reads it finds what was there before, or all of the new content."""
+    """Writes a file as a whole: a reader finds either the old content, or all of the new."""
     new = path.with_name(path.name + _NEW)
     try:
         new.write_bytes(content)
@@ -192,7 +192,7 @@ def replace_file(path: Path, content: bytes) -> None:
 
 
 def damaged(path: Path, why: object) -> UserError:
-    """That a file of the state cannot be read."""
+    """The error for a file of the state that cannot be read."""
     return UserError(
         f"The emulator's state is damaged: {path} is not what an emulator has written ({why}).",
         "Delete that file to go on without what it held, or give another --state.",

@@ -1,4 +1,4 @@
-"""Environments of Python for steps that install packages: into one of their own, not into that of the emulator."""
+"""Python environments for steps that install packages: into their own, not into the emulator's."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 
-#: KFP's `use_venv` makes an environment in the step's own, which is to see what the step has installed before. In a
+#: KFP's `use_venv` creates an environment within the step's own, which must see the step's earlier installations. In a
 #: container that is the system's Python; here it is an environment, which Python does not pass on.
 _FOR_INNER = """import pathlib, site, sys
 _settings = pathlib.Path(sys.prefix, "pyvenv.cfg")
@@ -26,10 +26,10 @@ _LAST = Path("for-inner", "sitecustomize.py")
 
 
 class StepEnvironments:
-    """Environments that are kept for steps of the same packages. One step at a time has one: two would install at once.
+    """Environments kept for steps with the same packages. Each is used by one step at a time: two would both install.
 
     Args:
-        folder: where they are.
+        folder: their folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -39,10 +39,10 @@ class StepEnvironments:
 
     @contextmanager
     def lent(self, command: Sequence[str]) -> Iterator[Path]:
-        """An environment for a step, which may install into it, for as long as it runs.
+        """An environment for a step to install into, for as long as it runs.
 
         Args:
-            command: the step's; what it installs is in its first words.
+            command: the step's command; the packages to install are in its first words.
         """
         key = hashlib.sha256(json.dumps(command[:4]).encode()).hexdigest()[:16]
         with self._lock:
@@ -59,10 +59,10 @@ class StepEnvironments:
 
 
 def make_environment(folder: Path) -> None:
-    """Makes an environment that has all that the emulator's has.
+    """Creates an environment with everything in the emulator's.
 
     Args:
-        folder: where; its `bin` is for PATH, its `for-inner` for PYTHONPATH.
+        folder: the destination; its `bin` is for PATH, its `for-inner` for PYTHONPATH.
     """
     venv.create(folder, symlinks=True)
     packages = folder / "lib" / f"python{sys.version_info.major}.{sys.version_info.minor}" / "site-packages"

@@ -1,4 +1,4 @@
-"""Cloud Storage: gcp-storage-emulator over files, behind this server's address so that one address is enough and faults
+"""Cloud Storage: gcp-storage-emulator over files, behind this server's address, so that one address suffices and faults
 apply."""
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.bucket_files import BucketFiles
 from gpu_pipelines.emulator.storage_preconditions import CheckingRouter
 
-#: gsutil's uploads in pieces have a path of their own.
+#: gsutil's uploads in pieces have their own path.
 _PIECES = "/resumable/upload/"
 _PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/", _PIECES)
-#: What an answer says beside its body: where an upload goes on, and how far it has come.
+#: Headers of an answer: the address of an upload, and its progress.
 _TOLD = ("Location", "Range", "Content-Range", "ETag", "X-Goog-Generation", "X-Goog-Hash")
 _UPLOADS = ("media", "multipart", "resumable")
 _SECONDS = 60
@@ -33,10 +33,10 @@ class StorageAnswer:
     """An answer of Cloud Storage.
 
     Attributes:
-        status: of HTTP.
+        status: the HTTP status.
         kind: content type.
         content: the body.
-        headers: what else it says.
+        headers: further headers.
     """
 
     status: int
@@ -46,12 +46,12 @@ class StorageAnswer:
 
 
 class Storage:
-    """Buckets, and the emulator that answers for them.
+    """Buckets, and the emulator that serves them.
 
     Args:
         buckets: a folder with a folder for each bucket.
-        records: a folder for what else is known of them.
-        bucket: name of one that there is.
+        records: a folder for their other properties.
+        bucket: name of an existing bucket.
         project_number: number of the project.
 
     Raises:
@@ -77,11 +77,11 @@ class Storage:
             self.add_bucket(bucket)
 
     def serves(self, path: str) -> bool:
-        """Whether a path is one of Cloud Storage; the emulator does not know permissions."""
+        """Whether a path belongs to Cloud Storage; the emulator has no permissions."""
         return path.startswith(_PATHS) and not path.endswith("/iam/testPermissions")
 
     def answer(self, verb: str, target: str, headers: dict[str, str], content: bytes, host: str) -> StorageAnswer:
-        """The emulator's answer to a request that came to a host, such as https://storage.googleapis.com."""
+        """The emulator's answer to a request to a host, such as https://storage.googleapis.com."""
         if target.startswith(_PIECES):
             target = target.removeprefix("/resumable")
         address = urlsplit(target)
@@ -99,7 +99,7 @@ class Storage:
             if why := self.files.refused():
                 refusal = ApiError(400, f"The emulator cannot write the object: {why}", "FAILED_PRECONDITION")
                 return StorageAnswer(refusal.code, "application/json", refusal.json())
-            # So it answers what it cannot parse, such as an upload of gcloud's.
+            # Its answer to requests that it cannot parse, such as gcloud's uploads.
             return _refusal(400, f"The emulator does not take {verb} {target}.")
         kind = found.headers.get("Content-Type", "application/json")
         if found.status_code == 501:
@@ -112,14 +112,14 @@ class Storage:
         return StorageAnswer(found.status_code, kind, found.content, told)
 
     def add_bucket(self, name: str) -> None:
-        """Makes a bucket; the emulator itself takes no location with it."""
+        """Creates a bucket; the emulator itself takes no location."""
         with self._lock:
             at = f"{self._address}/storage/v1/b"
             requests.post(at, json={"name": name}, timeout=_SECONDS).raise_for_status()
             requests.patch(f"{at}/{name}", json={"location": "US-CENTRAL1"}, timeout=_SECONDS).raise_for_status()
 
     def put(self, name: str, content: bytes) -> None:
-        """Writes an object into the bucket that is there."""
+        """Writes an object into the existing bucket."""
         with self._lock:
             at = f"{self._address}/upload/storage/v1/b/{self._bucket}/o"
             wanted = {"uploadType": "media", "name": name}
@@ -148,15 +148,15 @@ def _is_error(content: bytes) -> bool:
 
 
 class _Server(HTTPServer):
-    #: Of more than five that wait the kernel lets the rest try again seconds later.
+    #: If more than five wait, the kernel lets the rest try again seconds later.
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Says nothing: the answer does."""
+        """Logs nothing: the answer is enough."""
 
 
 class _Handler(RequestHandler):  # type: ignore[misc, unused-ignore]
-    """The emulator's, with the preconditions that it lacks."""
+    """The emulator's handler, with the preconditions that it lacks."""
 
     def _handle(self) -> None:
         CheckingRouter(self).handle(self.command)

@@ -1,4 +1,4 @@
-"""What gcp-storage-emulator lacks of Cloud Storage: `ifGenerationMatch`, and files that end with a carriage return.
+"""Features of Cloud Storage that gcp-storage-emulator lacks: `ifGenerationMatch`, files ending in a carriage return.
 
 https://cloud.google.com/storage/docs/request-preconditions
 """
@@ -15,7 +15,7 @@ from gcp_storage_emulator.server import Router
 
 
 class CheckingRouter(Router):
-    """The emulator's router, which refuses what is not of the generation that a request names."""
+    """The emulator's router, which refuses a request that names another generation."""
 
     def handle(self, method: str) -> Any:
         handler: Any = self._request_handler
@@ -49,8 +49,8 @@ _read_by_the_emulator = emulator._read_data
 
 
 def _read_data(handler: Any, query: dict[str, list[str]]) -> Any:
-    """What a request brings. Python's parser of mails, which reads uploads, takes a carriage return before the last
-    boundary for a part of it; gcsfs ends the content with a mere line feed."""
+    """The parts of a request. Python's mail parser, which reads uploads, takes a carriage return before the last
+    boundary for a part of it; gcsfs ends the content with only a line feed."""
     kind = handler.headers.get("Content-Type") or ""
     if not kind.startswith("multipart/related"):
         return _read_by_the_emulator(handler, query)
@@ -70,5 +70,5 @@ def _read_data(handler: Any, query: dict[str, list[str]]) -> Any:
     }
 
 
-# Every server of this process reads so.
+# Applies to every server of this process.
 emulator._read_data = _read_data

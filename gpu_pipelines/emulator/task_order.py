@@ -1,4 +1,4 @@
-"""In which order the tasks of a part of a compiled pipeline can run."""
+"""The order in which the tasks of a compiled pipeline's DAG can run."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 
 def tasks_before(task: Mapping[str, Any]) -> set[str]:
-    """The names of the tasks that a task waits for: those that the file says, and those whose outputs it takes."""
+    """The names of the tasks that a task waits for: its declared dependencies, and the producers of its inputs."""
     given = task.get("inputs", {})
     outputs = [source.get("taskOutputParameter") for source in given.get("parameters", {}).values()]
     outputs += [source.get("taskOutputArtifact") for source in given.get("artifacts", {}).values()]
@@ -15,7 +15,7 @@ def tasks_before(task: Mapping[str, Any]) -> set[str]:
 
 
 def in_order(tasks: Mapping[str, Any]) -> Iterator[str]:
-    """The names of tasks, each after those that it waits for."""
+    """The names of tasks, each after its dependencies."""
     left, done = list(tasks), set[str]()
     while left:
         name = next(each for each in left if tasks_before(tasks[each]) & tasks.keys() <= done)

@@ -38,7 +38,7 @@ class Tensorboards:
         return self._operations.done(made.name, made)
 
     def delete(self, request: Any) -> Any:
-        """DeleteTensorboard, with all that is in it."""
+        """DeleteTensorboard, with all its content."""
         name = self.boards.one(request.name).name
         self.time_series.forget_those_of(name)
         for held in (self.runs, self.experiments):

@@ -1,4 +1,4 @@
-"""The curves of TensorBoards' runs: created, written and read. They hold scalars."""
+"""The scalar curves of TensorBoards' runs: create, write and read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gpu_pipelines.emulator.transcoding import as_json, parsed
 
 SCALAR = api.TensorboardTimeSeries.ValueType.SCALAR
 _POINTS = "tensorboardPoints"
-#: Points of a curve that are read at once where the request does not say: reference of
+#: The default number of points of a curve in an answer: reference of
 #: `ReadTensorboardTimeSeriesDataRequest`.
 _MOST_POINTS = 1000
 
@@ -26,7 +26,7 @@ class TimeSeries:
 
     Args:
         names: the projects.
-        runs: of TensorBoards.
+        runs: the runs of TensorBoards.
         page_size: the longest page of a list.
         state: where they are kept.
     """
@@ -66,7 +66,7 @@ class TimeSeries:
         return self.series.list(request)
 
     def write(self, request: Any) -> Any:
-        """WriteTensorboardRunData: all of it, or nothing where something of it is wrong."""
+        """WriteTensorboardRunData: everything, or nothing if a part is wrong."""
         run = self._runs.one(request.tensorboard_run).name
         with self._lock:
             found = []
@@ -101,23 +101,23 @@ class TimeSeries:
         return api.BatchReadTensorboardTimeSeriesDataResponse(time_series_data=data)
 
     def points_of(self, name: str) -> Sequence[Any]:
-        """All points of a time series, in the order in which they were written."""
+        """All points of a time series, in the order of writing."""
         with self._lock:
             return tuple(self._points[name])
 
     def delete(self, request: Any) -> str:
-        """DeleteTensorboardTimeSeries; gives its name."""
+        """DeleteTensorboardTimeSeries; returns its name."""
         name = str(self.series.one(request.name).name)
         self.forget(name)
         return name
 
     def forget_those_of(self, parent: str) -> None:
-        """Forgets the time series of a run, or of all runs of a TensorBoard."""
+        """Deletes the time series of a run, or of all runs of a TensorBoard."""
         for name in [name for name in self.series.held if name.startswith(f"{parent}/")]:
             self.forget(name)
 
     def forget(self, name: str) -> None:
-        """Takes one away, with its points."""
+        """Deletes one, with its points."""
         with self._lock:
             self._state.remove_lines(_POINTS, name)
             self.series.forget(name)
@@ -127,7 +127,7 @@ class TimeSeries:
         return (each for name, each in self.series.held.items() if name.startswith(f"{run}/"))
 
     def _data(self, name: str, most: int) -> Any:
-        """The points of a series by step, evenly thinned out to so many; the last one stays."""
+        """The points of a series by step, evenly reduced to this many; the last one stays."""
         points = sorted(self.points_of(name), key=lambda point: int(point.step))
         if len(points) > most:
             last = len(points) - 1

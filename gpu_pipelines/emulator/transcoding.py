@@ -1,7 +1,7 @@
-"""From an HTTP request to the protobuf request of an API method, by the bindings in Google's own client library.
+"""Converts HTTP requests to protobuf requests of API methods, with the bindings in Google's own client library.
 
-Each method's path, verb and body are read from the REST transport of google-cloud-aiplatform, so that the server takes
-what the published interface takes and nothing else.
+Each method's path, verb and body are read from the REST transport of google-cloud-aiplatform, so that the server
+accepts exactly the published interface.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ _PART = re.compile(r"\{([\w.]+)=([^}]*)\}")
 
 @dataclass(frozen=True)
 class Binding:
-    """One way to reach a method over HTTP.
+    """One HTTP binding of a method.
 
     Attributes:
         verb: GET, POST and so on.
-        path: what a path must match; its groups are numbered.
-        fields: the fields of the request that the groups hold.
-        body: field of the request that the body is; `*` for all of it, empty for no body.
+        path: pattern of the path; its groups are numbered.
+        fields: the request fields of the groups.
+        body: the request field of the body; `*` for all of it, empty for no body.
     """
 
     verb: str
@@ -46,7 +46,7 @@ class Method:
         service: full name of the service.
         name: name of the method.
         request: the proto-plus type of its request.
-        bindings: ways to reach it over HTTP.
+        bindings: its HTTP bindings.
     """
 
     service: str
@@ -74,7 +74,7 @@ def method(service: str, name: str) -> Method:
 
 
 def bindings_of(stub: Any) -> tuple[Binding, ...]:
-    """The ways to reach a method over HTTP, from its class in a REST transport; none for one that has no such class."""
+    """The HTTP bindings of a method, from its class in a REST transport; none if there is no such class."""
     options: list[dict[str, str]] = getattr(stub, "_get_http_options", list)()
     return tuple(_binding(option["method"], option["uri"], option.get("body", "")) for option in options)
 
@@ -96,7 +96,7 @@ def parse(
     """The request of a method.
 
     Raises:
-        ApiError: a field that the API does not have, or a value of another type.
+        ApiError: the API has no such field, or a value has another type.
     """
     if content and not binding.body:
         raise ApiError(400, f"Invalid JSON payload received. {found.name} takes no body.")
@@ -124,10 +124,10 @@ def parsed(kind: Any, document: Mapping[str, Any]) -> Any:
 
 
 def check_objects(document: Mapping[str, Any], descriptor: Descriptor, path: str = "") -> None:
-    """Checks that what is to be a message is an object of JSON: protobuf's reader takes an empty text for one.
+    """Checks that messages are JSON objects: protobuf's reader takes an empty text for one.
 
     Raises:
-        ApiError: names the field that is none.
+        ApiError: names the field that is not.
     """
     for name, value in document.items():
         field = descriptor.fields_by_camelcase_name.get(name) or descriptor.fields_by_name.get(name)
@@ -156,7 +156,7 @@ def _put(document: dict[str, Any], path: str, value: Any) -> None:
 
 
 def _typed(descriptor: Descriptor, path: str, values: list[str]) -> Any:
-    """A query parameter as JSON would have it; what the API does not know is left to the parser."""
+    """A query parameter as a JSON value; one that the API does not know is left to the parser."""
     field: FieldDescriptor | None = None
     for name in path.split("."):
         if descriptor is None:
@@ -174,7 +174,7 @@ def as_json(message: Any) -> dict[str, Any]:
     """A message, proto-plus or plain, as the JSON of the REST interface.
 
     Raises:
-        ApiError: it has a number that is none in JSON, as a client of gRPC may send.
+        ApiError: it has a number that JSON lacks, which a gRPC client may send.
     """
     plain = type(message).pb(message) if hasattr(type(message), "pb") else message
     try:

@@ -1,4 +1,4 @@
-"""Hyperparameter tuning jobs: created, looked at, listed, cancelled, deleted; held to the rules of their jobs."""
+"""Hyperparameter tuning jobs: create, get, list, cancel, delete; checked against the rules for their jobs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ class TuningJobs(Jobs):
     """The hyperparameter tuning jobs of all projects.
 
     Attributes:
-        jobs, stop, hold_s: as of `Jobs`.
-        start: is called with the name of a job that was created, to run it; does nothing unless trials are run.
-        check: is called with project and region, and the `CustomJobSpec` of a trial; raises ApiError to refuse it.
-        check_study: is called with the study of a job; raises ApiError for one that cannot be run.
+        jobs, stop, hold_s: as in `Jobs`.
+        start: called with the name of a new job, to run it; does nothing unless trials are run.
+        check: called with project and region, and the `CustomJobSpec` of a trial; raises ApiError to refuse it.
+        check_study: called with the study of a job; raises ApiError if it cannot be run.
     """
 
     def __init__(self, names: Names, operations: Operations, page_size: int, state: StateFolder) -> None:
@@ -58,11 +58,11 @@ class TuningJobs(Jobs):
         return self._copy(job)
 
     def delete(self, request: Any) -> Any:
-        """DeleteHyperparameterTuningJob: one that has ended."""
+        """DeleteHyperparameterTuningJob, for a job that has ended."""
         return self._operations.done(self.remove(request.name))
 
     def set_trial(self, name: str, trial: Any) -> None:
-        """Adds a trial to a job, or puts it in the place of what was known of it."""
+        """Adds a trial to a job, or replaces its earlier version."""
         job = self.one(name)
         with self._lock:
             others = [each for each in job.trials if each.id != trial.id]
@@ -71,7 +71,7 @@ class TuningJobs(Jobs):
             self.keep(job)
 
     def end_of_before(self) -> None:
-        """Ends the jobs that ran when the emulator ended before, and their trials."""
+        """Ends the jobs that were running when the previous emulator ended, and their trials."""
         for job in list(self.held.values()):
             for trial in () if job.state in ENDED else job.trials:
                 if trial.state in (api.Trial.State.ACTIVE, api.Trial.State.STOPPING):
@@ -80,7 +80,7 @@ class TuningJobs(Jobs):
 
 
 def _check_study(job: Any) -> None:
-    """Raises ApiError for a study that breaks a rule of the service."""
+    """Raises ApiError if a study breaks a rule of the service."""
     study = job.study_spec
     if not (study.metrics and study.parameters):
         raise ApiError(400, "A study needs metrics and parameters.")
@@ -100,14 +100,14 @@ def _check_study(job: Any) -> None:
 
 
 def _with_those_below(parameters: Iterable[Any]) -> Iterator[Any]:
-    """Parameters, each with those that count only for some of its values."""
+    """Parameters, including those that count only for some values of another."""
     for parameter in parameters:
         yield parameter
         yield from _with_those_below(each.parameter_spec for each in parameter.conditional_parameter_specs)
 
 
 def check_emulated(study: Any) -> None:
-    """Raises ApiError for a study that the emulator has no trials for."""
+    """Raises ApiError if the emulator cannot make trials for a study."""
     if found := list(_not_emulated(study)):
         raise ApiError(501, f"The emulator does not run this study: {'; '.join(found)}.")
 

@@ -1,8 +1,8 @@
-"""Runs hyperparameter tuning jobs: each trial is a custom job that gets its parameters as arguments.
+"""Runs hyperparameter tuning jobs: each trial is a custom job with its parameters as arguments.
 
-A trial reports its metrics as cloudml-hypertune does, in a file with a line of JSON for each. Which values are tried is
-by chance or on a grid, the same with the same seed; the service's own search learns from trials, which this does not.
-A trial that is below the median of the others ends early, where the study has that rule.
+A trial reports its metrics like cloudml-hypertune, in a file with a line of JSON for each. Values are chosen at random
+or on a grid, the same with the same seed; the service's own search learns from trials, which this does not. If the
+study has that rule, a trial below the median of the others ends early.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class Tuner:
 
     Args:
         jobs: the tuning jobs.
-        custom_jobs: where those of trials are created.
-        folder: for the files with their metrics.
-        seed: of the choice of values.
+        custom_jobs: creates the jobs of trials.
+        folder: the folder for the files with their metrics.
+        seed: the seed of the choice of values.
     """
 
     def __init__(self, jobs: TuningJobs, custom_jobs: CustomJobs, folder: Path, seed: int = 0) -> None:
@@ -50,7 +50,7 @@ class Tuner:
         self._stopped: set[str] = set()
 
     def run_jobs(self) -> None:
-        """From now on, tuning jobs that are created are run, each in a thread."""
+        """Makes new tuning jobs run, each in a thread."""
         self._jobs.check_study = check_emulated
         self._jobs.start = lambda name: threading.Thread(target=self._run, args=(name,), daemon=True).start()
         self._jobs.stop = self._stop
@@ -81,7 +81,7 @@ class Tuner:
             try:
                 list(pool.map(lambda each: self._trial(name, *each), enumerate(self._values(job), 1)))
             except Exception as problem:
-                # Whatever it is, the job has to end, and to say why.
+                # Whatever the error is, the job has to end, and to report it.
                 error = answer_to(problem).message
         failed = [trial.id for trial in job.trials if trial.state == _TRIAL.INFEASIBLE]
         if name in self._stopped:
@@ -107,7 +107,7 @@ class Tuner:
     @staticmethod
     def _failed_too_often(job: Any) -> bool:
         failed = sum(trial.state == _TRIAL.INFEASIBLE for trial in job.trials)
-        # With 0 the service decides; this one fails with the last of them.
+        # With 0 the service decides; here the job fails with the last of them.
         return failed >= (job.max_failed_trial_count or max(1, len(job.trials)))
 
     def _trial(self, name: str, number: int, values: Mapping[str, Any]) -> None:
@@ -141,7 +141,7 @@ class Tuner:
         self._jobs.set_trial(name, trial)
 
     def _ended(self, name: str, trial: Any, file: Path) -> Any:
-        """The custom job of a trial when it has ended; until then its measurements are read, and it may be stopped."""
+        """The finished custom job of a trial; until then its measurements are read, and it may be stopped."""
         until, ended = time.monotonic() + _WEEK_S, None
         while ended is None:
             try:
@@ -153,10 +153,10 @@ class Tuner:
         return ended
 
     def _read(self, name: str, trial: Any, file: Path) -> None:
-        """Reads what a trial has reported, and stops it where the rule of its study says so."""
+        """Reads the reported metrics of a trial, and stops it if the rule of its study says so."""
         study = self._jobs.one(name).study_spec
         found = list(measurements(file, [metric.metric_id for metric in study.metrics], trial.start_time))
-        # A file that is being written anew has fewer lines for a moment.
+        # A file that is being rewritten has fewer lines for a moment.
         if len(found) <= len(trial.measurements):
             return
         trial.measurements = found
@@ -167,7 +167,7 @@ class Tuner:
 
     @staticmethod
     def _job_of(job: Any, number: int, values: Mapping[str, Any], file: Path) -> Any:
-        """The custom job of a trial: the trial's, with its parameters as arguments and a place of its own."""
+        """The custom job of a trial, with its parameters as arguments and a place of its own."""
         made = api.CustomJob(display_name=f"{job.display_name}-trial-{number}", job_spec=job.trial_job_spec)
         for place, pool in enumerate(made.job_spec.worker_pool_specs):
             container = pool.container_spec
@@ -183,7 +183,7 @@ class Tuner:
 
 
 def _by_chance(parameters: Iterable[Any], chance: random.Random) -> dict[str, Any]:
-    """Values of parameters by chance, with those that count for them."""
+    """Random values of parameters, and of those that depend on them."""
     found: dict[str, Any] = {}
     for parameter in parameters:
         value = found[parameter.parameter_id] = drawn(parameter, chance)
@@ -195,7 +195,7 @@ def _by_chance(parameters: Iterable[Any], chance: random.Random) -> dict[str, An
 
 
 def drawn(parameter: Any, chance: random.Random) -> Any:
-    """A value of a parameter by chance, on its scale."""
+    """A random value of a parameter, on its scale."""
     for kind in ("categorical_value_spec", "discrete_value_spec"):
         if kind in parameter:
             return chance.choice(list(getattr(parameter, kind).values))
@@ -203,7 +203,7 @@ def drawn(parameter: Any, chance: random.Random) -> Any:
 
 
 def grid(parameter: Any, levels: int) -> list[Any]:
-    """Values of a parameter on a grid: all of a list, so many of a range."""
+    """Values of a parameter on a grid: a whole list, or this many of a range."""
     for kind in ("categorical_value_spec", "discrete_value_spec"):
         if kind in parameter:
             return list(getattr(parameter, kind).values)
@@ -211,7 +211,7 @@ def grid(parameter: Any, levels: int) -> list[Any]:
 
 
 def _at(parameter: Any, share: float) -> Any:
-    """The value of a range at a share of the way, on the parameter's scale."""
+    """The value at a fraction of a range, on the parameter's scale."""
     whole = "integer_value_spec" in parameter
     spec = parameter.integer_value_spec if whole else parameter.double_value_spec
     low, high = float(spec.min_value), float(spec.max_value)
@@ -225,17 +225,17 @@ def _at(parameter: Any, share: float) -> Any:
 
 
 def text_of(value: Any) -> str:
-    """A value as an argument: whole numbers without a point."""
+    """A value as an argument: integers without a decimal point."""
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 
 def measurements(file: Path, metrics: list[str], start: Any = None) -> Iterator[Any]:
-    """What a trial has reported of the metrics of its study, in its order; lines of another form are passed over.
+    """The metrics of the study that a trial has reported, in order; lines of another form are ignored.
 
     Args:
-        file: that the trial writes.
+        file: the file of the trial.
         metrics: ids.
-        start: when the trial began, by which it is known how long it had run; None where that does not matter.
+        start: the start of the trial, for the elapsed time; None if that does not matter.
     """
     if not file.exists():
         return
@@ -259,9 +259,9 @@ def is_below_the_median(trial: Any, others: Iterable[Any], study: Any) -> bool:
     https://cloud.google.com/vertex-ai/docs/reference/rest/v1/StudySpec#MedianAutomatedStoppingSpec.
 
     Args:
-        trial: that runs.
+        trial: a running trial.
         others: the trials of its job; those that have ended with success count.
-        study: whose rule it is; without one no trial is ended.
+        study: the study with the rule; without one no trial is ended.
     """
     if api.StudySpec.pb(study).WhichOneof("automated_stopping_spec") != MEDIAN:
         return False
@@ -289,7 +289,7 @@ def _moment(measurement: Any, *, by_time: bool) -> float:
 
 
 def final(found: list[Any], study: Any) -> Any:
-    """The measurement that a trial is judged by: its last one, or the best of the first metric."""
+    """The measurement by which a trial is judged: its last one, or the best of the first metric."""
     metric = study.metrics[0]
     if study.measurement_selection_type != api.StudySpec.MeasurementSelectionType.BEST_MEASUREMENT:
         return found[-1]

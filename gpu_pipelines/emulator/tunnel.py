@@ -1,8 +1,8 @@
-"""An HTTP proxy through which clients reach the server under Google's own host names, at their own port.
+"""An HTTP proxy through which clients reach the server under Google's own host names and port.
 
-Clients are told of it as they are told of a company's proxy (`https_proxy`). What comes through it for Google is TLS: a
-client that offers HTTP/2 is handed to gRPC, any other to REST. What is for other hosts, such as the package index that
-a step installs from, is passed on for programs of this machine.
+It is set like a company's proxy (`https_proxy`). Connections to Google are TLS: a client that offers HTTP/2 is passed
+to gRPC, any other to REST. Connections to other hosts, such as the package index of a step's installation, are passed
+on for programs of this machine.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from gpu_pipelines.emulator.json_server import JsonHandler
 from gpu_pipelines.emulator.way_out import connected
 
 _GOOGLE = re.compile(r"[a-z0-9-]+\.(googleapis\.com|pkg\.dev):443")
-#: How a client offers HTTP/2 in its first message: RFC 7301.
+#: The offer of HTTP/2 in a client's first message: RFC 7301.
 _HTTP_2 = b"\x02h2"
 _CHUNK = 65_536
 
 
 class ProxyHandler(JsonHandler):
-    """Stands in for Google's hosts where it is asked for a connection to one.
+    """Accepts connections to Google's hosts in their place.
 
     Attributes:
-        api: has `grpc_port` and `tls_port`, where gRPC and REST with TLS are.
+        api: has `grpc_port` and `tls_port`, the ports of gRPC and of REST with TLS.
     """
 
     protocol_version = "HTTP/1.1"
@@ -63,7 +63,7 @@ class ProxyHandler(JsonHandler):
 
 
 def carry(client: socket.socket, grpc_port: int, rest_port: int) -> None:
-    """Carries a connection to the face that it is meant for, until one side closes it."""
+    """Passes a connection to its interface, until one side closes it."""
     first = client.recv(_CHUNK)
     while first and len(first) < _length(first) and (more := client.recv(_CHUNK)):
         first += more
@@ -74,7 +74,7 @@ def carry(client: socket.socket, grpc_port: int, rest_port: int) -> None:
 
 
 def both_ways(client: socket.socket, server: socket.socket) -> None:
-    """Carries what each side of a connection sends to the other, until both are closed."""
+    """Passes data between both sides of a connection, until both are closed."""
     back = threading.Thread(target=_pump, args=(server, client), daemon=True)
     back.start()
     _pump(client, server)

@@ -1,4 +1,4 @@
-"""A server that runs: what it knows, how it is told to fail, and how clients find it."""
+"""A running server: its state, its failures, and its address for clients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.emulator.bigquery_service import BigQuery
 
 _LOOK_S = 0.05
-#: The token that Terraform's provider is given.
+#: The token for Terraform's provider.
 TOKEN = "emulator"  # noqa: S105
 _OVERRIDDEN = (
     "AIPLATFORM",
@@ -39,25 +39,25 @@ _OVERRIDDEN = (
 
 
 class VertexApi:
-    """A server that runs.
+    """A running server.
 
     Args:
         url: its address.
-        folder: where it keeps what it knows; what is in there is known from the beginning.
-        certificates: those that it serves with; None takes those of the folder, or makes some.
+        folder: the folder of its state, which is loaded at the start.
+        certificates: the server's certificates; None takes those of the folder, or creates some.
 
     Raises:
-        UserError: the folder is in use or damaged, or cannot be written.
+        UserError: the folder is in use or damaged, or cannot be written to.
 
     Attributes:
         url: its address, without a slash at the end.
-        state: what it knows.
-        folder: a folder of its own, with all that it knows; gcloud's configuration is looked for there.
+        state: its resources.
+        folder: the folder of its state; also of gcloud's configuration.
         storage: Cloud Storage; there is a bucket `example-bucket`.
         places: the buckets as folders.
-        certificates: for Google's host names, from a throwaway authority.
-        faults: what fails next, and by chance.
-        grpc_port, tls_port: where the proxy finds gRPC and REST with TLS.
+        certificates: the certificates for Google's host names, from a throwaway authority.
+        faults: the next failures, and random ones.
+        grpc_port, tls_port: the proxy's ports for gRPC and REST with TLS.
     """
 
     def __init__(self, url: str, folder: Path, certificates: Certificates | None = None) -> None:
@@ -71,7 +71,7 @@ class VertexApi:
             self._bigquery: BigQuery | None = None
             self._bigquery_lock = threading.Lock()
             if any(self.kept.documents("bigqueryTables")):
-                # What is damaged there is told at the start.
+                # Damage there is reported at the start.
                 self.bigquery()
         except BaseException:
             self.kept.close()
@@ -88,7 +88,7 @@ class VertexApi:
         """BigQuery; its types are imported with the first request, which takes a second.
 
         Raises:
-            UserError: what the state has of it is damaged.
+            UserError: BigQuery's part of the state is damaged.
         """
         from gpu_pipelines.emulator.bigquery_service import BigQuery
         from gpu_pipelines.emulator.bigquery_tables import Tables
@@ -108,16 +108,16 @@ class VertexApi:
         took_effect: bool = False,
         seconds: float = 0.0,
     ) -> None:
-        """Lets the next requests fail.
+        """Makes the next requests fail.
 
         Args:
-            pattern: regular expression, looked for in `METHOD /path`, such as "POST .*/customJobs$"; of gRPC, in
+            pattern: regular expression, searched in `METHOD /path`, such as "POST .*/customJobs$"; for gRPC, in
                 `GRPC Method`, such as "GRPC CreateCustomJob".
             status: HTTP status of the answer; 0 answers nothing and closes the connection; None answers as usual.
-            times: for how many requests.
+            times: the number of requests.
             message: Google's message; empty for the usual one of that status.
-            took_effect: carry out the request before the answer is spoilt, as when an answer is lost on the way.
-            seconds: hold the answer back for so long.
+            took_effect: carry out the request before the answer fails, as if the answer were lost on the way.
+            seconds: hold the answer back for this long.
         """
         text = message or MESSAGES.get(status or 0, "")
         self.faults.add(Fault(pattern, status, times, text, took_effect, seconds))
@@ -127,10 +127,10 @@ class VertexApi:
 
         Args:
             name: its resource name.
-            seconds: how long at most.
+            seconds: the longest wait.
 
         Returns:
-            The job, as the API has it.
+            The job in the form of the API.
 
         Raises:
             TimeoutError: it has not ended by then.
@@ -147,14 +147,14 @@ class VertexApi:
         return job
 
     def fault(self, call: str) -> Fault | None:
-        """The failure that is ordered for a request; held back already for as long as it should be."""
+        """The failure ordered for a request, after its delay."""
         found = self.faults.take(call)
         if found:
             time.sleep(found.seconds)
         return found if found and found.status is not None else None
 
     def about(self) -> dict[str, Any]:
-        """What it says of itself to `gpu-pipelines emulator env`."""
+        """The description of the server for `gpu-pipelines emulator env`."""
         return {
             "version": __version__,
             "url": self.url,
@@ -167,7 +167,7 @@ class VertexApi:
         }
 
     def environment(self) -> dict[str, str]:
-        """Variables with which gcloud, Google's libraries and this project speak to this server."""
+        """Variables that make gcloud, Google's libraries and this project use this server."""
         overrides = {f"CLOUDSDK_API_ENDPOINT_OVERRIDES_{name}": f"{self.url}/" for name in _OVERRIDDEN}
         return {
             **overrides,
@@ -183,7 +183,7 @@ class VertexApi:
         }
 
     def answer_to(self, command: Sequence[str], cwd: Path | None = None) -> str:
-        """What a command prints that speaks to this server, such as the real gcloud, and that has to end well."""
+        """The output of a successful command that uses this server, such as the real gcloud."""
         environment = {**os.environ, **self.environment()}
         done = subprocess.run(command, env=environment, cwd=cwd, capture_output=True, text=True, timeout=120)
         if done.returncode:
@@ -192,11 +192,11 @@ class VertexApi:
 
     def proxy_environment(self) -> dict[str, str]:
         """Variables with which Google's libraries reach this server at Google's own addresses, with credentials."""
-        # gcsfs asks for a bucket's type over gRPC first, which no emulator answers.
+        # gcsfs first asks for a bucket's type over gRPC, which no emulator answers.
         return {**self.certificates.environment(self.url), "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false"}
 
     def identity(self, account: str) -> dict[str, str]:
-        """Variables with which a process is an account; none where all may do everything."""
+        """Variables that make a process an account; none if all accounts may do everything."""
         if not self.state.permissions.are_checked:
             return {}
         key = self.folder / "certificates/accounts" / f"{account}.json"
@@ -218,14 +218,14 @@ class VertexApi:
         }
 
     def close(self) -> None:
-        """Ends what it runs."""
+        """Ends everything that it runs."""
         self.state.replicas.close()
         self.storage.close()
         self.kept.close()
 
 
 def terraform_variables(url: str) -> dict[str, str]:
-    """Variables with which Terraform's google provider speaks to an address; there is one for each service."""
+    """Variables that make Terraform's google provider use an address; there is one for each service."""
     endpoints = {
         "ARTIFACT_REGISTRY": "v1",
         "BIGQUERY": "bigquery/v2",

@@ -1,4 +1,4 @@
-"""Connections from the emulator to hosts that it does not stand in for: directly, or through the proxy of its user."""
+"""Connections from the emulator to other hosts: directly, or through the proxy of its user."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import certifi
 
 _SECONDS = 30.0
 _LONGEST_ANSWER = 65_536
-#: The proxy of the user, and the authorities that the user trusts. They are read when this module is, before clients in
-#: the same process are told of an emulator.
+#: The proxy of the user, and the authorities that the user trusts. They are read on import, before clients in the same
+#: process are pointed at an emulator.
 _PROXY = getproxies().get("https", "")
 _TRUSTED = next((os.environ[name] for name in ("REQUESTS_CA_BUNDLE", "SSL_CERT_FILE") if os.environ.get(name)), "")
 
@@ -26,8 +26,8 @@ def connected(target: str) -> socket.socket:
         target: `HOST:PORT`.
 
     Raises:
-        OSError: there is no way to it.
-        ValueError: it is no host and port.
+        OSError: it cannot be reached.
+        ValueError: it is not a host and port.
     """
     host, _, port = target.rpartition(":")
     name = host.strip("[]")
@@ -56,13 +56,13 @@ def trusted_here() -> bytes:
 
 def _open(host: str, port: int) -> socket.socket:
     connection = socket.create_connection((host, port), timeout=_SECONDS)
-    # Only the way to the host is to be short: a download may pause.
+    # The timeout is only for connecting: a download may pause.
     connection.settimeout(None)
     return connection
 
 
 def _check_answer(connection: socket.socket) -> None:
-    """Reads what a proxy answers, to the end of its headers and no further."""
+    """Reads the answer of a proxy, up to the end of its headers."""
     answer = b""
     while not answer.endswith(b"\r\n\r\n"):
         byte = connection.recv(1)
