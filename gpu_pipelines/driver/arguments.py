@@ -36,18 +36,18 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.target import Target
 
 _TYPES = {**CALLED, "Integer": "a whole number (at most 2^53)"}
-#: How a value of a type is written that is not written as it is called.
+#: What an error adds for a type whose name does not say how to write a value.
 _REMEDIES = {"Dict": ' Write it as JSON, {"NAME": "value"}; a shell wants that in quotes.'}
 
-#: What lists of a pipeline in Python may be said to hold.
+#: Names of the item types that a pipeline in Python may declare for a list.
 _ITEMS = {int: "whole numbers", float: "numbers", bool: "truth values"}
-#: So many names of parameters are listed in an error.
+#: Most names of parameters to list in an error.
 _MOST_LISTED = 20
 #: The parameter of this project's pipelines whose fields are parameters as well.
 ADVANCED = "advanced"
-#: That which names a tracker; the project's settings may say it, too.
+#: The parameter that names a tracker; the project's settings may set it, too.
 _TRACKING = "tracking"
-#: What a compiled file calls the types.
+#: The types by their names in a compiled file.
 _COMPILED_TYPES = {
     "STRING": "String",
     "NUMBER_INTEGER": "Integer",
@@ -67,9 +67,9 @@ def parameters_of_pipeline(pipeline: Any) -> dict[str, Parameter]:
 
 
 def with_defaults_of_task(known: Mapping[str, Parameter], task: str) -> dict[str, Parameter]:
-    """Parameters with the defaults of a task in place of those of the task that is theirs by default.
+    """Parameters with the defaults of a task in place of those of the default task.
 
-    A default that a pipeline has changed, in a file compiled by somebody else, say, stays.
+    A default that a pipeline has changed stays, such as one in a file that somebody else compiled.
 
     Args:
         known: the parameters by name.
@@ -100,7 +100,7 @@ def checked_values(
         target: where it will run.
         assignments: texts of the form `key=value`; they win over the file.
         file: a YAML file of parameters.
-        before: values that stand where no other is given, in place of the target's defaults.
+        before: values to use where none is given, in place of the target's defaults.
 
     Raises:
         UserError: lists everything that is wrong with them.
@@ -136,20 +136,20 @@ def checked_values(
 
 
 def defaults_of_project(target: Target) -> dict[str, Any]:
-    """The values that the settings of a project say for parameters; a pipeline need not have them."""
+    """Values for parameters from the settings of a project; a pipeline need not have the parameters."""
     settings = target.settings
     of_project = {_TRACKING: settings.tracking, REGISTRY: settings.registry, **target.defaults()}
     return {name: value for name, value in of_project.items() if value}
 
 
 def values_given(compiled: Compiled, parameters: Mapping[str, Any]) -> dict[str, Any]:
-    """What was once given of the values of a run, by the parameters' own names: all that are no defaults.
+    """The given values of an earlier run, by the parameters' own names: all that differ from the defaults.
 
-    What runs keep does not say which values were given, and has the defaults among them.
+    A run records all its values, defaults included, without saying which were given.
 
     Args:
-        compiled: the pipeline that has taken the values.
-        parameters: the values as it has taken them.
+        compiled: the pipeline of that run.
+        parameters: the values as the pipeline took them.
     """
     from gpu_pipelines.dag import PIPELINES
 
@@ -162,14 +162,14 @@ def values_given(compiled: Compiled, parameters: Mapping[str, Any]) -> dict[str,
     task = parameters.get("task")
     if isinstance(task, str) and compiled.name.replace("-", "_") in PIPELINES:
         of_task = with_defaults_of_task(known, task)
-        # Also another task than the default one was given.
+        # A task other than the default counts as given, too.
         known = {**of_task, **({"task": known["task"]} if "task" in known else {})}
     stored = {name: _stored(known[name].type, value) for name, value in parameters.items() if name in known}
     return {name: value for name, value in stored.items() if value != known[name].default}
 
 
 def _problems_of_items(compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
-    """Lists that do not hold what the pipeline of a Python file says, with which a step would fail."""
+    """Lists with items of another type than the pipeline of a Python file declares, with which a step would fail."""
     problems = []
     for name, kind in compiled.item_types.items():
         wrong = [each for each in arguments.get(name) or [] if not _is_item(each, kind)]
@@ -185,7 +185,7 @@ def _is_item(value: Any, kind: type) -> bool:
 
 
 def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the parameters of this project's components in a pipeline of anybody's."""
+    """What is wrong with the parameters of this project's components in a user's pipeline."""
     from gpu_pipelines.dag.places import problems_of_own_files
     from gpu_pipelines.registry import open_registry
     from gpu_pipelines.targets.own.values import places_of, predictions_of, problems_of, sources_of, uploads_to
@@ -212,23 +212,23 @@ def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str,
 
 
 def _is_that_of_run(target: Target, registry: str) -> bool:
-    """Whether a registry is the one that a run here finds: an emulator of the run's own has one of its own."""
+    """Whether a run from here uses this registry: with --emulate it uses the emulator's in place of Vertex AI's."""
     from gpu_pipelines.registry import VERTEX
 
     return not (getattr(target.options, "emulate", False) and registry.startswith(VERTEX))
 
 
 def steps_of(compiled: Compiled) -> Sequence[Step]:
-    """The steps of a pipeline of anybody's, as they were written."""
+    """The steps of a user's pipeline, as they were written."""
     from gpu_pipelines.targets.own.placed import steps_in
 
-    # In what is sent, steps that have become jobs are no components any more.
+    # In the spec that is sent, steps that became jobs are no longer components.
     spec = compiled.written or compiled.spec
     return steps_in(spec) if spec else []
 
 
 def fields_of(pipeline: str, known: Mapping[str, Parameter]) -> dict[str, Parameter]:
-    """The parameters that a pipeline of this project has as fields of its parameter `advanced`; none of another one.
+    """The fields of the parameter `advanced` of a pipeline of this project; none for another pipeline.
 
     Args:
         pipeline: its name, in the form of the command line or of KFP.
@@ -263,7 +263,7 @@ def _left_to_steps(
 ) -> dict[str, Any]:
     """The values of fields that have a default in the file, and that a run with an `advanced` of its own leaves out.
 
-    Such a run has the default of the step: its `advanced` stands in the place of the file's.
+    Such a run gets the default of the step: its `advanced` replaces the file's.
     """
     inside = known[ADVANCED].default or {} if fields and ADVANCED in taken else {}
     return {name: fields[name].default for name in inside if name in fields}
@@ -272,7 +272,7 @@ def _left_to_steps(
 def as_taken(
     arguments: Mapping[str, Any], known: Mapping[str, Parameter], fields: Mapping[str, Parameter]
 ) -> dict[str, Any]:
-    """The values as the pipeline takes them: fields of `advanced` stand in it, if they differ from their defaults.
+    """The values as the pipeline takes them: fields of `advanced` are in `advanced` if they differ from their defaults.
 
     Args:
         arguments: the values, by the parameters' own names.
@@ -292,10 +292,10 @@ def parameters_of_spec(spec: Mapping[str, Any]) -> dict[str, Parameter]:
 
 
 def compiled_in(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What a compiled pipeline of this project has no parameter for: its task, and how many processes train.
+    """Values of a compiled pipeline that are not parameters: its task, and the number of processes that train.
 
     Args:
-        spec: the pipeline; empty, and nothing is known of it, where a target runs it as it was built.
+        spec: the pipeline; empty if a target runs it as it was built, and then nothing is known.
     """
     for given in [task.get("inputs", {}).get("parameters", {}) for name, task in tasks_in(spec) if name == CHECKS]:
         values = {name: given.get(name, {}).get("runtimeValue", {}).get("constant") for name in ("task", "processes")}
@@ -312,7 +312,7 @@ def _parameter(definition: Mapping[str, Any]) -> Parameter:
 
 
 def _stored(kind: str, value: Any) -> Any:
-    """A value of a compiled file or of the service, where every number has a point."""
+    """A value of a compiled file or of the service, which write every number with a decimal point."""
     if kind == "Integer":
         return as_number(int, value)
     return as_protobuf_writes(value) if isinstance(value, list | dict) else value
@@ -333,12 +333,12 @@ def all_arguments(
 
     Args:
         known: the parameters.
-        assignments: texts of the form `key=value`; they win over the file, and of two the last one.
+        assignments: texts of the form `key=value`; they win over the file, and the last of several for a name wins.
         file: a YAML mapping of parameters.
-        before: values that stand where no other is given, in place of the defaults.
+        before: values to use where none is given, in place of the defaults.
         fields: the parameters that are fields of `advanced`; see `fields_of`.
-        of_anybody: whether it is a pipeline of anybody's, whose lists may hold anything, and whose parameter `task`, if
-            it has one, is its own.
+        of_anybody: whether it is a user's pipeline, whose lists may hold anything, and whose parameter `task` is its
+            own.
 
     Raises:
         UserError: lists every unknown parameter and every value of a wrong type.
@@ -357,7 +357,7 @@ def all_arguments(
             )
         elif sign:
             if (earlier := assigned.get(name, text)) != text:
-                # It is how a script that has its parameters in a variable changes one of them.
+                # This lets a script that has its parameters in a variable change one of them.
                 told = f"-p {name[:80]} is given twice, with {earlier[:80]!r} and {text[:80]!r}. The last one counts."
                 print(f"note: {told}", file=sys.stderr)
             assigned[name] = text
@@ -368,7 +368,7 @@ def all_arguments(
     given = {name: _stored(known[name].type, value) for name, value in stood.items() if name in known}
     for name, value in _opened(texts, problems) if fields else texts:
         if name not in known:
-            others = None if len(known) <= _MOST_LISTED else "gpu-pipelines parameters PIPELINE shows those there are."
+            others = None if len(known) <= _MOST_LISTED else "gpu-pipelines parameters PIPELINE lists them."
             remedy = option_of_targets(name) or nearest(name, sorted(known), otherwise=others)
             problems.append(f"There is no parameter {name[:80]!r}. {remedy}")
             continue
@@ -389,22 +389,22 @@ def all_arguments(
 
 
 def _text_of_file(name: str, value: Any, of_anybody: bool) -> Any:
-    """What stands in a YAML file of this machine, where a parameter of this project is that and names the file."""
+    """A parameter's value, or the content of the YAML file on this machine that it names, if it may name one."""
     declared = None if of_anybody else flagged_parameters().get(name)
     if declared is None or declared.flag is None or not declared.flag.is_file or not isinstance(value, str):
         return value
     path = Path(value).expanduser()
-    with suppress(OSError):  # a text that is longer than any name
+    with suppress(OSError):  # a text may be longer than any path
         if path.is_file():
             what = f"The file {path}"
             root = node_of(read_text(path, what), what)
-            # On one line: more of them are more than forms, and KFP's own comments in its files, can have.
+            # On one line: forms, and the comments that KFP writes into its files, can hold no more.
             return "" if root is None else json.dumps(text_of(root), ensure_ascii=False)
     return value
 
 
 def _opened(texts: Sequence[tuple[str, Any]], problems: list[str]) -> Iterator[tuple[str, Any]]:
-    """Names and values in which `advanced` has made way for what is in it."""
+    """Names and values, with the fields of `advanced` in its place."""
     for name, value in texts:
         if name != ADVANCED:
             yield name, value
@@ -419,7 +419,7 @@ def _opened(texts: Sequence[tuple[str, Any]], problems: list[str]) -> Iterator[t
 
 
 def given_values(assignments: Sequence[str], file: Path | None) -> dict[str, Any]:
-    """The values that a command line names, as they are written; what is wrong with them is left to `all_arguments`.
+    """The values that a command line names, as they are written; `all_arguments` checks them.
 
     Args:
         assignments: texts of the form `key=value`; they win over the file.
@@ -443,7 +443,7 @@ def _from_file(path: Path, any_items: bool = False) -> list[tuple[str, Any]]:
 
     Args:
         path: the file.
-        any_items: whether lists may hold anything; otherwise they are of texts.
+        any_items: whether lists may hold anything; otherwise only texts.
     """
     what = f"The parameter file {path}"
     root = node_of(read_text(path, what), what)
@@ -472,10 +472,10 @@ def _item(node: yaml.Node, what: str) -> Any:
 
 
 def _converted(wanted: str, value: Any, any_items: bool = False) -> Any:
-    """A value of the type, from a text or from what a file held.
+    """A value of the type, from a text or from a file.
 
     Raises:
-        ValueError: it is none.
+        ValueError: it is not one.
     """
     if wanted in ("String", "Integer", "Float", "Boolean"):
         if not isinstance(value, str):

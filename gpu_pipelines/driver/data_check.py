@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 def require_usable_data(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str = "") -> None:
     """Refuses data in object storage that the first step of a run would refuse; says what cannot be seen from here.
 
-    Of a prediction, the model is looked at before the data. Of a pipeline of anybody's, which has no first step that
-    does so, the registries are looked at that models are uploaded to.
+    For a prediction, the model is checked before the data. A user's pipeline has no first step that checks registries,
+    so those that its models are uploaded to are checked.
 
     Args:
-        compiled: the pipeline; of anybody's, what its preparations read that is there before the run.
+        compiled: the pipeline; of a user's, the sources of its preparations that exist before the run.
         values: its parameters.
-        settings: project and region of the run, whose registry `vertex://` is.
-        registry: of the steps of anybody's pipeline that name none; empty if that is not known.
+        settings: project and region of the run, and so of its registry `vertex://`.
+        registry: for steps of a user's pipeline that name none; empty if that is not known.
 
     Raises:
         UserError: lists what is wrong with the data.
@@ -41,7 +41,7 @@ def require_usable_data(compiled: Compiled, values: Values, settings: ProjectSet
 
 
 def warn_of_data(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str = "") -> None:
-    """As `require_usable_data`, for runs that come later: what is missing may be there by then."""
+    """As `require_usable_data`, but only warns: missing data may exist when a later run starts."""
     look = _look(compiled, values, settings, registry)
     for problem in look.problems:
         print(f"warning: as things are now, each run will fail: {problem}", file=sys.stderr)
@@ -64,7 +64,7 @@ def _look(compiled: Compiled, values: Values, settings: ProjectSettings, registr
 
 
 def _data_of(compiled: Compiled, values: Values) -> Iterator[PrepareSettings]:
-    """What the preparations of a run read."""
+    """The settings of a run's preparations."""
     from gpu_pipelines.component_interface.step import fields_from
     from gpu_pipelines.dag import PIPELINES, PREDICTION
     from gpu_pipelines.data.settings import PrepareSettings
@@ -92,7 +92,7 @@ def _predictions_of(compiled: Compiled, values: Values, registry: str) -> Iterat
 
 
 def _registries_of(compiled: Compiled, values: Values, settings: ProjectSettings, registry: str) -> Iterator[str]:
-    """The services that the models of anybody's pipeline are uploaded to."""
+    """The services that the models of a user's pipeline are uploaded to."""
     from gpu_pipelines.dag import PIPELINES
     from gpu_pipelines.registry import VERTEX, is_local
     from gpu_pipelines.targets.own.values import uploads_to
@@ -106,7 +106,7 @@ def _registries_of(compiled: Compiled, values: Values, settings: ProjectSettings
 
 
 def _of_loopback(values: Values) -> Iterator[str]:
-    """What is a server of this machine from here, and of another one from the steps."""
+    """Addresses of a server on this machine, which mean another machine in the steps."""
     from gpu_pipelines.artifacts.mlflow_server import is_of_loopback
 
     for name, value in values.arguments.items():
@@ -115,7 +115,7 @@ def _of_loopback(values: Values) -> Iterator[str]:
 
 
 def _look_at_registry(registry: str) -> Look:
-    """Whether a registry answers: who asks need not be allowed to add what the run may add."""
+    """Whether a registry answers. It is not tested for write access: the user may lack a right that the run has."""
     from gpu_pipelines.artifacts.mlflow_server import MLFLOW
     from gpu_pipelines.data.remote_check import looked_at
     from gpu_pipelines.registry import open_registry
@@ -129,7 +129,7 @@ def _look_at_registry(registry: str) -> Look:
 
 
 def _named(registry: str, settings: ProjectSettings) -> str:
-    """A registry with project and region, where they are known that `vertex://` alone stands for."""
+    """A registry with project and region in place of `vertex://` alone, if they are known."""
     from gpu_pipelines.registry import VERTEX
 
     if registry == VERTEX and settings.project and settings.region:
@@ -140,7 +140,7 @@ def _named(registry: str, settings: ProjectSettings) -> str:
 def _look_at_prediction(settings: PredictSettings, project: ProjectSettings) -> Look:
     """Looks at the version in Vertex AI's registry; once that is found, at the source as the model reads it.
 
-    Other registries may be seen from the run alone: a directory on a volume of its cluster, a server of MLflow there.
+    Other registries may be visible only to the run: a directory on a volume of its cluster, a server of MLflow there.
     """
     from gpu_pipelines.data.remote_check import Look, looked_at
     from gpu_pipelines.data.sources.sources import source_of

@@ -26,10 +26,10 @@ def defaults_in_file(pipeline: str, assignments: Sequence[str]) -> Iterator[str]
         assignments: texts of the form `key=value`.
 
     Returns:
-        The name of what is to be compiled: with a script given, of the pipeline that trains by it, as for a run.
+        The name of the pipeline to compile: if a script is given, the one that trains with it, as for a run.
 
     Raises:
-        UserError: lists everything that is wrong with them; or it is no pipeline of this project.
+        UserError: lists everything that is wrong with them; or the pipeline is not one of this project.
     """
     if not assignments:
         yield pipeline

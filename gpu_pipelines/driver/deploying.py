@@ -72,7 +72,7 @@ def deployed(model: str, request: DeploymentRequest, registry: str, say: Callabl
         model: the version.
         request: endpoint, traffic and machines.
         registry: where the version is.
-        say: is told what was done.
+        say: called with each line about what was done.
     """
     from gpu_pipelines.distributed.signals import ENDING, handled, interrupt
     from gpu_pipelines.registry import VERTEX, open_registry
@@ -86,6 +86,6 @@ def deployed(model: str, request: DeploymentRequest, registry: str, say: Callabl
     name, _, reference = model.partition("@")
     deployer = EndpointDeployer(opened.settings, say)
     version = opened.version(name, reference or "champion")
-    # A job of CI that is cancelled gets a SIGTERM: no machine may stay on the endpoint of the test.
+    # A cancelled CI job gets a SIGTERM: no machine may stay on the endpoint of the test.
     with handled(interrupt, ENDING):
         return deployer.deploy(version, request)

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def doctor(accelerator: str | None = None, *, offline: bool = False, **options: Any) -> list[Check]:
-    """Looks at what training on Vertex AI needs, as `gpu-pipelines doctor`.
+    """Checks what training on Vertex AI needs, as `gpu-pipelines doctor`.
 
     Args:
-        accelerator: what to train on, NAME:COUNT; its quota is looked at. None for none yet.
+        accelerator: what to train on, NAME:COUNT, to check its quota; None if that is not chosen yet.
         offline: call no service.
         options: those of the command, by the names of their flags with underscores: `project`, `region`,
-            `service_account` and so on. What is not given is that of the project.
+            `service_account` and so on. The others are those of the project.
 
     Returns:
-        What was found, in the order of what builds on what. Of each `state` is ok, missing or unknown, and `remedy`
-        says what to run.
+        The checks, each after those that it depends on. `state` is ok, missing or unknown, and `remedy` says what to
+        run.
 
     Raises:
         UserError: there is no such option, or the settings of the project cannot be read.

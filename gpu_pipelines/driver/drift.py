@@ -22,19 +22,19 @@ def watch(
     dataset: str | PathLike[str] = "",
     **parameters: Any,
 ) -> DriftCheck:
-    """Compares the rows of now with what a model was trained on, as `gpu-pipelines models watch`.
+    """Compares current rows with what a model was trained on, as `gpu-pipelines models watch`.
 
     Args:
         model: `NAME@ALIAS` or `NAME@VERSION` of the registry; NAME alone is its champion; or the directory of an
             exported model.
-        source: the rows of now, or logged requests.
+        source: current rows, or logged requests.
         output: a folder that gets `drift.html` and `drift.json`; empty for none.
-        dataset: directory or `gs://…` of what a model without a profile was trained on; empty for that which it was
-            evaluated on, where a run of this directory has it.
-        parameters: further ones of `check_for_drift`, such as `registry` and `least_effect`.
+        dataset: directory or `gs://…` of the dataset that a model without a profile was trained on; empty for the one
+            that it was evaluated on, if a run of this directory has it.
+        parameters: further parameters of `check_for_drift`, such as `registry` and `least_effect`.
 
     Returns:
-        What was found.
+        The findings.
 
     Raises:
         UserError: there is no such parameter, or something is wrong with a value, the model, the source or the folder.

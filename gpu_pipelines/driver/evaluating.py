@@ -30,16 +30,16 @@ def evaluate(
     """Scores checkpoints or models on a dataset, as the step `evaluate_checkpoints`; `val` ranks, `test` decides.
 
     Args:
-        dataset: what `prepare_data` has made, `run.artifacts["dataset"]` say; a folder or `gs://…`.
+        dataset: output of `prepare_data`, such as `run.artifacts["dataset"]`; a folder or `gs://…`.
         checkpoints: where a training left its checkpoints, or a model in Hugging Face layout; several are ranked
             together.
         output: a folder that gets the best one with its evaluation, `model`, and `report.html`; None for neither.
         processes: GPUs or CPU processes to use; None for all GPUs that are here, else one process.
-        parameters: further ones of `evaluate_checkpoints`, such as `gates`, `model_name` and `registry`, whose champion
+        parameters: of `evaluate_checkpoints`, such as `gates`, `model_name` and `registry`, whose champion
             is scored on the same rows.
 
     Returns:
-        The metrics with their intervals, the gates, and how it is beside the champion.
+        The metrics with their intervals, the gates, and the comparison with the champion.
 
     Raises:
         UserError: there is no such parameter, something is wrong with a value, or data and checkpoints do not belong

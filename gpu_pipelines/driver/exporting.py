@@ -36,16 +36,16 @@ def export(
         model: `NAME@ALIAS` or `NAME@VERSION` of the registry; NAME alone is its champion; or the directory of an
             exported model.
         format: `onnx` or `gguf`.
-        to: the folder that gets it; a directory or `gs://…`, where nothing is yet.
+        to: the folder to write to; a directory or `gs://…` with nothing in it.
         registry: where the model is; empty for the registry of `gpu-pipelines.yaml`, else `./registry`.
-        dataset: directory or `gs://…` of the dataset whose test rows are scored; empty for that which the model was
-            evaluated on, where a run of this directory has it.
+        dataset: directory or `gs://…` of the dataset whose test rows are scored; empty for the one that the model was
+            evaluated on, if a run of this directory has it.
         dtype: type of the numbers: of ONNX `f32` or `f16`, of GGUF `f16`, `f32`, `bf16` or `q8_0`; empty for the first.
         margin: the share of the metric that may be lost.
         opset: version of the operators of ONNX.
 
     Returns:
-        The place, and what `export.json` there says.
+        The place, and the content of its `export.json`.
 
     Raises:
         UserError: something is wrong with a value, the model cannot be written so, or it would lose too much.
@@ -73,7 +73,7 @@ def named_model(model: str, registry: str) -> Model:
 
 
 def dataset_of(place: str, model: Model) -> Dataset:
-    """The dataset that is asked for, else the one that a model was evaluated on.
+    """The given dataset, else the one that a model was evaluated on.
 
     Raises:
         UserError: it is not there.

@@ -29,17 +29,17 @@ def job_config(
         accelerator: GPUs of each machine, NAME:COUNT, such as h100:8; None for those of a file, `config`.
         command: what to run in place of the image's entrypoint; empty for that.
         arguments: the application's own, texts and numbers; or one line, as a shell has it.
-        progress: say on stderr what to beware of.
+        progress: print warnings to stderr.
         options: those of the command, by the names of their flags with underscores: `image`, `nodes`,
-            `region`, `strategy`, `hours`, `config="job.yaml"` and so on. What is not given is that of the project.
+            `region`, `strategy`, `hours`, `config="job.yaml"` and so on. The others are those of the project.
 
     Returns:
-        The `CustomJobSpec` with the names that REST has for its fields; as YAML or JSON it is the file that
+        The `CustomJobSpec` with the field names of the REST API; as YAML or JSON it is the file that
         `gcloud ai custom-jobs create --config` takes.
 
     Raises:
         UserError: something is wrong, or missing.
-        PlanError: the accelerator cannot be had like that.
+        PlanError: the accelerator is not available like that.
     """
     from gpu_pipelines.targets.vertex.job_config import config_document
     from gpu_pipelines.targets.vertex.options import JobFlags
@@ -64,16 +64,16 @@ def submit_job(
         accelerator: GPUs of each machine, NAME:COUNT, such as h100:8; None for those of a file, `config`.
         command: what to run in place of the image's entrypoint; empty for that.
         arguments: the application's own, texts and numbers; or one line, as a shell has it.
-        progress: say on stderr what it costs and what to beware of.
+        progress: print cost and warnings to stderr.
         options: as of `job_config`.
 
     Returns:
-        The job, which can be followed and cancelled as a run. `id` is its full name; `document` has its page in the
+        The job, which can be followed and cancelled like a run. `id` is its full name; `document` has its page in the
         console.
 
     Raises:
         UserError: something is wrong, or missing, or the service refuses the job.
-        PlanError: the accelerator cannot be had like that.
+        PlanError: the accelerator is not available like that.
     """
     from gpu_pipelines.targets.vertex.options import JobFlags
 
@@ -96,9 +96,9 @@ def job_to_send(
     """The checked job, and the settings that it is sent with.
 
     Args:
-        flags: what is asked for.
+        flags: the request.
         arguments: the application's own.
-        tell: is told what it costs and what to beware of.
+        tell: called with the cost and each warning.
 
     Raises:
         UserError: something is wrong, or missing.
@@ -120,11 +120,11 @@ def sent_job(prepared: PreparedJob, settings: ProjectSettings, tell: Callable[[s
 
     Args:
         prepared: the job.
-        settings: those that `job_to_send` has returned.
-        tell: is told whether a persistent resource has room for it.
+        settings: those that `job_to_send` returned.
+        tell: called with whether a persistent resource has room for it.
 
     Raises:
-        UserError: the service refuses it, or it cannot be told whether it was created.
+        UserError: the service refuses it, or it is not known whether it was created.
     """
     from gpu_pipelines.targets.vertex.console import custom_job_page
     from gpu_pipelines.targets.vertex.jobs import submit_job as send
@@ -140,11 +140,11 @@ def sent_job(prepared: PreparedJob, settings: ProjectSettings, tell: Callable[[s
 
 
 def tell_cautions(prepared: PreparedJob, tell: Callable[[str], None]) -> None:
-    """Tells what to beware of, each once.
+    """Tells each warning once.
 
     Args:
         prepared: the job.
-        tell: is told.
+        tell: called with each.
     """
     cautions = [caution.message for plan in prepared.plans for caution in plan.warnings]
     for message in dict.fromkeys([*prepared.remarks, *cautions]):

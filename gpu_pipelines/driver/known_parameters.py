@@ -1,4 +1,4 @@
-"""What a pipeline can be told: its parameters with the fields of `advanced`, and the step that takes each."""
+"""The parameters of a pipeline, with the fields of `advanced`, and the step that takes each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gpu_pipelines.driver.arguments import (
 )
 from gpu_pipelines.errors import UserError
 
-#: The steps in their order; the first that takes a parameter has it. What none of them takes is the pipeline's.
+#: The steps in order; a parameter belongs to the first that takes it, or to the pipeline if none does.
 STEPS = (
     "prepare_data",
     "train_model",
@@ -66,7 +66,7 @@ def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> di
     Args:
         pipeline: name of the pipeline.
         known: its own parameters.
-        task: the one that it was compiled for, whose fields alone are of use; empty for all.
+        task: the one that it was compiled for, to keep only its fields; empty for all.
     """
     from gpu_pipelines.dag.advanced import is_of
 
@@ -82,7 +82,7 @@ def parameters_by_step(pipeline: str, task: str | None = None) -> dict[str, dict
 
     Args:
         pipeline: as `known_parameters` takes it.
-        task: the one whose defaults the parameters have; None for those of the pipeline.
+        task: the task whose defaults the parameters have; None for the defaults of the pipeline.
 
     Raises:
         UserError: there is no such pipeline or task, or the pipeline has no parameter task.

@@ -37,7 +37,7 @@ def vm_config(
             the start-up script alone.
         command: what to run in place of the image's entrypoint; empty for that.
         arguments: the application's own, texts and numbers; or one line, as a shell has it.
-        progress: say on stderr what to beware of.
+        progress: print warnings to stderr.
         options: those of the command, by the names of their flags with underscores: `image`, `zone`,
             `output_dir` and so on. What is not given is that of the project.
 
@@ -46,7 +46,7 @@ def vm_config(
 
     Raises:
         UserError: lists what is wrong or missing.
-        PlanError: the accelerator cannot be had like that.
+        PlanError: the accelerator is not available like that.
     """
     from gpu_pipelines.targets.compute_engine.compute_engine import VmFlags
 
@@ -71,15 +71,15 @@ def create_vm(
         accelerator: GPUs of the VM, NAME:COUNT, such as l4:4.
         command: what to run in place of the image's entrypoint; empty for that.
         arguments: the application's own, texts and numbers; or one line, as a shell has it.
-        progress: say on stderr what it costs, what to beware of, and which zones are tried.
+        progress: print the cost, warnings and the zones tried to stderr.
         options: as of `vm_config`.
 
     Returns:
-        The VM with the zone that it is in, and its status.
+        The VM with its zone, and its status.
 
     Raises:
         UserError: lists what is wrong or missing; or there is no gcloud, or it is too old.
-        PlanError: the accelerator cannot be had like that.
+        PlanError: the accelerator is not available like that.
         CreationError: Compute Engine refuses, or no zone has a machine left.
     """
     from gpu_pipelines.targets.compute_engine.compute_engine import VmFlags
@@ -116,9 +116,9 @@ def created(flags: VmFlags, arguments: Sequence[str], tell: Callable[[str], None
     """Creates a VM; errors as those of `create_vm`.
 
     Args:
-        flags: what is asked for.
+        flags: the request.
         arguments: the application's own.
-        tell: is told what it costs, what to beware of, and which zones are tried.
+        tell: called with the cost, each warning and each zone that is tried.
     """
     from gpu_pipelines.targets.compute_engine.create import create_vm as create
     from gpu_pipelines.targets.plan_lines import told_cost, told_plan
@@ -131,11 +131,11 @@ def created(flags: VmFlags, arguments: Sequence[str], tell: Callable[[str], None
 
 
 def tell_cautions(vm: VirtualMachine, tell: Callable[[str], None]) -> None:
-    """Tells what to beware of.
+    """Tells each warning.
 
     Args:
         vm: the VM.
-        tell: is told.
+        tell: called with each.
     """
     for message in vm.warnings:
         tell(f"warning: {message}")

@@ -1,4 +1,4 @@
-"""A training job of a model of Hugging Face, whose size its config.json says."""
+"""A training job of a Hugging Face model, whose config.json gives its size."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def workload_of_model(model: str, **job: Any) -> Workload:
     """A training job of a model, as `gpu-pipelines accelerators advise --model`. No weights are read.
 
     Args:
-        model: a directory with a config.json, local or remote, or an id of the hub, with `@REVISION` for another than
-            the newest.
-        **job: fields of `Workload`, such as `tokens`; what is given here counts, and not the config.json.
+        model: a directory with a config.json, local or remote, or an id of the hub, with `@REVISION` unless it is the
+            newest.
+        **job: fields of `Workload`, such as `tokens`; they win over the config.json.
 
     Raises:
-        UserError: the config.json cannot be read, or it is of a family whose parameters are not counted by it.
+        UserError: the config.json cannot be read, or does not give the number of parameters of its family.
     """
     with TemporaryDirectory() as folder:
         try:

@@ -1,4 +1,4 @@
-"""A target with its options, from what a command line or a Python program has given."""
+"""A target with its options, from a command line or a Python program."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _refuse_others(name: str, given: Mapping[str, Any], own: Sequence[str], comm
 def target_and_others(
     target: str, command: str, given: Mapping[str, Any], can: str = ""
 ) -> tuple[Target, dict[str, Any]]:
-    """A target with those values that a Python program has given for its options, and the values that are for none.
+    """A target with the options that a Python program gave, and the values that are not options.
 
     Args:
         target: its name.
@@ -84,14 +84,14 @@ def target_and_others(
 
 
 def target_with(target: str, command: str, options: Mapping[str, Any], can: str = "", otherwise: str = "") -> Target:
-    """As `target_and_others`, where every value has to be of an option.
+    """As `target_and_others`, but every value must be an option.
 
     Args:
         target: its name.
         command: name of the command.
         options: the values, by the names of flags with underscores.
         can: the method or attribute that the target must have; empty for any.
-        otherwise: what to do about a value that is of no target's option.
+        otherwise: remedy for a value that is not an option of any target.
 
     Raises:
         UserError: there is no such target, it cannot do that, or it has no such option.
@@ -106,15 +106,15 @@ def target_with(target: str, command: str, options: Mapping[str, Any], can: str 
 
 
 def options_given(options: type[Options], command: str, given: Mapping[str, Any]) -> Options:
-    """The options of a command that has no target, from what a Python program has given.
+    """The options of a command without a target, as a Python program gave them.
 
     Args:
         options: the dataclass that declares them.
         command: name of the command.
-        given: their values, by the names of their flags with underscores; one that is None is not given.
+        given: their values, by the names of their flags with underscores; None means not given.
 
     Raises:
-        UserError: lists the names that are no options, or the values of wrong types.
+        UserError: lists unknown options, or values of wrong types.
     """
     own = {name: hint for name, _, hint, _ in fields_of_command(options, command)}
     if unknown := [f"There is no option {name[:80]!r}. {nearest(name, own)}" for name in given if name not in own]:
@@ -125,7 +125,7 @@ def options_given(options: type[Options], command: str, given: Mapping[str, Any]
 def container_options(
     options: type[Options], of: str, accelerator: str | None, command: Sequence[str], given: Mapping[str, Any]
 ) -> Options:
-    """As `options_given`, of a command that runs a container on an accelerator.
+    """As `options_given`, for a command that runs a container on an accelerator.
 
     Args:
         options: the dataclass that declares them.
@@ -135,14 +135,14 @@ def container_options(
         given: the values of the others.
 
     Raises:
-        UserError: lists the names that are no options, or the values of wrong types.
+        UserError: lists unknown options, or values of wrong types.
     """
     line = command if isinstance(command, str) else shlex.join(map(str, command))
     return options_given(options, of, {**given, "accelerator": accelerator, "command": line or None})
 
 
 def arguments_of(words: Sequence[Any]) -> list[str]:
-    """The arguments of a container, from what a Python program has given: texts and numbers, or one line of a shell.
+    """The arguments of a container, as a Python program gives them: texts and numbers, or one line of a shell.
 
     Raises:
         UserError: a quotation mark of the line is left open.
@@ -153,7 +153,7 @@ def arguments_of(words: Sequence[Any]) -> list[str]:
 
 
 def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str, Any]:
-    """Values that were given, as the types of the options; those that are None, or of no option, are left out.
+    """Given values in the types of the options, without those that are None or not options.
 
     Args:
         given: the values, by the names of options. A mapping may stand for a list of `KEY=VALUE`.
@@ -187,7 +187,7 @@ def as_declared(given: Mapping[str, Any], hints: Mapping[str, Any]) -> dict[str,
 
 
 def option_of_targets(name: str, command: str = "run") -> str:
-    """What to say of a name that is no parameter, but an option of targets; empty if it is of none."""
+    """Remedy for a name that is an option of targets and not a parameter; empty if no target has it."""
     from gpu_pipelines.targets.target import targets
 
     owners = [

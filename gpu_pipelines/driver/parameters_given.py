@@ -12,11 +12,11 @@ from gpu_pipelines.errors import InvalidRequestError
 
 
 def parameters_given(others: Mapping[str, Any], arguments: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Parameters of a pipeline, given by themselves and in a mapping.
+    """Parameters of a pipeline, given as keywords and in a mapping.
 
     Args:
-        others: those that were given by themselves.
-        arguments: those whose names are those of options or of arguments of the function.
+        others: those given as keywords.
+        arguments: those that share a name with an option or an argument of the function.
 
     Raises:
         UserError: one is given twice.
@@ -27,12 +27,12 @@ def parameters_given(others: Mapping[str, Any], arguments: Mapping[str, Any] | N
 
 
 def assignments_of(values: Mapping[str, Any]) -> list[str]:
-    """Parameters as the command line takes them; one that is None is not given."""
+    """Parameters as the command line takes them; None means not given."""
     return [f"{name}={_text(name, value)}" for name, value in values.items() if value is not None]
 
 
 def _text(name: str, value: Any) -> str:
-    """A value as the command line takes it, whose checks are those of a program too."""
+    """A value as the command line takes it, so that the same checks apply."""
     if isinstance(value, str | PathLike):
         return fspath(value)
     if isinstance(value, numbers.Real) and not isinstance(value, bool):

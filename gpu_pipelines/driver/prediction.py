@@ -13,9 +13,9 @@ from gpu_pipelines.targets.trial_record import RUNS
 if TYPE_CHECKING:
     from gpu_pipelines.prediction.outputs import Predictions
 
-#: Below the directory of runs: what is left of predictions that were interrupted, as of runs of the local target.
+#: Below the directory of runs: the state of interrupted predictions, as for runs of the local target.
 _UNFINISHED = Path(".unfinished")
-#: Where the rejected rows are listed of predictions that become a table.
+#: Folder of the list of rejected rows, for predictions that go to a table.
 _DOCUMENTS = Path("predictions")
 
 
@@ -24,14 +24,14 @@ def predict(
 ) -> Predictions:
     """Predicts the rows of a source, as `gpu-pipelines models predict`.
 
-    One that was interrupted is continued when the same is asked for again in the same directory.
+    The same call in the same directory continues an interrupted prediction.
 
     Args:
         model: `NAME@ALIAS` or `NAME@VERSION` of the registry; NAME alone is its champion; or the directory of an
             exported model.
-        source: what is predicted.
+        source: rows to predict.
         output: where the predictions go: a folder, `gs://…`, or a table in BigQuery, `bq://PROJECT.DATASET.TABLE`.
-        parameters: further ones of `predict_batch`, such as `registry`, `key_column` and `output_format`.
+        parameters: further parameters of `predict_batch`, such as `registry`, `key_column` and `output_format`.
 
     Returns:
         How many rows were predicted and rejected, and the files.

@@ -18,7 +18,7 @@ from gpu_pipelines.errors import InvalidRequestError
 if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
 
-#: KFP's compiler and its local runner have one state for a whole program: in other threads pipelines wait.
+#: KFP's compiler and its local runner have one state per process, so pipelines in other threads wait.
 _ONE_AT_A_TIME = threading.RLock()
 
 
@@ -35,27 +35,27 @@ def run(
 ) -> Run:
     """Runs a pipeline: on this machine until its end, elsewhere until it is submitted.
 
-    In a program one pipeline runs after the other, whatever its threads ask for.
+    A program runs one pipeline at a time, even from several threads.
 
     Args:
         pipeline: the name of one of this project, `FILE.py` or `FILE.py:function`, a compiled file, or a function that
             `@dsl.pipeline` decorates.
-        target: where: local, vertex, kubeflow, compute_engine, or that of another package.
-        accelerator: what to train on, `l4:4` say; empty for all GPUs that are here, else two CPU processes.
+        target: local, vertex, kubeflow, compute_engine, or that of another package.
+        accelerator: what to train on, such as `l4:4`; empty for all GPUs that are here, else two CPU processes.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
-        resume: name of a run that failed or was cancelled, to go on from; True for the newest on this machine with
+        resume: name of a run that failed or was cancelled, to continue; True for the newest on this machine with
             these parameters.
-        arguments: parameters whose names are those of options or of arguments of this function.
+        arguments: parameters that share a name with an option or an argument of this function.
         progress: show the steps on stderr.
         parameters: options of the target, by the names of their flags with underscores (`nodes=2`, `runs="runs"`), and
-            parameters of the pipeline. One that is None is not given.
+            parameters of the pipeline. None means not given.
 
     Returns:
         The run. One on this machine has succeeded.
 
     Raises:
         RunFailedError: a step has failed; its `run` says more.
-        UserError: there cannot be such a run; nothing was run.
+        UserError: such a run is not possible; nothing was run.
         KeyboardInterrupt: it was interrupted; `resume` continues it.
     """
     from gpu_pipelines.driver.request import is_here, submission_of
@@ -96,14 +96,14 @@ def compile(
         pipeline: as `run` takes it.
         target: where it will run.
         path: the file to write.
-        task: the task that it is for; empty where that is a parameter.
-        options: those of the target, `accelerator="l4:4"` say.
+        task: the task that it is for; empty to leave that a parameter.
+        options: those of the target, such as `accelerator="l4:4"`.
 
     Returns:
         The text of the compiled file; with `path`, the path of the file.
 
     Raises:
-        UserError: there is no such pipeline, the target cannot run it so, or the file cannot be written.
+        UserError: there is no such pipeline, the target cannot run it like that, or the file cannot be written.
     """
     from gpu_pipelines.component_interface.image import STEPS_IMAGE
     from gpu_pipelines.targets.compiled import write_compiled
@@ -135,14 +135,14 @@ def upload(
         pipeline: as `run` takes it; by name it is compiled first.
         target: vertex, kubeflow, or that of another package that has a store of pipelines.
         tags: of this version, one or several; none for `latest`. On Kubeflow the name of the version.
-        arguments: parameters whose names are those of options or of arguments of this function.
-        parameters: options of the target, `accelerator="l4:4"` say, and defaults of parameters in the file.
+        arguments: parameters that share a name with an option or an argument of this function.
+        parameters: options of the target, such as `accelerator="l4:4"`, and defaults of parameters in the file.
 
     Returns:
         What was uploaded, as `gpu-pipelines upload --json` prints it.
 
     Raises:
-        UserError: there is no such pipeline, something is wrong with a value, or the store does not take it.
+        UserError: there is no such pipeline, something is wrong with a value, or the store refuses it.
     """
     from gpu_pipelines.driver.defaults import defaults_in_file
     from gpu_pipelines.targets.messages import Request
@@ -159,15 +159,15 @@ def upload(
 
 
 def list_parameters(pipeline: Any, task: str | None = None) -> dict[str, dict[str, Parameter]]:
-    """What a pipeline can be told, as `gpu-pipelines parameters`.
+    """The parameters of a pipeline, as `gpu-pipelines parameters`.
 
     Args:
         pipeline: as `run` takes it.
         task: the task whose defaults the parameters have; None for those of the pipeline.
 
     Returns:
-        By the step that takes them first, in the order of the pipeline, and by name: the parameters with `type`,
-        `optional`, `default` and `text`. What no step of this project takes is below `pipeline`.
+        The parameters, with `type`, `optional`, `default` and `text`, by the first step that takes them, in the order
+        of the pipeline, and by name. Those that no step of this project takes are below `pipeline`.
 
     Raises:
         UserError: there is no such pipeline or task, or the pipeline has no parameter task.

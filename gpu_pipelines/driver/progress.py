@@ -1,4 +1,4 @@
-"""How a run is shown while it runs: a live line per step on a terminal, plain lines in a log."""
+"""Shows a run while it goes on: a live line per step on a terminal, plain lines in a log."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ class PlainProgress:
     def _print(self, text: str) -> None:
         with self._console.capture() as shown:
             self._console.print(text, markup=False, highlight=False, soft_wrap=True)
-        # A reader that has gone, as `head` and `less` go, ends no run.
+        # A reader that has closed the pipe, as `head` and `less` do, does not end a run.
         with suppress(BrokenPipeError):
             print(shown.get(), end="", file=self._console.file, flush=True)
 
 
 class LiveProgress:
-    """Shows finished steps, and those that run with their time and last line, redrawn in place."""
+    """Shows finished steps, and running steps with their time and last line, redrawn in place."""
 
     def __init__(self, console: Console) -> None:
         from rich.live import Live
@@ -92,7 +92,7 @@ class LiveProgress:
         table = Table.grid(padding=(0, 2))
         for _ in range(3):
             table.add_column(no_wrap=True)
-        # The one column that rich may make narrower, which leaves the names whole.
+        # rich may narrow only this column, so that names stay whole.
         table.add_column(style="dim")
         for step in self._ended:
             took = "" if step.status in _WITHOUT_TIME else format_seconds(step.seconds)
@@ -106,6 +106,6 @@ class LiveProgress:
 
 
 def progress_on(console: Console) -> PlainProgress | LiveProgress:
-    """The one that suits the console."""
-    # Not rich's own answer: FORCE_COLOR, which services of CI and notebooks set, makes a terminal of every pipe for it.
+    """The display that suits the console."""
+    # Not rich's own answer: with FORCE_COLOR, which CI services and notebooks set, it takes every pipe for a terminal.
     return LiveProgress(console) if console.file.isatty() else PlainProgress(console)

@@ -1,5 +1,5 @@
-"""The functions of the package as programs call them: values are of the types that they declare, and what is wrong is
-told of arguments, which a command line calls flags."""
+"""The functions of the package as programs call them: arguments have the declared types, and errors name arguments
+in place of flags."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from typing import Any
 from gpu_pipelines.component_interface.parameter import CALLED, KFP_TYPES, plain, typed
 from gpu_pipelines.errors import UserError
 
-#: A flag. Commands stay as they are, requests that are written as those of `accelerators plan`, and a flag in brackets,
-#: which stands behind its name.
+#: A flag to rename. Commands stay as they are, also requests like those of `accelerators plan`, and so does a flag in
+#: parentheses after its name.
 _FLAG = re.compile(r"(?:\b(?:gcloud|gpu-pipelines) |Instead: ).*|\(--[a-z-]+\)|(?<![\w-])--([a-z][a-z-]*)(?![\w=-])")
 
 
@@ -26,11 +26,11 @@ def called_from_python(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function of the package as `gpu_pipelines` shows it.
 
     Args:
-        function: it. Its arguments that take anything, or have no type, are not looked at.
+        function: the function. Arguments that take anything, or have no type, are not checked.
 
     Returns:
-        The function, which raises UserError with all arguments that are of wrong types, before anything else. One that
-        is None is the default where that is empty. Errors name arguments and options in place of flags.
+        The function, which first raises UserError with all arguments of wrong types. None stands for a default that is
+        empty. Errors name arguments and options in place of flags.
     """
     signature = inspect.signature(function)
 
@@ -48,13 +48,13 @@ def called_from_python(function: Callable[..., Any]) -> Callable[..., Any]:
             _name_arguments(error, signature)
             raise
 
-    # By this name it is found again, as where it is sent to another process.
+    # Pickle, such as for another process, finds it by this name.
     called.__module__ = "gpu_pipelines"
     return called
 
 
 def _problems(function: Any, signature: inspect.Signature, given: dict[str, Any]) -> Iterator[str]:
-    """What is wrong with the types of arguments; those that are right become what the function takes."""
+    """What is wrong with the types of arguments; the right ones are converted to what the function takes."""
     declared = {name: each.annotation for name, each in signature.parameters.items()}
     hints = typing.get_type_hints(types.SimpleNamespace(__annotations__=declared), function.__globals__)
     for name, value in given.items():
@@ -79,7 +79,7 @@ def _problems_of_fields(name: str, value: Any) -> Iterator[str]:
         hint, held = hints[each.name], getattr(value, each.name)
         try:
             if isinstance(held, str) and hint == Sequence[str]:
-                raise ValueError(held)  # nothing splits it, and its letters are a list too
+                raise ValueError(held)  # a text is not split, and would pass for a list of letters
             _fitting(hint, held)
         except ValueError:
             yield f"{each.name} of {name} takes {_called(hint)}; got {str(held)[:80]!r}."
@@ -92,7 +92,7 @@ def _kinds(hint: Any) -> tuple[Any, ...]:
 
 
 def _fitting(hint: Any, value: Any) -> Any:
-    """A value as a type has it.
+    """A value converted to a type.
 
     Raises:
         ValueError: it is of another type.
@@ -110,7 +110,7 @@ def _fitting(hint: Any, value: Any) -> Any:
 
 
 def _called(hint: Any) -> str:
-    """What values of a type are called."""
+    """The name for values of a type."""
     bases = [typing.get_origin(kind) or kind for kind in _kinds(hint)]
     return " or ".join(dict.fromkeys(_name_of(base) for base in bases if base is not types.NoneType))
 
@@ -123,7 +123,7 @@ def _name_of(base: Any) -> str:
 
 
 def _name_arguments(error: UserError, signature: inspect.Signature) -> None:
-    """Lets an error name arguments in place of flags; others only where the function takes options."""
+    """Makes an error name arguments in place of flags; other flags stay unless the function takes options."""
     has_options = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
 
     def named(match: re.Match[str]) -> str:

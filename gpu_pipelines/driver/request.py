@@ -1,4 +1,4 @@
-"""A run as it was asked for, made ready for its target: loaded, checked, and put together."""
+"""Makes a requested run ready for its target: loads, checks and assembles it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def is_here(target: Target) -> bool:
-    """Whether a target waits for the end of a run, in place of starting it elsewhere."""
+    """Whether a target runs a pipeline to its end, instead of starting it elsewhere."""
     return target.is_here
 
 
@@ -37,10 +37,10 @@ def submission_of(
     *,
     dry_run: bool = False,
 ) -> Submission:
-    """A run that is ready to be sent; says on stderr what its machines cost and what to beware of.
+    """A run that is ready to be sent; prints the cost of its machines and warnings to stderr.
 
-    People who are to be told of the end of a run on this machine are told as well that it is refused: elsewhere the
-    run's own last step tells them, and only here may nobody be there to read why a run of the night did not begin.
+    For a run on this machine, the recipients of its end also get a message if it is refused: nobody may be there to
+    read why a nightly run did not begin. Elsewhere the run's own last step sends the messages.
 
     Args:
         target: where it will run.
@@ -48,12 +48,12 @@ def submission_of(
         assignments: parameters as texts of the form `key=value`; they win over the file.
         file: a YAML file of parameters.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
-        resume: the run that it goes on from; `latest` for the newest on this machine with these parameters; empty for
+        resume: the run to continue; `latest` for the newest on this machine with these parameters; empty for
             none.
-        dry_run: whether it is only shown, of which nobody is told.
+        dry_run: whether it is only shown, without messages.
 
     Raises:
-        UserError: there cannot be such a run.
+        UserError: such a run is not possible.
     """
     from gpu_pipelines.targets.local.telling import told_of_errors
     from gpu_pipelines.targets.recorded_runs import LATEST
@@ -72,7 +72,7 @@ def _submission(
     cache: bool | None,
     resume: str,
 ) -> Submission:
-    """As `submission_of`, which tells people of errors."""
+    """As `submission_of`, but without messages about errors."""
     if goes_on(target, pipeline, resume):
         return resumed_submission(target, pipeline, resume, assignments, file, cache)
     given = given_values(assignments, file)
@@ -89,7 +89,7 @@ def _submission(
 
 
 def _told_from_here(target: Target) -> Recipients | None:
-    """Who is to be told of the end of a run; checks that they can be, because the end is too late for that."""
+    """The recipients of a run's end, checked before the run, because its end is too late for that."""
     told = recipients_of(getattr(target.options, "notify", None), False, target.settings)
     if told is not None:
         require_variables(told)
@@ -105,7 +105,7 @@ def shown_document(submission: Submission) -> Mapping[str, Any]:
 
 
 def _told(compiled: Compiled, values: Values) -> Sequence[str]:
-    """What the request of a pipeline has to say of a run with these parameters, if anything."""
+    """Lines that the request of a pipeline prints about a run with these parameters."""
     name = compiled.name.replace("-", "_")
     if name not in PIPELINES:
         return ()

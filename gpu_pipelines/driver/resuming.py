@@ -1,4 +1,4 @@
-"""`run --resume RUN`: a run that failed or was cancelled goes on at the step that failed, in a new run."""
+"""`run --resume RUN`: continues a run that failed or was cancelled, in a new run from the step that failed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _MOST_BEFORE, _NAMED = 20, 8
 
 
 def goes_on(target: Target, pipeline: str, resume: str) -> bool:
-    """Whether a run goes on from a certain one; the newest one of a pipeline is this machine's to find."""
+    """Whether a run continues a named one; only this machine can find the newest run of a pipeline."""
     return bool(resume) and not (target.is_here and resume == LATEST and pipeline)
 
 
@@ -47,18 +47,18 @@ def resumed_submission(
     file: Path | None,
     cache: bool | None,
 ) -> Submission:
-    """A run that goes on from another, ready to be sent; says on stderr what it takes over and what it runs.
+    """A run that continues another, ready to be sent; prints to stderr which steps it reuses and which it runs.
 
     Args:
         target: where it will run.
         pipeline: as `submission_of` takes it; empty for that of the earlier run.
         resume: the earlier run: its name on the target, the full name of a job, a run on this machine.
-        assignments: parameters that the steps which are left get in the place of those of the earlier run.
+        assignments: parameters for the steps that are left, in place of those of the earlier run.
         file: a YAML file of more.
         cache: as `submission_of` takes it.
 
     Raises:
-        UserError: it cannot go on from that run.
+        UserError: it cannot continue that run.
     """
     if resume == LATEST and not target.is_here:
         raise InvalidRequestError(
@@ -86,7 +86,7 @@ def resumed_submission(
     before = _parameters_before(target, earlier, compiled)
     values = checked_values(compiled, target, assignments, file, before)
     if target.is_here:
-        # What it prints to run next is to be this run, not one with defaults.
+        # The commands that it prints must be for this run, not for one with defaults.
         request = replace(request, given=_given_in_all(compiled, values))
     if target.is_here and target.name == earlier.target and not earlier.resumes:
         request = replace(request, resume=earlier.name)
@@ -98,7 +98,7 @@ def resumed_submission(
 
 
 def _require_able(origin: Any, target: Target, resume: str) -> None:
-    """Raises UserError if a place does not tell of its runs, or another cannot go on with one."""
+    """Raises UserError if the place of a run reports no steps, or the target cannot continue a run of another place."""
     if not hasattr(origin, "earlier"):
         there = f"Continue it there (--target {origin.name}), or run it again."
         raise InvalidRequestError(
@@ -112,21 +112,21 @@ def _require_able(origin: Any, target: Target, resume: str) -> None:
 
 
 def _done(earlier: EarlierRun) -> tuple[str, ...]:
-    """The steps of a run on this machine that are reused, wherever what they have made is."""
+    """The steps of a run on this machine that are reused, wherever their outputs are."""
     return tuple(name for name in earlier.states if earlier.is_done(name) and name not in CHECKING_STEPS)
 
 
 def _origin(target: Target, run: str) -> Any:
-    """The target that a run is on, by what its name looks like: this one, where it may be of several."""
+    """The target of a run, judged by the run's name; this target if the name fits several."""
     known = [made for made in targets().values() if is_able(made, "is_run") and not isinstance(target, made)]
     others = [made(made.Options(), target.settings) for made in known]
-    # A VM's runs are called as those of Vertex AI, which alone tells what their steps have made.
+    # Names of runs on VMs look like those of Vertex AI, and only Vertex AI reports what steps made.
     others.sort(key=lambda other: not hasattr(other, "earlier"))
     return next((each for each in (target, *others) if each.is_run(run)), target)
 
 
 def _with_those_before(origin: Any, earlier: EarlierRun) -> EarlierRun:
-    """A run with what those have made that it has gone on from, which are looked for only as far as they are needed."""
+    """A run with the outputs of the runs that it continued, which are read only as far as they are needed."""
 
     found, before = earlier, earlier.resumes
     for _ in range(_MOST_BEFORE):
@@ -146,9 +146,9 @@ def _with_those_before(origin: Any, earlier: EarlierRun) -> EarlierRun:
 def _pipeline_of(
     target: Target, pipeline: str, earlier: EarlierRun, given_here: Mapping[str, Any], cache: bool | None
 ) -> tuple[Compiled, Request]:
-    """The pipeline that goes on: the one that is named, or that of the earlier run."""
+    """The pipeline to continue: the named one, or that of the earlier run."""
     if target.is_here and target.name == earlier.target and not target.options.accelerator:
-        # It is a part of what results are found again by.
+        # It is part of the key by which results are found again.
         target.options = replace(target.options, accelerator=earlier.accelerator)
     in_file = [name for name, each in declared(type(target.options)).items() if each.in_file]
     compiles = bool(pipeline) or target.name != earlier.target or any(name in in_file for name in given(target.options))
@@ -180,7 +180,7 @@ def _plain(name: str) -> str:
 
 
 def _parameters_before(target: Target, earlier: EarlierRun, compiled: Compiled) -> dict[str, Any]:
-    """The values of the earlier run; what was a default of its target is one of this target."""
+    """The values of the earlier run; defaults of its target become those of this target."""
     known: Mapping[str, Parameter] = {}
     if "root" in earlier.spec:
         known = parameters_of_spec(earlier.spec)
@@ -198,10 +198,10 @@ def _parameters_before(target: Target, earlier: EarlierRun, compiled: Compiled) 
 
 
 def _given_in_all(compiled: Compiled, values: Values) -> dict[str, Any]:
-    """The parameters of a run that are not the pipeline's defaults, be they the earlier run's or given again."""
+    """The parameters of a run that are not the pipeline's defaults, whether from the earlier run or given again."""
     known = parameters_of_pipeline(compiled.built) if compiled.built else parameters_of_spec(compiled.spec)
     own = {name: value for name, value in values.taken.items() if name in known and value != known[name].default}
-    # Its fields have names of their own.
+    # The fields of `advanced` are given by their own names.
     fields = own.pop(ADVANCED, {}) if _plain(compiled.name) in PIPELINES else {}
     return {**own, **fields}
 
@@ -215,7 +215,7 @@ def _going_on(
     values: Values,
     given_here: Mapping[str, Any],
 ) -> Submission:
-    """The run, from the pipeline with what is done taken out."""
+    """The run, from the pipeline without the steps that are done."""
     from gpu_pipelines.targets.compiled import compiled as text_of
     from gpu_pipelines.targets.compiled import documents_of
     from gpu_pipelines.targets.going_on import gone_on
@@ -237,7 +237,7 @@ def _going_on(
 
 
 def _told(earlier: EarlierRun, found: GoneOn) -> Iterator[str]:
-    """What is taken over, and what runs."""
+    """The steps that are reused, and those that run."""
     yield f"goes on from {earlier.name}, which was {earlier.state}"
     yield f"takes over: {', '.join(found.taken_over) or 'nothing'}; runs: {', '.join(found.left)}"
     for name, place in found.trainings.items():
@@ -245,10 +245,10 @@ def _told(earlier: EarlierRun, found: GoneOn) -> Iterator[str]:
 
 
 def _require_same(spec: Mapping[str, Any], earlier: EarlierRun, taken: Sequence[str], *, across: bool) -> None:
-    """Checks that the steps that are done are those of the pipeline that goes on.
+    """Checks that the steps that are done are the same in the pipeline to continue.
 
     Raises:
-        UserError: one has changed, or is not there any more.
+        UserError: one has changed, or no longer exists.
     """
     from gpu_pipelines.targets.spec_steps import programs_of
 
@@ -274,7 +274,7 @@ def _require_of_steps_left(
     done: Sequence[str],
     spec: Mapping[str, Any] | None = None,
 ) -> None:
-    """Checks that the parameters which were given again are of steps that are not done.
+    """Checks that parameters given again belong to steps that are not done.
 
     Raises:
         UserError: names those that are not, with the steps.
@@ -320,10 +320,10 @@ def _outputs_with(pipeline: str, name: str) -> tuple[str, ...]:
 
 
 def _require_reachable(target: Target, found: GoneOn) -> None:
-    """Checks that what is taken over is still there, and can be read where the run goes on.
+    """Checks that the reused outputs still exist, and can be read where the run continues.
 
     Raises:
-        UserError: lists what is not.
+        UserError: lists those that do not or cannot.
     """
     from gpu_pipelines.artifacts.remote_files import is_remote, listed
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.steps import StepRecord
     from gpu_pipelines.targets.target import Target
 
-#: What KFP's executor leaves of each step.
+#: The file that KFP's executor writes for each step.
 _WRITTEN = "executor_output.json"
-#: Of what a run has, so much is shown.
+#: Most values of a run to show, and most characters of each.
 _MOST_SHOWN, _MOST_CHARACTERS = 8, 100
 
 
@@ -29,19 +29,19 @@ class Run:
     Attributes:
         id: its name.
         target: where it is.
-        status: submitted, running, succeeded, failed, interrupted, died, or what else the target says.
+        status: submitted, running, succeeded, failed, interrupted, died, or another status of the target.
         pipeline: name of the pipeline.
         parameters: all parameters.
-        outputs: outputs of the pipeline that are no artifacts, by name.
+        outputs: outputs of the pipeline that are not artifacts, by name.
         artifacts: places of the others, by name.
         metrics: figures of the steps, by name.
         model: `model_name`, `version` and `aliases` of the registered version; empty if there is none.
         report: the page about it; None if there is none.
         steps: those that began, in order: `name`, `status`, `seconds`, `log`, `message`.
-        started: when it began, ISO 8601 in UTC; empty where that is not known.
+        started: when it began, ISO 8601 in UTC; empty if that is not known.
         seconds: its duration.
-        directory: where it has left everything; None for one that is elsewhere.
-        document: what else the target says of it.
+        directory: the directory of the run; None for one that is elsewhere.
+        document: what else the target reports.
     """
 
     id: str
@@ -63,10 +63,10 @@ class Run:
 
     @classmethod
     def of_record(cls, record: RunRecord) -> Run:
-        """The run that a record on this machine tells of.
+        """The run of a record on this machine.
 
         Args:
-            record: what was written of the run.
+            record: the record of the run.
         """
         own = ("pipeline", "status", "parameters", "outputs", "artifacts", "metrics", "started", "seconds", "directory")
         return cls(
@@ -84,17 +84,17 @@ class Run:
 
         Args:
             every: seconds between two looks.
-            progress: show how it goes, on stderr.
+            progress: show the run on stderr.
 
         Raises:
-            RunFailedError: it has not succeeded.
+            RunFailedError: it did not succeed.
             UserError: it cannot be followed, or the service cannot be reached.
         """
         opened: Any = self._able("follow")
         return ended(self, opened.follow(self.id, watch_of(progress), every))
 
     def cancel(self) -> None:
-        """Asks that a run end that was submitted.
+        """Requests the end of a run that was submitted.
 
         Raises:
             UserError: it cannot be cancelled, or the service cannot be reached.
@@ -108,11 +108,11 @@ class Run:
         return self._opened
 
     def artifact(self, name: str, step: str = "") -> str:
-        """The place of what a step of a run on this machine has made, also where the pipeline does not return it.
+        """The place of an output of a step of a run on this machine, also if the pipeline does not return it.
 
         Args:
             name: of the step's output: `dataset`, `checkpoints`.
-            step: the step; left out, there must be one alone with such an output.
+            step: the step; may be left out if only one has such an output.
 
         Raises:
             UserError: there is none, or there are several.
@@ -174,7 +174,7 @@ def _left_by(step: StepRecord) -> dict[str, str]:
 
 
 def _shown(values: Mapping[str, Any]) -> str:
-    """Names, with values that are short, on a line."""
+    """Names, with short values, on a line."""
     parts = [
         name if isinstance(value, str) and "/" in value else f"{name}={value!r}"[:_MOST_CHARACTERS]
         for name, value in list(values.items())[:_MOST_SHOWN]
@@ -184,7 +184,7 @@ def _shown(values: Mapping[str, Any]) -> str:
 
 
 def watch_of(progress: bool) -> Any:
-    """What shows on stderr how something goes, or nothing of it."""
+    """A watch that shows progress on stderr, or only warnings."""
     import sys
 
     from gpu_pipelines.driver.watch import SilentWatch, StreamWatch
@@ -193,21 +193,21 @@ def watch_of(progress: bool) -> Any:
 
 
 def teller(progress: bool) -> Callable[[str], None]:
-    """What tells on stderr what is to be known of something, or nothing of it."""
+    """A function that prints to stderr, or does nothing."""
     import sys
 
     return (lambda text: print(text, file=sys.stderr, flush=True)) if progress else lambda text: None
 
 
 def ended(run: Run, outcome: Outcome) -> Run:
-    """A run with how it has ended.
+    """A run with its outcome.
 
     Args:
         run: as far as it is known.
-        outcome: what its target says.
+        outcome: as its target reports it.
 
     Raises:
-        RunFailedError: it has not succeeded.
+        RunFailedError: it did not succeed.
         KeyboardInterrupt: it ran here and was interrupted, and so is the program.
     """
     from dataclasses import replace

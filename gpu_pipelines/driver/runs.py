@@ -24,7 +24,7 @@ _HERE = "local"
 def list_runs(runs: str | PathLike[str] = RUNS) -> list[Run]:
     """The runs on this machine, the newest first, as `gpu-pipelines runs list`.
 
-    One whose record cannot be read is left out, which stderr says.
+    A run whose record cannot be read is left out, with a warning on stderr.
 
     Args:
         runs: directory of the runs.
@@ -46,15 +46,14 @@ def open_run(name: str = "latest", runs: str | PathLike[str] = RUNS, target: str
     """A run as it is now, as `gpu-pipelines runs show`; on this machine or elsewhere.
 
     Args:
-        name: on this machine its id, a beginning that is only its, or `latest`; elsewhere the name that `run` or
+        name: on this machine its id, a unique beginning of it, or `latest`; elsewhere the name that `run` or
             `submit_job` gave it.
         runs: directory of the runs on this machine.
-        target: where it is: local, vertex, kubeflow, compute_engine, or that of another package.
+        target: local, vertex, kubeflow, compute_engine, or that of another package.
         options: those of the target, such as `project` and `region`.
 
     Returns:
-        The run. Of one elsewhere, `document` has its steps and what it has cost; `follow` waits for its end, and
-        `cancel` ends it.
+        The run. Elsewhere, `document` has its steps and its cost; `follow` waits for its end, and `cancel` ends it.
 
     Raises:
         UserError: there is no such run, there are several, or the service cannot be reached.
@@ -71,14 +70,14 @@ def open_run(name: str = "latest", runs: str | PathLike[str] = RUNS, target: str
 
 
 def account_of(target: Target, run: str) -> RunAccount:
-    """How a run elsewhere stands, and what it has cost, which its tracker is told as well.
+    """The state and the cost of a run elsewhere, which are also logged to its tracker.
 
     Args:
         target: where it is.
         run: its name, as the target has it.
 
     Raises:
-        UserError: the target tells nothing of runs, there is no such run, or the service cannot be reached.
+        UserError: the target reports nothing about runs, there is no such run, or the service cannot be reached.
     """
     from gpu_pipelines.targets.run_account import tell_tracker
 
@@ -99,9 +98,9 @@ def compare_runs(first: str, second: str, runs: str | PathLike[str] = RUNS) -> d
         runs: directory of the runs.
 
     Returns:
-        By name and by `a` and `b`, as far as each has one: the `parameters` that differ, all `metrics`, and of the
-        `steps` the durations in seconds; of a step that did not end well or took its results, how it went. The
-        accelerators are among the parameters as `--accelerator`: a pipeline may have a parameter `accelerator`.
+        By name, and by `a` and `b` as far as each has a value: the `parameters` that differ, all `metrics`, and for
+        each of the `steps` its duration in seconds, or its status if it was reused or did not succeed. The accelerators
+        are among the parameters as `--accelerator`, as a pipeline may have a parameter `accelerator`.
 
     Raises:
         UserError: there is no such run, or there are several.
@@ -141,7 +140,7 @@ def remove_runs(ids: Sequence[str], runs: str | PathLike[str] = RUNS) -> list[st
     Models in a registry stay.
 
     Args:
-        ids: of the runs, whole: once a run is gone, its id may be the beginning of another one's.
+        ids: full ids of the runs: the id of a removed run may be the beginning of another's.
         runs: directory of the runs.
 
     Returns:

@@ -16,13 +16,13 @@ _CAN = "schedules"
 
 @dataclass(frozen=True, repr=False)
 class Schedule:
-    """A schedule as it was when it was looked at.
+    """A schedule as it was when it was read.
 
     Attributes:
-        id: by which its service knows it.
-        name: of it.
-        target: where it is: vertex, kubeflow, or that of another package.
-        document: all that the service says of it, as `gpu-pipelines schedule describe --json` prints it.
+        id: its id in the service.
+        name: its name.
+        target: vertex, kubeflow, or that of another package.
+        document: all that the service reports, as `gpu-pipelines schedule describe --json` prints it.
     """
 
     id: str
@@ -32,13 +32,13 @@ class Schedule:
     _options: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
     def pause(self) -> Schedule:
-        """Lets it start no more runs, as `gpu-pipelines schedule pause`. Runs that have begun go on.
+        """Stops it from starting runs, as `gpu-pipelines schedule pause`. Runs that have begun continue.
 
         Returns:
             The schedule as it is then.
 
         Raises:
-            UserError: it is not there any more, or the service cannot be reached.
+            UserError: it no longer exists, or the service cannot be reached.
         """
         return self._after("pause", {})
 
@@ -52,15 +52,15 @@ class Schedule:
             The schedule as it is then.
 
         Raises:
-            UserError: it is not there any more, there is no such option, or the service cannot be reached.
+            UserError: it no longer exists, there is no such option, or the service cannot be reached.
         """
         return self._after("resume", options)
 
     def delete(self) -> None:
-        """Deletes it, as `gpu-pipelines schedule delete`. Runs that have begun go on.
+        """Deletes it, as `gpu-pipelines schedule delete`. Runs that have begun continue.
 
         Raises:
-            UserError: it is not there any more, or the service cannot be reached.
+            UserError: it no longer exists, or the service cannot be reached.
         """
         self._schedules("delete", {}).delete(self.id)
 
@@ -78,10 +78,10 @@ class Schedule:
         progress: bool = True,
         **parameters: Any,
     ) -> Schedule:
-        """Changes it, as `gpu-pipelines schedule update`; Kubeflow Pipelines changes none.
+        """Changes it, as `gpu-pipelines schedule update`; Kubeflow Pipelines cannot change schedules.
 
-        What is None, or not given, stays, parameters included. Another version brings its own defaults: of the
-        parameters, those stay that differ from the defaults of the version before.
+        What is None or left out stays, parameters included. Another version brings its own defaults; parameters that
+        differ from the defaults of the version before stay.
 
         Args:
             pipeline: another uploaded version, `NAME/TAG` or its address.
@@ -90,9 +90,9 @@ class Schedule:
             time_zone: such as Europe/Paris.
             start: no run before this time, such as `2027-01-31T03:00`.
             end: no run after this time.
-            max_concurrent: runs at the same time, at most.
-            arguments: parameters whose names are those of options or of arguments of this function.
-            progress: say on stderr what another version keeps of the parameters.
+            max_concurrent: most runs at the same time.
+            arguments: parameters that share a name with an option or an argument of this function.
+            progress: print to stderr which parameters another version keeps.
             parameters: options of the target (`max_runs`), and parameters of the pipeline.
 
         Returns:
@@ -140,15 +140,15 @@ def schedule(
 
     Args:
         pipeline: an uploaded version, `NAME`, `NAME/TAG` or `NAME/VERSION` or its address; or a file, which is sent.
-        name: of the schedule; it has to be unique.
+        name: of the schedule; it must be unique.
         cron: five fields; `0 3 * * *` is daily at 3.
         target: vertex, kubeflow, or that of another package that has schedules.
         time_zone: such as Europe/Paris; None for UTC.
         start: no run before this time, such as `2027-01-31T03:00`; None for now.
         end: no run after this time; None for none.
-        max_concurrent: runs at the same time, at most.
+        max_concurrent: most runs at the same time.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
-        arguments: parameters whose names are those of options or of arguments of this function.
+        arguments: parameters that share a name with an option or an argument of this function.
         parameters: options of the target, and parameters of the pipeline.
 
     Returns:

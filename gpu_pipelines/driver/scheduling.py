@@ -1,4 +1,4 @@
-"""What a schedule is to be, or to become, from what a command line or a Python program has given."""
+"""A new schedule, or a change of one, from a command line or a Python program."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def new_schedule(
         target: one that has schedules.
         pipeline: an uploaded version, or a file, which is sent.
         name: of the schedule.
-        when: runs start.
-        limits: the first and the last time, None for none, and how many runs there are at the same time at most.
+        when: when runs start.
+        limits: the first and the last time, None for none, and the most runs at the same time.
         assignments: values of parameters, `key=value`.
-        file: more of them; the former win.
+        file: a YAML file of further values; assignments win over it.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
 
     Raises:
@@ -60,7 +60,7 @@ def changed_schedule(
     assignments: Sequence[str],
     file: Path | None = None,
 ) -> tuple[list[str], Submission]:
-    """What is to be told of a change of a schedule, and the change as it will be sent. What is None stays.
+    """The lines to print about a change of a schedule, and the change as it will be sent. What is None stays.
 
     Args:
         target: one that has schedules.
@@ -68,11 +68,11 @@ def changed_schedule(
         wanted: another version, another name, a cron expression, and a time zone.
         limits: as of `new_schedule`.
         assignments: values of parameters, `key=value`.
-        file: more of them; the former win.
+        file: a YAML file of further values; assignments win over it.
 
     Raises:
-        UserError: the target changes none, there is no such schedule or version, a value is wrong, or nothing would
-            ever run.
+        UserError: the target cannot change schedules, there is no such schedule or version, a value is wrong, or no run
+            would ever start.
     """
     from gpu_pipelines.driver.arguments import checked_values, defaults_of_project, values_given
     from gpu_pipelines.driver.data_check import warn_of_data
@@ -107,13 +107,13 @@ def changed_schedule(
 
 
 def _told_kept(before: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """What another version keeps of the parameters that were given for the one before, and what it has no place for."""
+    """Which given parameters of the version before another version keeps, and which it does not have."""
     from gpu_pipelines.component_interface.parameter import shown_value
 
-    # The service holds every number with a point.
+    # The service writes every number with a decimal point.
     shown = {name: f"{value:g}" if isinstance(value, float) else shown_value(value) for name, value in before.items()}
     kept = [f"{name} = {shown[name]}" for name, value in before.items() if now.get(name) == value]
-    rest = "what else is not given has the new version's default"
+    rest = "other parameters have the new version's defaults"
     told = [f"kept from the version before: {', '.join(kept) or 'nothing'}; {rest}"]
     if lost := [name for name in before if name not in now]:
         told.append(f"warning: the new version has no parameter {', '.join(lost)}, which the one before was given")
@@ -124,7 +124,7 @@ def timing_of(when: Cron, start: str | None, end: str | None, max_concurrent: in
     """When runs start, which at least one must do.
 
     Raises:
-        UserError: a text is no time, or no run falls due between start and end.
+        UserError: a text is not a time, or no run falls due between start and end.
     """
     from gpu_pipelines.targets.cron import next_times, parse_time
     from gpu_pipelines.targets.scheduling import Timing

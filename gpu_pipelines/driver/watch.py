@@ -1,4 +1,4 @@
-"""How something is shown while it is waited for."""
+"""Shows progress while something is waited for."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ if TYPE_CHECKING:
 
 
 class StreamWatch:
-    """Shows it on a stream, bound to that as it is now; see `gpu_pipelines.targets.messages.Watch`.
+    """Shows progress on a stream, which is fixed here; see `gpu_pipelines.targets.messages.Watch`.
 
     Args:
-        stream: where it goes; stdout if not given.
-        steps: whether steps and lines of logs are shown, besides what happens.
+        stream: stdout if not given.
+        steps: whether to show steps and lines of logs besides events.
     """
 
     def __init__(self, stream: TextIO | None = None, *, steps: bool = True) -> None:
@@ -32,11 +32,11 @@ class StreamWatch:
         return progress_on(self.console) if self._steps else nullcontext(_Silent())
 
     def tell(self, text: str) -> None:
-        """Says what has happened."""
+        """Prints an event."""
         print(f"{time.strftime('%H:%M:%S')} {text}", file=self._stream, flush=True)
 
     def say(self, line: str) -> None:
-        """Says a line of a log."""
+        """Prints a line of a log."""
         if self._steps:
             print(f"  {line}", file=self._stream, flush=True)
 
@@ -46,7 +46,7 @@ class StreamWatch:
 
 
 class SilentWatch(StreamWatch):
-    """Shows nothing but warnings, to whoever wants the end alone."""
+    """Shows only warnings, for whoever needs only the result."""
 
     def __init__(self) -> None:
         super().__init__(sys.stderr, steps=False)
@@ -56,7 +56,7 @@ class SilentWatch(StreamWatch):
 
 
 class _Silent:
-    """An observer for whoever wants the end alone."""
+    """An observer that shows nothing."""
 
     def step_began(self, step: str) -> None:
         return None

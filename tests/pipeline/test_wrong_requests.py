@@ -22,7 +22,7 @@ from conftest import PIPELINE, newest_run, run_pipeline, write_photos
         (["-p", "source=photos/*.jpg"], "No file matches photos/*.jpg"),
         (["-p", "source=one"], "a single class, 'red'; a classifier needs at least two"),
         (["-p", "source=table.csv"], "no column 'label'; it has image, class"),
-        (["-p", "qqq=x"], "There is no parameter 'qqq'. gpu-pipelines parameters PIPELINE shows those there are."),
+        (["-p", "qqq=x"], "There is no parameter 'qqq'. gpu-pipelines parameters PIPELINE lists them."),
         (["-p", "sorce=x"], "There is no parameter 'sorce'. Did you mean 'source'?"),
         (["-p", "epochs=many"], "epochs takes a number; got 'many'"),
         (["-p", "max_steps=1.5"], "max_steps takes a whole number (at most 2^53); got '1.5'"),

@@ -233,7 +233,7 @@ def test_another_version_of_a_schedule_brings_its_defaults_and_keeps_what_was_gi
     command(vertex_api, tmp_path, "upload", str(file))
     done = command(vertex_api, tmp_path, *given)
     assert done.status == 0, done.err
-    assert "kept from the version before: a = 2; what else is not given has the new version's default" in done.err
+    assert "kept from the version before: a = 2; other parameters have the new version's defaults" in done.err
 
     def values() -> dict[str, Any]:
         job = schedules(vertex_api)[0].create_pipeline_job_request.pipeline_job
@@ -245,7 +245,7 @@ def test_another_version_of_a_schedule_brings_its_defaults_and_keeps_what_was_gi
     file.write_text(file.read_text().replace("defaultValue: some", "defaultValue: other"))
     command(vertex_api, tmp_path, "upload", str(file))
     done = command(vertex_api, tmp_path, *given, "-p", "a=3")
-    assert "kept from the version before: note = mine; what" in done.err
+    assert "kept from the version before: note = mine; other" in done.err
     assert values() == {"a": 3, "note": "mine"}
     file.write_text(file.read_text().replace("note:", "remark:"))
     command(vertex_api, tmp_path, "upload", str(file))
@@ -290,7 +290,7 @@ def test_a_default_that_a_version_was_uploaded_with_is_that_of_its_schedule(
     assert "weight_decay" not in advanced("update", "weekly", "-p", "epochs=3")
     assert "weight_decay" not in advanced("update", "weekly", "--pipeline", name)
     done = command(vertex_api, tmp_path, "schedule", "update", "weekly", "--pipeline", name)
-    assert "kept from the version before: epochs = 3, weight_decay = -1; what else" in done.err
+    assert "kept from the version before: epochs = 3, weight_decay = -1; other parameters" in done.err
 
 
 def test_a_second_schedule_of_a_name_is_refused(vertex_api: VertexApi, tmp_path: Path) -> None:
