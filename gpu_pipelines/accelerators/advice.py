@@ -1,4 +1,4 @@
-"""Which accelerators are best for a training job, and what would help where none will do."""
+"""Which accelerators are best for a training job, and what would help if none will do."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from gpu_pipelines.accelerators.time_estimate import KEPT_WHEN_DOUBLED, start_ho
 from gpu_pipelines.accelerators.workload import USUAL_EXPERTS, Workload
 from gpu_pipelines.errors import UserError
 
-#: A week: what a job may take where no deadline is given. Vertex AI ends a custom job after as long by default.
+#: A week: the deadline if none is given. Vertex AI ends a custom job after as long by default.
 USUAL_DEADLINE_HOURS = 168.0
-#: What a plan is thought dearer by for each doubling of its GPUs: more of them are harder to get. An assumption, which
-#: decides between plans that cost nearly the same.
+#: Share that the ranking adds to a plan's cost for each doubling of its GPUs: more of them are harder to get. An
+#: assumption, which decides between plans that cost nearly the same.
 DEARER_WHEN_DOUBLED = 0.03
-#: What a plan is thought dearer by if no training is known that was published with its GPU. An assumption: it is by how
-#: much the estimates for the other GPUs differ from published figures at most.
+#: Share that the ranking adds to a plan's cost if no published training with its GPU is known. An assumption: the
+#: largest difference between the estimates for the other GPUs and published figures.
 DEARER_IF_UNVERIFIED = 0.25
-#: Whose layers the activations of a model are reckoned by.
+#: Models from whose layers activations are estimated.
 _DECODER = "a Llama"
 _ENCODER = "a ViT or BERT"
 _EXPERTS = "Mixtral or Qwen3-30B-A3B"
-#: Families that keep more than what is reckoned with where nothing is recomputed, by fake tensors: their name, which of
-#: the layers below is reckoned with, and how much more.
+#: Families that keep more than the estimate if nothing is recomputed, counted with fake tensors: their name, whose
+#: layers the estimate uses, and how much more.
 MORE_IF_KEPT = {
     "deberta-v2": ("DeBERTa-v3", _ENCODER, "3 to 4 times as much"),
     "gemma2": ("Gemma 2", _DECODER, "4.4 times as much at 4,096 tokens"),
@@ -40,7 +40,7 @@ MORE_IF_KEPT = {
     "gpt_oss": ("gpt-oss", _EXPERTS, "3.6 times as much at 4,096 tokens"),
     "modernbert": ("ModernBERT", _ENCODER, "1.2 times as much"),
 }
-#: Of the options so many are shown.
+#: Most options to show.
 _MOST_SHOWN = 5
 
 
@@ -52,9 +52,9 @@ class Advice:
         workload: the job.
         options: plans that will do, the best first: those with a verified price that the service surely sells, by cost;
             of two that cost nearly the same the smaller.
-        rejected: for each GPU of which no plan will do, the plan that comes nearest, with the reasons.
-        assumptions: what the figures rest on.
-        remedies: where no plan will do, changes to the job with which one would.
+        rejected: for each GPU of which no plan will do, the nearest plan, with the reasons.
+        assumptions: what the figures are based on.
+        remedies: if no plan will do, changes to the job with which one would.
     """
 
     workload: Workload
@@ -104,7 +104,7 @@ def advise(
         today: the day that ended GPUs are judged by; None takes today.
 
     Returns:
-        The plans that will do, the best first, and of each other GPU why none will.
+        The plans that will do, the best first, and for each other GPU the reasons why none will.
 
     Raises:
         UserError: if a wish is out of range, or a specification is wrong.
@@ -134,7 +134,7 @@ def advise(
 
 
 def _remedies(workload: Workload, wishes: Wishes, catalog: Catalog, today: date) -> tuple[str, ...]:
-    """What would help a job that no plan will do, each with the first plan that it would do on."""
+    """Changes that would help a job for which no plan will do, each with the first plan that would do then."""
     more = replace(wishes, max_nodes=64)
     tries = [
         ("recomputed activations (--recompute)", replace(workload, recompute=None), wishes),
@@ -163,7 +163,7 @@ def _remedies(workload: Workload, wishes: Wishes, catalog: Catalog, today: date)
         if options:
             best = min(options, key=lambda option: _rank(option, asked))
             nodes = f" × {best.plan.nodes} nodes" if best.plan.nodes > 1 else ""
-            found.append(f"With {what} it would do on {best.plan.spec}{nodes}.")
+            found.append(f"With {what}, {best.plan.spec}{nodes} would do.")
     return tuple(found)
 
 
@@ -175,7 +175,7 @@ def _check_wishes(wishes: Wishes, catalog: Catalog) -> None:
     if wishes.mfu is not None and not 0 < wishes.mfu <= 1:
         problems.append(f"The MFU is {wishes.mfu:g}; it is more than 0 and at most 1.")
     if not 1 <= wishes.max_nodes <= 64:
-        problems.append(f"{wishes.max_nodes} nodes cannot be advised on; 1 to 64 can.")
+        problems.append(f"{wishes.max_nodes} nodes are too few or too many; give 1 to 64.")
     if wishes.region is not None and wishes.region not in catalog.regions:
         problems.append(f"There is no region {wishes.region[:40]!r} with GPUs.")
     if wishes.strategy not in (None, *STRATEGIES):
@@ -185,7 +185,7 @@ def _check_wishes(wishes: Wishes, catalog: Catalog) -> None:
 
 
 def _candidates(wishes: Wishes, catalog: Catalog, today: date) -> Iterator[AcceleratorPlan]:
-    """Every GPU in every number on one machine, and in the largest on 2, 4, 8 … machines; or the one asked for."""
+    """Every GPU in every number on one machine, and in the largest on 2, 4, 8 … machines; or the requested one."""
     if wishes.accelerator is not None:
         for number in (2**power for power in range(7) if 2**power <= wishes.max_nodes):
             yield plan(
@@ -218,7 +218,7 @@ def _candidates(wishes: Wishes, catalog: Catalog, today: date) -> Iterator[Accel
 
 
 def _rank(option: Option, wishes: Wishes) -> tuple[bool, bool, float, int]:
-    """First what surely can be had in a usual time, then the cheapest, of nearly the same cost the smallest."""
+    """First plans that are surely available in a usual time, then by cost, the smaller of two at nearly one cost."""
     cost = counted_cost(option, wishes)
     too_long = option.hours(wishes.strategy == "spot") > (wishes.deadline_hours or USUAL_DEADLINE_HOURS)
     dearer = 1 + DEARER_WHEN_DOUBLED * math.log2(option.plan.total_gpus)
@@ -265,7 +265,7 @@ def _assumptions(workload: Workload, wishes: Wishes) -> tuple[str, ...]:
 
 
 def _likeness(workload: Workload) -> str:
-    """Whose layers the activations are those of, and how much more others keep, by fake tensors."""
+    """The layers from which activations are estimated, and how much more others keep, counted with fake tensors."""
     if workload.family in KEPT_MORE_BY:
         return f"Activations as of the layers of {workload.family}."
     like = _EXPERTS if workload.active_parameters else _DECODER if workload.predicts_words else _ENCODER

@@ -33,7 +33,7 @@ MOST = 4
 
 #: Fields of a request that a repair may change.
 _REPAIRED = ("spec", "machine_type", "region", "strategy", "reservation", "hours", "memory_gb", "nodes")
-#: Fields that can stand against each other: a machine against a region, a strategy against a GPU.
+#: Fields that can conflict: a machine with a region, a strategy with a GPU.
 _OPPOSED = ("machine_type", "memory_gb", "strategy", "region", "reservation", "hours")
 #: The field of the request that holds a field of a finding, where the names differ.
 _FIELD_OF = {"gpu": "spec", "count": "spec"}
@@ -60,7 +60,7 @@ def alternatives(checked: Checked, field: str, catalog: Catalog, today: date) ->
 
 
 def _changes(checked: Checked, field: str, catalog: Catalog) -> Iterator[dict[str, Any]]:
-    """What may be put for the field, the nearest first."""
+    """Values to try for the field, the nearest first."""
     request = checked.request
     if field in ("gpu", "count"):
         yield from _specs(checked, field, catalog)
@@ -166,7 +166,7 @@ def _specs(checked: Checked, field: str, catalog: Catalog) -> Iterator[dict[str,
 def _gpus(checked: Checked, field: str, catalog: Catalog) -> Iterable[Gpu]:
     if checked.gpu is not None:
         names: Sequence[str] = (checked.gpu.name,) if field == "count" else checked.gpu.replacements
-        # A number that is wrong on a GPU that is gone is mended by its replacement.
+        # The replacement of a GPU that is gone also settles a wrong number of it.
         return [catalog.gpus[name] for name in dict.fromkeys((*names, *checked.gpu.replacements))]
     if checked.elsewhere is not None:
         return substitutes(checked.elsewhere, catalog)
@@ -177,7 +177,7 @@ def _gpus(checked: Checked, field: str, catalog: Catalog) -> Iterable[Gpu]:
 
 
 def _nearest_counts(counts: Sequence[int], count: int | None) -> list[int]:
-    """Those numbers, the nearest to `count` first, the greater of two that are as near."""
+    """Those numbers, the nearest to `count` first; of two equally near ones the greater."""
     if count is None:
         return list(counts)
     return sorted(counts, key=lambda each: (abs(each - count), -each))
@@ -200,8 +200,8 @@ def _repair_within(
         return candidate
     if changes == 0:
         return None
-    # Every finding has to be mended in the end, so the first one is enough to go on with. Where its own field may not
-    # be changed, another that stands against it may be.
+    # Every finding must be repaired in the end, so it is enough to begin with the first. If its own field must not
+    # change, a field that conflicts with it may.
     broken = [_FIELD_OF.get(finding.field, finding.field) for finding in checked.findings]
     open_fields = [name for name in broken if name not in kept]
     for name in open_fields[:1] or [name for name in _OPPOSED if name not in kept]:
@@ -214,11 +214,11 @@ def _repair_within(
 
 
 def _values(name: str, candidate: PlanRequest, checked: Checked, catalog: Catalog) -> list[Any]:
-    """What a repair may put for a field, the nearest first."""
+    """Values that a repair may try for a field, the nearest first."""
     now = getattr(candidate, name)
     values: list[Any] = []
     if name == "spec":
-        # A number that is wrong on a GPU that is gone is not mended by another number.
+        # If the GPU is gone, another number of it does not help.
         field = "gpu" if any(finding.field == "gpu" for finding in checked.findings) else "count"
         values = [change["spec"] for change in itertools.islice(_specs(checked, field, catalog), 2)]
     elif name == "region" and now is not None:

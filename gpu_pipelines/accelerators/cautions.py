@@ -1,4 +1,4 @@
-"""What a user should know of a plan that is valid: warnings, apart from errors."""
+"""Warnings about a valid plan, apart from errors."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Caution:
         code: short and stable, for programs: `contested`, `recommended`, `ends`, `bf16`, `cuda`, `arm64`, `partition`,
             `unverified`.
         message: the warning.
-        of_vertex: whether it is about training on Vertex AI alone, and not about the machine.
+        of_vertex: whether it is only about training on Vertex AI, and not about the machine.
     """
 
     code: str
@@ -35,7 +35,7 @@ def cautions(
     today: date,
     partition: GpuPartition | None = None,
 ) -> tuple[Caution, ...]:
-    """All there is to say of a valid plan."""
+    """All warnings about a valid plan."""
     return (
         *_of_buying(machine, strategy),
         *_of_the_end(gpu, today),
@@ -54,7 +54,7 @@ def _of_buying(machine: MachineType, strategy: str) -> list[Caution]:
         also = Caution("contested", f"{machine.name}: {of_vertex}.", of_vertex=True)
         return [refused, also] if of_vertex else [refused]
     if stands == "unverified":
-        message = f"No page says whether {machine.name} can be had by {strategy} for training."
+        message = f"No page says whether {machine.name} is available with {strategy} for training."
         return [Caution("unverified", message, of_vertex=True)]
     if strategy == "standard" and "recommends" in machine.note:
         return [Caution("recommended", f"{machine.name}: {machine.note}.")]
@@ -113,12 +113,10 @@ def _of_the_partition(gpu: Gpu, partition: GpuPartition | None) -> list[Caution]
     if partition is None:
         return []
     paid = (
-        f"The whole {gpu.name} is paid for, and the job has a partition of it: {partition.memory_gb} of "
+        f"You pay for the whole {gpu.name}, and the job has a partition of it: {partition.memory_gb} of "
         f"{gpu.memory_gb} GB and {partition.share:.0%} of its multiprocessors."
     )
-    unverified = (
-        "That training takes partitions stands in the API's reference; Google's pages have them for predictions."
-    )
+    unverified = "The API's reference says that training takes partitions; Google's pages have them for predictions."
     return [Caution("partition", paid), Caution("unverified", unverified, of_vertex=True)]
 
 

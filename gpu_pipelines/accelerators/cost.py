@@ -10,13 +10,13 @@ from gpu_pipelines.accelerators.catalog import Catalog, Gpu, MachineType, Price,
 from gpu_pipelines.accelerators.placement import usable_regions
 from gpu_pipelines.accelerators.plan import AcceleratorPlan
 
-#: What the list prices do not have in them.
+#: What the list prices do not include.
 LEFT_OUT = (
     "the management fee of Vertex AI training",
     "the boot disk",
     "network traffic and storage",
     "discounts for sustained or committed use",
-    "the price of Flex-start (Dynamic Workload Scheduler), which is in no list that was found",
+    "the price of Flex-start (Dynamic Workload Scheduler), which no list that was found has",
 )
 
 
@@ -26,7 +26,7 @@ class RegionPrice:
 
     Attributes:
         region: name of the region.
-        on_demand: USD per hour; None where no trustworthy figure was found.
+        on_demand: USD per hour; None if no trustworthy figure was found.
         spot: USD per hour; None likewise.
         unverified: whether a figure of these is not verified.
         sources: ids of the sources.
@@ -49,9 +49,9 @@ class CostEstimate:
         here: the price in the plan's region; None if that is open or has no price.
         regions: prices of every region where the plan can run and a price is known, the cheapest first by the price
             that counts.
-        as_of: the oldest day that a price list in use is of; None if none has a date.
+        as_of: the oldest day of the price lists in use; None if none has a date.
         undated: ids of the sources in use that have no date.
-        left_out: what the figures do not have in them.
+        left_out: what the figures do not include.
     """
 
     strategy: str
@@ -130,9 +130,9 @@ def estimate_cost(
 
 
 def dollars_per_hour(plan: AcceleratorPlan) -> float | None:
-    """The list price of all nodes of a plan, USD per hour; None for `cpu:N`, and where none is known.
+    """The list price of all nodes of a plan, USD per hour; None for `cpu:N`, and if none is known.
 
-    Where the region is open it is that of the dearest region, so that a budget holds in each.
+    If the region is open, it is the price of the dearest region, so that a budget holds in each.
     """
     cost = estimate_cost(plan)
     prices = [cost.here] if cost and plan.region else cost.regions if cost else ()
@@ -146,8 +146,8 @@ def price_in(
 ) -> RegionPrice | None:
     """The price of machines with their GPUs in a region; None if none is known.
 
-    A machine that GPUs are attached to is the sum of its vCPUs, its memory and those GPUs, if any; every other machine
-    has one price.
+    The price of a machine with attached GPUs is the sum of its vCPUs, its memory and those GPUs, if any; every other
+    machine has one price.
     """
     if machine.attached:
         parts = [

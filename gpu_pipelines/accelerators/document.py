@@ -1,6 +1,6 @@
 """Writes the tables of docs/accelerators.md from the catalog: `python -m gpu_pipelines.accelerators.document`.
 
-The prose of the page is written by hand; what stands between two markers is replaced.
+The prose of the page is written by hand; the text between two markers is replaced.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MARKED = re.compile(r"(?P<start><!-- table: (?P<name>[a-z0-9-]+) -->\n).*?(?P<e
 
 
 def render(text: str, catalog: Catalog) -> str:
-    """The page with every marked table made anew.
+    """The page with every marked table renewed.
 
     Args:
         text: the page.

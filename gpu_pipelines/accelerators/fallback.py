@@ -1,4 +1,4 @@
-"""Choices of machines in the order in which they are tried, until one can be had.
+"""Choices of machines in the order in which they are tried, until one is available.
 
 The order is that of the lists: the first accelerator in all ways and places before the second, the first way to buy it
 in all places before the second. The place changes fastest, because it costs the least to change.
@@ -15,7 +15,7 @@ from gpu_pipelines.accelerators.cost import dollars_per_hour
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
 from gpu_pipelines.errors import InvalidRequestError, UserError, first_line
 
-#: The shortest that a job is begun for, where money ends it: before that it has not even loaded its program.
+#: The shortest time for which a job is begun if a price limit ends it: in less, it does not even load its program.
 LEAST_SECONDS = 300.0
 
 
@@ -41,7 +41,7 @@ class Fallback:
 
     Attributes:
         plans: the choices; one at least.
-        left_out: what was asked for and is not tried, each with the reason.
+        left_out: requested choices that are not tried, each with the reason.
         limits: the most that may be paid.
     """
 
@@ -68,7 +68,7 @@ class Fallback:
         return replace(self, plans=kept, left_out=left_out)
 
     def of_each(self, change: Callable[[AcceleratorPlan], AcceleratorPlan]) -> Fallback:
-        """The same with another plan for each; what comes out the same stands once."""
+        """The same with each plan changed, without duplicates."""
         return replace(self, plans=tuple(_different([change(each) for each in self.plans])))
 
 
@@ -86,11 +86,11 @@ def fallback(
         strategies: ways to buy them; None for the default.
         regions: where; None leaves it open.
         limits: the most that may be paid.
-        bought: the rest, as `plan` takes it; a reservation is for the strategy `reservation` alone.
+        bought: the rest, as `plan` takes it; a reservation is only for the strategy `reservation`.
 
     Raises:
         PlanError: there is one combination, and it cannot be planned.
-        InvalidRequestError: none of several can be had; with the reason for each.
+        InvalidRequestError: none of several is available; with the reason for each.
     """
     found: list[AcceleratorPlan] = []
     left_out: list[str] = []
@@ -116,13 +116,13 @@ def fallback(
 
 
 def fallback_of(fallbacks: Sequence[Fallback], planned: AcceleratorPlan | None) -> Fallback | None:
-    """What a plan falls back to: the list that begins with it; None where that is nothing else, and has no limit."""
+    """The fallback that begins with a plan; None if it has no other choice and no limit."""
     found = (each for each in fallbacks if each.plans[0] == planned and not each.is_plain)
     return next(found, None)
 
 
 def named(planned: AcceleratorPlan) -> str:
-    """A choice, as sentences call it."""
+    """A choice in words."""
     nodes = f" on {planned.nodes} nodes" if planned.nodes > 1 else ""
     return f"{planned.spec}{nodes} {planned.strategy}" + (f" in {planned.region}" if planned.region else "")
 
@@ -137,7 +137,7 @@ def _too_dear(planned: AcceleratorPlan, limits: PriceLimits) -> str:
         return ""
     price = dollars_per_hour(planned)
     if price is None:
-        return "no price is known, so that no limit can be held"
+        return "no price is known, so no limit can be kept"
     if limits.per_hour is not None and price > limits.per_hour:
         return f"costs ${price:,.2f} an hour; --max-price-per-hour is {limits.per_hour:,.2f}"
     if limits.total is not None and planned.hours and price * planned.hours > limits.total:

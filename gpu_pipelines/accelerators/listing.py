@@ -1,4 +1,4 @@
-"""The GPUs that there are: the list of all, and all that is known of one."""
+"""The list of all GPUs, and everything known about one."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def list_accelerators(region: str | None = None, *, today: date | None = None) -
         today: the day that ended GPUs are judged by; None takes today.
 
     Returns:
-        For each GPU what `--json` prints of it: `name`, `memory_gb`, `counts` on one machine, `regions`, and prices in
-        USD per hour of one GPU with its share of a machine, among others.
+        For each GPU what `--json` prints about it: `name`, `memory_gb`, `counts` on one machine, `regions`, and prices
+        in USD per hour of one GPU with its share of a machine, among others.
 
     Raises:
         UserError: there is no such region.
@@ -77,7 +77,7 @@ def _cheapest_gpu_hour(gpu: Gpu, catalog: Catalog, regions: Sequence[str]) -> di
 
 
 def describe_accelerator(name: str) -> dict[str, Any]:
-    """All that is known of one GPU, as `gpu-pipelines accelerators show`.
+    """Everything known about one GPU, as `gpu-pipelines accelerators show`.
 
     Args:
         name: of the GPU, such as h100.

@@ -13,19 +13,19 @@ from gpu_pipelines.accelerators.workload import BLOCK, OPTIMIZER_BYTES, USUAL_EX
 #: Bytes of a trained weight and of its gradient: both stay in fp32 in every precision, because mixed precision is
 #: autocast's (gpu_pipelines/training/precision.py).
 BYTES_PER_WEIGHT, BYTES_PER_GRADIENT = 4, 4
-#: What the training engine chooses between DDP and FSDP by: a trained parameter with AdamW.
+#: Bytes by which the training engine chooses between DDP and FSDP: those of a trained parameter with AdamW.
 BYTES_PER_TRAINED = BYTES_PER_WEIGHT + BYTES_PER_GRADIENT + OPTIMIZER_BYTES["adamw"]
-#: Of a frozen one, by what the forward pass computes in (gpu_pipelines/training/frozen_weights.py).
+#: Bytes of a frozen parameter, by the precision of the forward pass (gpu_pipelines/training/frozen_weights.py).
 BYTES_PER_FROZEN = {"bf16": 2, "fp16": 2, "fp32": 4}
 #: CUDA context, library workspaces and NCCL buffers, GB. An assumption.
 RUNTIME_GB = 1.5
-#: Bytes in fp32 that a forward pass of what is no transformer keeps for each of its operations, at most: 0.0105 for
+#: Most bytes in fp32 that a forward pass of another model than a transformer keeps for each operation: 0.0105 for
 #: ResNet-50, 0.0123 for ConvNeXt-T and Swin-T; ViT-B/16 keeps 0.0035. `python benchmarks/activations.py` counts them.
 ACTIVATION_BYTES_PER_FLOP = 0.0125
-#: Bytes in 16 bits that a layer of a transformer keeps for each token and each of its width, where attention scores are
+#: Bytes in 16 bits that a layer of a transformer keeps for each token and unit of its width, if attention scores are
 #: not stored: 34 of ViT and BERT (34 by Korthikanti et al. 2022, arXiv:2205.05198, equation 2, too), 54 of a Llama,
-#: whose MLP has a gate and whose norms compute in fp32. The second number is what stays where the layer is recomputed
-#: but for attention and every second matrix multiplication, the third where all of it is.
+#: whose MLP has a gate and whose norms compute in fp32. The second number is what stays if the layer is recomputed
+#: except attention and every second matrix multiplication, the third if all of it is.
 #: Logits take 12.3 for each token and word: in 16 bits, in fp32, and their gradients.
 #: tests/training/test_on_a_fake_cluster.py counts them.
 KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 16, 2), (54, 15.5, 2), 12.3
@@ -61,12 +61,12 @@ KEPT_WITH_EXPERTS, KEPT_OF_RECOMPUTED_EXPERTS = (18, 5, 8 / 3), (12, 3)
 #: in fp32. What each of them takes then; and each weight of a head that is trained: a copy in 16 bits, its gradient in
 #: fp32, and what a chunk adds to that.
 LOGITS_AT_ONCE, BYTES_IN_CHUNKS, BYTES_OF_TRAINED_HEAD = 1 << 25, 10, 2 + 4 + 2
-#: Share of the weights whose moments are not in 8 bits where the width is no multiple of a block: 0.79 of Qwen2.5 0.5B,
+#: Share of the weights whose moments are not in 8 bits if the width is not a multiple of a block: 0.79 of Qwen2.5 0.5B,
 #: 0.76 of Gemma 3 1B. Rows of the rest are as long as the MLP is wide.
 OUT_OF_8_BITS = 0.8
-#: Of a frozen weight in NF4: four bits, and an fp32 scale for each 64 (gpu_pipelines/tasks/nf4.py).
+#: Bytes of a frozen weight in NF4: four bits, and an fp32 scale for each 64 (gpu_pipelines/tasks/nf4.py).
 BYTES_IN_NF4 = 0.5 + 4 / 64
-#: Of the moving average of a weight, which is in fp32.
+#: Bytes of the moving average of a weight, which is in fp32.
 BYTES_OF_AVERAGE = 4
 #: The part of a GPU's memory that a job can plan with; the rest goes to fragmentation and peaks. An assumption.
 USABLE = 0.9
@@ -75,7 +75,7 @@ _PARTS = ("weights", "copies", "gradients", "optimizer", "average", "activations
 
 @dataclass(frozen=True)
 class MemoryEstimate:
-    """Memory of one GPU when it takes the most, GB.
+    """Memory of one GPU at the moment when it needs the most, GB.
 
     Attributes:
         parallelism: `ddp` (every GPU holds everything), `fsdp` (weights, gradients and optimizer are sharded over all)
@@ -86,7 +86,7 @@ class MemoryEstimate:
         activations: what the forward pass keeps for the backward pass.
         gathered: weights and gradients of the layers at work, whole, while the rest is sharded.
         average: the moving average of the weights.
-        copies: the trained weights in 16 bits, where each GPU holds them whole.
+        copies: the trained weights in 16 bits, if each GPU holds them whole.
         runtime: CUDA context, workspaces, NCCL.
     """
 
@@ -153,7 +153,7 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
 
 
 def _optimizer_bytes(workload: Workload) -> float:
-    """Bytes of the optimizer's moments, of which some are AdamW's: Muon is for the matrices of hidden layers alone."""
+    """Bytes of the optimizer's moments; with Muon, which is only for matrices of hidden layers, some are AdamW's."""
     trained, left = workload.trained_parameters, 0.0
     if workload.optimizer == "adamw_8bit" and (workload.hidden_size or 0) % BLOCK:
         left = trained * OUT_OF_8_BITS
@@ -172,7 +172,7 @@ def _frozen_bytes(workload: Workload, precision: str) -> float:
 
 
 def _logits(workload: Workload, tokens: float) -> float:
-    """Bytes of the logits that are there at once, and of what is made of them."""
+    """Bytes of the logits that exist at once, and of what is computed from them."""
     logits = tokens * workload.vocabulary if workload.predicts_words else 0.0
     if logits <= LOGITS_AT_ONCE or workload.family in LOGITS_NOT_LAST:
         return KEPT_OF_LOGITS * logits
@@ -181,7 +181,7 @@ def _logits(workload: Workload, tokens: float) -> float:
 
 
 def _moment_of_the_most(workload: Workload, width: int, gradients: float) -> dict[str, float]:
-    """The parts of a sharded model that come and go, bytes, when they are the most together."""
+    """Bytes of the temporary parts of a sharded model, at the moment when their sum is the largest."""
     layers, _ = workload.shape
     parameters, trained, table = workload.parameters or 0.0, workload.trained_parameters, workload.table
     layer = max(parameters - workload.outer_parameters, 0.0) / layers
@@ -225,9 +225,9 @@ def host_memory_gb(workload: Workload) -> float:
 def activation_bytes(workload: Workload, width: int) -> float:
     """Bytes of activations of one GPU.
 
-    Of a transformer they grow with the tokens of the batch: with the layers and their width, and with the vocabulary.
-    The layer being recomputed is held whole, when the logits are gone. For what is no transformer, a trial has counted
-    it, or the rule of thumb of `ACTIVATION_BYTES_PER_FLOP` gives a bound.
+    Those of a transformer grow with the tokens of the batch: with the layers and their width, and with the vocabulary.
+    The layer being recomputed is held whole, when the logits are gone. For other models, a trial has counted them, or
+    the rule of thumb of `ACTIVATION_BYTES_PER_FLOP` gives a bound.
     """
     kept, again, logits = _kept(workload, width)
     return kept + max(again, logits)

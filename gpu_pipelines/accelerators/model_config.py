@@ -1,4 +1,4 @@
-"""How large a model of Hugging Face is, by its config.json alone; neither weights nor transformers are needed."""
+"""The size of a Hugging Face model from its config.json alone; neither weights nor transformers are needed."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ _PLAIN = frozenset(
     )
 )
 _OF_EXPERTS = frozenset(("gpt_oss", "granitemoe", "mixtral", "olmoe", "phimoe", "qwen2_moe", "qwen3_moe"))
-#: Those that predict no words, and those that read images.
+#: Families that predict no words, and those that read images.
 _ENCODERS = frozenset(("bert", "camembert", "deberta-v2", "distilbert", "modernbert", "roberta", "xlm-roberta"))
 _OF_IMAGES = frozenset(("vit",))
-#: Those that learn a row for each position, and those of them whose first two are no token's.
+#: Families that learn a row for each position, and those of them whose first two rows are not for tokens.
 _WITH_POSITIONS = _ENCODERS - {"deberta-v2", "modernbert"} | {"gpt2", "opt"}
 _BEHIND_PADDING = frozenset(("camembert", "roberta", "xlm-roberta"))
-#: Those whose head is the table where the config.json says nothing of it.
+#: Families whose head is the table if the config.json does not say.
 _TIED = frozenset(("gemma", "gemma2", "gemma3_text", "gpt2", "opt", "smollm3", "starcoder2"))
-#: What some families call it.
+#: Other names for a number in some families.
 _NAMES = {
     "hidden_size": ("n_embd", "dim"),
     "num_hidden_layers": ("n_layer", "n_layers"),
@@ -38,14 +38,14 @@ _NAMES = {
     "max_position_embeddings": ("n_positions",),
     "num_local_experts": ("num_experts",),
 }
-#: Tokens of a row where nothing limits them, as of a `Workload`.
+#: Tokens of a row if nothing limits them, as in a `Workload`.
 _USUAL_LENGTH = 2048
 
 
 def fields_of_config(config: Mapping[str, Any], model: str) -> dict[str, Any]:
-    """What a config.json says of a training job: fields of a `Workload`.
+    """Fields of a `Workload` from a config.json.
 
-    Parameters are those of matrices and tables. Norms and biases are left out, which are less than a hundredth.
+    Parameters are those of matrices and tables, without norms and biases, which are less than a hundredth.
 
     Args:
         config: the config.json.
@@ -86,13 +86,13 @@ def fields_of_config(config: Mapping[str, Any], model: str) -> dict[str, Any]:
 
 
 class _Numbers:
-    """Those of a config.json, by the names that most families have for them."""
+    """The numbers of a config.json, by the names that most families use."""
 
     def __init__(self, config: Mapping[str, Any], model: str) -> None:
         self._config, self._model = config, model
 
     def get(self, name: str, otherwise: int) -> int:
-        """A number, or another where there is none."""
+        """A number, or `otherwise` if there is none."""
         for each in (name, *_NAMES.get(name, ())):
             value = self._config.get(each)
             if isinstance(value, int) and not isinstance(value, bool) and value > 0:
@@ -141,7 +141,7 @@ def _of_all_layers(family: str, numbers: _Numbers) -> tuple[int, int]:
     attention += numbers.of_relative_positions(width)[1]
     matrices = 2 if family in _PLAIN else 3
     if family not in _OF_EXPERTS:
-        # GPT-2 has four times the width where it says nothing.
+        # GPT-2's default is four times the width.
         whole = layers * (attention + matrices * width * numbers.get("intermediate_size", 4 * width))
         return whole, whole
     experts, used = numbers["num_local_experts"], numbers["num_experts_per_tok"]

@@ -30,8 +30,8 @@ def evaluation_memory_gb(parameters: float, models: int = _MODELS) -> float:
 def one_gpu(training: AcceleratorPlan) -> AcceleratorPlan:
     """A plan for one GPU of the same kind, bought in the same way and region.
 
-    Where one alone is not surely sold, and with a reservation, whose machines are all of one type, it is one machine of
-    the training's.
+    If one GPU alone is not surely sold, and with a reservation, whose machines are all of one type, the plan is for one
+    of the training's machines.
 
     Args:
         training: the plan of the training.
@@ -45,20 +45,20 @@ def one_gpu(training: AcceleratorPlan) -> AcceleratorPlan:
 
 
 def evaluation_plan(training: AcceleratorPlan, parameters: float | None = None) -> AcceleratorPlan:
-    """The machine that a model is evaluated on where none is named.
+    """The plan of the evaluation if none is named.
 
     1. With a reservation, one machine of the training's: it is paid for.
-    2. One GPU of the training's kind, where one alone is sold in the same way and holds the model: the project has the
+    2. One GPU of the training's kind, if one alone is sold in the same way and holds the model: the project has the
        quota for it.
     3. Else the GPU with the least memory that holds the model, among those that are sold alone in the same way and
        region, compute in the precision of the training, and are not about to end.
-    4. Where none holds it, the same for the model without a champion; else one machine of the training's.
+    4. If none holds it, the same for the model without a champion; else one machine of the training's.
 
-    A model whose size is not known is taken for one that each GPU of the training holds whole.
+    A model of unknown size is assumed to fit whole into each GPU of the training.
 
     Args:
         training: the plan of the training.
-        parameters: of the model; None where its size is not known.
+        parameters: of the model; None if its size is not known.
     """
     same_kind = one_gpu(training)
     if training.gpu is None or training.strategy == "reservation":
@@ -78,15 +78,15 @@ def evaluation_plan(training: AcceleratorPlan, parameters: float | None = None) 
 def named_evaluation_plan(spec: str, training: AcceleratorPlan) -> AcceleratorPlan:
     """The plan of an accelerator that was named for the evaluation.
 
-    It is bought as the training's is; on demand where it is not sold so, and with a reservation, which has no other
-    machines than the training's.
+    It is bought like the training's. It is bought on demand if it is not sold like that, and if the training has a
+    reservation, which has only the training's machines.
 
     Args:
         spec: `NAME:COUNT`.
         training: the plan of the training.
 
     Raises:
-        UserError: it cannot be had in the region of the training.
+        UserError: it is not available in the region of the training.
     """
     require_gpu(spec, "the cloud")
     for strategy in dict.fromkeys((training.strategy, "standard")):

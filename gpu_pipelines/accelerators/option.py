@@ -23,29 +23,29 @@ from gpu_pipelines.accelerators.time_estimate import (
 from gpu_pipelines.accelerators.workload import NOT_SHARDED, Workload
 
 #: Hours of the pipeline's other steps together: each starts a small machine, prepares, evaluates or uploads. An
-#: assumption. A machine of this size is reckoned for them.
+#: assumption, as is the machine.
 OTHER_STEPS_HOURS = 0.5
 OTHER_STEPS_MACHINE = "n1-standard-16"
-#: How much sooner a job has to be done for its activations to be recomputed where it fits without.
+#: How much faster a job must get for its activations to be recomputed although it fits without.
 WORTH_RECOMPUTING = 1.1
-#: Steps that a training is left with at least when the batch is chosen: with fewer, a larger batch only learns less.
+#: Fewest steps to leave a training when the batch is chosen: with fewer, a larger batch only learns less.
 LEAST_STEPS = 1000
-#: Tokens, or samples of what has none, beyond which a larger batch of one GPU makes it no faster.
+#: Tokens, or samples without tokens, above which a larger batch does not make a GPU faster.
 ENOUGH_TOKENS, ENOUGH_SAMPLES = 65_536, 256
 
 
 @dataclass(frozen=True)
 class Wishes:
-    """What the user wants of the outcome.
+    """Limits and choices of the user.
 
     Attributes:
-        deadline_hours: longest the pipeline may take; None for `USUAL_DEADLINE_HOURS`, where anything keeps to it.
+        deadline_hours: longest the pipeline may take; None for `USUAL_DEADLINE_HOURS`, if anything keeps to it.
         budget_usd: most it may cost; None for no limit.
         region: region to run in; None takes the cheapest for each plan.
-        strategy: strategy to buy by; None takes standard, and a reservation where nothing else is sold.
+        strategy: strategy to buy by; None takes standard, and a reservation if nothing else is sold.
         accelerator: the only specification to consider; None for all GPUs, whole.
         max_nodes: most nodes to consider.
-        mfu: model FLOPs utilization to reckon with, 0 to 1; None takes that of published trainings on each GPU.
+        mfu: model FLOPs utilization to estimate with, 0 to 1; None takes that of published trainings on each GPU.
     """
 
     deadline_hours: float | None = None
@@ -66,8 +66,8 @@ class Option:
         precision: precision it trains in.
         batch: samples that one GPU takes through the model at once; None for a measured job.
         recompute: whether activations are recomputed; None for a measured job.
-        selective: whether attention and every second matrix multiplication are left out of that.
-        mfu: model FLOPs utilization that the time rests on; None for a measured job.
+        selective: whether recomputation leaves out attention and every second matrix multiplication.
+        mfu: model FLOPs utilization that the time is based on; None for a measured job.
         is_mfu_given: whether the user gave it.
         memory: memory of one GPU; None for a measured job.
         memory_gb: what one GPU needs, GB; None if a measured job gave none.
@@ -100,23 +100,23 @@ class Option:
 
     @property
     def spot(self) -> float | None:
-        """Cost of the whole pipeline with the training on Spot, USD, as often interrupted as is assumed; or None."""
+        """Cost of the whole pipeline with the training on Spot, USD, with the assumed interruptions; or None."""
         return self._cost(self.price.spot if self.price else None, spot_factor(self.plan.nodes))
 
     @property
     def is_speed_unverified(self) -> bool:
-        """Whether the time rests on an MFU for which no published training speaks, and which the user did not give."""
+        """Whether the time is based on an MFU that is neither from a published training nor from the user."""
         gpu = self.plan.gpu
         return self.mfu is not None and gpu is not None and "mfu" in gpu.unverified and not self.is_mfu_given
 
     @property
     def is_uncertain(self) -> bool:
-        """Whether its price rests on a weak source or is not known, or the service may refuse to sell it."""
+        """Whether its price is unverified or not known, or the service may refuse to sell it."""
         contested = any(warning.code == "contested" for warning in self.plan.warnings)
         return self.price is None or self.price.unverified or contested
 
     def hours(self, spot: bool = False) -> float:
-        """Hours from the request to the registered model; infinity where the training does not fit or get on."""
+        """Hours from the request to the registered model; infinity if the training does not fit or get on."""
         if self.time is None:
             return math.inf
         return self.time.hours * (spot_factor(self.plan.nodes) if spot else 1.0) + OTHER_STEPS_HOURS
@@ -155,7 +155,7 @@ class Option:
 def option_of(
     each: AcceleratorPlan, workload: Workload, wishes: Wishes, measured: AcceleratorPlan | None, catalog: Catalog
 ) -> Option:
-    """What a plan would be for a job, with the reasons if it will not do.
+    """The option that a plan is for a job, with the reasons if it will not do.
 
     Args:
         each: the plan.
@@ -179,7 +179,7 @@ def option_of(
 
 
 def _other_steps_usd(catalog: Catalog, region: str) -> float:
-    """What the machines of the other steps cost; nothing where the region has no price for them."""
+    """What the machines of the other steps cost; 0 if the region has no price for them."""
     price = price_in(catalog, None, 0, catalog.machine_types[OTHER_STEPS_MACHINE], region)
     return OTHER_STEPS_HOURS * (price.on_demand or 0.0) if price else 0.0
 
@@ -252,7 +252,7 @@ def _missed(option: Option, wishes: Wishes) -> tuple[str, ...]:
     if option.plan.max_hours is not None and hours > option.plan.max_hours:
         reasons.append(f"takes {hours:,.1f} hours; {option.plan.strategy} runs {option.plan.max_hours:g}")
     if math.isinf(hours):
-        reasons.append(f"{option.plan.nodes} Spot machines would be interrupted too often to get on")
+        reasons.append(f"{option.plan.nodes} Spot machines would be interrupted too often to make progress")
     cost = counted_cost(option, wishes)
     if wishes.budget_usd is not None:
         if cost is None:
@@ -263,17 +263,17 @@ def _missed(option: Option, wishes: Wishes) -> tuple[str, ...]:
 
 
 def counted_cost(option: Option, wishes: Wishes) -> float | None:
-    """What an option costs in the way that was asked for, USD; None where that is not known."""
+    """The cost of an option with the requested strategy, USD; None if it is not known."""
     return option.spot if wishes.strategy == "spot" else option.on_demand
 
 
 def _fitting(
     workload: Workload, precision: str, gpus: int, nodes: int, usable_gb: float
 ) -> list[tuple[Workload, MemoryEstimate]]:
-    """The ways in which a job fits: without recomputed activations, with some and with all, where that is open.
+    """The ways in which a job fits: without recomputed activations, with some and with all, if that is open.
 
-    The weights are sharded as little as fits, as the engine does it; the batch, where it is open, is the largest power
-    of two that fits.
+    The weights are sharded as little as fits, as the engine does it; the batch, if it is open, is the largest power of
+    two that fits.
 
     Args:
         workload: the job; not a measured one.
@@ -320,7 +320,7 @@ def _sharding(workload: Workload, gpus: int, nodes: int) -> list[tuple[str, int]
 def _by_batch(
     workload: Workload, precision: str, gpus: int, parallelism: str, shards: int
 ) -> Iterator[tuple[Workload, MemoryEstimate]]:
-    """The job with each batch that is worth while, the smallest first."""
+    """The job with each batch that is worthwhile, the smallest first."""
     batch = workload.batch or 1
     enough = ENOUGH_TOKENS / workload.sequence_length if workload.is_transformer else ENOUGH_SAMPLES
     most = batch if workload.batch else min(enough, workload.total_samples / gpus / LEAST_STEPS)

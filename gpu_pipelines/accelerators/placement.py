@@ -27,7 +27,7 @@ def located(catalog: Catalog, gpu: str) -> bool:
 
 
 def zones_of(catalog: Catalog, gpu: str, region: str) -> tuple[str, ...]:
-    """Zones of the region that have the GPU; empty where they are not known."""
+    """Zones of the region that have the GPU; empty if they are not known."""
     row = catalog.availability.get((gpu, region))
     return row.zones if row else ()
 

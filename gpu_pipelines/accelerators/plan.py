@@ -30,7 +30,7 @@ class Problem:
         field: the field of the request that it is in, as in `rules.Finding`.
         message: what is wrong, with the value that is.
         alternatives: requests nearby that are accepted, each whole.
-        comparison: figures side by side, where a GPU was asked for that Google Cloud does not have.
+        comparison: figures side by side, if Google Cloud does not have the requested GPU.
     """
 
     field: str
@@ -52,7 +52,7 @@ class PlanError(InvalidRequestError):
     """A request that cannot be planned.
 
     Attributes:
-        request: what was asked for; None where several plans do not go together.
+        request: the request; None if several plans do not go together.
         problems: all that is wrong with it.
     """
 
@@ -78,13 +78,13 @@ class AcceleratorPlan:
         machine: the machine type; None for `cpu:N`.
         strategy: `standard`, `spot`, `flex-start` or `reservation`.
         region: the region asked for, or that of the reservation; None if it was left open.
-        regions: regions where the plan can run; empty for `cpu:N`, and where none is known.
-        zones: zones of `region` that have the GPU; empty where they are not known or no region was asked for.
+        regions: regions where the plan can run; empty for `cpu:N`, and if none is known.
+        zones: zones of `region` that have the GPU; empty if they are not known or no region was asked for.
         reservation: full name of the reservation; None with the strategy `reservation` means any that matches.
         hours: the longest the job may run; None if it was left open.
         reasons: why it is this machine and this place.
         warnings: what the user should know.
-        partition: size of the partition of the GPU that the job has, `1g.5gb` say; empty for whole GPUs.
+        partition: size of the partition of the GPU that the job has, such as `1g.5gb`; empty for whole GPUs.
     """
 
     spec: str
@@ -176,12 +176,12 @@ class AcceleratorPlan:
 
     @property
     def network_gbps(self) -> int | None:
-        """Network bandwidth of one machine with its GPUs, Gbit/s; None where it is not known."""
+        """Network bandwidth of one machine with its GPUs, Gbit/s; None if it is not known."""
         return self.machine.network_with(self.gpu.name, self.count) if self.machine and self.gpu else None
 
     @property
     def max_hours(self) -> float | None:
-        """The longest the strategy lets a job run, hours; None where only the job's own timeout ends it."""
+        """The longest the strategy lets a job run, hours; None if only the job's own timeout ends it."""
         return FLEX_START_MAX_HOURS if self.strategy == "flex-start" else None
 
     @property
@@ -269,7 +269,7 @@ def plan(
 
 
 def plan_request(request: PlanRequest, *, catalog: Catalog | None = None, today: date | None = None) -> AcceleratorPlan:
-    """As `plan`, of a request that is at hand.
+    """As `plan`, for a `PlanRequest`.
 
     Raises:
         PlanError: with all that is wrong, each with the nearest requests that are accepted.
@@ -368,7 +368,7 @@ def _reasons_of_the_disk(machine: MachineType) -> tuple[str, ...]:
 
 
 def enough_memory_gb(gpu: Gpu, count: int, asked_gb: float | None) -> float:
-    """The main memory a machine should have, GB: what was asked for, or as much as its GPUs have together.
+    """The main memory a machine should have, GB: the requested amount, or as much as its GPUs have together.
 
     A checkpoint or a model on its way to the GPUs passes through main memory once.
     """

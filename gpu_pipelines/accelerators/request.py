@@ -1,4 +1,4 @@
-"""What is asked for: `h100:8` and the choices beside it, as the user wrote them, and how a name finds its GPU."""
+"""A request: `h100:8` and the choices beside it, as the user wrote them, and how a name finds its GPU."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpu_pipelines.errors import UserError
 
 STRATEGIES = ("standard", "spot", "flex-start", "reservation")
 CPU = "cpu"
-#: Far beyond any job that is run: it keeps slips of the finger from becoming bills. A limit of this project.
+#: Far beyond any real job: it keeps typing errors from becoming bills. A limit of this project.
 MAX_NODES = 1024
-#: As many CPU processes as a rehearsal on one machine can want. A limit of this project.
+#: As many CPU processes as a rehearsal on one machine can need. A limit of this project.
 MAX_CPU_PROCESSES = 256
 
 _SPEC = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9_ ./-]{0,63}?)\s*:\s*([0-9]{1,18})\s*")
@@ -83,7 +83,7 @@ def require_gpu(spec: str, where: str) -> None:
 
     Args:
         spec: `NAME:COUNT`.
-        where: where it is to run, "Vertex AI" say.
+        where: where it is to run, such as "Vertex AI".
 
     Raises:
         UserError: it is `cpu:N`.

@@ -1,7 +1,7 @@
 """The rules a choice of accelerator must keep. Each check looks at one field and says all that is wrong with it.
 
-A check works with what the others could make out: where the GPU is unknown, the region is still looked at, so that one
-run reports everything.
+A check works with what the others found: if the GPU is unknown, the region is still checked, so that one run reports
+everything.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from gpu_pipelines.errors import nearest
 
 #: Flex-start runs a job for at most seven days (Vertex AI, page on Dynamic Workload Scheduler).
 FLEX_START_MAX_HOURS = 168
-#: A year: longer is a slip of the finger. A limit of this project, not Google's.
+#: A year: longer is a typing error. A limit of this project, not Google's.
 MAX_HOURS = 8784
 
 _RESERVATION = re.compile(
@@ -55,17 +55,17 @@ class Finding:
 
 @dataclass
 class Checked:
-    """What the checks made out of a request.
+    """What the checks found out about a request.
 
     Attributes:
         request: the request.
-        gpu: its GPU; None for `cpu:N` and where none was made out.
-        elsewhere: the GPU that cannot be had, where such a one was asked for.
+        gpu: its GPU; None for `cpu:N` and if none was found.
+        elsewhere: the requested GPU, if it is not available.
         count: GPUs per machine, or CPU processes.
-        partition: the part of the GPU that was asked for; None for whole ones.
+        partition: the requested part of the GPU; None for whole ones.
         is_cpu: whether the request is `cpu:N`.
         machines: machine types that keep every rule, the smallest first; empty if there is a finding.
-        zone: zone of the reservation, where one is named.
+        zone: zone of the reservation, if one is named.
         findings: all that is wrong.
     """
 
@@ -88,7 +88,7 @@ def check(request: PlanRequest, catalog: Catalog, today: date) -> Checked:
     """Checks a request against every rule.
 
     Args:
-        request: what is asked for.
+        request: the request.
         catalog: the facts.
         today: the day that ended GPUs are judged by.
     """
@@ -127,7 +127,7 @@ def _check_spec(checked: Checked, catalog: Catalog, today: date) -> None:
     if canonical(name) == CPU:
         checked.is_cpu = True
         if not 1 <= count <= MAX_CPU_PROCESSES:
-            checked.add("count", f"cpu:{count} asks for {count} processes; 1 to {MAX_CPU_PROCESSES} can be had.")
+            checked.add("count", f"cpu:{count} asks for {count} processes; 1 to {MAX_CPU_PROCESSES} are possible.")
         return
     name, size = split_partition(name)
     found = find_gpu(catalog, name)
@@ -164,7 +164,7 @@ def _check_malformed(checked: Checked, catalog: Catalog) -> None:
 
 def _not_to_be_had(gpu: ElsewhereGpu) -> str:
     if gpu.reason:
-        return f"{gpu.product} cannot be had: {gpu.reason}."
+        return f"{gpu.product} is not available: {gpu.reason}."
     why = "It offers data center GPUs only." if "consumer" in gpu.kind or "workstation" in gpu.kind else ""
     return f"Google Cloud has no {gpu.product} ({gpu.kind}). {why}".rstrip()
 
@@ -184,7 +184,7 @@ def _check_partition(checked: Checked, catalog: Catalog, gpu: Gpu, size: str) ->
         checked.add("gpu", f"{gpu.name} has no partition {shown(size)}. {nearest(size, sizes)}")
     elif checked.partition is None:
         cut = sorted({name for name, _ in catalog.partitions})
-        told = f"{gpu.name} cannot be had in partitions; training takes those of {listed(cut)}"
+        told = f"{gpu.name} is not available in partitions; training takes those of {listed(cut)}"
         checked.add("gpu", f"{told}, one to a machine.")
     elif checked.count != 1:
         # `MachineSpec.gpu_partition_size`: "If set, the accelerator_count should be set to 1."
@@ -194,7 +194,7 @@ def _check_partition(checked: Checked, catalog: Catalog, gpu: Gpu, size: str) ->
 def _check_nodes(checked: Checked) -> None:
     nodes = checked.request.nodes
     if not 1 <= nodes <= MAX_NODES:
-        checked.add("nodes", f"{nodes} nodes cannot be had; 1 to {MAX_NODES} can.")
+        checked.add("nodes", f"{nodes} nodes are not possible; give 1 to {MAX_NODES}.")
 
 
 def _check_hours(checked: Checked) -> None:
@@ -202,7 +202,7 @@ def _check_hours(checked: Checked) -> None:
     if hours is None:
         return
     if not (math.isfinite(hours) and 0 < hours <= MAX_HOURS):
-        checked.add("hours", f"A job cannot run {hours:g} hours; more than 0 and at most {MAX_HOURS} can be asked for.")
+        checked.add("hours", f"A job cannot run {hours:g} hours; give more than 0 and at most {MAX_HOURS}.")
     elif checked.request.chosen_strategy == "flex-start" and hours > FLEX_START_MAX_HOURS:
         checked.add(
             "hours",
@@ -248,7 +248,7 @@ def _check_reservation(checked: Checked) -> None:
 
 
 def _check_machine_type(checked: Checked, catalog: Catalog) -> list[MachineType]:
-    """The machines to go on with: the one asked for, or all that carry the GPUs; where the GPU is unknown, none."""
+    """The machines to check further: the requested one, or all that carry the GPUs; none if the GPU is unknown."""
     gpu, count, name = checked.gpu, checked.count, checked.request.machine_type
     carriers = catalog.machines_with(gpu.name, count) if gpu else []
     if name is None:
@@ -303,7 +303,7 @@ def _check_memory(checked: Checked, machines: list[MachineType]) -> list[Machine
     enough = [machine for machine in machines if machine.memory_gb >= asked]
     if machines and not enough:
         most = max(machine.memory_gb for machine in machines)
-        checked.add("memory_gb", f"{asked:g} GB of main memory cannot be had here; {most:g} GB is the most.")
+        checked.add("memory_gb", f"{asked:g} GB of main memory are not available here; {most:g} GB is the most.")
         return machines
     return enough
 
@@ -315,13 +315,13 @@ def _check_offered(checked: Checked, catalog: Catalog, machines: list[MachineTyp
     sold = [machine for machine in machines if machine.offered(strategy) != "no"]
     if sold:
         return sold
-    text = f"{checked.gpu.name} cannot be had by {strategy}"
+    text = f"{checked.gpu.name} is not available with {strategy}"
     if strategy == "flex-start":
         takes = [gpu.name for gpu in catalog.gpus.values() if gpu.flex_start]
         checked.add("strategy", f"{text}; Flex-start takes {listed(takes)}.")
     else:
         ways = [way for way in STRATEGIES if any(machine.offered(way) != "no" for machine in machines)]
-        checked.add("strategy", f"{text}; it can be had by {listed(ways)}.")
+        checked.add("strategy", f"{text}; it is available with {listed(ways)}.")
     return machines
 
 

@@ -1,4 +1,4 @@
-"""What machines have cost that ran: their hours, as the service tells them, times the prices of the catalog."""
+"""The cost of machines that ran: their hours, as the service reports them, times the prices of the catalog."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class MachineTime:
     Attributes:
         step: name of the step.
         job: what the service calls the try, such as the number of a custom job; empty if it has no name of its own.
-        machine: the machine type; empty where the service does not tell it.
+        machine: the machine type; empty if the service does not report it.
         gpu: the GPU's name in the catalog; empty for none.
         gpus: of each machine.
-        machines: how many.
+        machines: number of machines.
         seconds: for which each ran.
         strategy: how they were bought: standard, spot, flex-start or reservation.
         region: where they ran.
@@ -61,8 +61,8 @@ class Line:
 
     Attributes:
         time: the machines.
-        usd_per_hour: of one machine; None where no price is known.
-        why: why there is no price, or what it is; empty where it is the price for the strategy.
+        usd_per_hour: of one machine; None if no price is known.
+        why: why there is no price, or what it is; empty if it is the price for the strategy.
     """
 
     time: MachineTime
@@ -71,7 +71,7 @@ class Line:
 
     @property
     def usd(self) -> float | None:
-        """What the machines have cost; None where no price is known."""
+        """The cost of the machines; None if no price is known."""
         return None if self.usd_per_hour is None else self.usd_per_hour * self.time.hours
 
     def to_json(self) -> dict[str, Any]:
@@ -89,12 +89,12 @@ class Line:
 
 @dataclass(frozen=True)
 class Planned:
-    """What a step's machines were to cost before the run.
+    """The planned cost of a step's machines.
 
     Attributes:
-        usd_per_hour: of all its machines; of the dearest ones where there is a list of them.
+        usd_per_hour: of all its machines; of the dearest ones of a list.
         hours: the longest that they may run; None for no limit, as for a list, whose machines run one after the other.
-        max_price: most that all steps of the run which have it may cost together, USD; None for no such limit.
+        max_price: most that all steps of the run with this limit may cost together, USD; None for no such limit.
     """
 
     usd_per_hour: float
@@ -136,16 +136,16 @@ class Billed:
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run has cost.
+    """The cost of a run.
 
     Attributes:
         lines: its machines, by step and try.
         as_of: the oldest day of the price lists, ISO 8601; empty if none has a date.
         unverified: whether one of the prices is not verified.
-        left_out: what the figures do not have in them.
-        planned: what was to be paid at most before the run, by step.
-        billed: what was billed; None where billing export is not set up.
-        note: why nothing is to be paid, or what else to know; empty for nothing.
+        left_out: what the figures do not include.
+        planned: the planned cost, by step.
+        billed: what was billed; None if billing export is not set up.
+        note: why there is no cost, or anything else to know; empty for nothing.
     """
 
     lines: Sequence[Line] = ()
@@ -173,7 +173,7 @@ class Spent:
 
     @property
     def at_most(self) -> float | None:
-        """What the run was to cost at its limits before it began, USD; None where a limit or a price is not known."""
+        """The planned cost of the run at its limits, USD; None if a limit or a price is not known."""
         at_most_by_limit: dict[float | None, float] = {}
         for each in self.planned.values():
             if each.at_most is None:
@@ -198,7 +198,7 @@ class Spent:
         return f"cost: {least}{dollars(self.usd)} for {hours} ({prices}{without}){limit}"
 
     def figures(self) -> dict[str, float]:
-        """The numbers that a tracker is told."""
+        """The numbers for a tracker."""
         billed = {f"billed_{self.billed.currency.lower()}": round(self.billed.amount, 4)} if self.billed else {}
         planned = {"planned_usd_at_most": round(self.at_most, 2)} if self.at_most is not None else {}
         return {"cost_usd": round(self.usd, 4), "machine_hours": round(self.hours, 4), **planned, **billed}
@@ -222,7 +222,7 @@ class Spent:
 
 
 def dollars(usd: float) -> str:
-    """An amount, with cents, and less where it is less than ten of them."""
+    """An amount with cents, or with four decimals if it is less than ten cents."""
     return f"${usd:,.2f}" if usd >= 0.1 or not usd else f"${usd:.4f}"
 
 
@@ -231,12 +231,12 @@ def spent_on(
     left_out: Sequence[str] = LEFT_OUT,
     planned: Mapping[str, Planned] | None = None,
 ) -> Spent:
-    """What machines have cost at the prices of the catalog.
+    """The cost of machines at the prices of the catalog.
 
     Args:
         times: the machines; those that never ran are left out.
-        left_out: what the figures do not have in them.
-        planned: what was to be paid before the run.
+        left_out: what the figures do not include.
+        planned: the planned cost.
     """
     facts = load_catalog()
     found = [_priced(time, facts) for time in times if time.seconds > 0]
@@ -252,7 +252,7 @@ def spent_on(
 
 
 def _priced(time: MachineTime, catalog: Catalog) -> tuple[Line, RegionPrice | None]:
-    """A line, and the price that it has where that is from the list."""
+    """A line, and its price if that is from the list."""
     if time.free:
         return Line(time, 0.0, time.free), None
     machine = catalog.machine_types.get(time.machine)
@@ -266,7 +266,7 @@ def _priced(time: MachineTime, catalog: Catalog) -> tuple[Line, RegionPrice | No
 
 
 def _kind(strategy: str) -> str:
-    """What is to be said of the price, if it is not the one that is paid."""
+    """A note on the price, if it is not the one that is paid."""
     if strategy == "flex-start":
         return "on demand, which Flex-start is below"
     return "on demand; a reservation is paid whether it is used or not" if strategy == "reservation" else ""

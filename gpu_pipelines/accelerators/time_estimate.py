@@ -18,7 +18,7 @@ KEPT_WHEN_DOUBLED = 0.95
 #: Share of the shorter parts of a step that does not hide behind the longest one. An assumption; with it, Llama 3.1 8B
 #: keeps 98 % of its throughput from 8 to 128 H100, where torchtitan measured 97 % (5,762 and 5,605 tokens/s/GPU).
 EXPOSED = 0.1
-#: What collectives reach of a link's or a network's nominal bandwidth. An assumption.
+#: Share of a link's or a network's nominal bandwidth that collectives reach. An assumption.
 LINK_EFFICIENCY = {"nvlink": 0.75, "pcie": 0.5, "network": 0.75}
 #: Least duration of an optimizer step, seconds: a thousand kernels at 5 µs for each launch. An assumption.
 SHORTEST_STEP = 0.005
@@ -37,12 +37,12 @@ class TimeEstimate:
         computation: at the peak of the GPUs times the MFU.
         memory: to move weights, gradients and optimizer states through the GPUs' memory.
         links: to exchange weights and gradients between the GPUs of a machine.
-        network: to exchange them between nodes; None where the bandwidth is not known.
+        network: to exchange them between nodes; None if the bandwidth is not known.
         launches: of the steps, if each took no longer than the launch of its kernels.
         start: from the request to the first step.
         hours: all of it.
         limit: the longest part: `computation`, `memory`, `links`, `network` or `launches`; or `measured`.
-        at_best: the lower end, where the estimate is a range; else the same as `hours`.
+        at_best: the lower end, if the estimate is a range; else the same as `hours`.
     """
 
     computation: float
@@ -62,7 +62,7 @@ def start_hours(nodes: int) -> float:
 
 
 def spot_factor(nodes: int) -> float:
-    """How much longer a job takes on Spot machines than undisturbed; infinity if it would hardly get on.
+    """How much longer a job takes on Spot machines than undisturbed; infinity if it would hardly make progress.
 
     A machine that is taken away costs the work since the last checkpoint and a new start of all machines.
 
@@ -79,7 +79,7 @@ def peak_tflops(gpu: Gpu, precision: str) -> float | None:
 
 
 def assumed_mfu(workload: Workload, gpu: Gpu) -> float:
-    """MFU that is reckoned with where the user gives none, 0 to 1."""
+    """MFU to use if the user gives none, 0 to 1."""
     return gpu.mfu if workload.is_transformer else gpu.mfu * OTHER_MODELS
 
 
@@ -90,7 +90,7 @@ def flops_per_sample(workload: Workload) -> float:
     arXiv:2001.08361, 2.1), and 12 · layers · width · sequence for its attention (Chowdhery et al. 2022,
     arXiv:2204.02311, appendix B). Of the 6,
     2 are the forward pass, 2 the gradients of the activations and 2 those of the weights; LoRA leaves the last out for
-    the frozen weights. What is no transformer takes three times its forward pass, by the same count. Operations that
+    the frozen weights. Other models take three times their forward pass, by the same count. Operations that
     recompute activations do not count: MFU is of the model's operations alone (the same appendix), and published runs
     with and without recomputation reach about the same MFU (LLM Foundry's tables). The table of an encoder takes none,
     as rows are only looked up in it; that of a language model is counted, as in the papers.
@@ -126,7 +126,7 @@ def estimate_time(
         precision: `bf16`, `fp16` or `fp32`; the GPU must have it.
         gpus: GPUs of all nodes together.
         nodes: number of nodes.
-        machine: the machine of each node, for its network; None where it is not known.
+        machine: the machine of each node, for its network; None if it is not known.
         memory: the memory estimate, which says how the job is sharded.
         mfu: model FLOPs utilization, 0 to 1.
     """

@@ -14,14 +14,14 @@ PRECISIONS = ("auto", "bf16", "fp16", "fp32")
 #: moments in fp32 (Kingma & Ba 2014, arXiv:1412.6980), SGD and Muon a momentum, Adafactor a row and a column of each
 #: matrix, which is next to nothing.
 OPTIMIZER_BYTES = {"adamw": 8, "adamw_8bit": 2, "sgd": 4, "adafactor": 0, "muon": 4}
-#: Numbers that share a scale in adamw_8bit: those that bitsandbytes has kernels for. Of weights whose rows are no whole
-#: blocks, the moments stay in fp32.
+#: Numbers that share a scale in adamw_8bit: those that bitsandbytes has kernels for. The moments of weights whose rows
+#: are not whole blocks stay in fp32.
 BLOCK = 256
 #: Optimizers that need whole matrices: PyTorch's Adafactor takes norms in a way that sharded tensors do not have.
 NOT_SHARDED = frozenset({"adafactor"})
 #: How frozen weights can be held in fewer than 16 bits: not at all, and as QLoRA does.
 QUANTIZED = ("", "nf4")
-#: Experts for each token where their number is not given: those of Qwen3-30B-A3B, OLMoE and Granite 3. Mixtral has two,
+#: Experts for each token if their number is not given: those of Qwen3-30B-A3B, OLMoE and Granite 3. Mixtral has two,
 #: and keeps less.
 USUAL_EXPERTS = 8
 #: Matrices of each layer that get a LoRA adapter: query, key, value and output (Hu et al. 2021, arXiv:2106.09685, 4.2).
@@ -36,33 +36,33 @@ class Workload:
     """A training job.
 
     Attributes:
-        parameters: parameters of the model; None where the job was measured.
+        parameters: parameters of the model; None if the job was measured.
         active_parameters: of a model with experts, those that one token passes through; None for all.
         experts_per_token: of each layer of a model with experts; None takes `USUAL_EXPERTS`.
         tokens: tokens to train on, all epochs together.
         samples: samples to train on, all epochs together; for a transformer, `sequence_length` tokens each.
-        flops_per_sample: floating-point operations of one forward pass over one sample, for what is no transformer.
+        flops_per_sample: floating-point operations of one forward pass over one sample, if it is not a transformer.
         activation_bytes_per_sample: what a forward pass in fp32 keeps of one sample for the backward pass; None
-            estimates it, for what is no transformer by the rule of thumb `ACTIVATION_BYTES_PER_FLOP`.
+            estimates it, for other models than transformers by the rule of thumb `ACTIVATION_BYTES_PER_FLOP`.
         sequence_length: tokens of one sample.
         batch: samples that one GPU takes through the model at once; None takes as many as fit.
-        steps: optimizer steps, where the number is fixed, as by a global batch; None for one after each `batch`.
+        steps: optimizer steps, if the number is fixed, as by a global batch; None for one after each `batch`.
         precision: `auto` (bf16 where it exists, else fp16, else fp32) or one of the three.
         optimizer: a key of `OPTIMIZER_BYTES`.
         lora_rank: rank of the LoRA adapters; None trains all parameters.
-        quantize_base: `nf4` where the frozen linear layers are held in four bits; empty for 16, or 32 in fp32.
+        quantize_base: `nf4` if the frozen linear layers are held in four bits; empty for 16, or 32 in fp32.
         frozen_parameters: those of `parameters` that a trial has counted as frozen.
         nf4_parameters: those of them that it held in four bits.
         layers: transformer layers; None estimates them.
         hidden_size: width of the model; None estimates it.
-        vocabulary: size of the vocabulary; 0 of a model that reads none, such as one of images.
-        tied: whether the head that predicts words has the weights of their table.
-        encoder: whether words are read and none are predicted, so that there is no head and there are no logits.
-        family: of the model, `model_type` in its config.json; empty where it is not known.
-        recompute: whether activations are recomputed in the backward pass (activation checkpointing); None where it
-            is needed.
+        vocabulary: size of the vocabulary; 0 for a model without one, such as one of images.
+        tied: whether the head that predicts words shares the weights of their table.
+        encoder: whether the model reads words and predicts none, so that it has no head and no logits.
+        family: of the model, `model_type` in its config.json; empty if it is not known.
+        recompute: whether activations are recomputed in the backward pass (activation checkpointing); None to do so if
+            needed.
         ema: whether a moving average of the weights is kept.
-        selective: whether attention and every second matrix multiplication are left out of that.
+        selective: whether recomputation leaves out attention and every second matrix multiplication.
         measured_on: specification that a trial ran on, e.g. `l4:1`.
         measured_samples_per_second: throughput of that trial, all its GPUs together.
         measured_memory_gb: peak memory of one GPU in that trial, GB.
@@ -126,9 +126,9 @@ class Workload:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Layers and width, estimated where they are not given.
+        """Layers and width, estimated if they are not given.
 
-        A transformer has about 12 · layers · width² parameters (Kaplan et al. 2020, arXiv:2001.08361, 2.1); where both
+        A transformer has about 12 · layers · width² parameters (Kaplan et al. 2020, arXiv:2001.08361, 2.1); if both
         are open, the width is taken as 128 times the number of layers, as in models of 7 and 13 billion parameters.
         """
         parameters = self.used_parameters
@@ -182,7 +182,7 @@ def parse_quantity(text: str, what: str) -> float:
         what: what it is of, for the message.
 
     Raises:
-        UserError: if it is none.
+        UserError: it is not one.
     """
     match = _QUANTITY.fullmatch(text.strip()[:40])
     if match is None:
@@ -224,6 +224,6 @@ def _problems(workload: Workload) -> list[str]:
             problems.append("A measured job needs its samples per second.")
     elif workload.parameters is None:
         problems.append(
-            "How large the model is is not given: say how many parameters or which model, or give a measured trial."
+            "The size of the model is not given: say how many parameters or which model, or give a measured trial."
         )
     return problems

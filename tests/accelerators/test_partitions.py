@@ -66,9 +66,9 @@ def test_no_partition_is_larger_than_what_it_is_cut_from() -> None:
         ("a100/1g.5gb:2", "A job has one partition of one GPU on each machine, not 2."),
         (
             "l4/1g.5gb:1",
-            "l4 cannot be had in partitions; training takes those of a100, a100-80gb, h100 or rtx-pro-6000",
+            "l4 is not available in partitions; training takes those of a100, a100-80gb, h100 or rtx-pro-6000",
         ),
-        ("h200/1g.18gb:8", "h200 cannot be had in partitions"),
+        ("h200/1g.18gb:8", "h200 is not available in partitions"),
     ],
 )
 def test_what_cannot_be_had_is_refused(spec: str, said: str) -> None:

@@ -130,7 +130,7 @@ def test_advice_and_descriptions_fit_a_screen() -> None:
     nowhere = gpu_pipelines.advise(
         gpu_pipelines.Workload(parameters=7e9, tokens=1e9), gpu_pipelines.Wishes(budget_usd=1)
     )
-    assert repr(nowhere) == "Advice: 0 options, the best first\n  With no budget it would do on a100:4."
+    assert repr(nowhere) == "Advice: 0 options, the best first\n  With no budget, a100:4 would do."
     assert all(len(repr(each)) < 500 and each.name in repr(each) for each in gpu_pipelines.list_components())
 
 

@@ -1,6 +1,6 @@
-"""What Google Cloud's GPUs, machine types, regions and prices are, as data files that a person can read and correct.
+"""Google Cloud's GPUs, machine types, regions and prices, as data files that a person can read and correct.
 
-Each fact stands in one CSV file of this folder. Two columns are in every file: `source`, the ids of rows of sources.csv
+Each fact is in one CSV file of this folder. Two columns are in every file: `source`, the ids of rows of sources.csv
 (what was read, where, as of when), and `unverified`, the columns of the row that rest on one weak source or on general
 knowledge. Files are read when they are first needed; nothing is read at import.
 """

@@ -52,9 +52,9 @@ def _table(file: str, kind: type[T], key: Callable[[T], Key], **refers: str) -> 
 
     Args:
         file: its name.
-        kind: what a row is.
+        kind: type of a row.
         key: of a row.
-        refers: attributes of a row that name rows of another table, and this.
+        refers: attributes of a row that name rows of another table, each with that table.
     """
     FILES[file] = kind
     tables = {**refers, "sources": "sources"} if kind is not Source else {}
@@ -72,7 +72,7 @@ class Catalog:
     """The catalog, read lazily.
 
     Args:
-        directory: files found here take the place of the packaged ones, by name (as `catalog refresh` writes them).
+        directory: files found here replace the packaged ones, by name (as `catalog refresh` writes them).
     """
 
     def __init__(self, directory: Path | None = None) -> None:
@@ -90,7 +90,7 @@ class Catalog:
     gpus = _table("gpus.csv", Gpu, lambda gpu: gpu.name)
     #: Parts that GPUs can be cut into, by GPU and size.
     partitions = _table("gpu_partitions.csv", GpuPartition, lambda row: (row.gpu, row.size))
-    #: GPUs that cannot be had, by name.
+    #: GPUs that are not available, by name.
     elsewhere = _table("gpus_elsewhere.csv", ElsewhereGpu, lambda gpu: gpu.name)
     #: Machine types that training takes without GPUs, by their names without the size.
     cpu_families = _table("cpu_machine_families.csv", CpuFamily, lambda row: row.family)
@@ -100,13 +100,13 @@ class Catalog:
     host_limits = _table("n1_limits.csv", HostLimit, lambda limit: (limit.gpu, limit.count))
     #: Regions by name.
     regions = _table("regions.csv", Region, lambda region: region.name)
-    #: What is known of a GPU in a region, by GPU and region.
+    #: Facts about a GPU in a region, by GPU and region.
     availability = _table(
         "availability.csv", Availability, lambda row: (row.gpu, row.region), gpu="gpus", region="regions"
     )
     #: Prices by item, unit and region.
     prices = _table("prices.csv", Price, lambda price: (price.item, price.unit, price.region))
-    #: What the SKUs of the price list are of, by the beginning of their description.
+    #: Resources of the SKUs of the price list, by the beginning of their description.
     sku_names = _table("sku_names.csv", SkuName, lambda sku: sku.sku)
     #: Machine types that training takes, by name.
     machine_types = _table("machine_types.csv", MachineType, lambda machine: machine.name, gpu_counts="gpus")
@@ -120,7 +120,7 @@ class Catalog:
         return re.fullmatch(r"[0-9]{1,3}", size) is not None
 
     def machines_with(self, gpu: str, count: int | None = None) -> list[MachineType]:
-        """Machine types that carry that GPU, and that many of it where a number is given, the smallest first."""
+        """Machine types that carry that GPU, and that many of it if a number is given, the smallest first."""
         machines = [
             machine
             for machine in self.machine_types.values()
@@ -137,7 +137,7 @@ class Catalog:
         return min((day for source in sources if (day := self.sources[source].as_of) is not None), default=None)
 
     def undated(self, sources: Iterable[str]) -> tuple[str, ...]:
-        """Those of the sources that do not say what day they are of."""
+        """The sources that have no date."""
         return tuple(sorted(source for source in sources if self.sources[source].as_of is None))
 
     def _rows(self, name: str) -> list[dict[str, str]]:
@@ -157,7 +157,7 @@ class Catalog:
         return rows
 
     def _require_known(self, name: str, rows: Mapping[Any, Any], attribute: str, table: str) -> None:
-        """Refuses a row that names one of another table that is not there."""
+        """Refuses a row that names a row of another table which does not exist."""
         known: Mapping[str, Any] = getattr(self, table)
         for key, row in rows.items():
             named = getattr(row, attribute)
@@ -200,7 +200,7 @@ def load_catalog() -> Catalog:
 
 
 def columns(name: str) -> dict[str, Field[Any]]:
-    """The columns of a file, each with the attribute of the record that it is; those of every `Fact` are the last."""
+    """The columns of a file, each with its attribute of the record; those of every `Fact` come last."""
     attributes = sorted(fields(FILES[name]), key=lambda attribute: bool(attribute.kw_only))
     return {"source" if each.name == "sources" else each.name: each for each in attributes}
 

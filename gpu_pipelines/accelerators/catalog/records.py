@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import date
 
-#: How a way of buying a machine stands: `contested` and `unverified` are let through with a warning.
+#: Status of a way to buy a machine: `contested` and `unverified` are accepted with a warning.
 OFFERED = ("yes", "no", "contested", "unverified")
-#: What `Gpu.pytorch` says of a GPU that nothing is to be minded with.
+#: `Gpu.pytorch` of a GPU that needs nothing special.
 ANY_PYTORCH = "any current build"
 
 
@@ -20,7 +20,7 @@ class Source:
         id: as used in the column `source` of every other file.
         what: the document or program.
         where: its address, without scheme.
-        as_of: the day the facts describe; None where the source does not say.
+        as_of: the day the facts describe; None if the source does not say.
     """
 
     id: str
@@ -31,7 +31,7 @@ class Source:
 
 @dataclass(frozen=True, kw_only=True)
 class Fact:
-    """What a row says of itself, in its last two columns.
+    """The provenance of a row, in its last two columns.
 
     Attributes:
         unverified: names of the other attributes that are not verified.
@@ -67,7 +67,7 @@ class Gpu(Fact):
         nvlink: whether the GPUs of one machine are joined by NVLink.
         link_gb_s: what one GPU can send to the others of its machine, GB/s in one direction: NVLink, or PCIe.
         mfu: model FLOPs utilization that published trainings of transformers reach on it, 0 to 1.
-        note: what else is to be known of the hardware.
+        note: anything else to know about the hardware.
         min_cuda: first CUDA toolkit that compiles for it.
         last_cuda: last such toolkit; empty while current ones do.
         pytorch_build: the build of PyTorch it needs, e.g. `cu126`; empty if the default one runs.
@@ -115,9 +115,9 @@ class Gpu(Fact):
         return self.ends is not None and today >= self.ends
 
     def cut_into(self, partition: GpuPartition) -> Gpu:
-        """The GPU as a job sees it that has a partition of it: less memory, and a share of the speed.
+        """The GPU as a job with a partition of it sees it: less memory, and a share of the speed.
 
-        How fast a training is there nobody has published, and other partitions do not slow it down: the rest is idle.
+        Nobody has published how fast a training is there. Other partitions do not slow it down, as they are idle.
         """
         memory = partition.memory_gb / self.memory_gb
         scaled = {
@@ -149,7 +149,7 @@ class GpuPartition(Fact):
         size: `MachineSpec.gpu_partition_size`, e.g. `1g.5gb`.
         share: of the GPU's multiprocessors, 0 to 1.
         memory_gb: memory of one partition, GB.
-        partitions: how many the GPU is cut into.
+        partitions: number of parts that the GPU is cut into.
     """
 
     gpu: str
@@ -161,17 +161,17 @@ class GpuPartition(Fact):
 
 @dataclass(frozen=True)
 class ElsewhereGpu(Fact):
-    """A GPU people ask for that Vertex AI training cannot give.
+    """A GPU that people ask for and Vertex AI training does not have.
 
     Attributes:
         name: its name in a specification, e.g. `rtx-4090`.
         product: NVIDIA's name.
-        aliases: further names it is asked for by.
+        aliases: further names for it.
         kind: what sort of product it is, e.g. `consumer card`.
         memory_gb: GB.
         memory_bandwidth_gb_s: GB/s.
         bf16_tflops: dense tensor TFLOP/s with float32 accumulation.
-        reason: why it cannot be had; empty means that Google Cloud has none at all.
+        reason: why it is not available; empty means that Google Cloud has none at all.
         instead: names of GPUs to take; empty means that they are chosen by memory and speed.
     """
 
@@ -192,23 +192,23 @@ class MachineType(Fact):
 
     Attributes:
         name: e.g. `a3-highgpu-8g`.
-        family: what regions, and prices of its parts, are listed by, e.g. `a3-highgpu`.
+        family: name by which regions, and prices of its parts, are listed, e.g. `a3-highgpu`.
         gpu_counts: GPU name → the numbers of that GPU it takes in training.
-        attached: whether GPUs are attached to it, of one kind or another, and paid for beside its vCPUs and memory;
-            else they are part of the machine, in one number, and of its price.
+        attached: whether GPUs of several kinds can be attached to it, paid for besides its vCPUs and memory; else a
+            fixed number of one kind is part of the machine and of its price.
         vcpus: vCPUs.
         memory_gb: main memory, GB.
         local_ssd_gb: bundled local SSD, GB.
-        network_gbps: greatest network bandwidth, Gbit/s; None where the facts have no figure for any GPUs.
-        network_gbps_with: the same by GPU and number, where it depends on them.
-        interfaces: network interfaces that it has on Google's pages; None where the facts have no figure.
+        network_gbps: greatest network bandwidth, Gbit/s; None if the facts have no figure for any GPUs.
+        network_gbps_with: the same by GPU and number, if it depends on them.
+        interfaces: network interfaces that it has on Google's pages; None if the facts have no figure.
         nic: type of network interface it must have, as Compute Engine names it; empty where the image may decide.
         gpudirect: network by which its GPUs reach those of other machines past the processor; empty if there is none.
-        rdma: whether some of its interfaces are for that alone, by RDMA.
+        rdma: whether some of its interfaces are only for that, by RDMA.
         standard, spot, flex_start, reservation: whether it is sold that way, one of `OFFERED`.
         boot_disk: type of boot disk it starts from.
         host_architecture: `amd64` or `arm64`; what the container image must be built for.
-        note: what else is to be known.
+        note: anything else to know.
     """
 
     name: str
@@ -233,7 +233,7 @@ class MachineType(Fact):
     note: str
 
     def network_with(self, gpu: str, count: int) -> int | None:
-        """Greatest network bandwidth with that many of that GPU, Gbit/s; None where the facts have no figure."""
+        """Greatest network bandwidth with that many of that GPU, Gbit/s; None if the facts have no figure."""
         return self.network_gbps_with.get((gpu, count), self.network_gbps)
 
     def takes(self, gpu: str, count: int) -> bool:
@@ -241,7 +241,7 @@ class MachineType(Fact):
         return count in self.gpu_counts.get(gpu, ())
 
     def offered(self, strategy: str) -> str:
-        """How buying by `strategy` (`flex-start`, …) stands, one of `OFFERED`."""
+        """Status of buying by `strategy` (`flex-start`, …), one of `OFFERED`."""
         return str(getattr(self, strategy.replace("-", "_")))
 
 
@@ -251,7 +251,7 @@ class UnusableMachineType(Fact):
 
     Attributes:
         name: e.g. `a3-edgegpu-8g`.
-        family: what regions are listed by.
+        family: name by which regions are listed.
         gpu: name of its GPU, which need not be in the catalog.
         gpu_count: as Compute Engine writes it; may be a fraction.
         vcpus: vCPUs.
@@ -312,7 +312,7 @@ class Availability(Fact):
     Attributes:
         gpu: name of the GPU.
         region: name of the region.
-        zones: zones that have it; empty where they are not known.
+        zones: zones that have it; empty if they are not known.
         machine_families: families of machine types it is there on; empty if none is.
     """
 
@@ -330,7 +330,7 @@ class Price(Fact):
         item: a machine type (GPUs and bundled SSD included), a GPU, or a family whose machines have GPUs attached.
         unit: what one of `item` is: `machine`, `gpu`, `vcpu` or `memory_gb`.
         region: name of the region.
-        on_demand: USD per hour on demand; None where no trustworthy figure was found.
+        on_demand: USD per hour on demand; None if no trustworthy figure was found.
         spot: USD per hour on Spot, which moves from month to month.
         unverified: `on_demand` or `spot` where that figure is not verified.
     """
@@ -344,7 +344,7 @@ class Price(Fact):
 
 @dataclass(frozen=True)
 class SkuName(Fact):
-    """What a SKU of Compute Engine's price list is of.
+    """The resource of a SKU of Compute Engine's price list.
 
     Attributes:
         sku: beginning of its description, without `Spot Preemptible` and without the place.

@@ -1,4 +1,4 @@
-"""What asks Google's APIs: the quota of a project, and fresh prices and places. Needs the extra `live` and credentials.
+"""Queries to Google's APIs: quota of a project, and fresh prices and places. Needs the extra `live` and credentials.
 
 Nothing in `gpu_pipelines.accelerators` imports this package.
 """

@@ -49,7 +49,7 @@ def read_places(catalog: Catalog, clients: Clients) -> Places:
 def availability_of(places: Places, catalog: Catalog) -> tuple[list[Availability], list[str]]:
     """The places as rows of availability.csv, and the regions that regions.csv does not have yet.
 
-    Zones are those where a machine that training takes has the GPU; where there is none, all that list the GPU.
+    Zones are those where a machine that training takes has the GPU; if there is none, all that list the GPU.
     """
     families = {machine.family for machine in catalog.machine_types.values()}
     rows, unknown = [], set()

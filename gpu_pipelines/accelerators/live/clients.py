@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import VARIABLES
 
-#: gcloud's own variable that puts another endpoint in the place of an API's.
+#: gcloud's own variable that replaces the endpoint of an API.
 ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_{}"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 

@@ -59,7 +59,7 @@ def _rate_per_hour(expression: Any) -> float | None:
 
 
 def prices_of(rates: Rates, catalog: Catalog) -> list[Price]:
-    """The rates as rows of prices.csv: what GPUs are attached to by its parts, every other machine as a whole.
+    """The rates as rows of prices.csv: machines with attached GPUs by their parts, every other machine as a whole.
 
     A machine has a price in a region only if every part it is billed by has one there.
     """

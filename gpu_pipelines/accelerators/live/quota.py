@@ -1,4 +1,4 @@
-"""How much of a plan's quota a project has, from the Cloud Quotas API, and what to ask for where it is too little."""
+"""How much of a plan's quota a project has, from the Cloud Quotas API, and what to ask for if it is too little."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ class QuotaReport:
 
 
 def check_quota(plan: AcceleratorPlan, project: str | None = None) -> QuotaReport:
-    """Looks whether a project has the Vertex AI quota for a plan, as `gpu-pipelines accelerators quota`.
+    """Checks whether a project has the Vertex AI quota for a plan, as `gpu-pipelines accelerators quota`.
 
     Args:
         plan: a plan with GPUs, as `gpu_pipelines.plan` makes it.
         project: id of the Google Cloud project; None takes that of the environment or of the credentials.
 
     Returns:
-        What is needed, and what each region has; `enough` says whether one of them has as much.
+        The needed quota and that of each region; `enough` says whether one of them has as much.
 
     Raises:
         UserError: the plan is of this machine, there are no credentials, or the API cannot be read.
@@ -125,7 +125,7 @@ def _region(name: str, limit: int, needed: int) -> RegionQuota:
 
 
 def _limits(info: Any) -> dict[str, int]:
-    """The limit of each region; under the empty name that of all regions which are not named."""
+    """The limit of each region; the empty name has that of all regions which are not named."""
     limits: dict[str, int] = {}
     for dimension in info.dimensions_infos:
         value = int(dimension.details.value)

@@ -25,7 +25,7 @@ class Refreshed:
     Attributes:
         directory: where the files are.
         prices_read: rows of prices.csv that were read.
-        prices_kept: rows for which no complete price was read, and which stay as they were.
+        prices_kept: rows for which no complete price was read; they stay as they were.
         availability_read: rows of availability.csv, all read.
         unknown_regions: regions with GPUs that regions.csv does not have; they are left out until it does.
     """
@@ -44,7 +44,7 @@ class Refreshed:
 def refresh_catalog(output: str | PathLike[str] | None = None, *, project: str | None = None) -> Refreshed:
     """Reads prices and availability from Google's APIs anew, as `gpu-pipelines accelerators catalog refresh`.
 
-    A program that has read the catalog already goes on with that; the next one reads the new files.
+    A program that has read the catalog already keeps using that; the next one reads the new files.
 
     Args:
         output: directory of the files; None writes over those of the catalog itself. The variable
@@ -68,7 +68,7 @@ def refresh(catalog: Catalog, clients: Clients, output: Path | None, today: date
         catalog: the facts so far.
         clients: clients of the APIs.
         output: directory to write to; None writes over the files of the catalog itself.
-        today: the day to put to what is read; None takes today.
+        today: the date to record for what is read; None takes today.
 
     Raises:
         UserError: if an API cannot be read, answers nothing of use, or the directory cannot be written.
@@ -118,7 +118,7 @@ def write_availability(directory: Path, rows: Iterable[Availability], order: Ite
 
 
 def write_sources(directory: Path, catalog: Catalog, read: Iterable[Source]) -> None:
-    """Writes sources.csv: those of the catalog, with what has just been read in their place or at the end."""
+    """Writes sources.csv: the sources of the catalog, in which those just read are replaced or added."""
     _write(directory, "sources.csv", {**catalog.sources, **{source.id: source for source in read}}.values())
 
 
