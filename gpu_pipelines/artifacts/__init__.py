@@ -1,1 +1,1 @@
-"""The formats that pass between steps: dataset, checkpoint, evaluation, exported model. Plain directories all."""
+"""The formats that pass between steps, all plain directories: dataset, checkpoint, evaluation, exported model."""

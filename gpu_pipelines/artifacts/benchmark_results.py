@@ -1,4 +1,4 @@
-"""`benchmarks.json`: how a model did on each document of the benchmarks that it was evaluated on."""
+"""`benchmarks.json`: the results of a model for each document of the benchmarks that it was evaluated on."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class MetricResult:
         value: as lm-eval gives it; None if it is not a finite number.
         more_is_better: its direction.
         aggregation: how `value` follows from the documents: `mean`, `perplexity`, `weighted_perplexity` or
-            `bits_per_byte` of lm-eval; empty for any other, of which no interval is known.
-        of_documents: of each document what is aggregated: a number, a pair of a number and its weight, or None where
+            `bits_per_byte` of lm-eval; empty for any other, for which no interval is known.
+        of_documents: for each document the value to aggregate: a number, a pair of a number and its weight, or None if
             the document has no such metric; empty without an aggregation.
     """
 
@@ -35,14 +35,14 @@ class MetricResult:
 
 @dataclass(frozen=True)
 class TaskResult:
-    """How a model did on a task.
+    """The results of a model on a task.
 
     Attributes:
         version: of the task, as it says itself.
-        fingerprint: of the task, of the options and of lm-eval: results of different ones are not compared.
+        fingerprint: of the task, of the options and of lm-eval: results with different ones are not compared.
         documents: number of documents.
         documents_sha256: of all documents, prompts and targets, in their order.
-        metrics: by name; that of another filter than the task's first one is METRIC.FILTER.
+        metrics: by name; the metric of another filter than the task's first one is METRIC.FILTER.
     """
 
     version: str
@@ -59,12 +59,12 @@ class TaskResult:
 
 @dataclass(frozen=True)
 class GroupMetric:
-    """A metric of a group, the mean of that of its tasks.
+    """A metric of a group, the mean over its tasks.
 
     Attributes:
         value: as lm-eval gives it.
         more_is_better: its direction.
-        by_size: whether a task weighs as much as it has documents; else all tasks weigh the same.
+        by_size: whether tasks are weighted by their documents; else all tasks weigh the same.
     """
 
     value: float | None
@@ -74,7 +74,7 @@ class GroupMetric:
 
 @dataclass(frozen=True)
 class GroupResult:
-    """How a model did on a group of tasks: the names of the tasks, and the metrics that the group has itself."""
+    """The results of a model on a group of tasks: the names of the tasks, and the metrics that the group has itself."""
 
     tasks: list[str]
     metrics: dict[str, GroupMetric]
@@ -82,13 +82,13 @@ class GroupResult:
 
 @dataclass(frozen=True)
 class BenchmarkResult:
-    """How a model did on a benchmark, by names of lm-eval.
+    """The results of a model on a benchmark, by names of lm-eval.
 
     Attributes:
         lm_eval: version of the package.
-        main: the tasks and groups that were asked for; the others are parts of them.
-        tasks: of each task.
-        groups: of each group that has metrics of its own.
+        main: the requested tasks and groups; the others are parts of them.
+        tasks: results of each task.
+        groups: results of each group that has metrics of its own.
     """
 
     lm_eval: str
@@ -97,14 +97,14 @@ class BenchmarkResult:
     groups: dict[str, GroupResult]
 
     def is_comparable(self, other: BenchmarkResult | None) -> bool:
-        """Whether another one is of the same tasks, each of the same version and documents."""
+        """Whether another result is of the same tasks, each with the same version and documents."""
         if other is None or other.tasks.keys() != self.tasks.keys():
             return False
         return all(result.is_comparable(other.tasks[name]) for name, result in self.tasks.items())
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> BenchmarkResult:
-        """From the JSON of a result; raises KeyError or TypeError where it is none."""
+        """From the JSON of a result; raises KeyError or TypeError if it is not one."""
         tasks = {
             name: TaskResult(**{**each, "metrics": {key: MetricResult(**m) for key, m in each["metrics"].items()}})
             for name, each in content["tasks"].items()
@@ -117,9 +117,9 @@ class BenchmarkResult:
 
 
 def metric_name(task: str, metric: str) -> str:
-    """What gates and figures call a metric of a benchmark: `gsm8k.exact_match`.
+    """The name of a benchmark's metric in gates and figures: `gsm8k.exact_match`.
 
-    Whatever is neither letter nor digit in the name of the task becomes an underscore.
+    Every character in the task's name that is neither a letter nor a digit becomes an underscore.
     """
     return f"{plain(task)}.{metric}"
 
@@ -130,7 +130,7 @@ def plain(name: str) -> str:
 
 
 def first_metrics(benchmarks: Mapping[str, Any]) -> list[str]:
-    """The first metric of each task and group that was asked for.
+    """The first metric of each requested task and group.
 
     Args:
         benchmarks: the entry of `evaluation.json`.
@@ -145,7 +145,7 @@ def first_metrics(benchmarks: Mapping[str, Any]) -> list[str]:
 
 
 def as_float(value: float | None) -> float:
-    """A value of JSON, where None stands for what is not a finite number."""
+    """A value of JSON, in which None stands for a number that is not finite."""
     return math.nan if value is None else value
 
 

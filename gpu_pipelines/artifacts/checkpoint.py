@@ -24,7 +24,7 @@ from gpu_pipelines.artifacts.documents import (
 from gpu_pipelines.errors import DamagedError, NotFoundError, UserError, first_line
 
 MARKER = "checkpoint.json"
-#: A marker's name while its checkpoint is none, because a training went back to an earlier one.
+#: Name of a marker while its checkpoint does not count, because a training went back to an earlier one.
 SET_ASIDE = "checkpoint.json.set-aside"
 #: In the name of the first file of each process, as torch.distributed.checkpoint names them.
 _FIRST_FILE = "-model-00001-of-"
@@ -35,7 +35,7 @@ TENSORBOARD = "tensorboard"
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """What `checkpoint.json` says.
+    """The content of `checkpoint.json`.
 
     Attributes:
         step: optimizer steps taken.
@@ -45,14 +45,14 @@ class CheckpointInfo:
         dataset_fingerprint: fingerprint of the dataset trained on.
         configuration_hash: SHA-256 of everything that shapes the weights besides the data.
         files: SHA-256 of each file of the checkpoint, by relative path.
-        interruption: written because the training was interrupted, or had not been saved for long, not because it was
-            due.
+        interruption: written because the training was interrupted, or had not been saved for long, and not because a
+            checkpoint was due.
         val_loss: loss on val, nats; None if it was not measured, or is not a number.
         best_step: step of the checkpoint with the lowest loss on val so far; None if none was measured.
         best_val_loss: that loss.
         frozen_weights_sha256: of the weights that were not trained and are not in the checkpoint; empty if all are.
         rehearsal: trained on CPU processes in place of the GPUs that were chosen.
-        resumed_from_step: step of the older checkpoint that the training was told to go on from; 0 for none.
+        resumed_from_step: step of the older checkpoint from which the training was told to continue; 0 for none.
         blocks: hashes of the parts of its files, by relative path; versions before 0.2 wrote none.
     """
 
@@ -74,14 +74,14 @@ class CheckpointInfo:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
-        """Made of the fields it knows; a field that has a default may be missing."""
+        """Made from the fields that are known here; a field with a default may be missing."""
         blocks = {name: Blocks.from_json(entry) for name, entry in content.get("blocks", {}).items()}
         return cls(**fields_in(cls, content) | {"blocks": blocks})
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """A complete checkpoint: its folder and what its marker says."""
+    """A complete checkpoint: its folder and the content of its marker."""
 
     path: Path
     info: CheckpointInfo
@@ -91,9 +91,9 @@ class Checkpoint:
         return self.path.name
 
     def files(self, weights_only: bool = False) -> list[str]:
-        """Relative paths of its files, or of those without which no model can be read from it.
+        """Relative paths of its files, or of those that are needed to read a model from it.
 
-        The first file of each process has them; what an optimizer keeps is in the second, twice as large.
+        These are in the first file of each process; the state of an optimizer is in the second, twice as large.
         """
         weights = [name for name in self.info.files if _FIRST_FILE in name]
         return weights if weights_only and weights else list(self.info.files)
@@ -132,7 +132,7 @@ def mark_complete(path: Path, files: Mapping[str, str] | None = None, **info: An
 
 
 def complete_checkpoints(directory: Path) -> list[Checkpoint]:
-    """All checkpoints of a directory that have their marker, by step; one whose marker is damaged is passed over.
+    """All checkpoints of a directory that have their marker, by step, without those whose marker is damaged.
 
     Args:
         directory: of the checkpoints.
@@ -155,7 +155,7 @@ def write_configuration(directory: Path, configuration: Mapping[str, Any]) -> No
 
     Args:
         directory: of the checkpoints.
-        configuration: what is known of the training, as JSON has it.
+        configuration: facts about the training, as JSON.
     """
     write_document(directory / CONFIGURATION, dict(configuration))
 
@@ -172,7 +172,7 @@ def read_configuration(directory: Path) -> dict[str, Any]:
 
 
 def known_configuration(directory: Path) -> dict[str, Any]:
-    """What `read_configuration` reads; nothing of a directory that does not say it, or says it in a damaged file."""
+    """The result of `read_configuration`; empty if the directory does not have it, or its file is damaged."""
     try:
         return read_configuration(directory)
     except UserError:
@@ -180,17 +180,17 @@ def known_configuration(directory: Path) -> dict[str, Any]:
 
 
 def differing_settings(directory: Path, settings: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
-    """What a training in a directory was told and what another one is told, by name, where it is not the same.
+    """The settings in which two trainings differ: by name, the value of the one in a directory and of the other.
 
     Args:
-        directory: the checkpoint directory; nothing differs where it does not say how it was trained.
-        settings: those of the other training that shape its weights.
+        directory: the checkpoint directory; nothing differs if it does not say how it was trained.
+        settings: settings of the other training that shape its weights.
     """
     there = known_configuration(directory).get("settings", {})
     return {name: (there[name], here) for name, here in settings.items() if name in there and there[name] != here}
 
 
 def told_differences(differing: Mapping[str, tuple[Any, Any]]) -> str:
-    """What `differing_settings` gives, as the end of a sentence; empty where it gives nothing."""
+    """The result of `differing_settings` as the end of a sentence; empty if nothing differs."""
     told = [f"{name} is {here!r}, there it was {there!r}" for name, (there, here) in differing.items()]
     return f": {'; '.join(told)}" if told else ""

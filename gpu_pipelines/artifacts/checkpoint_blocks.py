@@ -1,4 +1,4 @@
-"""Hashes of the parts of a safetensors file, so that whoever reads a part of it can verify that part alone."""
+"""Hashes of the parts of a safetensors file, so that a reader of one part can verify that part alone."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-#: Bytes that have a hash of their own. Whoever needs one byte reads so many; a terabyte has 60,000 hashes.
+#: Bytes of a block with its own hash. A reader of one byte reads a block; a terabyte has 60,000 hashes.
 BLOCK_BYTES = 16 << 20
 #: A safetensors file begins with the length of its header. Source: https://huggingface.co/docs/safetensors
 _LENGTH_BYTES = 8
@@ -18,7 +18,7 @@ _PIECE = 1 << 20
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the blocks of a safetensors file are verified. The first block is its header, which says where tensors are.
+    """The hashes of a safetensors file's blocks. The first block is the header, which says where the tensors are.
 
     Attributes:
         size: bytes of the file.
@@ -40,18 +40,18 @@ class Blocks:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Blocks:
-        """Made of what a marker says."""
+        """Made from the content of a marker."""
         return cls(int(content["size"]), int(content["header"]), int(content["length"]), tuple(content["sha256"]))
 
     def span(self, number: int) -> tuple[int, int]:
-        """First byte of a block, and that after its last."""
+        """First byte of a block, and the byte after its last."""
         if number == 0:
             return 0, self.header
         start = self.header + (number - 1) * self.length
         return start, min(start + self.length, self.size)
 
     def covering(self, start: int, end: int) -> range:
-        """The blocks that hold the bytes of the tensors from `start` to before `end`; none where there are none."""
+        """The blocks with the bytes of tensors from `start` to before `end`; empty if there are none."""
         first = 1 + (start - self.header) // self.length
         return range(first, 1 + -(-(end - self.header) // self.length) if end > start else first)
 

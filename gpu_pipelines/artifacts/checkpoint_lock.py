@@ -1,11 +1,11 @@
 """One writer at a time for the checkpoints of a training: a lease in their folder that its holder renews.
 
-Two trainings that write into one folder delete each other's checkpoints and mix their metrics. Whoever writes holds
-`writer.json`, which says who it is, and renews it four times in the length of a lease. Nobody has to clear up after a
-writer that died: a lease that is not renewed for its length is over. Nobody's clock matters for that, because a
-successor watches for as long itself.
+Two trainings that write into one folder delete each other's checkpoints and mix their metrics. The writer holds
+`writer.json`, which names it, and renews it four times in the length of a lease. Nobody has to clear up after a writer
+that died: a lease that is not renewed for its length has expired. Clocks need not agree, because a successor watches
+for that long itself.
 
-| what the folder's lease is | what a new writer does |
+| state of the folder's lease | what a new writer does |
 |---|---|
 | none, or given back | begins at once |
 | of a process of this machine that is gone | begins at once |
@@ -34,26 +34,26 @@ from gpu_pipelines.errors import UserError
 
 LOCK = "writer.json"
 LEASE_SECONDS = 60.0
-#: How often a lease is renewed in its length, and after how many of them its own date is believed to be long ago.
+#: Renewals in the length of a lease, and lengths after which its own date counts as long ago.
 _RENEWALS, _LONG_AGO = 4, 10
-#: How many lengths of a lease a restarted run waits for its former self.
+#: Lengths of a lease for which a restarted run waits for its former self.
 _PATIENCE = 2
 _SECONDS_BETWEEN_LOOKS = 0.5
 
 
 @dataclass(frozen=True)
 class _Holder:
-    """What `writer.json` says.
+    """The content of `writer.json`.
 
     Attributes:
-        token: of this holder alone.
+        token: unique to this holder.
         run: the run that it belongs to; empty if none is known.
         host: name of its machine, for the reader.
-        machine: what tells one machine, and one container on it, from all others.
+        machine: distinguishes one machine, and one container on it, from all others.
         process: number of its process there.
-        began: when that process began, in the kernel's ticks since the machine was started.
-        renewed: when it was last heard of, by its own clock, seconds since 1970.
-        lease: seconds for which that holds.
+        began: when that process began, in the kernel's ticks since the boot of the machine.
+        renewed: time of the last renewal, by its own clock, seconds since 1970.
+        lease: seconds for which a renewal is valid.
     """
 
     token: str = ""
@@ -67,7 +67,7 @@ class _Holder:
 
     @classmethod
     def loads(cls, content: bytes) -> _Holder:
-        """Reads the file; of one that cannot be read all fields have their defaults."""
+        """Reads the file; if it cannot be read, all fields have their defaults."""
         try:
             found: dict[str, Any] = json.loads(content)
             return cls(**{name: type(default)(found[name]) for name, default in asdict(cls()).items()})
@@ -79,7 +79,7 @@ class _Holder:
 
     @property
     def is_gone(self) -> bool:
-        """Whether it is known without waiting that this holder writes no more."""
+        """Whether it is known without waiting that this holder no longer writes."""
         if self.is_here:
             return not self._runs
         return bool(self.renewed) and time.time() - self.renewed > _LONG_AGO * self.lease
@@ -91,7 +91,7 @@ class _Holder:
 
     @property
     def is_here(self) -> bool:
-        """Whether it is on this machine, where its process can be looked for."""
+        """Whether it is on this machine, where its process can be checked."""
         return self.machine == _this_machine() != ""
 
     @property
@@ -104,9 +104,9 @@ class CheckpointLock:
 
     Args:
         uri: the folder, a directory or `gs://…`.
-        run: what this writer belongs to: the one that takes the place of a writer of the same run waits for its end,
-            and any other is refused. Empty if none is known.
-        lease: seconds after which a writer that is not heard of has lost its right.
+        run: the run of this writer: it waits for the end of a writer of the same run, and is refused while any other
+            writes. Empty if none is known.
+        lease: seconds without renewal after which a writer has lost its right.
     """
 
     def __init__(self, uri: str, run: str = "", lease: float = LEASE_SECONDS) -> None:
@@ -121,7 +121,7 @@ class CheckpointLock:
         self._thread = threading.Thread(target=self._keep, daemon=True, name="checkpoint lock")
 
     def acquire(self) -> None:
-        """Waits until nobody else writes, and keeps the right from then on; see the module for how long.
+        """Waits until nobody else writes, and keeps the right from then on; the module says for how long.
 
         Raises:
             UserError: another training writes there, or the storage cannot be reached.
@@ -133,7 +133,7 @@ class CheckpointLock:
             content, version = self._read()
             holder, now = _Holder.loads(content), time.monotonic()
             if holder.token == self._token:
-                # It was taken, and the answer to that was lost.
+                # The lock was taken, but the answer was lost.
                 self._version, self._renewed = version, now
                 break
             renewed = bool(seen) and version not in ("", seen)
@@ -151,7 +151,7 @@ class CheckpointLock:
         self._thread.start()
 
     def _require_patience(self, holder: _Holder, *, renewed: bool, waited: float) -> None:
-        """Raises UserError where waiting for a holder does not help."""
+        """Raises UserError if waiting for a holder does not help."""
         alive = renewed or holder.is_alive_here
         is_former_self = bool(self._run) and holder.run == self._run and waited <= _PATIENCE * holder.lease
         if alive and not is_former_self:
@@ -162,10 +162,10 @@ class CheckpointLock:
             )
 
     def require_held(self) -> None:
-        """Checks, before something is written, that nobody has taken the right in the meantime.
+        """Checks, before a write, that nobody has taken the right in the meantime.
 
         Raises:
-            UserError: somebody has, because this process was not heard of for the length of its lease.
+            UserError: somebody has, because this process did not renew its lease in time.
         """
         if not self._lost and time.monotonic() - self._renewed > self._lease:
             self._renew()
@@ -183,7 +183,7 @@ class CheckpointLock:
         if self._thread.is_alive():
             self._thread.join()
         with self._changing, suppress(UserError, OSError):
-            # One that cannot be deleted is over after its length.
+            # If it cannot be deleted, it expires after its length.
             if self._version and not self._lost:
                 self._file.delete(self._version)
             self._version = ""
@@ -213,7 +213,7 @@ class CheckpointLock:
 
     def _keep(self) -> None:
         while not self._over.wait(self._lease / _RENEWALS):
-            # What the storage does not take now it takes the next time, or somebody else takes over.
+            # If the storage fails now, the next renewal may succeed, or somebody else takes over.
             with suppress(UserError, OSError):
                 self._renew()
 
@@ -223,7 +223,7 @@ class CheckpointLock:
                 return
             content, version = self._read()
             holder = _Holder.loads(content)
-            # Where it is still this one's, the answer to the last renewal was lost.
+            # If it is still this one's, the answer to the last renewal was lost.
             if holder.token != self._token or not self._take(version):
                 self._lost = _named(holder) if content else f"somebody who has removed {LOCK}"
 
@@ -258,7 +258,7 @@ def _this_machine() -> str:
 def ticks_at_start(process: int) -> int:
     """When a process of this machine began, in ticks (field 22 of proc(5)'s stat); 0 if it does not run.
 
-    Whoever sets the clock does not change it. On macOS it is not known: 0.
+    Setting the clock does not change it. On macOS it is not known: 0.
     """
     try:
         state, *others = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()

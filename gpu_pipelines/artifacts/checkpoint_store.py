@@ -1,4 +1,4 @@
-"""Where checkpoints are kept: a local directory, or object storage with a local directory in which they are staged."""
+"""Where checkpoints are kept: a local directory, or object storage with a local directory for staging."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from gpu_pipelines.artifacts.upload import Upload
 from gpu_pipelines.errors import UnavailableError, UserError
 
 _CHECKPOINT = re.compile(r"step-\d{8,}")
-#: What stands in the folder of a checkpoint before its marker does: shards, and a marker that is being written.
+#: Files in the folder of a checkpoint before its marker: shards, and a marker that is being written.
 _BEFORE_THE_MARKER = re.compile(rf"shard-\d+-.*\.safetensors|\.{re.escape(MARKER)}\..*")
-#: How often files are listed, where some are deleted while they are read.
+#: How often files are listed if some are deleted while they are read.
 _MOST_LOOKS = 5
-#: For how long a storage that is not available holds up a checkpoint before it ends the training. Other processes wait
-#: for this one no longer than half an hour.
+#: How long an unavailable storage may hold up a checkpoint before the training ends. Other processes wait for this one
+#: for half an hour at most.
 PATIENCE_SECONDS = 600.0
 _SECONDS_BETWEEN_TRIES = 5.0
 
@@ -47,11 +47,11 @@ class CheckpointStore:
 
     Args:
         uri: a directory, or `gs://…`.
-        staging: local directory for what is written to or read from object storage; not used for a local one.
+        staging: local directory for files written to or read from object storage; not used for a local directory.
 
     Attributes:
         directory: where checkpoints are written before they are published, and read after they are fetched; for a
-            local URI that is where they stay.
+            local URI they stay there.
     """
 
     def __init__(self, uri: str, staging: Path) -> None:
@@ -75,7 +75,7 @@ class CheckpointStore:
         return local_checkpoints(self.directory)
 
     def fetch(self, checkpoint: Checkpoint, weights_only: bool = False) -> None:
-        """Makes the files of a checkpoint local; what is missing shows in `Checkpoint.damaged_file`.
+        """Makes the files of a checkpoint local; `Checkpoint.damaged_file` shows missing ones.
 
         Args:
             checkpoint: one of `complete`.
@@ -85,20 +85,20 @@ class CheckpointStore:
         self._fetch_those(names.__contains__)
 
     def fetch_file(self, name: str) -> Path:
-        """Makes one file local; gives its place.
+        """Makes one file local and returns its path.
 
         Args:
             name: relative path.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such file.
         """
         if self._remote is not None:
             self._remote.download([name], self.directory)
         return self.directory / name
 
     def read_part(self, name: str, start: int, length: int) -> bytes:
-        """A part of a file, as it is stored; shorter where the file ends before.
+        """A part of a file, as it is stored; shorter if the file ends before.
 
         Args:
             name: relative path.
@@ -106,7 +106,7 @@ class CheckpointStore:
             length: bytes.
 
         Raises:
-            FileNotFoundError: there is none.
+            FileNotFoundError: there is no such file.
         """
         if self._remote is not None:
             return read_remote(f"{self.uri}/{name}", length, start)
@@ -115,7 +115,7 @@ class CheckpointStore:
             return file.read(length)
 
     def stage_part(self, name: str, start: int, content: bytes, size: int) -> int:
-        """Makes a part of a file local; what has not been staged of it is a hole. Does nothing for a local store.
+        """Makes a part of a file local; parts that are not staged are holes. Does nothing for a local store.
 
         Args:
             name: relative path.
@@ -136,13 +136,13 @@ class CheckpointStore:
             return file.write(content)
 
     def fetch_log(self) -> None:
-        """Makes `metrics.jsonl` and `training.json` local, where they exist."""
+        """Makes `metrics.jsonl` and `training.json` local, if they exist."""
         self._fetch_those((METRICS, CONFIGURATION).__contains__)
 
     def _fetch_those(self, wanted: Callable[[str], bool]) -> list[str]:
-        """Makes files local, of those that are there; gives their relative paths. Does nothing for a local store.
+        """Makes the wanted files that exist local; returns their relative paths. Does nothing for a local store.
 
-        A training deletes older checkpoints, also while somebody else reads them: then they are listed once more.
+        A training may delete older checkpoints while others read them; then they are listed once more.
         """
         if self._remote is None:
             return []
@@ -158,7 +158,7 @@ class CheckpointStore:
 
         Args:
             names: relative paths.
-            watched: tells how far it is, and may be given up.
+            watched: reports its progress, and may be given up.
         """
         if self._remote is not None and names:
             patiently(partial(self._remote.upload, self.directory, names, watched))
@@ -167,7 +167,7 @@ class CheckpointStore:
         """Uploads `metrics.jsonl` and the TensorBoard events as they are now.
 
         Args:
-            events_uri: folder in object storage that gets the events as well; empty for none.
+            events_uri: folder in object storage that also gets the events; empty for none.
         """
         events = [path for path in (self.directory / TENSORBOARD).rglob("*") if path.is_file()]
         names = [path.relative_to(self.directory).as_posix() for path in events]
@@ -183,16 +183,16 @@ class CheckpointStore:
             shutil.rmtree(self.directory / name, ignore_errors=True)
 
     def begin(self, name: str) -> Path:
-        """Makes the empty folder of a checkpoint; what an interrupted attempt left there is deleted."""
+        """Makes the empty folder of a checkpoint, and deletes what an interrupted attempt left there."""
         self.delete(name)
         path = self.directory / name
         path.mkdir(parents=True)
         return path
 
     def delete_unfinished(self) -> None:
-        """Deletes what attempts left that were cut off or given up: folders of checkpoints without a marker.
+        """Deletes the folders of checkpoints without a marker, from attempts that were interrupted or given up.
 
-        Only those that hold nothing but what is written before the marker: others may be another program's.
+        Only folders with nothing but what is written before the marker: others may be another program's.
         """
         if self._remote is None:
             there = [path.relative_to(self.directory).as_posix() for path in self.directory.glob("step-*/**/*")]
@@ -207,7 +207,7 @@ class CheckpointStore:
                 self.delete(folder)
 
     def set_aside(self, checkpoint: Checkpoint) -> None:
-        """Makes a checkpoint none, for as long as its marker has another name; its files stay."""
+        """Makes a checkpoint not count as long as its marker has another name; its files stay."""
         marker = f"{checkpoint.name}/{MARKER}"
         (self.directory / marker).rename(self.directory / checkpoint.name / SET_ASIDE)
         self.publish([f"{checkpoint.name}/{SET_ASIDE}"])
@@ -215,7 +215,7 @@ class CheckpointStore:
             self._remote.delete([marker])
 
     def delete(self, name: str) -> None:
-        """Deletes a checkpoint: first its marker, so that a half-deleted one is none."""
+        """Deletes a checkpoint, its marker first, so that a half-deleted one does not count."""
         if self._remote is not None:
             patiently(partial(self._delete_remote, self._remote, name))
         path = self.directory / name
@@ -230,14 +230,14 @@ class CheckpointStore:
 
 
 def patiently(work: Callable[[], None]) -> None:
-    """Does work with a storage, and again while that is not available: what was trained since would be lost.
+    """Works with a storage, and tries again while it is not available: the training since would be lost.
 
     Args:
-        work: may be done again after it was cut off.
+        work: may be repeated after an interruption.
 
     Raises:
         UnavailableError: the storage was not available for `PATIENCE_SECONDS`.
-        UserError: it said something else.
+        UserError: the storage failed in another way.
     """
     deadline = time.monotonic() + PATIENCE_SECONDS
     while True:
@@ -264,16 +264,16 @@ def holds_training(uri: str) -> bool:
 def require_same_training(
     uri: str, settings: Mapping[str, Any], configuration_hashes: Collection[str], from_step: int = 0
 ) -> None:
-    """Checks that a training can go on with the checkpoints of a URI, as far as that is known before its data is.
+    """Checks, before the data is known, that a training can continue from the checkpoints of a URI.
 
     Args:
         uri: a directory, or `gs://…`.
         settings: those of the training that shape its weights.
-        configuration_hashes: those that the training can have.
-        from_step: step of the checkpoint to go on from, with other settings too; 0 for the newest.
+        configuration_hashes: hashes that the training can have.
+        from_step: step of the checkpoint to continue from, also with other settings; 0 for the newest.
 
     Raises:
-        UserError: there are none, or they are of another configuration; or the storage cannot be read.
+        UserError: there are none, or they have another configuration; or the storage cannot be read.
     """
     with tempfile.TemporaryDirectory(prefix="gpu-pipelines-markers-") as staging:
         store = CheckpointStore(uri, Path(staging)) if is_remote(uri) or Path(uri).is_dir() else None
@@ -294,13 +294,13 @@ def require_same_training(
                 f"Give those of that run, leave checkpoint_uri out to start anew, or give "
                 f"resume_from_step={chosen.info.step} to continue from there with these parameters.",
             )
-    print(f"the training goes on from {chosen.name} in {uri}", flush=True)
+    print(f"the training continues from {chosen.name} in {uri}", flush=True)
 
 
 def read_metrics(path: Path, up_to_step: int | None = None) -> list[dict[str, float]]:
-    """The entries of a `metrics.jsonl`, by step; lines that a crash has cut off or damaged are left out.
+    """The entries of a `metrics.jsonl`, by step, without lines that a crash cut off or damaged.
 
-    So are those of a script whose step is no number.
+    Lines of a script whose step is not a number are left out, too.
     """
     lines = path.read_bytes().splitlines() if path.exists() else []
     entries = (entry for line in lines if (entry := _metrics_in(line)))
@@ -308,13 +308,13 @@ def read_metrics(path: Path, up_to_step: int | None = None) -> list[dict[str, fl
 
 
 def last_metrics(path: Path, names: Collection[str]) -> dict[str, float]:
-    """The last number that a `metrics.jsonl` has of each name, from the lines that `read_metrics` reads.
+    """The last number for each name in a `metrics.jsonl`, from the lines that `read_metrics` reads.
 
-    Each is looked for from the end: a long training writes 100 MB, and whoever shows how far it is asks every few
-    seconds.
+    Each is searched from the end: the file of a long training has 100 MB, and callers that show its progress ask every
+    few seconds.
 
     Args:
-        path: the file; it need not be there.
+        path: the file; it need not exist.
         names: of figures; those that have no number are left out.
     """
     if not path.exists() or not path.stat().st_size:
@@ -336,7 +336,7 @@ def _last_number(content: mmap.mmap, name: str) -> float | None:
 
 
 def _metrics_in(line: bytes) -> dict[str, float]:
-    """What a line of a `metrics.jsonl` says; nothing where it is damaged, or its step is no number."""
+    """The numbers in a line of a `metrics.jsonl`; empty if it is damaged, or its step is not a number."""
     with suppress(ValueError, KeyError, TypeError):
         entry: dict[str, float] = json.loads(line)
         if math.isfinite(entry["step"]):

@@ -1,4 +1,4 @@
-"""Copies of checkpoints in object storage; those that a disk has no room for are on it one at a time."""
+"""Copies of checkpoints in object storage; if the disk has no room for all, one at a time is on it."""
 
 from __future__ import annotations
 
@@ -19,27 +19,27 @@ from gpu_pipelines.artifacts.remote_files import (
 )
 from gpu_pipelines.errors import UserError
 
-#: In a copy without weights: where they are, and the names of the files there.
+#: In a copy without weights: their place, and the names of the files there.
 _LEFT, _URI, _FILES = "left-in-storage.json", "uri", "files"
 _WHAT, _LOCK = "copy of checkpoints", ".weights.lock"
-#: What transformers' Trainer, Accelerate and DeepSpeed need to continue a training, and no evaluation.
+#: Files that transformers' Trainer, Accelerate and DeepSpeed need to continue a training, and an evaluation does not.
 _OF_A_TRAINING = re.compile(
     r"(.*/)?(optimizer\.(pt|bin)|scheduler\.(pt|bin)|scaler\.pt|rng_state[^/]*\.pth|(optimizer_\d+|global_step\d+)/.*)"
 )
 
 
 def local_copy(uri: str, directory: Path, *, foreign: bool = False, weights_only: bool = False) -> Path:
-    """The checkpoints of a URI as a local directory: itself, or all that is complete there, downloaded.
+    """The checkpoints of a URI as a local directory: itself, or a download of all that is complete there.
 
     Args:
         uri: a directory, or `gs://…`.
         directory: where to download to.
-        foreign: they need not have this project's format.
+        foreign: whether they may have another format than this project's.
         weights_only: leaves out what only a training needs: with AdamW two thirds of the bytes. If the weights are
             more than half of the free disk, they are left out too, until `with_weights` fetches those of a checkpoint.
 
     Raises:
-        UserError: there is none, it cannot be read, or the disk has no room for it.
+        UserError: there are none, they cannot be read, or the disk has no room for them.
     """
     if not is_remote(uri):
         return Path(uri)
@@ -60,7 +60,7 @@ def local_copy(uri: str, directory: Path, *, foreign: bool = False, weights_only
 def damaged_weights(checkpoint: Checkpoint) -> str | None:
     """Relative path of a file with weights that is missing or damaged, or None.
 
-    Weights that were left in object storage are compared when they are fetched; here they only have to exist.
+    Weights that were left in object storage are verified when they are fetched; here they only have to exist.
     """
     left = checkpoint.path.parent / _LEFT
     if not left.is_file():
@@ -71,9 +71,9 @@ def damaged_weights(checkpoint: Checkpoint) -> str | None:
 
 @contextmanager
 def with_weights(path: Path) -> Iterator[None]:
-    """Has the weights of a checkpoint in its folder, if `local_copy` left them in object storage.
+    """Keeps the weights of a checkpoint in its folder, if `local_copy` left them in object storage.
 
-    One process of this machine at a time is in such a context. The weights stay until another checkpoint is wanted.
+    One process of this machine at a time is in such a context. The weights stay until another checkpoint is fetched.
 
     Args:
         path: folder of the checkpoint, or of any model.
@@ -92,7 +92,7 @@ def with_weights(path: Path) -> Iterator[None]:
 
 
 def _leave(uri: str, found: list[Checkpoint], directory: Path) -> bool:
-    """Whether the disk has no room for the weights of all checkpoints; then notes where they are."""
+    """Whether the disk has no room for the weights of all checkpoints; then their place is noted."""
     sizes = RemoteFolder(uri).sizes()
     names = [f"{checkpoint.name}/{file}" for checkpoint in found for file in checkpoint.files(weights_only=True)]
     needed = sum(sizes.get(name, 0) for name in names)

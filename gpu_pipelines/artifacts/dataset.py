@@ -1,7 +1,7 @@
-"""The dataset artifact: `dataset.json`, Arrow IPC shards by split, and what became of other rows.
+"""The dataset artifact: `dataset.json`, Arrow IPC shards by split, and lists of special rows.
 
-`rejected.jsonl` has the rows that cannot be used, `near_duplicates.jsonl` those that are nearly as another one, and
-`label_conflicts.jsonl` those that are in the dataset though the same content is in another class.
+`rejected.jsonl` has the rows that cannot be used, `near_duplicates.jsonl` those nearly the same as another one, and
+`label_conflicts.jsonl` those in the dataset whose content is also in another class.
 
 A shard holds one record batch, so that it can be mapped into memory; a batch of rows of fixed-size features is a slice
 of it. `dataset.json` is written last: a directory without it is not a dataset.
@@ -24,9 +24,9 @@ from gpu_pipelines.artifacts.moments import Moments, joined_moments
 from gpu_pipelines.errors import UserError
 
 MANIFEST = "dataset.json"
-# A column of text beside the features, which no model is trained on.
+# A text column beside the features, on which no model is trained.
 SLICE = "slice"
-# The feature of rows that may be of several classes: 1 for each of those. `preprocessing` has their names by it.
+# The feature of rows that may have several classes: 1 for each of them. `preprocessing` has their names under it.
 CLASSES = "classes"
 REJECTED = "rejected.jsonl"
 NEAR_DUPLICATES = "near_duplicates.jsonl"
@@ -34,9 +34,9 @@ LABEL_CONFLICTS = "label_conflicts.jsonl"
 SPLITS = ("train", "val", "test")
 # A run that reuses the results of another one takes the folder as it is.
 _AGAIN = "Prepare the dataset again; --cache and --resume take this one until its folder is deleted."
-# Numbers of a feature whose moments are kept, at most: more of them are pixels or an embedding.
+# Most numbers of a feature whose moments are kept: a feature with more is pixels or an embedding.
 _MOST_NUMBERS = 1024
-# Elements of a list that are reckoned with where it is decided how many rows fill a shard.
+# Elements of a list, as assumed for the number of rows in a shard.
 _USUAL_LENGTH = 256
 
 
@@ -44,11 +44,11 @@ _USUAL_LENGTH = 256
 class Feature:
     """One column: `dtype` is numpy's name of the element type, `shape` the shape of one row's value.
 
-    The shape `(-1,)` is a list of any length. Whoever takes rows gets the lists filled up with 0 to the longest of
-    these rows, and beside them their lengths, int32, under the name with `_length` behind it.
+    The shape `(-1,)` is a list of any length. Readers get the lists of some rows padded with 0 to the longest of these,
+    and beside them their lengths, int32, under the name with `_length` appended.
 
-    With `encoded`, what is stored is the file of an image, and whoever takes rows gets its pixels: it has the fields of
-    `ImageGeometry`, by which they are made.
+    With `encoded`, the file of an image is stored, and readers get its pixels: `encoded` has the fields of the
+    `ImageGeometry` by which they are made.
     """
 
     dtype: str
@@ -62,7 +62,7 @@ class Feature:
 
     @property
     def elements(self) -> int:
-        """Elements of a row's value; of lists a guess, of encoded images the most that they take."""
+        """Elements of a row's value: a guess for lists, an upper bound for encoded images."""
         return _USUAL_LENGTH if self.is_list else int(np.prod(self.shape))
 
     @property
@@ -90,7 +90,7 @@ class DataFile:
         path: relative to the dataset.
         rows: number of rows.
         sha256: of the file's bytes.
-        features_sha256: of the features alone, without where the rows came from.
+        features_sha256: of the features alone, without the sources of the rows.
     """
 
     path: str
@@ -101,10 +101,10 @@ class DataFile:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What `dataset.json` says.
+    """The content of `dataset.json`.
 
     Attributes:
-        task: recipe the rows are meant for, such as `image_classification`.
+        task: task of the rows, such as `image_classification`.
         source: where the rows came from, as the user named it.
         features: columns by name.
         labels: class names; a row's label is an index into them.
@@ -112,23 +112,23 @@ class Manifest:
         rows_read: records of the source; always records kept + duplicates + rows rejected.
         rejected: number of rejected rows by reason.
         class_rows: rows by split and class, in the order of `labels`; empty lists without classes.
-        moments: by split and feature, of features of few floating-point numbers; none of a dataset that was prepared
+        moments: by split and feature, for features of few floating-point numbers; empty for a dataset that was prepared
             before they were kept.
-        preprocessing: how raw records became features, for whoever serves the model.
-        tokenizer: directory of the tokenizer relative to the dataset, where the task has one.
+        preprocessing: how raw records became features, for servers of the model.
+        tokenizer: directory of the tokenizer relative to the dataset, if the task has one.
         tokenizer_files: hex SHA-256 of its files by name.
-        records: source records by split, where a row holds several of them or parts of one; else empty.
+        records: source records by split, if a row holds several of them or parts of one; else empty.
         source_fingerprint: hex SHA-256 of the names and states of the source's files; empty if not known.
         slice_by: column of the source whose value is kept with each row; empty for none.
-        duplicates: records left out because the same one, or a near-duplicate of it, was there before.
-        near_duplicates: how many of these were near-duplicates; each is in `near_duplicates.jsonl`.
+        duplicates: records left out because an earlier one is the same or nearly the same.
+        near_duplicates: how many of these are near-duplicates; each is in `near_duplicates.jsonl`.
         in_test_source: how many of these were left out because they are in the test source.
-        label_conflicts: rows kept though the same content came before in another class; each is in
+        label_conflicts: rows kept although the same content came before in another class; each is in
             `label_conflicts.jsonl`.
         test_source: where the rows of the test split came from, if not from `source`: as the user named it
             (`source`), and hex SHA-256 of the names and states of its files (`fingerprint`).
         files_read: files of the source and of the test source; 0 where there are none.
-        files_passed_over: by the reason, how many things in their folders are not read (`files`), and some names
+        files_passed_over: by the reason, number of entries of their folders that are not read (`files`), and some names
             (`examples`).
     """
 
@@ -173,7 +173,7 @@ class Manifest:
 
     @property
     def fingerprint(self) -> str:
-        """Hex SHA-256 of what a model can learn from: shards, labels, preprocessing, tokenizer; not names or times."""
+        """Hex SHA-256 of what a model can learn from: shards, labels, preprocessing, tokenizer; no names or times."""
         parts: dict[str, Any] = {
             "task": self.task,
             "labels": self.labels,
@@ -194,7 +194,7 @@ class Manifest:
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Manifest:
-        # What is made anew here is what readers go through: of a damaged document it would be something else.
+        # Only the parts that readers go through are rebuilt here: a damaged document would give something else.
         made = {
             "features": {
                 n: Feature(f["dtype"], tuple(f["shape"]), f.get("encoded")) for n, f in content["features"].items()
@@ -225,7 +225,7 @@ class _Lists:
 
 
 class _Files:
-    """A column of files of images, mapped into memory."""
+    """A column of image files, mapped into memory."""
 
     def __init__(self, column: pa.BinaryArray) -> None:
         self._column = column
@@ -237,7 +237,7 @@ class _Files:
 
 
 def _as_arrays(features: Mapping[str, Feature], columns: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Columns with the pixels of encoded images, and with lists as arrays beside their lengths; see `Feature`."""
+    """Columns as arrays: encoded images as pixels, and lists with their lengths beside them; see `Feature`."""
     found: dict[str, np.ndarray] = {}
     for name, values in columns.items():
         if (encoded := features[name].encoded) is not None:
@@ -261,7 +261,7 @@ class Shard:
 
     Args:
         path: its file.
-        rows: how many it is to have.
+        rows: expected number of rows.
         features: columns by name.
 
     Attributes:
@@ -269,7 +269,7 @@ class Shard:
         arrays: its features, zero-copy arrays (rows, *shape); lists and encoded images as they are stored.
 
     Raises:
-        UserError: it cannot be read, or is another one.
+        UserError: it cannot be read, or is another shard.
     """
 
     def __init__(self, path: Path, rows: int, features: Mapping[str, Feature]) -> None:
@@ -331,12 +331,12 @@ class Split:
     def columns(self, start: int, stop: int, names: Sequence[str] = ()) -> Iterable[dict[str, np.ndarray]]:
         """Rows `start` to `stop` in order: for each shard touched, a dict of arrays (rows, *shape).
 
-        Those of features of fixed size are not copied.
+        Features of fixed size are not copied.
 
         Args:
             start: the first row.
-            stop: the row behind the last.
-            names: of the features that are wanted; left out, all.
+            stop: the row after the last.
+            names: the wanted features; left out, all.
         """
         for index in self._touched(start, stop):
             first, end = self._starts[index : index + 2]
@@ -345,7 +345,7 @@ class Split:
             yield _as_arrays(self._features, {name: arrays[name][low:high] for name in names or arrays})
 
     def column(self, name: str) -> np.ndarray:
-        """A feature of fixed size of all rows, (rows, *shape)."""
+        """A feature of fixed size for all rows, (rows, *shape)."""
         return np.concatenate([columns[name] for columns in self.columns(0, len(self), [name])])
 
     def _touched(self, start: int, stop: int) -> range:
@@ -378,7 +378,7 @@ class Split:
         return _as_arrays(self._features, taken)
 
     def sources(self, rows: Sequence[int]) -> list[str]:
-        """Where the given rows came from."""
+        """The sources of the given rows."""
         shard = np.searchsorted(self._starts, np.asarray(rows), side="right") - 1
         return [
             self._shard(index).table.column("source")[int(row - self._starts[index])].as_py()
@@ -386,7 +386,7 @@ class Split:
         ]
 
     def slice_values(self) -> list[str]:
-        """The value of the column `slice_by` of each row, in a dataset that was prepared with one."""
+        """The value of the column `slice_by` for each row, in a dataset that was prepared with one."""
         shards = range(len(self.shard_rows))
         return [value for index in shards for value in self._shard(index).table.column(SLICE).to_pylist()]
 
@@ -398,7 +398,7 @@ class Dataset:
         directory: the dataset artifact.
 
     Raises:
-        UserError: the directory is no dataset or a damaged one.
+        UserError: the directory is not a dataset, or a damaged one.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -407,7 +407,7 @@ class Dataset:
 
     @property
     def tokenizer(self) -> Path | None:
-        """The directory of the tokenizer that its texts were prepared with; None of other data."""
+        """The directory of the tokenizer that its texts were prepared with; None for other data."""
         return self.directory / self.manifest.tokenizer if self.manifest.tokenizer else None
 
     def split(self, name: str) -> Split:
@@ -422,17 +422,17 @@ class Dataset:
         return Split(self.directory, self.manifest, name)
 
     def moments(self, split: str, name: str) -> Moments:
-        """How the numbers of a feature spread over a split; read from its rows where the manifest does not say.
+        """The moments of a feature over a split; computed from its rows if the manifest does not have them.
 
         Args:
             split: `train`, `val` or `test`; with one row or more.
             name: of the feature.
 
         Raises:
-            UserError: the rows are to be read, and a shard is missing or damaged.
+            UserError: the rows must be read, and a shard is missing or damaged.
         """
         kept = self.manifest.moments.get(split, {}).get(name)
-        # An earlier version may have prepared some of the rows, and kept none of them.
+        # Rows of an earlier version have no moments.
         if kept is not None and kept.rows == self.manifest.rows(split):
             return kept
         rows = self.split(split)

@@ -1,4 +1,4 @@
-"""What a dataset says of itself, wherever it is: of one in object storage nothing else is read."""
+"""The manifest of a dataset, wherever it is: of one in object storage nothing else is read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def manifest_at(place: str) -> Manifest:
         place: a directory, or `gs://…`.
 
     Raises:
-        UserError: there is no dataset, or a damaged one.
+        UserError: there is no dataset, or it is damaged.
     """
     if not is_remote(place):
         return Dataset(Path(place)).manifest

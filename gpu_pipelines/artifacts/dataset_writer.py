@@ -1,4 +1,4 @@
-"""Writes the dataset artifact, whose form `dataset` describes."""
+"""Writes the dataset artifact, whose format `dataset` describes."""
 
 from __future__ import annotations
 
@@ -32,25 +32,25 @@ SHARD_BYTES = 64 << 20
 
 
 def rows_of_shard(features: Mapping[str, Feature], size: int) -> int:
-    """How many rows fill a shard of so many bytes; at least one."""
+    """Number of rows that fill a shard of a size in bytes; at least one."""
     return max(1, size // sum(np.dtype(f.dtype).itemsize * f.elements for f in features.values()))
 
 
 class DatasetWriter:
-    """Writes a dataset row by row; `finish` writes the manifest, without which it is no dataset.
+    """Writes a dataset row by row; `finish` writes the manifest, without which it is not a dataset.
 
     Args:
-        directory: where the dataset goes; made if it does not exist.
-        task: recipe the rows are meant for.
+        directory: where the dataset goes; created if it does not exist.
+        task: task of the rows.
         source: where the rows come from, as the user named it.
         features: columns by name; a column `label` holds indices into `labels`.
-        labels: class names; none where the rows have no classes.
+        labels: class names; empty if the rows have no classes.
         preprocessing: how raw records become features.
         tokenizer: directory of the tokenizer below `directory`, already written; None without one.
         packed: whether a row holds several records, each counted by `add`.
         slice_by: column of the source whose value `add` gets for each row; empty for none.
-        rows_per_shard: rows after which a new shard is begun; left out, as many as fill 64 MiB, at most 8,192.
-        source_fingerprint: of the source's files, taken before they were read.
+        rows_per_shard: rows of a full shard; left out, as many as fill 64 MiB, at most 8,192.
+        source_fingerprint: fingerprint of the source's files, taken before they were read.
         test_source: where the test split comes from, and its fingerprint; None if from the source.
     """
 
@@ -96,7 +96,7 @@ class DatasetWriter:
         self._moments: dict[str, dict[str, Moments]] = {split: {} for split in SPLITS}
         self._rejected: Counter[str] = Counter()
         self._kept = self._duplicates = self._near_duplicates = self._in_test_source = self._label_conflicts = 0
-        # What an earlier attempt left is no dataset any more once its shards are written over.
+        # The dataset of an earlier attempt is no longer valid once its shards are overwritten.
         (directory / MANIFEST).unlink(missing_ok=True)
         for split in SPLITS:
             (directory / split).mkdir(parents=True, exist_ok=True)
@@ -118,9 +118,9 @@ class DatasetWriter:
 
         Args:
             split: `train`, `val` or `test`.
-            source: where it came from, for people.
-            row: a numpy array or number for each feature; of an encoded one the bytes of its file.
-            records: of a packed dataset, how many records begin in this row.
+            source: its source, for people.
+            row: a numpy array or number for each feature; the bytes of the file for an encoded one.
+            records: for a packed dataset, number of records that begin in this row.
             slice_value: its value of the column `slice_by`.
 
         Raises:
@@ -144,10 +144,10 @@ class DatasetWriter:
 
         Args:
             split: `train`, `val` or `test`.
-            sources: where each came from, for people.
-            columns: for each feature an array (rows, *shape); of lists and encoded images, a sequence of them.
-            records: how many records begin in these rows; without packing, as many as there are rows.
-            slice_values: their values of the column `slice_by`, where there is one.
+            sources: the source of each, for people.
+            columns: for each feature an array (rows, *shape); for lists and encoded images, a sequence of them.
+            records: number of records that begin in these rows; without packing, the number of rows.
+            slice_values: their values of the column `slice_by`, if there is one.
 
         Raises:
             ValueError: an array does not have the shape of its feature.
@@ -159,7 +159,7 @@ class DatasetWriter:
             elif np.shape(columns[name]) != (len(sources), *feature.shape):
                 raise ValueError(f"{name} has the shape {np.shape(columns[name])[1:]}, not {feature.shape}.")
         if self._labels:
-            # Not all classes are gone through: a row that is added by itself has one of them.
+            # Not a loop over all classes: a row that is added alone has only one.
             for label in np.asarray(columns["label"]).tolist():
                 self._class_rows[split][label] += 1
         if self._records:
@@ -172,31 +172,31 @@ class DatasetWriter:
                 self._write_shard(split)
 
     def leave_out_duplicate(self) -> None:
-        """Counts a record that is left out because the same one was there before."""
+        """Counts a record that is left out because an earlier one is the same."""
         self._duplicates += 1
 
     def leave_out_test_row(self) -> None:
-        """Counts a record that is left out because the same content is in the test source."""
+        """Counts a record that is left out because the test source has the same content."""
         self._duplicates += 1
         self._in_test_source += 1
 
     def note_label_conflict(self, source: str, label: str, other: str) -> None:
-        """Keeps note of a record that is kept though the same content came before in another class.
+        """Notes a record that is kept although the same content came before in another class.
 
         Args:
-            source: where it came from.
+            source: its source.
             label: its class.
-            other: the class that the content was in before.
+            other: the earlier class of the content.
         """
         self._label_conflicts += 1
         self._conflicts_file.write(json.dumps({"source": source, "label": label, "other_label": other}) + "\n")
 
     def leave_out_near_duplicate(self, source: str, duplicate_of: str, similarity: float) -> None:
-        """Keeps note of a record that is left out because one much like it is in the dataset.
+        """Notes a record that is left out because a similar one is in the dataset.
 
         Args:
-            source: where it came from.
-            duplicate_of: where the one came from that is kept.
+            source: its source.
+            duplicate_of: source of the one that is kept.
             similarity: estimated Jaccard similarity of the two, between 0 and 1.
         """
         self._duplicates += 1
@@ -205,17 +205,17 @@ class DatasetWriter:
         self._near_file.write(json.dumps(told) + "\n")
 
     def reject(self, source: str, reason: str, detail: str = "") -> None:
-        """Keeps note of a row that cannot be used. `reason` is one of a few, `detail` says more about this row."""
+        """Notes a row that cannot be used. `reason` is one of a few, `detail` is about this row."""
         self._rejected[reason] += 1
         self._rejected_file.write(json.dumps({"source": source, "reason": reason, "detail": detail}) + "\n")
 
     def finish(
         self, check: Callable[[Manifest], None] = lambda manifest: None, rows_read: int | None = None
     ) -> Manifest:
-        """Writes what is left and, last, the manifest, and returns it.
+        """Writes the remaining rows and, last, the manifest, and returns it.
 
         Args:
-            check: is given the manifest before it is written; if it raises, none is.
+            check: gets the manifest before it is written; if it raises, no manifest is written.
             rows_read: records that the source has, as the reader counted them.
 
         Raises:
@@ -272,7 +272,7 @@ class DatasetWriter:
 
 
 class _HashedSink(io.RawIOBase):
-    """A file whose bytes are hashed as they are written, so that it need not be read again."""
+    """A file whose bytes are hashed as they are written, so that it is not read again."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -287,7 +287,7 @@ class _HashedSink(io.RawIOBase):
 
 
 class _Pending:
-    """The rows of a shard that is not yet written, in memory that is used again for the next one."""
+    """The rows of the next shard, in memory that is reused for the one after it."""
 
     def __init__(self, features: Mapping[str, Feature], most: int) -> None:
         self._most = most
@@ -310,11 +310,11 @@ class _Pending:
         return self.rows == self._most
 
     def take(self, sources: Sequence[str], columns: Mapping[str, Any], start: int, slice_values: Sequence[str]) -> int:
-        """Takes as many rows from `start` on as it has room for, and returns how many."""
+        """Takes as many rows from `start` on as fit, and returns their number."""
         stop = min(len(sources), start + self._most - self.rows)
         end = self.rows + stop - start
         for name, array in self.columns.items():
-            # Of a list, which grows, this is its end.
+            # A list grows, so this is its end.
             array[self.rows : end] = columns[name][start:stop]
         self.sources += sources[start:stop]
         self.slice_values += slice_values[start:stop]

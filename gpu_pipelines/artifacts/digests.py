@@ -1,4 +1,4 @@
-"""What steps read besides their inputs, as digests: where one has changed, results of before are not reused."""
+"""Digests of what steps read besides their inputs: if one has changed, earlier results are not reused."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 
 def digest_of_files(*paths: Path) -> str:
-    """Hex SHA-256 of names, sizes and times of change of files, and of all files below directories."""
+    """Hex SHA-256 of names, sizes and modification times of files, and of all files below directories."""
     digest = hashlib.sha256()
     for path in paths:
         for file in sorted(path.rglob("*")) if path.is_dir() else [path]:

@@ -1,4 +1,4 @@
-"""JSON documents with a `format_version`, and file hashes: what all artifact formats are made of."""
+"""JSON documents with a `format_version`, and file hashes: the basis of all artifact formats."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from typing import Any, TypeVar, get_args, get_origin, get_type_hints
 
 from gpu_pipelines.errors import DamagedError, NewerFormatError, UserError
 
-#: Of the documents' format: what is written, and the newest that is understood.
+#: Versions of the documents' format: the one that is written, and the newest that can be read.
 _FORMAT_VERSION = 1
 Made = TypeVar("Made")
 _hints_of = cache(get_type_hints)
@@ -33,7 +33,7 @@ def write_document(path: Path, content: dict[str, Any]) -> None:
 
 
 def replace_file(path: Path, content: bytes) -> None:
-    """Replaces a file by a whole one, or writes a new one: on a full disk, what was there stays.
+    """Replaces a file by a whole one, or writes a new one: on a full disk, the old content stays.
 
     Args:
         path: the file; its directory must exist.
@@ -45,12 +45,12 @@ def replace_file(path: Path, content: bytes) -> None:
             file.write(content)
             file.flush()
             os.fsync(file.fileno())
-        # mkstemp makes private files; an artifact is read by other users too (an evaluation container, say).
+        # mkstemp makes private files, but other users read an artifact, such as in an evaluation container.
         Path(temporary).chmod(0o644)
         Path(temporary).replace(path)
     except BaseException as error:
         Path(temporary).unlink(missing_ok=True)
-        # A write that fails names no file.
+        # The error of a failed write does not name the file.
         if isinstance(error, OSError) and error.filename is None:
             error.filename = str(path)
         raise
@@ -61,7 +61,7 @@ def read_document(path: Path, what: str) -> dict[str, Any]:
 
     Args:
         path: the file.
-        what: what it should be, for the message ("dataset", "evaluation").
+        what: kind of the document, for the message ("dataset", "evaluation").
 
     Raises:
         DamagedError: the file is not such JSON.
@@ -108,8 +108,8 @@ def read_as(path: Path, what: str, make: Callable[[dict[str, Any]], Made]) -> Ma
 
     Args:
         path: the file.
-        what: what it should be, for the message.
-        make: called with the content; may raise what missing or mistyped entries make it raise.
+        what: kind of the document, for the message.
+        make: called with the content; may raise the usual errors for missing or mistyped entries.
 
     Raises:
         UserError: as `read_document`, or the content is not what `make` expects.
@@ -122,23 +122,23 @@ def read_as(path: Path, what: str, make: Callable[[dict[str, Any]], Made]) -> Ma
 
 
 def fields_in(kind: type[Any], content: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields of a dataclass that a document has; what it has besides is of a later version.
+    """The fields of a dataclass that a document has; other entries are from a later version.
 
     Raises:
-        KeyError: it lacks one that has no default.
+        KeyError: it lacks a field without a default.
     """
     needed = {each.name for each in fields(kind) if each.default is each.default_factory is MISSING}
     return {each.name: content[each.name] for each in fields(kind) if each.name in needed | content.keys()}
 
 
 def require_types(made: Any) -> None:
-    """Checks that what the fields of a dataclass hold is of the types that they declare, as far down as those say it.
+    """Checks that the fields of a dataclass hold the types that they declare, as deep as the declarations go.
 
     Args:
-        made: of a document, in which anything may stand in the place of anything.
+        made: from a document, whose values may be of any type.
 
     Raises:
-        TypeError: a field holds something else.
+        TypeError: a field holds another type.
     """
     for name, hint in _hints_of(type(made)).items():  # type: ignore[arg-type]
         if not _is_of(getattr(made, name), hint):
@@ -156,7 +156,7 @@ def _is_of(value: Any, hint: Any) -> bool:
         return False
     if is_dataclass(value):
         require_types(value)
-    # A list of runs reads thousands of records, each with a hundred parameters that may be anything.
+    # A list of runs reads thousands of records, each with a hundred parameters of any type.
     if not isinstance(value, dict | list) or inner[-1:] == (Any,):
         return True
     return all(_is_of(each, inner[-1]) for each in (value.values() if isinstance(value, dict) else value))

@@ -1,4 +1,4 @@
-"""The evaluation document: how every checkpoint did, which is best, and whether it may become the champion."""
+"""The evaluation document: the scores of every checkpoint, the best one, and whether it may become the champion."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from gpu_pipelines.artifacts.documents import fields_in, read_as, write_document
 from gpu_pipelines.numbers import figure
 
 EVALUATION = "evaluation.json"
-#: What the model wrote for rows of test, a line each; see docs/evaluation.md.
+#: What the model wrote for rows of test, one per line; see docs/evaluation.md.
 GENERATED = "generated.jsonl"
-#: Classes up to which the document has a confusion matrix, and up to which that goes into the metadata of an artifact
-#: and to Vertex AI: as many as GCPC's own importer sends. A thousand would be 11 MB, and gRPC takes 4 MB by default.
+#: Most classes for a confusion matrix in the document, and for one in the metadata of an artifact and in Vertex AI: as
+#: many as GCPC's own importer sends. A matrix of a thousand would be 11 MB, and gRPC takes 4 MB by default.
 MATRIX_CLASSES, MATRIX_CLASSES_SENT = 1000, 100
-#: A table of so many checkpoints has them all; of more, those best on val.
+#: A table has up to so many checkpoints; of more, it shows those best on val.
 MOST_CHECKPOINTS, CHECKPOINTS_SHOWN = 40, 20
-#: Why a model that has passed its gates may not be the champion all the same.
+#: Why a model that passed its gates may still not be the champion.
 OVERTAKEN = "the champion has changed since the evaluation, or is damaged; the log of upload-model says which"
-#: Of all there is, a representation shows so much.
+#: Most values that a representation shows.
 _METRICS_SHOWN, _GATES_SHOWN = 6, 8
 
 
 @dataclass(frozen=True, repr=False)
 class Evaluation:
-    """What `evaluation.json` says.
+    """The content of `evaluation.json`.
 
     Attributes:
         model_name: name of the model in the registry.
-        task: what the model is for.
+        task: task of the model.
         labels: class names; empty where there are no classes.
         dataset_fingerprint: dataset evaluated on.
         configuration: how the best checkpoint was trained, `settings` and `devices`; both empty if that is not known.
@@ -63,14 +63,14 @@ class Evaluation:
         more_is_better: direction of `select_by`.
         slice_by: column of the slices; empty if there are none.
         latency: of one row: `p50_ms`, `p95_ms`, `calls` and `device`; None if no gate asked for it.
-        data: of the dataset: `features` (their names) and `class_rows` (rows of train and val by class), to be compared
-            with those of a later one; None where it was not recorded.
-        shift: whether the data is what the champion was evaluated on: `checks`, the `level` of their tests, and whether
-            the user has `accepted` that it is not; None without a champion.
+        data: of the dataset: `features` (their names) and `class_rows` (rows of train and val by class), for comparison
+            with those of a later one; None if it was not recorded.
+        shift: whether the data is like what the champion was evaluated on: `checks`, the `level` of their tests, and
+            whether the user has `accepted` that it is not; None without a champion.
         test_source: the fixed test set, `source` and `fingerprint`; None if test is a split of the data.
-        trainings: where the checkpoints are of several, the `name` of each, `settings` and `devices`.
-        benchmarks: what lm-eval gave, None if nothing was asked of it: `lm_eval` (its version), `options`, `main` (the
-            tasks and groups asked for), `tasks` (of each `version`, `documents`, and of a group its `tasks`),
+        trainings: if the checkpoints are from several, the `name` of each, `settings` and `devices`.
+        benchmarks: what lm-eval gave, None if it was not used: `lm_eval` (its version), `options`, `main` (the
+            requested tasks and groups), `tasks` (of each `version`, `documents`, and of a group its `tasks`),
             `more_is_better` by metric, `checkpoints` (best on val first, each `name` and `metrics`), and `champion`:
             `version`, `metrics`, `differences`, `reused` (whether its results are those it was registered with), or
             `not_compared`. Metrics are called TASK.METRIC.
@@ -122,14 +122,14 @@ class Evaluation:
             place: the model's directory, or the document itself.
 
         Raises:
-            UserError: there is none, or it is damaged.
+            UserError: there is no such document, or it is damaged.
         """
         path = Path(place)
         return read_as(path if path.name == EVALUATION else path / EVALUATION, "evaluated model", cls.from_json)
 
     @classmethod
     def from_json(cls, content: Mapping[str, Any]) -> Evaluation:
-        """From the JSON of the document; raises KeyError where that lacks what an evaluation has.
+        """From the JSON of the document; raises KeyError if a field of an evaluation is missing.
 
         Args:
             content: the document.
@@ -175,12 +175,12 @@ class Evaluation:
 
     @property
     def gates_not_passed(self) -> list[str]:
-        """The gates that were not passed, each with why."""
+        """The gates that were not passed, each with the reason."""
         return [f"{gate['gate']}: {gate['why']}" for gate in self.gates if not gate["passed"]]
 
     @property
     def checkpoints_shown(self) -> list[dict[str, Any]]:
-        """The checkpoints that a table has: all of them, and of many those best on `val`, the best first."""
+        """The checkpoints for a table: all of them, or if there are many those best on `val`, the best first."""
         if len(self.checkpoints) <= MOST_CHECKPOINTS:
             return self.checkpoints
         sign = -1 if self.more_is_better else 1
@@ -190,7 +190,7 @@ class Evaluation:
 
     @property
     def champion_version(self) -> int | None:
-        """Version of the champion that was compared with, or None."""
+        """Version of the champion in the comparison, or None."""
         return self.champion["version"] if self.champion else None
 
 

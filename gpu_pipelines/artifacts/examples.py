@@ -1,6 +1,6 @@
-"""`examples.json` of an exported model: a few inputs as a server takes them, with what the evaluated model gave.
+"""`examples.json` of an exported model: a few inputs as a server takes them, with the evaluated model's answers.
 
-Whoever serves the model can ask for the same predictions and see whether it serves what was evaluated.
+A server's operator can ask for the same predictions and see whether it serves the evaluated model.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ EXAMPLES = "examples.json"
 
 @dataclass(frozen=True)
 class Examples:
-    """What `examples.json` says.
+    """The content of `examples.json`.
 
     Attributes:
-        task: what the model is for.
+        task: task of the model.
         instances: inputs, ready to be sent: of an image classifier `{"b64": …}`, the base64 of a PNG in the size and
             colours of the model; of a text classifier `{"text": …}`; of a language model `{"prompt": …}`.
         predictions: for each instance, of a classifier `{"label": …, "scores": {label: probability}}`; of a language
@@ -40,7 +40,7 @@ class Examples:
         """Reads the document of an exported model, or another of its form.
 
         Raises:
-            UserError: there is none, or it is damaged.
+            UserError: there is no such document, or it is damaged.
         """
         return read_as(directory / name, "exported model with examples", cls._from_json)
 

@@ -13,11 +13,11 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import figure
 
 MODEL_CARD = "MODEL_CARD.md"
-#: What the training data looked like, for a later look at drift; see gpu_pipelines/profiles.
+#: A profile of the training data, for later checks for drift; see gpu_pipelines/profiles.
 PROFILE = "reference_profile.npz"
 DOCUMENTS = (EVALUATION, MODEL_CARD)
 CONFIG, WEIGHTS = "config.json", "model.safetensors"
-#: Where the weights of a large model are: the files that `save_pretrained` has split them into, by weight.
+#: Index of the weights of a large model: the files into which `save_pretrained` split them, by weight.
 INDEX = "model.safetensors.index.json"
 LABELS_LISTED = 50
 
@@ -25,7 +25,7 @@ LABELS_LISTED = 50
 def weight_files(directory: Path) -> list[str]:
     """The names of the files with the weights of an exported model: one, or those that its index names.
 
-    Where there are both, `save_pretrained` has left an index of files that it deleted, and transformers takes the one.
+    If there are both, `save_pretrained` left an index of files that it deleted, and transformers takes the one file.
 
     Raises:
         UserError: the index cannot be read.
@@ -43,10 +43,10 @@ def weight_files(directory: Path) -> list[str]:
 def require_exported_model(directory: Path) -> None:
     """Checks that a directory has the files of an exported model.
 
-    A model that was scored by a user's function has files that only its user knows: at least one.
+    A model scored by a user's function may have any files: at least one.
 
     Raises:
-        UserError: it lacks one.
+        UserError: a file is missing.
     """
     missing = [name for name in DOCUMENTS if not (directory / name).is_file()]
     if not missing and Evaluation.load(directory).scoring_function:
@@ -112,7 +112,7 @@ def _with_intervals(metrics: Mapping[str, Any], title: str) -> str:
 def _front_matter(evaluation: Evaluation, pipeline_tag: str, base_model: str) -> str:
     named = {"pipeline_tag": pipeline_tag, "base_model": base_model}
     lines = [*(f"{name}: {value}" for name, value in named.items() if value), "tags: [gpu-pipelines]"]
-    # Files of a user's own function or recipe need not be such as transformers can open.
+    # Models of a user's own function or recipe may have files that transformers cannot open.
     if not evaluation.scoring_function and not evaluation.configuration["settings"].get("recipe"):
         lines.insert(0, "library_name: transformers")
     return "\n".join(["---", *lines, "---"])

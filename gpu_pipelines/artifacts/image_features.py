@@ -16,12 +16,12 @@ from PIL import ExifTags, Image, TiffImagePlugin, UnidentifiedImageError
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.processors import own_cores
 
-#: What is read, in preparation and in serving. Pillow opens more, EPS for one by starting another program.
+#: Formats that are read, in preparation and in serving. Pillow opens more, such as EPS by starting another program.
 IMAGE_FORMATS = (
     "PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "JPEG2000", "AVIF", "ICO", "DDS", "PCX", "TGA",
 )  # fmt: skip
 GREY_MODES = {"1", "L", "LA", "I", "I;16", "I;16L", "I;16B", "I;16N", "F"}
-#: Larger images than this are resized by default: the side that most models of images are trained and published with.
+#: Default size to which larger images are resized: the side with which most image models are trained and published.
 LARGEST_CHOSEN_SIZE = 224
 
 
@@ -31,14 +31,14 @@ class UnreadableImageError(Exception):
 
 @dataclass(frozen=True)
 class ImageGeometry:
-    """What every image of a dataset is turned into.
+    """The target format of every image of a dataset.
 
     Attributes:
         size: pixels per side.
         mode: "L" or "RGB".
-        resample: how it is resized, in Pillow's numbers.
-        resized: pixels per side that it is resized to before its middle is cut out; 0 for `size`, with nothing cut off.
-        keeps_aspect: whether that is the shorter side, and the longer one follows; else both, whatever the aspect was.
+        resample: how it is resized, as Pillow's number.
+        resized: pixels per side before the centre is cut out; 0 for `size`, with nothing cut off.
+        keeps_aspect: whether that is the shorter side, and the longer one follows; else both, regardless of the aspect.
     """
 
     size: int
@@ -57,7 +57,7 @@ class ImageGeometry:
         return (self.channels, self.size, self.size)
 
     def preprocessing(self) -> dict[str, Any]:
-        """The same in the terms of a Hugging Face `preprocessor_config.json`."""
+        """The geometry in the terms of a Hugging Face `preprocessor_config.json`."""
         side = self.resized or self.size
         size = {"shortest_edge": side} if self.keeps_aspect else {"height": side, "width": side}
         crop = {"do_center_crop": True, "crop_size": {"height": self.size, "width": self.size}}
@@ -80,7 +80,7 @@ def open_image(encoded: bytes) -> Image.Image:
     """Opens an image without decoding its pixels.
 
     Raises:
-        UnreadableImageError: the bytes are no image, or one so large that it looks like a decompression bomb.
+        UnreadableImageError: the bytes are not an image, or one so large that it looks like a decompression bomb.
     """
     if not encoded:
         raise UnreadableImageError("the file is empty")
@@ -99,7 +99,7 @@ def open_image(encoded: bytes) -> Image.Image:
 def _why_unknown(encoded: bytes) -> str:
     Image.init()
     for name, (_, accept) in Image.OPEN.items():
-        # By the first bytes alone, as Pillow chooses who opens it; there may be too few for some.
+        # By the first bytes alone, as Pillow chooses the decoder; there may be too few for some.
         with suppress(Exception):
             if name not in IMAGE_FORMATS and accept and accept(encoded[:16]) is True:
                 return f"an image in the format {name}; those that are read are {', '.join(IMAGE_FORMATS)}"
@@ -109,7 +109,7 @@ def _why_unknown(encoded: bytes) -> str:
 def choose_geometry(
     examples: Iterable[bytes], size: int = 0, mode: str = "auto", enough: int = 200
 ) -> ImageGeometry | None:
-    """Chooses what is left open from some encoded images.
+    """Chooses from some encoded images what is left open.
 
     Args:
         examples: encoded images; unreadable ones are passed over.
@@ -159,15 +159,15 @@ def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:
         uint8 array of shape (channels, height, width).
 
     Raises:
-        UnreadableImageError: the bytes are no image or a damaged one.
+        UnreadableImageError: the bytes are not an image, or a damaged one.
     """
     image = open_image(encoded)
     side = geometry.resized or geometry.size
     try:
-        # JPEG only: decodes at a fraction of the size where that is still at least twice what is wanted. The fraction
-        # of an odd size is rounded up, so the picture is only the box of it that draft returns.
+        # JPEG only: decodes at a fraction of the size if that is still at least twice the wanted one. The fraction of
+        # an odd size is rounded up, so the picture is only the box of it that draft returns.
         drafted = image.draft(geometry.mode, (2 * side, 2 * side))
-        image.load()  # of a TIFF this turns the picture and takes the tag away
+        image.load()  # of a TIFF this turns the picture and removes the tag
         turn = _TURNS.get(_orientation(image))
         whole = drafted[1] if drafted else (0, 0, *image.size)
         resized = _to_mode(image, geometry.mode).resize(
@@ -182,13 +182,13 @@ def decode(encoded: bytes, geometry: ImageGeometry) -> np.ndarray:
 
 
 def smaller_file(encoded: bytes, pixels: np.ndarray) -> bytes:
-    """The file of an image to keep: its own, or a PNG of the pixels that become of it where these take fewer bytes.
+    """The file of an image to keep: its own, or a PNG of its decoded pixels if that takes fewer bytes.
 
-    `decode` makes the same pixels of both.
+    `decode` makes the same pixels from both.
 
     Args:
         encoded: the image's file.
-        pixels: what `decode` makes of it.
+        pixels: the result of `decode`.
     """
     if len(encoded) <= pixels.nbytes:
         return encoded
@@ -224,14 +224,14 @@ def decode_all(files: Sequence[bytes], geometry: Mapping[str, Any]) -> np.ndarra
 
 @cache
 def _decoders() -> ThreadPoolExecutor:
-    """Threads for this process, of which there may be one for each GPU. Pillow lets go of the interpreter's lock."""
+    """Threads for this process; there may be one process for each GPU. Pillow releases the interpreter's lock."""
     return ThreadPoolExecutor(own_cores(), thread_name_prefix="decoding")
 
 
 def _taken_part(whole: tuple[float, ...], geometry: ImageGeometry) -> tuple[float, float, float, float]:
-    """The part of a picture that is resized: all of it, or the middle that is left once it is resized and cut.
+    """The part of a picture that is resized: all of it, or the middle that remains after resizing and cutting.
 
-    Only what is left is resized, so that a picture of one row of pixels does not become a giant one on the way. Sides
+    Only that part is resized, so that a picture of one row of pixels does not become a giant one in between. Sides
     are rounded as transformers rounds them.
     """
     width, height = whole[2:]
@@ -246,7 +246,7 @@ def _taken_part(whole: tuple[float, ...], geometry: ImageGeometry) -> tuple[floa
     return left * across, top * down, (left + geometry.size) * across, (top + geometry.size) * down
 
 
-# What turns a picture upright, by its EXIF orientation. Source: Exif 2.32, section 4.6.4, tag 274.
+# The transposition that turns a picture upright, by EXIF orientation. Source: Exif 2.32, section 4.6.4, tag 274.
 _TURNS = {
     2: Image.Transpose.FLIP_LEFT_RIGHT,
     3: Image.Transpose.ROTATE_180,
@@ -261,7 +261,7 @@ _TURNS = {
 def _orientation(image: Image.Image) -> int:
     try:
         return int(image.getexif().get(ExifTags.Base.Orientation, 1))
-    except Exception:  # A damaged tag is no reason to lose the picture.
+    except Exception:  # A picture with a damaged tag is still usable.
         return 1
 
 
@@ -271,9 +271,9 @@ _TIFF_BITS = 258  # BitsPerSample, TIFF 6.0, section 8
 def _white(image: Image.Image, values: np.ndarray) -> float:
     """The value of white in grey of more than 8 bits; black is 0.
 
-    Of 12 and 16 bits it is the largest value that there can be. Values of 32 bits do not say what white is: fractions
-    to 1 are shares of it, as in scikit-image and torchvision, and to 255 those of 8 bits; whole numbers to 255 are
-    those of 8 bits, and to 65,535 those of 16 bits.
+    With 12 and 16 bits it is the largest possible value. Values of 32 bits do not say what white is: fractions up to 1
+    are shares of it, as in scikit-image and torchvision, and fractions up to 255 are those of 8 bits; whole numbers up
+    to 255 are those of 8 bits, and up to 65,535 those of 16 bits.
 
     Raises:
         UnreadableImageError: there are other values, so that white is not known.

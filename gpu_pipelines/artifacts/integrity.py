@@ -1,6 +1,6 @@
-"""Whether the files of a registered model are those that were uploaded, by the hashes that `version.json` holds.
+"""Whether the files of a registered model are the uploaded ones, by the hashes in `version.json`.
 
-The hashes find what a disk, a copy or a hand has changed. They are no signature: whoever can write the files can write
+The hashes find changes by a disk, a copy or a person. They are not a signature: whoever can write the files can write
 `version.json` as well.
 """
 
@@ -20,22 +20,22 @@ from gpu_pipelines.artifacts.exported_model import CONFIG, MODEL_CARD, PROFILE
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, open_remote
 from gpu_pipelines.errors import UserError
 
-#: What was recorded with a version, among its files.
+#: Document that was recorded with a version, among its files.
 VERSION = "version.json"
 _PIECE = 1 << 20
 
 
 def model_files(files: Mapping[str, str]) -> dict[str, str]:
-    """The files of an exported model that are the model: not what its evaluation wrote beside them.
+    """The files of an exported model that are the model, without those that its evaluation wrote.
 
-    Of one that was not evaluated that is all of them, and that it was not: with an evaluation it is another version.
+    A model that was not evaluated has all of them, and a mark of that: with an evaluation it is another version.
 
     Args:
         files: hex SHA-256 by path, `version.json` not among them.
     """
     if EVALUATION not in files:
         return {**files, EVALUATION: ""}
-    # Beside a checkpoint of a format of the user's own, files of the other names are the user's.
+    # Beside a checkpoint in the user's own format, files of the other names are the user's.
     beside = {EVALUATION, MODEL_CARD, *([BENCHMARKS, EXAMPLES, GENERATED, PROFILE] if CONFIG in files else [])}
     return {name: digest for name, digest in files.items() if name not in beside}
 
@@ -46,14 +46,14 @@ def digest_of(files: Mapping[str, str]) -> str:
 
 
 def damage(place: str, files: Mapping[str, str], md5: Mapping[str, str]) -> str:
-    """What is wrong with the files of a version, such as "config.json is missing"; empty if nothing is.
+    """What is wrong with the files of a version, such as "config.json is missing"; empty for nothing.
 
-    Files whose names begin with a dot are nobody's model and are passed over.
+    Files whose names begin with a dot do not belong to a model and are passed over.
 
     Args:
-        place: a directory, or a folder in object storage. Where the storage keeps MD5, nothing is downloaded.
-        files: hex SHA-256 by path, as recorded; empty if none were, and nothing can be said.
-        md5: base64 by path, as recorded; those of a directory are not looked at.
+        place: a directory, or a folder in object storage. If the storage keeps MD5, nothing is downloaded.
+        files: hex SHA-256 by path, as recorded; empty if none were, and then nothing can be checked.
+        md5: base64 by path, as recorded; not used for a directory.
 
     Raises:
         UserError: the place cannot be read.
@@ -77,13 +77,13 @@ def damage(place: str, files: Mapping[str, str], md5: Mapping[str, str]) -> str:
 
 
 def require_undamaged(directory: Path) -> None:
-    """Checks the files of a directory that is a registered version, or a copy of one, before they are loaded.
+    """Checks the files of a registered version's directory, or of a copy of it, before they are loaded.
 
     Args:
         directory: an exported model; one without `version.json` was never registered, and nothing is checked.
 
     Raises:
-        UserError: names the file that is not as it was uploaded.
+        UserError: names the file that is not as uploaded.
     """
     if not (directory / VERSION).is_file():
         return
@@ -96,7 +96,7 @@ def require_undamaged(directory: Path) -> None:
 
 
 def _changed(place: str, files: Mapping[str, str]) -> set[str]:
-    """Names of the files whose bytes have another SHA-256; several are read at once."""
+    """Names of the files with another SHA-256; several are read at once."""
 
     def is_changed(name: str) -> bool:
         if not is_remote(place):

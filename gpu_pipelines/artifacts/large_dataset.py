@@ -1,4 +1,4 @@
-"""What this machine has of a dataset that would fill its disk."""
+"""The local part of a dataset that would fill the disk of this machine."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from gpu_pipelines.artifacts.remote_files import (
 
 
 def dataset_to_evaluate(place: str) -> Path:
-    """The directory of a dataset; of one in object storage that is larger than half of the free disk, all but `train`.
+    """The directory of a dataset; without `train` if it is in object storage and larger than half of the free disk.
 
     Args:
         place: a directory, or a folder in object storage.
 
     Raises:
-        UserError: it is no dataset, or the storage cannot be read.
+        UserError: it is not a dataset, or the storage cannot be read.
     """
     if not is_remote(place):
         return folder_at(place)
-    # What is no dataset is told of by its own name, and before all of it is copied.
+    # An error about something that is not a dataset must use its own name, and come before all of it is copied.
     manifest_at(place)
     sizes = RemoteFolder(place).sizes()
     if not is_large_for_the_disk(sum(sizes.values())):

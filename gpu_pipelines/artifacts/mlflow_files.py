@@ -1,7 +1,7 @@
-"""The files of a run in MLflow as a file system of fsspec, so that whatever reads `gs://…` reads them.
+"""The files of a run in MLflow as a file system of fsspec, so that code for `gs://…` reads them.
 
-A place is `ADDRESS/runs/RUN/artifacts/FOLDER`, with the address of the server as parameters have it. The files go
-through MLflow's client: through the server where that takes them, else into the bucket that it names.
+A place is `ADDRESS/runs/RUN/artifacts/FOLDER`, with the address of the server as in parameters. The files go through
+MLflow's client: through the server if that takes them, else into the bucket that it names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def place_of_files(uri: str, run: str, folder: str) -> str:
 
 
 class MlflowFiles(AbstractFileSystem):
-    """The files of all runs of all servers that are asked in one way."""
+    """The files of all runs of all servers with one scheme."""
 
     protocol = ("mlflow:http", "mlflow:https", "mlflow:sqlite")
 
@@ -42,7 +42,7 @@ class MlflowFiles(AbstractFileSystem):
     def _strip_protocol(cls, path: Any) -> Any:
         if isinstance(path, list):
             return [cls._strip_protocol(each) for each in path]
-        # A file's path is whole, so its first slash says nothing.
+        # A file's path is absolute, so its first slash says nothing.
         return str(path).rpartition("://")[2].strip("/")
 
     @staticmethod
@@ -50,7 +50,7 @@ class MlflowFiles(AbstractFileSystem):
         return {"scheme": path.partition("://")[0].removeprefix(MLFLOW)}
 
     def _opened(self, path: str) -> tuple[Any, str]:
-        """The access to the files of the run that a path is in, and the path in it."""
+        """The access to the files of the run of a path, and the path in the run."""
         parts = _PATH.fullmatch(self._strip_protocol(path))
         if parts is None:
             raise FileNotFoundError(f"{path} names no run of MLflow")
@@ -58,7 +58,7 @@ class MlflowFiles(AbstractFileSystem):
         return artifacts_of(f"{MLFLOW}{self._scheme}:{root}{parts['server']}", parts["run"]), parts["inner"] or ""
 
     def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        """What is right in a folder; of a file, the file."""
+        """The entries of a folder; for a file, the file."""
         path = self._strip_protocol(path)
         with mlflow_errors(f"Listing {path}"):
             files, inner = self._opened(path)
@@ -112,7 +112,7 @@ class MlflowFiles(AbstractFileSystem):
     def _downloaded(self, path: str, scratch: Path) -> Path:
         with mlflow_errors(f"Reading {path}"):
             files, inner = self._opened(path)
-            # Not every server tells what is not there from what went wrong.
+            # Some servers do not distinguish a missing file from other errors.
             self.info(path)
             return Path(files.download_artifacts(inner, str(scratch)))
 

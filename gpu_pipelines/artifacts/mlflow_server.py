@@ -1,4 +1,4 @@
-"""An MLflow server, or a SQLite file in its place: its address, its client, and what its errors mean."""
+"""An MLflow server, or a SQLite file in its place: its address, its client, and the meaning of its errors."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from urllib.parse import urlsplit
 from gpu_pipelines.errors import UnavailableError, UserError
 from gpu_pipelines.network_errors import TRUST_REMEDY, UNAVAILABLE, error_of_status, untrusted_certificate
 
-#: What an address begins with, as in the parameter `tracking`; what follows is MLflow's own.
+#: The beginning of an address, as in the parameter `tracking`; the rest is MLflow's own.
 MLFLOW = "mlflow:"
 #: A file of this machine.
 MLFLOW_FILE = f"{MLFLOW}sqlite:///"
-#: Tag of a tracker's run: which run of a pipeline it is of.
+#: Tag of a tracker's run: the run of a pipeline that it belongs to.
 TRACKED_RUN_TAG = "gpu_pipelines.run"
 _FORM = re.compile(r"mlflow:(https?://[\w.-]+(:\d+)?(/[\w./~-]*)?|sqlite:///[^\s?#]+)", re.ASCII)
-#: The client is not to say more than what is wrong, to tell its makers of the use, or to look for a Git repository.
+#: Settings that keep the client from further output, from reporting its use, and from looking for a Git repository.
 QUIET = {
     "MLFLOW_LOGGING_LEVEL": "WARNING",
     "MLFLOW_DISABLE_TELEMETRY": "true",
@@ -29,19 +29,19 @@ QUIET = {
     "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
     "GIT_PYTHON_REFRESH": "quiet",
 }
-#: The client's own are seven, the last after minutes.
+#: The client's own number is seven, the last after minutes.
 _RETRIES = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "3"}
 _LOGIN = "Give the login in MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or in MLFLOW_TRACKING_TOKEN."
 
 
 def mlflow_uri(given: str) -> str:
-    """An address of MLflow as all machines and folders understand it: a file by its whole path, no slash at the end.
+    """An address of MLflow that is valid on all machines and in all folders: a file with its full path, no final slash.
 
     Args:
         given: `mlflow:https://HOST`, `mlflow:http://HOST:PORT`, or `mlflow:sqlite:///FILE`.
 
     Raises:
-        UserError: it is of another form. What may hold a secret is not repeated.
+        UserError: it has another form. The message does not repeat what may hold a secret.
     """
     if not _FORM.fullmatch(given):
         said = " " if "@" in given or "?" in given else f" {given[:100]} "
@@ -72,7 +72,7 @@ def mlflow_client(uri: str) -> Any:
 
 
 def client_class(uri: str) -> Any:
-    """The class of MLflow's client; an object of it makes the file that it is to read.
+    """The class of MLflow's client; creating an object of it creates the file that it is to read.
 
     Args:
         uri: what it is for.
@@ -103,29 +103,29 @@ def artifacts_of(uri: str, run: str) -> Any:
 def would_lose_files(uri: str, place: str) -> bool:
     """Whether a client would write the files of a server's runs into a folder of its own machine.
 
-    So it is where a server neither takes files itself nor keeps them in a bucket. A server on the client's machine
+    This happens if a server neither takes files itself nor keeps them in a bucket. A server on the client's machine
     finds them there.
 
     Args:
         uri: of the server.
-        place: where it says that files belong.
+        place: where the server says that files belong.
     """
     is_here = uri.startswith(MLFLOW_FILE) or is_of_loopback(uri)
     return not is_here and urlsplit(place).scheme in ("", "file")
 
 
 def is_of_loopback(uri: str) -> bool:
-    """Whether an address is of a server of MLflow that each machine looks for on itself, such as localhost."""
+    """Whether an address of MLflow, such as localhost, means a server on each machine itself."""
     address = uri.removeprefix(MLFLOW)
     return address != uri and urlsplit(address).hostname in ("localhost", "127.0.0.1", "::1")
 
 
 @contextmanager
 def mlflow_errors(done: str) -> Iterator[None]:
-    """Turns what MLflow's client raises into a `UserError`; what is not there is a `FileNotFoundError`.
+    """Turns errors of MLflow's client into a `UserError`; a missing thing is a `FileNotFoundError`.
 
     Args:
-        done: what fails, such as "Listing the models of mlflow:https://HOST".
+        done: the action that fails, such as "Listing the models of mlflow:https://HOST".
     """
     try:
         yield
@@ -152,7 +152,7 @@ def _explained(error: Exception, done: str) -> Exception:
 
 
 def _status_of(error: Exception) -> int:
-    """The HTTP status that an error is about; 0 where it is about none."""
+    """The HTTP status of an error; 0 if it has none."""
     if (response := getattr(error, "response", None)) is not None:
         return int(response.status_code)
     if hasattr(error, "get_http_status_code"):

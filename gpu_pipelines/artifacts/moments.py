@@ -1,4 +1,4 @@
-"""How many numbers there are, their mean and their spread, told of parts of the data and joined."""
+"""Count, mean and spread of numbers, computed for parts of the data and joined."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Any
 
 import numpy as np
 
-#: A spread that is smaller, beside the mean, is rounding: the numbers are all the same.
+#: A smaller spread, relative to the mean, is rounding: the numbers are all the same.
 _ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What is kept of the numbers of some rows.
+    """Statistics of the numbers of some rows.
 
     Attributes:
-        rows: how many rows.
-        mean: of each of the numbers that a row has.
-        squares: of each, the sum of the squared differences from the mean.
+        rows: number of rows.
+        mean: mean of each of the numbers of a row.
+        squares: for each, the sum of the squared differences from the mean.
     """
 
     rows: int
@@ -29,7 +29,7 @@ class Moments:
 
     @classmethod
     def of(cls, values: np.ndarray) -> Moments:
-        """Those of an array (rows, *shape) with one row or more."""
+        """Moments of an array (rows, *shape) with one row or more."""
         numbers = values.reshape(len(values), -1).astype(np.float64)
         mean = numbers.mean(axis=0)
         return cls(len(numbers), tuple(mean.tolist()), tuple(((numbers - mean) ** 2).sum(axis=0).tolist()))
@@ -40,12 +40,12 @@ class Moments:
 
     @property
     def deviation(self) -> tuple[float, ...]:
-        """The standard deviation of each number; 1 where it is the same in all rows, so that one can divide by it."""
+        """The standard deviation of each number; 1 if it is the same in all rows, so that one can divide by it."""
         found = np.sqrt(np.array(self.squares) / self.rows)
         return tuple(np.where(found > _ROUNDING * np.abs(self.mean), found, 1.0).tolist())
 
     def joined(self, other: Moments) -> Moments:
-        """Those of the rows of both.
+        """Moments of the rows of both.
 
         By Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979,
         equation 2.1: a difference of sums of squares would lose the digits of numbers far from zero.
@@ -58,7 +58,7 @@ class Moments:
 
 
 def joined_moments(parts: Iterable[Mapping[str, Moments]]) -> dict[str, Moments]:
-    """Those of all parts by name, joined in their order; a part without rows has none."""
+    """The moments of all parts by name, joined in order; a part without rows has none."""
     found: dict[str, list[Moments]] = {}
     for part in parts:
         for name, moments in part.items():

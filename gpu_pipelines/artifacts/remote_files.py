@@ -28,16 +28,16 @@ from gpu_pipelines.network_errors import (
     untrusted_certificate,
 )
 
-#: Packages that bring a scheme, for whoever lacks one.
+#: Packages for the schemes that are not installed by default.
 _PACKAGES = {"gs": "gcsfs", "gcs": "gcsfs", "s3": "s3fs"}
 # https://cloud.google.com/storage/docs/buckets#naming, without the length, which is left to the service.
 _BUCKET = re.compile(r"[a-z0-9][a-z0-9._-]*")
-#: Bytes that are asked for at once of a file that is read from its beginning to its end.
+#: Bytes of one request when a file is read from beginning to end.
 _READ_AHEAD = 8 << 20
 
 
 class NoSuchStorageError(UserError):
-    """A URI of a storage that nothing installed reads."""
+    """A URI of a storage that no installed package reads."""
 
 
 def is_remote(uri: str) -> bool:
@@ -49,8 +49,8 @@ def problems_of_place(name: str, uri: str) -> list[str]:
     """What is wrong with a place in object storage: `gs://` and `s3://` alone name no bucket.
 
     Args:
-        name: what messages call it.
-        uri: any URI or path; those of other schemes are not looked at.
+        name: its name in messages.
+        uri: any URI or path; other schemes are not checked.
     """
     scheme, _, rest = uri.partition("://")
     if scheme not in ("gs", "gcs", "s3") or "://" not in uri or _BUCKET.fullmatch(rest.partition("/")[0]):
@@ -62,7 +62,7 @@ def connected(uri: str) -> tuple[Any, str]:
     """The file system (of fsspec) of a URI, and the path in it.
 
     Raises:
-        UserError: there is no such storage, or nothing installed that reads it.
+        UserError: there is no such storage, or no installed package reads it.
     """
     import fsspec
 
@@ -73,7 +73,7 @@ def connected(uri: str) -> tuple[Any, str]:
         fsspec.register_implementation(scheme, "gpu_pipelines.artifacts.mlflow_files.MlflowFiles", clobber=True)
     try:
         # gcsfs's usual class asks each bucket's type over gRPC, which an emulator does not answer: 60 s for each file
-        # system. Its variable that chooses the class does nothing where somebody has imported gcsfs before.
+        # system. Its variable that chooses the class has no effect if gcsfs was imported before.
         if scheme in ("gs", "gcs") and os.environ.get("STORAGE_EMULATOR_HOST"):
             from gcsfs.core import GCSFileSystem
 
@@ -87,10 +87,10 @@ def connected(uri: str) -> tuple[Any, str]:
 
 @contextmanager
 def as_user_errors(uri: str, done: str) -> Iterator[None]:
-    """Turns what a storage's client raises into a `UserError`; a file that is not there stays a `FileNotFoundError`.
+    """Turns errors of a storage's client into a `UserError`; a missing file stays a `FileNotFoundError`.
 
     Args:
-        uri: what was asked for.
+        uri: the requested URI.
         done: what failed, such as "read" or "written to".
     """
     try:
@@ -102,7 +102,7 @@ def as_user_errors(uri: str, done: str) -> Iterator[None]:
 
 
 def _explained(error: Exception, what: str) -> UserError:
-    """What an error of a storage means, and what to do about it; the libraries try again by themselves."""
+    """The meaning of a storage's error, and what to do about it; the libraries retry by themselves."""
     told = " ".join(f"{type(error).__name__}: {error}".split())
     if reason := untrusted_certificate(error):
         return UserError(f"{what}: its certificate is not trusted ({reason}).", TRUST_REMEDY)
@@ -122,7 +122,7 @@ def _explained(error: Exception, what: str) -> UserError:
 
 
 def _status_of(error: Exception) -> int:
-    """The HTTP status that an error is about; 0 where it is about none."""
+    """The HTTP status of an error; 0 if it has none."""
     if type(error).__name__ == "ProxyError":
         # So gcsfs has 502.
         return 502
@@ -131,14 +131,14 @@ def _status_of(error: Exception) -> int:
 
 
 def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:
-    """The files that a URI names: one file, those below a folder, or those that a pattern matches.
+    """The files of a URI: one file, those below a folder, or those that a pattern matches.
 
     Args:
         uri: such as `gs://bucket/folder`.
-        pattern: whether `*`, `?`, `[…]` and `**` in it stand for others, as in a shell.
+        pattern: whether `*`, `?`, `[…]` and `**` in it are wildcards, as in a shell.
 
     Returns:
-        URI of each file, sorted, and what the storage says of it (`size` in bytes and others); empty if there is none.
+        URI of each file, sorted, with the storage's details (`size` in bytes and others); empty if there is none.
 
     Raises:
         UserError: the storage cannot be listed.
@@ -152,7 +152,7 @@ def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:
                 found = files.glob(path, detail=True)
             else:
                 info = files.info(path.rstrip("/"))
-                # What marks a folder, for programs that show some, need not be empty, and is then called a file.
+                # The marker of a folder, which some programs show, may have content, and is then listed as a file.
                 is_file = info["type"] == "file" and not info["name"].endswith("/")
                 found = {info["name"]: info} if is_file else files.find(path.rstrip("/"), detail=True)
         except FileNotFoundError:
@@ -165,7 +165,7 @@ def listed(uri: str, pattern: bool = False) -> dict[str, Mapping[str, Any]]:
 
 
 def folders_in(uri: str) -> list[str]:
-    """The names of the folders right in a folder, hidden ones aside; none where there is no such folder.
+    """The names of the folders directly in a folder, without hidden ones; empty if there is no such folder.
 
     Raises:
         UserError: the storage cannot be listed.
@@ -176,7 +176,7 @@ def folders_in(uri: str) -> list[str]:
             found = files.ls(path.rstrip("/"), detail=True)
         except (FileNotFoundError, NotADirectoryError):
             return []
-    # What marks the folder itself is listed among those in it.
+    # The marker of the folder itself is listed among those in it.
     places = [info["name"].rstrip("/") for info in found if info["type"] == "directory"]
     names = [place.rpartition("/")[2] for place in places if place != path.strip("/")]
     return [name for name in names if not name.startswith(".")]
@@ -187,11 +187,11 @@ def read_remote(uri: str, most: int | None = None, start: int = 0) -> bytes:
 
     Args:
         uri: such as `gs://bucket/folder/name`.
-        most: bytes after which it stops; None for all. Less come where the file ends before.
-        start: byte that it begins at.
+        most: bytes after which it stops; None for all. A file that ends before gives fewer.
+        start: first byte.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
         UserError: it cannot be read.
     """
     files, path = connected(uri)
@@ -199,7 +199,7 @@ def read_remote(uri: str, most: int | None = None, start: int = 0) -> bytes:
         try:
             content: bytes = files.cat_file(path, start=start or None, end=None if most is None else start + most)
         except Exception as error:
-            # There is no range of bytes of an empty file, nor behind the end.
+            # An empty file has no range of bytes, and neither has the part after its end.
             if most is None or _status_of(error) != 416:
                 raise
             return b""
@@ -207,10 +207,10 @@ def read_remote(uri: str, most: int | None = None, start: int = 0) -> bytes:
 
 
 def open_remote(uri: str) -> BinaryIO:
-    """Opens a file for reading in pieces; what goes wrong then is a `UserError` as well.
+    """Opens a file for reading in pieces; later errors are `UserError`s as well.
 
     Raises:
-        FileNotFoundError: there is none.
+        FileNotFoundError: there is no such file.
         UserError: it cannot be read.
     """
     files, path = connected(uri)
@@ -219,7 +219,7 @@ def open_remote(uri: str) -> BinaryIO:
 
 
 class _RemoteFile(io.RawIOBase):
-    """A file of fsspec whose errors tell a user what to do."""
+    """A file of fsspec whose errors say what to do."""
 
     def __init__(self, uri: str, file: Any) -> None:
         super().__init__()
@@ -254,7 +254,7 @@ class RemoteFolder:
         uri: such as `gs://bucket/folder`.
 
     Raises:
-        UserError: there is no such storage, or nothing installed that reads it.
+        UserError: there is no such storage, or no installed package reads it.
     """
 
     def __init__(self, uri: str) -> None:
@@ -273,7 +273,7 @@ class RemoteFolder:
         return sorted(filter(_is_file, (path[len(self._path) + 1 :] for path in found)))
 
     def state(self) -> str:
-        """Hex SHA-256 of the names of all files with what tells one version of a file from another."""
+        """Hex SHA-256 of the names of all files with what distinguishes versions of a file."""
         told = ("size", "generation", "md5Hash", "etag", "ETag", "mtime")
         found = sorted(self._details().items())
         entries = [(f"{self._path}/{path}", [str(info.get(name)) for name in told]) for path, info in found]
@@ -288,7 +288,7 @@ class RemoteFolder:
         return {name: str(info.get("md5Hash") or "") for name, info in self._details().items()}
 
     def _details(self) -> dict[str, Mapping[str, Any]]:
-        """What the storage says of all files as they are now, by relative path."""
+        """The storage's details of all files as they are now, by relative path."""
         with as_user_errors(self.uri, "listed"):
             self._files.invalidate_cache()
             found = self._files.find(self._path, detail=True)
@@ -309,15 +309,15 @@ class RemoteFolder:
             self._files.get([f"{self._path}/{name}" for name in names], [str(directory / name) for name in names])
 
     def upload(self, directory: Path, names: Sequence[str], watched: Upload | None = None) -> None:
-        """Copies files from a local directory to the same relative paths, in parallel; what is there is replaced.
+        """Copies files from a local directory to the same relative paths, in parallel; existing ones are replaced.
 
         Args:
             directory: the local directory.
             names: the relative paths.
-            watched: tells how far it is, and may be given up.
+            watched: reports its progress, and may be given up.
 
         Raises:
-            UploadGivenUpError: it was.
+            UploadGivenUpError: it was given up.
         """
         sources, places = [str(directory / name) for name in names], [f"{self._path}/{name}" for name in names]
         with as_user_errors(self.uri, "written to"):
@@ -327,15 +327,15 @@ class RemoteFolder:
                 watched.run(self._files, sources, places)
 
     def write(self, name: str, content: bytes) -> None:
-        """Writes one file; what is there is replaced."""
+        """Writes one file; an existing one is replaced."""
         with as_user_errors(self.uri, "written to"):
             self._files.pipe_file(f"{self._path}/{name}", content)
 
     def require_same(self, directory: Path, names: Sequence[str]) -> None:
-        """Checks that files are there as they are in a local directory; see `different`.
+        """Checks that files there are the same as in a local directory; see `different`.
 
         Raises:
-            UserError: names those that are not.
+            UserError: names those that differ.
         """
         if different := self.different(directory, names):
             raise UserError(
@@ -343,12 +343,12 @@ class RemoteFolder:
             )
 
     def different(self, directory: Path, names: Sequence[str]) -> list[str]:
-        """Those files that are not as they are in a local directory, by size and, where the storage has it, MD5."""
+        """Those files that differ from a local directory, by size and, if the storage has it, MD5."""
         there = self._details()
         return [name for name in names if not _is_same(directory / name, there.get(name, {}))]
 
     def delete(self, names: Sequence[str]) -> None:
-        """Deletes files, in parallel; those that are not there are passed over."""
+        """Deletes files, in parallel; missing ones are passed over."""
         if not names:
             return
         try:
@@ -359,7 +359,7 @@ class RemoteFolder:
 
 
 def _is_file(name: str) -> bool:
-    """Whether a relative path is a file's, and not of what marks a folder, as mounted buckets and consoles have it."""
+    """Whether a relative path is that of a file, not of a folder's marker, as mounted buckets and consoles make it."""
     return bool(name) and not name.endswith("/")
 
 
@@ -370,7 +370,7 @@ def _is_same(file: Path, info: Mapping[str, Any]) -> bool:
 
 
 def md5_of_file(file: Path) -> str:
-    """MD5 of a file's bytes, base64: what Cloud Storage keeps of each object; it is not for security here."""
+    """MD5 of a file's bytes, base64, as Cloud Storage keeps it for each object; it is not for security here."""
     digest = hashlib.md5(usedforsecurity=False)
     with file.open("rb") as content:
         while block := content.read(1 << 20):
@@ -379,23 +379,23 @@ def md5_of_file(file: Path) -> str:
 
 
 def is_large_for_the_disk(size: int) -> bool:
-    """Whether so many bytes are more than half of what is free where temporary files go."""
+    """Whether a size in bytes is more than half of the free disk for temporary files."""
     return size > free_for_temporary_files() / 2
 
 
 def free_for_temporary_files() -> int:
-    """Free bytes of the disk where temporary files go."""
+    """Free bytes of the disk for temporary files."""
     return shutil.disk_usage(tempfile.gettempdir()).free
 
 
 def own_folder(kind: str) -> Path:
-    """A folder for temporary files of this user that all processes find; TMPDIR says on which disk.
+    """A folder for temporary files of this user that all processes find; TMPDIR chooses the disk.
 
     Args:
-        kind: what it is for.
+        kind: its purpose.
 
     Raises:
-        UserError: another user has made it.
+        UserError: it belongs to another user.
     """
     place = Path(tempfile.gettempdir()) / f"gpu-pipelines-{kind}-{os.getuid()}"
     place.mkdir(mode=0o700, exist_ok=True)
@@ -405,7 +405,7 @@ def own_folder(kind: str) -> Path:
 
 
 def folder_at(place: str) -> Path:
-    """The directory at a place; of a folder in object storage a copy, made once on each machine.
+    """The directory at a place; for a folder in object storage a copy, made once on each machine.
 
     Args:
         place: a path, which may begin with `~`, or such as `gs://bucket/folder`.
@@ -417,11 +417,11 @@ def folder_at(place: str) -> Path:
 
 
 def fetched_folder(uri: str, without: Callable[[str], bool] | None = None) -> Path:
-    """A local copy of a folder, downloaded once by all processes of this machine that ask for it.
+    """A local copy of a folder, downloaded once for all processes of this machine that need it.
 
     Args:
         uri: such as `gs://bucket/folder`.
-        without: says of a path in the folder whether it is left out; left out, none is.
+        without: whether a path in the folder is left out; None leaves out nothing.
 
     Raises:
         UserError: it is empty or cannot be read.
@@ -438,7 +438,7 @@ def fetched_folder(uri: str, without: Callable[[str], bool] | None = None) -> Pa
     with (place / f"{directory.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not directory.is_dir():
-            # The name is its own, so that a download that was killed is not beside the next one.
+            # The name is unique, so that a download that was killed is not beside the next one.
             part = place / f"{directory.name}.part"
             shutil.rmtree(part, ignore_errors=True)
             try:

@@ -1,7 +1,7 @@
-"""Temporary folders that the next process removes where this one is killed: by SIGKILL, or because memory is full.
+"""Temporary folders that the next process removes if this one is killed: by SIGKILL, or because memory is full.
 
-Each is locked for as long as its process lives, so what is not locked is of nobody. On a disk that several machines
-share, such as a mounted bucket, a lock may be known on its own machine alone, so each machine looks at its own folders.
+Each is locked while its process lives, so an unlocked one belongs to nobody. On a disk that several machines share,
+such as a mounted bucket, a lock may be visible only on its own machine, so each machine looks only at its own folders.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from gpu_pipelines.artifacts.remote_files import own_folder
 
 @contextmanager
 def scratch_folder(kind: str, beside: Path | None = None) -> Iterator[Path]:
-    """An empty folder that is gone afterwards; those that killed processes have left there are removed first.
+    """An empty folder that is removed afterwards; those that killed processes left there are removed first.
 
     Args:
-        kind: what the names of such folders begin with; no other folder's name begins so.
-        beside: the directory that it is made in, whose disk it is to be on; None for that of temporary files.
+        kind: beginning of the names of such folders, which no other folder has.
+        beside: directory to make it in, and so its disk; None for that of temporary files.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
     """
     place, prefix = beside or own_folder("scratch"), f"{kind}-{socket.gethostname()}-"
     for left in place.glob(f"{glob.escape(prefix)}*"):
-        with suppress(OSError):  # its process goes on, or nobody can tell
+        with suppress(OSError):  # its process still runs, or that is not known
             held = _locked(left)
             shutil.rmtree(left, ignore_errors=True)
             os.close(held)
@@ -45,13 +45,13 @@ def scratch_folder(kind: str, beside: Path | None = None) -> Iterator[Path]:
 
 
 def _made(prefix: str, place: Path) -> tuple[Path, int]:
-    """A new folder, and what holds its lock."""
+    """A new folder, and the descriptor of its lock."""
     while True:
         folder = Path(tempfile.mkdtemp(prefix=prefix, dir=place))
-        # Before it was locked another process may have taken it for that of a killed one.
+        # Before the lock, another process may have taken it for the folder of a killed one.
         with suppress(FileNotFoundError):
             held = os.open(folder, os.O_RDONLY)
-            with suppress(OSError):  # a file system without locks, where nothing is removed
+            with suppress(OSError):  # a file system without locks, which keeps old folders
                 fcntl.flock(held, fcntl.LOCK_EX)
             if folder.is_dir():
                 return folder, held
@@ -59,7 +59,7 @@ def _made(prefix: str, place: Path) -> tuple[Path, int]:
 
 
 def _locked(folder: Path) -> int:
-    """Locks a folder, and gives what holds the lock; raises OSError where another process does."""
+    """Locks a folder, and returns the descriptor of the lock; raises OSError if another process holds it."""
     held = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)

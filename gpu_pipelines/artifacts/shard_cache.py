@@ -1,9 +1,9 @@
-"""A bounded folder with the shards of a dataset in object storage that are needed now or soon, for all processes here.
+"""A bounded folder with the shards of a dataset in object storage needed now or soon, for all processes here.
 
-A shard is named by its hash, and is there only once all of it has come and has that hash. Every process fetches; that
-no two fetch the same, and that none is deleted while it is read, is by locks of the kernel (flock), which end with the
-process however it ends. The space of a shard is taken before it is fetched. What is needed last goes first, and each
-process tells the others what it reads next, so that it is kept for it.
+A shard is named by its hash, and is there only once all of it has come and has that hash. Every process fetches. Kernel
+locks (flock), which end with the process however it ends, keep two from fetching the same shard, and a shard from being
+deleted while it is read. The space of a shard is taken before it is fetched. Shards needed last are deleted first, and
+each process tells the others what it reads next, so that they keep it.
 """
 
 from __future__ import annotations
@@ -27,41 +27,41 @@ from gpu_pipelines.errors import DamagedError, NotFoundError, UserError, is_of_a
 
 _LOCK = ".lock"
 _SHARD, _PART, _ASKED = ".arrow", ".part", ".asked"
-#: Bytes of the names that a process asks for, at most.
+#: Most bytes of the names that a process asks for.
 _MOST_ASKED = 1 << 16
 _PIECE = 16 << 20
-#: How long a thread waits for a change that another process may have made.
+#: How long a thread waits for a change that another process may make.
 _READER_LOOKS, _FETCHER_LOOKS = 0.01, 0.1
 
 
 @dataclass(frozen=True)
 class StoredShard:
-    """A shard in object storage: its size in bytes, and the hex SHA-256 of them."""
+    """A shard in object storage: its size in bytes, and their hex SHA-256."""
 
     size: int
     sha256: str
 
 
 class HeldShard:
-    """A shard in the cache that stays there until it is let go; `path` is its file."""
+    """A shard that stays in the cache until it is let go; `path` is its file."""
 
     def __init__(self, path: Path, descriptor: int) -> None:
         self.path = path
         self._descriptor = descriptor
 
     def let_go(self) -> None:
-        """Allows that it is deleted; it must not be mapped into memory any more."""
+        """Allows its deletion; it must no longer be mapped into memory."""
         os.close(self._descriptor)
 
 
 class ShardCache:
-    """This process's part in the cache.
+    """This process's part of the cache.
 
     Args:
         uri: folder of the dataset in object storage.
         shards: all shards by their path in the dataset.
-        directory: the cache; of this dataset and one training alone, shared by its processes on this machine.
-        bound: bytes that all files in it have together, at most.
+        directory: the cache; only for this dataset and one training, shared by its processes on this machine.
+        bound: most bytes of all files in it together.
         fetchers: shards that this process fetches at once.
     """
 
@@ -87,24 +87,24 @@ class ShardCache:
             thread.start()
 
     def expect(self, paths: Sequence[str]) -> None:
-        """Says which shards are needed next, the first of them first; they are fetched as far as there is room."""
+        """Sets the shards that are needed next, in order; they are fetched as far as there is room."""
         self._due = {self._file(path): place for place, path in reversed(list(enumerate(paths)))}
         self._expected = list(paths)
         self._changed.set()
 
     def ask(self, paths: Sequence[str]) -> None:
-        """Says which shards this thread reads next, in place of those that it has asked for before."""
+        """Sets the shards that this thread reads next, replacing those that it asked for before."""
         with self._telling:
             self._asked_by[threading.get_ident()] = list(paths)
             self._told.tell([self._file(path) for path in self._asked()])
         self._changed.set()
 
     def hold(self, path: str, then: Sequence[str] = ()) -> HeldShard:
-        """Waits until a shard is there, and keeps it there.
+        """Waits for a shard, and keeps it.
 
         Args:
-            path: which.
-            then: those that are asked for next, to be fetched meanwhile.
+            path: the shard.
+            then: the next shards, to be fetched meanwhile.
 
         Raises:
             UserError: it cannot be fetched, or is damaged, or the disk is full.
@@ -124,7 +124,7 @@ class ShardCache:
         return held
 
     def taken(self) -> tuple[int, float]:
-        """Bytes that this process has fetched, and seconds that it has waited for shards, since the last call."""
+        """Bytes that this process fetched, and seconds that it waited for shards, since the last call."""
         (fetched, self._bytes), (stalled, self._stalled) = (self._bytes, 0), (self._stalled, 0.0)
         return fetched, stalled
 
@@ -137,7 +137,7 @@ class ShardCache:
         self._closed = True
         self._changed.set()
         for thread in self._threads:
-            thread.join(_FETCHER_LOOKS)  # one in the middle of a shard ends with it, or with the process
+            thread.join(_FETCHER_LOOKS)  # a thread that fetches ends with its shard, or with the process
         self._told.close()
 
     def _asked(self) -> list[str]:
@@ -147,7 +147,7 @@ class ShardCache:
         return self.shards[path].sha256 + _SHARD
 
     def _dues(self, others: Sequence[Sequence[str]]) -> Callable[[str], float]:
-        """When files are needed: first what is asked for, then what is expected, each in its order; the rest never."""
+        """When files are needed: first those asked for, then those expected, each in order; the rest never."""
         asked = [[self._file(path) for path in self._asked()], *others]
         places = [(place, name) for names in asked for place, name in enumerate(names)]
         first = {name: place - len(places) for place, name in sorted(places, reverse=True)}
@@ -162,7 +162,7 @@ class ShardCache:
             return None
         if _is_locked(descriptor, fcntl.LOCK_SH):
             status = os.fstat(descriptor)
-            # One that was deleted between the two calls has no name any more.
+            # A file that was deleted between the two calls no longer has a name.
             if status.st_nlink and status.st_size == self.shards[path].size:
                 return HeldShard(place, descriptor)
         os.close(descriptor)
@@ -184,7 +184,7 @@ class ShardCache:
                     os.close(descriptor)
 
     def _begin_next(self) -> tuple[str, int] | None:
-        """The shard to fetch now, and a locked file with its space; None where there is none, or no room for it."""
+        """The shard to fetch now, and a locked file with its space; None if there is none, or no room for it."""
         there, asked = files_in(self._directory), self._asked()
         for path in [*asked, *self._expected]:
             if self._is_there(there, path) or self._is_given_up(path, path in asked):
@@ -199,7 +199,7 @@ class ShardCache:
 
     @contextmanager
     def _failure_noted(self, path: str) -> Iterator[None]:
-        """Keeps what goes wrong with a shard for the thread that asks for it: nothing may ever do."""
+        """Keeps the error of a shard for the thread that asks for it, if one ever does."""
         asked = path in self._asked()
         try:
             yield
@@ -212,7 +212,7 @@ class ShardCache:
             self._arrived.set()
 
     def _is_given_up(self, path: str, asked: bool) -> bool:
-        """Whether a shard is not fetched, as that failed; once more it is tried when it is asked for."""
+        """Whether a shard is not fetched because that failed; it is tried once more when it is asked for."""
         _, was_asked = self._failures.get(path, (None, None))
         return was_asked is not None and (was_asked or not asked)
 
@@ -220,17 +220,17 @@ class ShardCache:
         return there.get(self._file(path)) == self.shards[path].size
 
     def _take_space(self, path: str) -> int | None:
-        """A locked file that has the space of a shard; None where another fetches it.
+        """A locked file with the space of a shard; None if another process fetches it.
 
         Raises:
-            _NoRoomError: all that is in the cache is needed sooner, or in use.
+            _NoRoomError: all files in the cache are needed sooner, or in use.
             UserError: the disk is full.
         """
         size, part = self.shards[path].size, self.shards[path].sha256 + _PART
         with self._alone():
             others = self._told.by_others()
             due = self._dues(others)
-            # What is read in order needs room again and again: others that took it meanwhile would soon go for it.
+            # Reading in order needs room again and again; it would soon delete what others took meanwhile.
             only_free = path not in self._asked() and any([self._asked(), *others])
             before = inf if only_free else due(self._file(path))
             there = files_in(self._directory)
@@ -246,7 +246,7 @@ class ShardCache:
                 os.ftruncate(descriptor, min(size, os.fstat(descriptor).st_size))
                 if sys.platform == "linux":
                     os.posix_fallocate(descriptor, 0, size)
-                else:  # a disk that is full is noticed later
+                else:  # a full disk is noticed later
                     os.ftruncate(descriptor, size)
             except (OSError, _NoRoomError) as error:
                 (self._directory / part).unlink()
@@ -257,7 +257,7 @@ class ShardCache:
             return descriptor
 
     def _make_room(self, there: Mapping[str, int], missing: int, due: Callable[[str], float], before: float) -> None:
-        """Deletes files that are needed later than `before` and that nobody has open, those needed last first."""
+        """Deletes files that are needed later than `before` and not open anywhere, those needed last first."""
         victims: list[tuple[str, int]] = []
         try:
             for name in sorted(there, key=due, reverse=True):
@@ -281,14 +281,14 @@ class ShardCache:
                 os.close(descriptor)
 
     def _fetch(self, path: str, descriptor: int) -> None:
-        """Fills a file, and gives it its name once it is what it should be; a damaged copy is fetched once more."""
+        """Fills a file, and gives it its name once its hash is right; a damaged copy is fetched once more."""
         shard, uri = self.shards[path], f"{self._uri}/{path}"
         part = self._directory / (shard.sha256 + _PART)
         for _ in range(2):
             if self._copied(uri, descriptor, shard.size) == shard.sha256:
-                # A name that survives a loss of power says that the content does.
+                # A name that survives a power loss must mean that the content did.
                 os.fsync(descriptor)
-                with self._alone():  # who reckons the space must meet one of the two names
+                with self._alone():  # whoever counts the space must see one of the two names
                     part.rename(self._directory / self._file(path))
                 return
         part.unlink()
@@ -298,7 +298,7 @@ class ShardCache:
         )
 
     def _copied(self, uri: str, descriptor: int, size: int) -> str:
-        """Copies a file of a bucket, and returns the hex SHA-256 of what came; empty if it is too short."""
+        """Copies a file of a bucket, and returns the hex SHA-256 of the bytes; empty if they are too few."""
         digest, place = hashlib.sha256(), 0
         try:
             while place < size:
@@ -347,7 +347,7 @@ def files_in(directory: Path) -> dict[str, int]:
 
 
 class _Told:
-    """What the processes of a machine read next: a file of each of them, locked for as long as it lives.
+    """What the processes of a machine read next: a file of each, locked while it lives.
 
     Args:
         directory: the cache; nobody else changes its files meanwhile.
@@ -359,19 +359,19 @@ class _Told:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
 
     def tell(self, names: Sequence[str]) -> None:
-        """Tells the others which files this process reads next, the first of them first.
+        """Tells the others which files this process reads next, in order.
 
-        Who reads it in the middle of the change meets some of the old names, and keeps files for nobody once.
+        A process that reads it during the change sees some of the old names, and keeps files in vain once.
         """
         content = "\n".join(names).encode()[:_MOST_ASKED]
         if content != self._content:
-            with suppress(OSError):  # on a full disk they hear of it later, when this process says it again
+            with suppress(OSError):  # on a full disk this process tells them the next time
                 os.pwrite(self._file.fileno(), content, 0)
                 self._file.truncate(len(content))
                 self._content = content
 
     def by_others(self) -> list[list[str]]:
-        """What each of the other processes reads next; to be called while nobody else changes the files."""
+        """What each of the other processes reads next; call it only while nobody else changes the files."""
         found = []
         for path in self._path.parent.glob(f"*{_ASKED}"):
             if path == self._path:
@@ -384,16 +384,16 @@ class _Told:
         return found
 
     def close(self) -> None:
-        """Tells nobody anything from now on."""
+        """Tells the others nothing from now on."""
         self._path.unlink(missing_ok=True)
 
 
 class _NoRoomError(Exception):
-    """Nothing can be deleted for a shard now."""
+    """No file can be deleted for a shard now."""
 
 
 def _is_locked(descriptor: int, kind: int) -> bool:
-    """Locks a file unless another has it locked otherwise."""
+    """Locks a file unless another process holds a conflicting lock."""
     try:
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -1,4 +1,4 @@
-"""A dataset whose shards stay in object storage; each is fetched into a bounded cache when its rows are to come."""
+"""A dataset whose shards stay in object storage; each is fetched into a bounded cache before its rows are needed."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ import numpy as np
 from gpu_pipelines.artifacts.dataset import DataFile, Dataset, Manifest, Shard, Split
 from gpu_pipelines.artifacts.shard_cache import HeldShard, ShardCache, StoredShard
 
-#: Shards that are fetched ahead where rows are read in order.
+#: Shards that are fetched ahead if rows are read in order.
 _AHEAD = 3
 
 
 @dataclass(frozen=True)
 class ShardPlace:
-    """Where the shards of a dataset are, and where they are kept for a while.
+    """Where the shards of a dataset are, and where they are cached.
 
     Attributes:
         uri: folder of the dataset in object storage.
         cache: directory of the cache.
-        bound: bytes of all files in it, at most.
+        bound: most bytes of all files in it.
         sizes: bytes of each shard by its path in the dataset.
         whole: splits that stay in the cache once they are read.
         fetchers: shards that each process fetches at once.
@@ -38,13 +38,13 @@ class ShardPlace:
 
 
 class StreamedSplit(Split):
-    """The rows of one split; a shard is mapped into memory as long as rows of it are read.
+    """The rows of one split; a shard is mapped into memory as long as its rows are read.
 
     Args:
         manifest: manifest of the dataset.
         name: `train`, `val` or `test`.
         cache: has the shards.
-        stays: whether all shards stay in the cache once they were read.
+        stays: whether all shards stay in the cache once they are read.
     """
 
     def __init__(self, manifest: Manifest, name: str, cache: ShardCache, stays: bool) -> None:
@@ -68,21 +68,21 @@ class StreamedSplit(Split):
         return self._open[index][1]
 
     def expect(self, shards: Sequence[int], now: Sequence[int]) -> None:
-        """Says which shards are to come.
+        """Sets the shards that are needed next.
 
         Args:
-            shards: in the order in which rows of them are needed.
-            now: those whose rows are read in every step for now: they stay mapped between the steps.
+            shards: in the order in which their rows are needed.
+            now: shards whose rows every step reads for now: they stay mapped between the steps.
         """
         self._stay, self._is_expected = frozenset(now), True
         self.cache.ask([])
         self.cache.expect([self._paths[shard] for shard in shards])
 
     def take(self, rows: np.ndarray) -> dict[str, np.ndarray]:
-        """As `Split.take`; waits for shards that are not there."""
+        """As `Split.take`; waits for missing shards."""
         with self._reading:
             shards = list(dict.fromkeys((np.searchsorted(self._starts, rows, side="right") - 1).tolist()))
-            # Where it was not said which are to come, rows are read in order.
+            # Unless an order was set, rows are read in order.
             self._next = [*shards, *([] if self._is_expected else self._behind(shards[-1]))]
             self._let_go(self._stay.union(shards))
             try:
@@ -93,13 +93,13 @@ class StreamedSplit(Split):
                 self._let_go(self._stay)
 
     def _ask_for_what_is_behind(self, row: int) -> None:
-        """Keeps the shard of the next row, which else went as soon as it is let go of, and has others fetched."""
+        """Keeps the shard of the next row, which would be deleted once it is let go, and has others fetched."""
         following = int(np.searchsorted(self._starts, row + 1, side="right")) - 1
         coming = range(following, min(following + 1 + _AHEAD, len(self._paths)))
         self.cache.ask([self._paths[shard] for shard in coming])
 
     def columns(self, start: int, stop: int, names: Sequence[str] = ()) -> Iterable[dict[str, np.ndarray]]:
-        """As `Split.columns`; the arrays of a shard are not to be used when the next one is asked for."""
+        """As `Split.columns`; do not use the arrays of a shard after asking for the next one."""
         touched = self._touched(start, stop)
         with self._reading:
             try:
@@ -108,7 +108,7 @@ class StreamedSplit(Split):
                     first, end = self._starts[index : index + 2].tolist()
                     yield from super().columns(max(start, first), min(stop, end), names)
                     self._let_go(self._stay)
-            finally:  # the caller may have seen enough
+            finally:  # the caller may stop early
                 self.end_of_order()
                 self._let_go(self._stay)
 
@@ -134,19 +134,19 @@ class StreamedSplit(Split):
     def _let_go(self, but: frozenset[int]) -> None:
         for index in self._open.keys() - but:
             held, shard = self._open.pop(index)
-            del shard  # first the mapping, then the lock: what is mapped takes space on the disk without a name, too
+            del shard  # the mapping before the lock: a mapped file takes disk space even without a name
             held.let_go()
 
 
 class StreamedDataset(Dataset):
-    """A dataset of which only `dataset.json` and what is no shard is in a directory of this machine.
+    """A dataset of which this machine has only `dataset.json` and the files that are not shards.
 
     Args:
         directory: these files.
         place: where the shards are.
 
     Raises:
-        UserError: the directory is no dataset or a damaged one.
+        UserError: the directory is not a dataset, or a damaged one.
     """
 
     def __init__(self, directory: Path, place: ShardPlace) -> None:

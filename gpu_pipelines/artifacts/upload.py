@@ -20,7 +20,7 @@ class UploadGivenUpError(Exception):
 
 
 class Upload:
-    """How far an upload is, and the way to give it up.
+    """The progress of an upload, and the way to give it up.
 
     Attributes:
         total: bytes of all files; 0 before it begins.
@@ -45,7 +45,7 @@ class Upload:
         return self.confirmed / max(time.monotonic() - self._began, 1e-3)
 
     def give_up(self) -> None:
-        """Ends it at once, in the middle of a file."""
+        """Ends it at once, even in the middle of a file."""
         self._given_up.set()
 
     def run(self, files: Any, sources: Sequence[str], places: Sequence[str]) -> None:
@@ -54,7 +54,7 @@ class Upload:
         Args:
             files: a file system of fsspec.
             sources: local paths.
-            places: where each goes, as the file system names it.
+            places: destination of each, as the file system names it.
 
         Raises:
             UploadGivenUpError: it was given up.
@@ -77,8 +77,8 @@ class Upload:
 
 
 def _noting(of_files: dict[str, int]) -> Any:
-    """A callback of fsspec that notes the bytes of each file that are there, by its place."""
-    from fsspec.callbacks import Callback  # not before something is uploaded: commands import this module
+    """A callback of fsspec that notes the uploaded bytes of each file, by its place."""
+    from fsspec.callbacks import Callback  # only when something is uploaded: commands import this module
 
     def note(place: str, size: int | None, value: int, **_: Any) -> None:
         of_files[place] = value

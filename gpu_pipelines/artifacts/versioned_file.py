@@ -1,10 +1,10 @@
-"""A small file that several processes change, on one machine or many: each change names the version that it replaces.
+"""A small file that several processes change, on one machine or many: each change names the version to replace.
 
 - In Cloud Storage the server decides, by the object's generation
   (https://cloud.google.com/storage/docs/request-preconditions).
-- In a directory the file itself is locked with flock(2) for the moment of the change, and replaced by a whole one.
+- In a directory the file itself is locked with flock(2) during the change, and replaced by a whole one.
   Linux passes such locks on to the server of an NFS mount.
-- Other object storage knows no condition here: what was written is read back, which leaves a gap of one request.
+- Other object storage has no conditions here: what was written is read back, which leaves a gap of one request.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from gpu_pipelines.errors import UserError
 
 
 class VersionedFile(Protocol):
-    """A file whose changes are conditional. The version of a file that is not there is the empty text."""
+    """A file whose changes are conditional. The version of a missing file is the empty text."""
 
     def read(self) -> tuple[bytes, str]:
         """Content and version."""
         ...
 
     def write(self, content: bytes, version: str) -> str | None:
-        """Replaces a version; the new version, or None if the file is of another one by now.
+        """Replaces a version; returns the new version, or None if the file has another one by now.
 
         Raises:
-            UserError: the storage cannot be written to, or is not there.
+            UserError: the storage cannot be written to, or does not exist.
         """
         ...
 
     def delete(self, version: str) -> None:
-        """Deletes a version; does nothing if the file is of another one by now."""
+        """Deletes a version; does nothing if the file has another one by now."""
         ...
 
 
@@ -47,7 +47,7 @@ def versioned_file(uri: str) -> VersionedFile:
     """The file of a path or of a URI in object storage.
 
     Raises:
-        UserError: there is no such storage, or nothing installed that reads it.
+        UserError: there is no such storage, or no installed package reads it.
     """
     if not is_remote(uri):
         return _LocalFile(Path(uri))
@@ -83,7 +83,7 @@ class _LocalFile:
 
     @contextmanager
     def _locked(self, *, create: bool) -> Iterator[int]:
-        """The open file, which nobody else has open in this way."""
+        """The open file, locked by this process."""
         while True:
             file = os.open(self._path, os.O_RDWR | (os.O_CREAT if create else 0), 0o644)
             try:
@@ -97,7 +97,7 @@ class _LocalFile:
 
 
 def _is_still_at(file: int, path: Path) -> bool:
-    """Whether an open file has not been deleted, or replaced, while it was waited for."""
+    """Whether an open file was not deleted or replaced while this process waited for it."""
     try:
         return os.path.samestat(os.fstat(file), path.stat())
     except FileNotFoundError:
@@ -126,7 +126,7 @@ class _CloudStorageFile:
                 except FileNotFoundError:
                     return b"", ""
                 generation = str(found["generation"])
-                # One that was replaced meanwhile is not there any more.
+                # An object that was replaced meanwhile no longer exists.
                 with suppress(FileNotFoundError):
                     _, content = self._files.call(
                         "GET", "b/{}/o/{}", self._bucket, self._name, alt="media", generation=generation

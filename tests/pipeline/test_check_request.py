@@ -144,7 +144,7 @@ def test_checkpoints_of_other_parameters_are_refused_before_the_data_is_prepared
         check(checkpoint_uri="checkpoints")
     checked = check(checkpoint_uri="checkpoints", advanced={"max_steps": 8, "keep_last": 1})
     assert checked.parameters["train"] == {"max_steps": 8, "keep_last": 1, "checkpoint_uri": "checkpoints"}
-    assert "the training goes on from step-00000004 in checkpoints" in capsys.readouterr().out
+    assert "the training continues from step-00000004 in checkpoints" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
