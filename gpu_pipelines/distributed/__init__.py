@@ -1,1 +1,1 @@
-"""The machines that one step runs on: which there are, which of them this is, and whether the others live."""
+"""The machines of one step: which there are, which of them this is, and whether the others are alive."""

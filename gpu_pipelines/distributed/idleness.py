@@ -1,4 +1,4 @@
-"""Whether what a training computes on does nothing, and for how long: a hang that nobody would see but on the bill."""
+"""Whether the devices of a training are idle, and for how long: otherwise only the bill would show a hang."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import Any, Protocol
 
 from gpu_pipelines.errors import IdleError
 
-#: Per cent of its time that a device works at least, else it does nothing. NVML says whole numbers of GPUs; threads
-#: that only look now and then whether there is work take less than this of a core.
+#: Per cent of its time that a busy device works at least. NVML reports whole numbers for GPUs; threads that only look
+#: now and then for work take less than this of a core.
 AT_WORK = 1.0
-#: Per cent of a core with which processes get ready before a GPU has worked for the first time: they read, tokenize,
-#: compile.
+#: Per cent of a core that processes need at least while they get ready, before a GPU has worked for the first time:
+#: they read, tokenize, compile.
 GETTING_READY = 10.0
 _SECONDS_BETWEEN_LOOKS, _LEAST_LOOKS = 5.0, 12
 _REMEDY = (
-    "Its log says what it did last; it waits for data, for storage or for a process. Run it again to go on from its "
+    "Its log says what it did last; it waits for data, for storage or for a process. Run it again to continue from its "
     "newest checkpoint. -p idle_stop=0 never stops a training for this."
 )
 
 
 class Utilization(Protocol):
-    """Says how busy the devices of this node were since the last call."""
+    """Measures how busy the devices of this node were since the last call."""
 
     def __call__(self, processes: Sequence[Any]) -> list[float] | None:
-        """Per cent of each device, in the order of the local ranks; None where that cannot be known.
+        """Per cent of each device, in the order of the local ranks; None if that is not known.
 
         Args:
             processes: those of the training on this node, as psutil knows them.
@@ -36,16 +36,16 @@ class Utilization(Protocol):
 class Idleness:
     """Watches the devices of this node.
 
-    A device that has worked before, and then does not for so long, is enough: the processes of a training wait for each
-    other, and a GPU that waits in a collective of NCCL is busy. One that has never worked, while others have, belongs
-    to a program that leaves it out. Before any has worked, processes that get ready are not idle.
+    One idle device that has worked before is enough: the processes of a training wait for each other, and a GPU that
+    waits in a collective of NCCL is busy. A device that has never worked, while others have, is one that the program
+    does not use. Before any has worked, processes that get ready are not idle.
 
     Args:
-        minutes: after so long a device is idle.
-        names: of the devices, for messages, such as "rank 3".
-        utilization: of the devices.
-        readiness: of the processes, while no device has worked yet; None where that is the same.
-        clock: seconds.
+        minutes: time after which a device counts as idle.
+        names: names of the devices, for messages, such as "rank 3".
+        utilization: measures the devices.
+        readiness: measures the processes until a device has worked; None if `utilization` does that.
+        clock: gives seconds.
     """
 
     def __init__(
@@ -62,15 +62,15 @@ class Idleness:
         self.begin()
 
     def begin(self) -> None:
-        """Says that the processes are started now."""
+        """Notes that the processes are started now."""
         self._ready_at = self._looked_at = self._clock()
         self._worked_at: dict[int, float] = {}
 
     def look(self, running: Callable[[], Sequence[Any]]) -> IdleError | None:
-        """What is wrong, if a device is idle by now; to be called often.
+        """The error if a device is idle by now; call it often.
 
         Args:
-            running: gives the processes, as of `Utilization`; asked only when it is time to, because that takes long.
+            running: gives the processes for `Utilization`; called only when it is time to, because it takes long.
         """
         now = self._clock()
         if now - self._looked_at < self._between:

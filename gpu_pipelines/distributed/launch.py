@@ -1,13 +1,13 @@
-"""Starts the processes of a training with torchrun's own launcher, on one node or several, and watches over them.
+"""Starts the processes of a training with torchrun's own launcher, on one node or several, and supervises them.
 
-The launcher of torchrun runs in a thread of its own: parts of it wait in C++, where no signal would reach Python, and
-the thread that watches must always be able to act. What this adds to torchrun:
+torchrun's launcher runs in a thread of its own: parts of it wait in C++, where no signal would reach Python, and the
+supervising thread must always be able to act. This module adds to torchrun:
 
 - SIGTERM or SIGINT makes the workers save their state and the step end as `Interrupted`, on all nodes;
-- a node that vanishes ends the others instead of leaving them waiting;
+- a node that vanishes ends the others, instead of keeping them waiting;
 - all nodes end with the same reason, the first one;
-- devices that do nothing for long end it as a signal would, but as an error;
-- a process that was killed, or lost its device or its connection, is started again with all others, on all nodes.
+- devices that are idle for long end it like a signal, but with an error;
+- a process that was killed, or lost its device or its connection, is restarted with all others, on all nodes.
 """
 
 from __future__ import annotations
@@ -61,20 +61,20 @@ def launch(
     """Runs one Python program in several processes with torchrun's variables, and waits for its end.
 
     Args:
-        arguments: of the Python interpreter, such as `["-m", "package.module", "--steps", "10"]`.
-        processes: how many to start on this node.
+        arguments: arguments of the Python interpreter, such as `["-m", "package.module", "--steps", "10"]`.
+        processes: number of processes to start on this node.
         cluster: the nodes; every one calls this function with the same arguments.
-        timing: how long to wait for what; for tests.
-        restarts: how often within an hour the processes of all nodes are started again, where one was killed or lost
-            its device or its connection.
-        idleness: watches the devices; None where they may do nothing.
+        timing: waiting times; for tests.
+        restarts: most restarts of the processes of all nodes within an hour, after one was killed or lost its device or
+            its connection.
+        idleness: watches the devices; None if they may be idle.
 
     Raises:
         UserError: a process failed, a node failed, did not come, or vanished.
-        IdleError: the devices did nothing; the processes were asked to save their state.
+        IdleError: the devices were idle; the processes were asked to save their state.
         Interrupted: this node or another was interrupted, and its processes ended.
     """
-    # As many threads as cores in all; torchrun's own default is one for each process.
+    # As many threads as cores in total; torchrun's own default is one for each process.
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, cores() // processes)))
 
     def workers(attempt: int) -> Workers:
@@ -91,18 +91,18 @@ def run_program(
     timing: Timing | None = None,
     idleness: Idleness | None = None,
 ) -> None:
-    """Runs one program on this node, while every other node runs its own, and waits for the end of all.
+    """Runs one program on this node, while every other node runs its own, and waits for all to end.
 
     Args:
         command: the program and its arguments.
         environment: all variables that the program gets.
         cluster: the nodes; the launchers meet at rank 0's port.
-        timing: how long to wait for what; for tests.
-        idleness: watches the devices; None where they may do nothing.
+        timing: waiting times; for tests.
+        idleness: watches the devices; None if they may be idle.
 
     Raises:
-        UserError: the program cannot be started or failed, or that of another node.
-        IdleError: the devices did nothing; the program was asked to save its state.
+        UserError: the program cannot be started or failed, or the program of another node failed.
+        IdleError: the devices were idle; the program was asked to save its state.
         Interrupted: this node or another was interrupted, or the program says that it was.
     """
     _watch_over(lambda _: Program(command, environment), 1, cluster, timing or Timing(), Restarts(0), idleness)
@@ -144,7 +144,7 @@ def _is_done(
     signalled: Signalled,
     restarts: Restarts,
 ) -> bool:
-    """Runs the workers to their end; False where they are to be started again, on all nodes."""
+    """Runs the workers to their end; False if they are to be started again, on all nodes."""
     workers.start(logs)
     try:
         supervision.run()
@@ -170,7 +170,7 @@ def _require_no(signalled: Signalled) -> None:
 
 
 def _prepare_network(cluster: Cluster) -> None:
-    """Lets Gloo use the interface that leads to the other nodes; on a single node, the loopback.
+    """Makes Gloo use the interface that leads to the other nodes; on a single node, the loopback.
 
     By default it resolves the host's name, which may fail or give the address of another machine.
     """
@@ -181,7 +181,7 @@ def _prepare_network(cluster: Cluster) -> None:
 
 
 class _Supervision:
-    """Waits for the end of the workers, and of those of the other nodes, and decides how it all ended."""
+    """Waits for the workers of this node and the others to end, and decides how it all ended."""
 
     def __init__(
         self,
@@ -193,7 +193,7 @@ class _Supervision:
     ) -> None:
         self._workers, self._peers, self._signalled, self._timing = workers, peers, signalled, timing
         self._idleness = idleness
-        self._idle: IdleError | None = None  # why they were stopped, where it was for that
+        self._idle: IdleError | None = None  # why they were stopped, if they were idle
         self._stopped_by = ""  # why the workers were asked to save their state and end
         self._given_up = False  # whether they were ended because another node has failed
         self._ask_from = 0.0  # until then they may end by themselves
@@ -226,16 +226,16 @@ class _Supervision:
             if not (self._stopped_by or self._given_up) or self._workers.processes():
                 alive = time.monotonic()
             elif time.monotonic() - alive > _SECONDS_WITHOUT_PROCESSES:
-                return  # torchrun's launcher itself waits for other nodes
+                return  # torchrun's launcher waits for other nodes itself
             self._workers.wait()
 
     def _look(self) -> None:
-        """Acts on what has happened since, here and on other nodes."""
+        """Reacts to events here and on other nodes."""
         now = time.monotonic()
         if not (self._stopped_by or self._given_up):
             echo = self._has_failed_elsewhere()
             if echo or self._is_lost_elsewhere():
-                # A failure there is often the echo of one here: a process that is ending must not seem to be stopped.
+                # A failure there often follows from one here: a process that is ending must not seem to be stopped.
                 self._given_up, self._ask_from = True, now + (self._timing.settle if echo else 0.0)
                 self._deadline = self._ask_from + self._timing.end
             elif by := self._who_stopped() or self._what_is_idle():
@@ -261,16 +261,16 @@ class _Supervision:
         return self._idle.problem.rstrip(".") if self._idle else ""
 
     def _has_failed_elsewhere(self) -> bool:
-        """Whether another node has failed, so that this one cannot go on."""
+        """Whether another node has failed, so that this one cannot continue."""
         states = self._peers.states.values() if self._peers else ()
         return any(state.state == nodes.FAILED for state in states)
 
     def _is_lost_elsewhere(self) -> bool:
-        """Whether another node has vanished, so that this one cannot go on."""
+        """Whether another node has vanished, so that this one cannot continue."""
         return bool(self._peers and self._peers.silent(self._timing.silence))
 
     def _own_end(self) -> NodeState:
-        """How this node ended, as far as it can tell by itself."""
+        """The end of this node, as far as it can tell by itself."""
         if self._idle:
             return failed(self._idle)
         error = self._workers.error
@@ -280,7 +280,7 @@ class _Supervision:
         left = {rank: self._workers.error_of(failure.local_rank) for rank, failure in failures}
         said = [each for failure in failures if _is_said(each := left[failure[0]])]
         codes = {failure.exitcode for _, failure in began}
-        # torchrun's launcher sends SIGTERM to one that is ending with an error as well.
+        # torchrun's launcher also sends SIGTERM to a process that is ending with an error.
         ended = bool(began) and all(
             failure.exitcode == INTERRUPTED or (failure.exitcode == -signal.SIGTERM and left[rank] is None)
             for rank, failure in began
@@ -302,7 +302,7 @@ class _Supervision:
         return NodeState(nodes.INTERRUPTED, self._stopped_by, signalled=bool(self._signalled))
 
     def _error(self, rank: int, failure: Any, left: UserError | Interrupted | None) -> UserError:
-        """The error of a process that says nothing to the user, with its last lines."""
+        """The error of a process that left no message for the user, with its last lines."""
         lines = self._workers.last_lines(failure.local_rank) or ["Its own output is above."]
         text = "\n  ".join([f"Process {rank} of the training ended with {self._ending(failure)}.", *lines])
         if failure.exitcode in _KILLED_BY:
@@ -323,12 +323,12 @@ class _Supervision:
                 for rank, state in self._peers.states.items()
                 if state.error
             ]
-            # Where a worker failed here as well, its broken connection is a second sign that the other node is gone.
+            # If a worker failed here as well, its broken connection is a second sign that the other node is gone.
             alone = own.error is not None and not self._given_up
             silent = self._peers.silent(self._timing.settle if alone else self._timing.silence)
             lost = [self._peers.lost(rank, seconds, _GONE) for rank, seconds in silent.items()]
             causes += [(distance_from_cause(each), 0.0, rank, each) for rank, each in zip(silent, lost, strict=True)]
-        # Who it was may only be known by now: workers hear of it from each other, before their launchers do.
+        # The cause may only be known by now: workers hear of it from each other, before their launchers do.
         known = self._stopped_by not in ("", _BY_THEMSELVES)
         stopped = self._stopped_by if known else self._who_stopped() or self._stopped_by
         if stopped and not any(distance == 0 for distance, *_ in causes):
@@ -346,5 +346,5 @@ class _Supervision:
 
 
 def _is_said(error: UserError | Interrupted | None) -> TypeGuard[UserError]:
-    """Whether a process has said itself what is wrong, so that it is the cause."""
+    """Whether a process itself has said what is wrong, so that it is the cause."""
     return isinstance(error, UserError) and distance_from_cause(error) == 0

@@ -1,6 +1,6 @@
-"""Which machines work on a step together, and which of them this is, from the variables that the platform sets.
+"""The machines that work on a step together, and which of them this is, from variables of the platform.
 
-Looked at in this order; the first that is set decides:
+The first of these that is set decides:
 
 1. `CLUSTER_SPEC`, which Vertex AI sets on every replica of a custom job;
 2. `TF_CONFIG`, of TensorFlow, set by Vertex AI and by Kubeflow's TFJob;
@@ -8,7 +8,7 @@ Looked at in this order; the first that is set decides:
    them, or the same without `PET_` (`NNODES`, `NODE_RANK` or `GROUP_RANK`, `MASTER_ADDR`, `MASTER_PORT`);
 4. none of them: one machine.
 
-If another of them is set as well and names another number of nodes, or another rank, that is an error.
+If another of them is set as well, with another number of nodes or another rank, that is an error.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ _TORCHRUN_NAMES = {
 
 @dataclass(frozen=True)
 class Cluster:
-    """The machines that work together, seen from one of them.
+    """The machines that work together, as one of them sees them.
 
     Attributes:
         nodes: number of machines.
-        node_rank: which of them this is, from 0; rank 0 alone writes files.
-        addresses: `host:port` of each node, by rank; empty where only rank 0's is known.
+        node_rank: which of them this is, from 0; only rank 0 writes files.
+        addresses: `host:port` of each node, by rank; empty if only rank 0's is known.
         rank_0_address: host name or address of rank 0.
-        rank_0_port: port on which rank 0 can be reached by the others.
+        rank_0_port: port on which the others reach rank 0.
         join_seconds: how long a node waits for the others at the start.
     """
 
@@ -68,7 +68,7 @@ class Cluster:
         return self.node_rank == 0
 
     def name_of(self, rank: int) -> str:
-        """A node as messages call it, such as "node 1 (10.0.0.2)"."""
+        """A node in messages, such as "node 1 (10.0.0.2)"."""
         if self.addresses:
             return f"node {rank} ({split_address(self.addresses[rank])[0]})"
         return f"node {rank} ({self.rank_0_address})" if rank == 0 else f"node {rank}"
@@ -81,7 +81,7 @@ class Cluster:
             environment: such as `os.environ`.
 
         Raises:
-            UserError: a variable cannot be read, two contradict each other, or this replica is one that does not train.
+            UserError: a variable cannot be read, two contradict each other, or this replica does not train.
         """
         join_seconds = _seconds(environment)
         if int(environment.get("LOCAL_WORLD_SIZE") or 1) > 1:
@@ -112,7 +112,7 @@ class Cluster:
 
 
 def split_address(address: str) -> tuple[str, int]:
-    """Host and port of `host:port`; an IPv6 address stands in brackets."""
+    """Host and port of `host:port`; an IPv6 address is in square brackets."""
     host, separator, port = address.rpartition(":")
     if not separator or not port.isdigit() or not 0 < int(port) < 65536:
         raise UserError(f"{address!r} is not an address of the form host:port.")
@@ -146,7 +146,7 @@ def _from_cluster_spec(environment: Mapping[str, str], join_seconds: float) -> C
 
 def _from_tf_config(environment: Mapping[str, str], join_seconds: float) -> Cluster | None:
     config = _json(environment, TF_CONFIG)
-    # TensorFlow takes a TF_CONFIG without a cluster for one machine.
+    # TensorFlow takes a TF_CONFIG without a cluster as one machine.
     if config is None or not (isinstance(config, dict) and config.get("cluster")):
         return None
     groups, task = _cluster_and_task(config, TF_CONFIG)
@@ -211,7 +211,7 @@ def _cluster_and_task(content: Any, name: str) -> tuple[dict[str, list[str]], tu
 
 
 def _of(name: str, groups: list[tuple[str, list[str]]], kind: str, index: int, join_seconds: float) -> Cluster:
-    """The cluster whose nodes are those of `groups`, in order; this is number `index` of the group `kind`."""
+    """The cluster with the nodes of `groups`, in order; this is number `index` of the group `kind`."""
     members = [(group, number) for group, addresses in groups for number in range(len(addresses))]
     if (kind, index) not in members:
         raise UserError(f"{name} says that this is {kind} {index}, which is not in its cluster.")
@@ -223,7 +223,7 @@ def _of(name: str, groups: list[tuple[str, list[str]]], kind: str, index: int, j
 
 
 def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> tuple[str, str]:
-    """The first of some variables that is set, with its value; the plain name and "" if none is."""
+    """The first of some variables that is set, with its value; the plain name and "" if none is set."""
     for name in names:
         if environment.get(name):
             return name, environment[name]

@@ -1,7 +1,7 @@
-"""What the nodes of a step tell each other: that they are there, that they are alive, and how they ended.
+"""Messages between the nodes of a step: that they are there and alive, and how they ended.
 
-All of it goes through one `TCPStore` on rank 0, at the address where torchrun's rendezvous and the process groups of
-the workers meet as well, so that one port between the nodes is enough.
+All of them go through one `TCPStore` on rank 0, at the address that torchrun's rendezvous and the workers' process
+groups use as well, so that one port between the nodes is enough.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ _SECONDS_OF_ONE_CONNECTION = 2.0
 
 @dataclass(frozen=True)
 class Timing:
-    """How long the launcher waits for what, in seconds.
+    """Waiting times of the launcher, in seconds.
 
     Attributes:
-        silence: a node not heard of for so long is given up.
+        silence: a node that was not heard of for so long is given up.
         stop: workers that were interrupted are killed after so long. Spot machines give notice of 30 s.
         end: the same for workers whose checkpoint would be of no use, because another node has failed.
         beat: between two signs of life.
-        settle: a node is taken for dead after so long where there is another sign of it: a worker here that failed.
+        settle: a silent node counts as dead after so long if there is another sign of it: a worker here that failed.
     """
 
     silence: float = 30.0
@@ -46,15 +46,15 @@ class Timing:
 
 @dataclass(frozen=True)
 class NodeState:
-    """How a node is, as its launcher says.
+    """The state of a node, as its launcher reports it.
 
     Attributes:
         state: running, stopping (interrupted, its workers are saving), interrupted, failed or done.
-        message: what it says: how far it is, or who told it to stop.
+        message: progress, or who told it to stop.
         signalled: whether it was interrupted by a signal to itself.
-        failure: why it failed, as `as_data` describes it.
+        failure: why it failed, in the form of `as_data`.
         at: when it failed, in seconds since the epoch by that node's clock.
-        attempt: how often its processes had been started again.
+        attempt: number of times that its processes had been started again.
     """
 
     state: str = RUNNING
@@ -66,7 +66,7 @@ class NodeState:
 
     @property
     def error(self) -> UserError | None:
-        """Why it failed; None if it has not."""
+        """Why it failed; None if it did not."""
         if self.state != FAILED:
             return None
         found = from_data(self.failure)
@@ -74,7 +74,7 @@ class NodeState:
 
     @property
     def distance(self) -> int:
-        """How likely its failure is the consequence of another one's: the lower, the nearer to the cause."""
+        """How likely its failure is a consequence of another one: lower values are nearer to the cause."""
         return distance_from_cause(self.error)
 
 
@@ -109,7 +109,7 @@ class Peers:
         self._thread.start()
 
     def name_of(self, rank: int) -> str:
-        """A node as messages call it."""
+        """A node in messages."""
         return f"node {rank} ({self._addresses[rank]})"
 
     def lost(self, rank: int, seconds: float, why: str, remedy: str = "") -> NodeLostError:
@@ -122,7 +122,7 @@ class Peers:
         return {rank: self._state_of(rank) for rank in self._states if rank != self.cluster.node_rank}
 
     def _state_of(self, rank: int) -> NodeState:
-        """How a node is in this attempt. How it ended an earlier one says nothing; an interruption stays one."""
+        """The state of a node in this attempt. The end of an earlier attempt does not count; an interruption does."""
         state = self._states[rank]
         if state.attempt < self._attempt and state.state in (FAILED, DONE):
             return NodeState()
@@ -131,22 +131,22 @@ class Peers:
         return state
 
     def report(self, state: NodeState) -> None:
-        """Tells the others how this node is; waits for a moment, so that they know before anything follows from it."""
+        """Reports the state of this node; waits a moment, so that the others know before any consequence."""
         self._own = replace(state, attempt=self._attempt)
         self._sent.clear()
         self._awake.set()
         self._sent.wait(2 * self._timing.beat)
 
     def begin_again(self) -> None:
-        """Another attempt of all nodes begins."""
+        """Begins another attempt of all nodes."""
         self._attempt += 1
         self.report(NodeState())
 
     def agree_to_begin_again(self, is_wanted: bool) -> bool:
-        """Whether all nodes begin again after an attempt that failed: what rank 0 wants.
+        """Whether all nodes begin again after a failed attempt: rank 0 decides.
 
         Args:
-            is_wanted: whether this node wants it. The others wait for rank 0's word only if they do.
+            is_wanted: whether this node wants it. If so, it waits for rank 0's decision.
         """
         said = f"again/{self._attempt}"
         with suppress(RuntimeError):  # the store is gone, and rank 0 with it
@@ -161,10 +161,10 @@ class Peers:
         return False
 
     def silent(self, seconds: float) -> dict[int, float]:
-        """The nodes that have not ended and not been heard of for `seconds`, and for how long each has not."""
+        """The nodes that have not ended and were not heard of for `seconds`, and the duration for each."""
         now = time.monotonic()
         if self._cut or now - self._exchanged > seconds:
-            # The store is gone or does not answer: it is rank 0's. Of the others, nothing can be known.
+            # The store is gone or does not answer, so rank 0 is. Nothing can be known about the others.
             rank_0_ended = self._state_of(0).state in _FINAL
             return {} if rank_0_ended or self.cluster.is_rank_0 else {0: now - self._exchanged}
         since = {rank: self._exchanged - self._changed[rank] for rank in self.states}
@@ -183,7 +183,7 @@ class Peers:
         return all(state.state in _FINAL or rank in gone for rank, state in self.states.items()) or 0 in gone
 
     def leave(self) -> None:
-        """Ends the exchange. Rank 0, whose store it is, waits until the others have read how the nodes ended."""
+        """Ends the exchange. Rank 0, which has the store, waits until the others have read how the nodes ended."""
         with suppress(RuntimeError):
             if not self._cut and time.monotonic() - self._exchanged < self._timing.settle:
                 if self.cluster.is_rank_0:
@@ -217,7 +217,7 @@ class Peers:
             self._awake.clear()
 
     def _exchange(self, beat: int) -> None:
-        """One round; returns after all that was to be said is in the store. Blocks for ever if the network is cut."""
+        """One round; returns when the store has all reports. Blocks for ever if the network is cut."""
         rank, said = self.cluster.node_rank, self._own
         self._store.set(f"state/{rank}", json.dumps(asdict(said)))
         self._store.set(f"beat/{rank}", str(beat))
@@ -236,16 +236,16 @@ class Peers:
 
 
 def join(cluster: Cluster, processes: int, timing: Timing, check: Callable[[], None]) -> Peers:
-    """Waits until all nodes are there.
+    """Waits until all nodes have joined.
 
     Args:
         cluster: of several nodes.
-        processes: how many processes this node starts.
-        timing: of the exchange that begins then.
-        check: is called again and again while waiting; ends it by raising.
+        processes: number of processes that this node starts.
+        timing: waiting times of the exchange that begins then.
+        check: called repeatedly while waiting; raises to end it.
 
     Raises:
-        UserError: not all came in time, rank 0 cannot be reached, or the nodes are not alike.
+        UserError: not all came in time, rank 0 cannot be reached, or the nodes differ.
     """
     waiting = Waiting(cluster.join_seconds, check)
     while True:
@@ -257,7 +257,7 @@ def join(cluster: Cluster, processes: int, timing: Timing, check: Callable[[], N
         except RuntimeError:
             pass  # rank 0 has gone while this node waited; it, or a new one, may come back
         except BaseException:
-            # So that this node, started again, can join those that still wait.
+            # So that this node can join the waiting ones when it is started again.
             with suppress(RuntimeError):
                 store.delete_key(f"node/{cluster.node_rank}")
                 store.add(f"joined/{cluster.node_rank}", -1)
@@ -304,7 +304,7 @@ def _connected_store(cluster: Cluster, waiting: Waiting) -> Any:
 
 
 def _is_first(cluster: Cluster, store: Any, waiting: Waiting) -> bool:
-    """Whether this node is the first of its rank in a run that is not over."""
+    """Whether no other node has this rank in a run that has not ended."""
     rank = cluster.node_rank
     with suppress(RuntimeError):
         if not store.check(["closed"]):
@@ -319,7 +319,7 @@ def _is_first(cluster: Cluster, store: Any, waiting: Waiting) -> bool:
 
 
 def _meet(cluster: Cluster, processes: int, store: Any, waiting: Waiting) -> list[str]:
-    """Waits until all nodes are there, and returns the address of each."""
+    """Waits until all nodes have joined, and returns the address of each."""
     rank = cluster.node_rank
     own = {"address": address_towards(cluster), "processes": processes, "nodes": cluster.nodes}
     store.set(f"state/{rank}", json.dumps(asdict(NodeState())))
@@ -342,7 +342,7 @@ def _meet(cluster: Cluster, processes: int, store: Any, waiting: Waiting) -> lis
 
 
 def address_towards(cluster: Cluster) -> str:
-    """This node's own address on the way to the other nodes; rank 0's name if it cannot be found out."""
+    """This node's own address towards the other nodes; rank 0's name if it cannot be found."""
     target = cluster.rank_0_address
     if cluster.is_rank_0 and cluster.nodes > 1 and cluster.addresses:
         target = cluster.addresses[1].rpartition(":")[0].strip("[]")

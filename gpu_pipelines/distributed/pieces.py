@@ -1,7 +1,7 @@
-"""Work that is cut in pieces: what whoever has some asks for, whatever machines do it.
+"""Work that is cut into pieces: the interface for callers, whatever machines do it.
 
-A piece is given to a worker when one is free. One whose worker is lost is given to another; one that kills worker after
-worker is an error that names it. What the pieces are depends on whoever cuts them, never on the workers.
+A piece goes to a free worker. If the worker is lost, the piece goes to another; a piece that kills worker after worker
+is an error that names it. The pieces depend only on the code that cuts them, never on the workers.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from gpu_pipelines.errors import (
 In = TypeVar("In")
 Out = TypeVar("Out")
 
-#: Workers that a piece may kill, and machines that may vanish below it: a machine that is taken away is not its fault.
+#: Most workers that a piece may kill, and machines that may vanish under it, which is not its fault.
 MOST_KILLED, MOST_NODES_LOST = 3, 20
 _SECONDS_BETWEEN_LOOKS = 0.25
 
 
 @dataclass(frozen=True)
 class Needs:
-    """What one worker needs of its machine.
+    """Resources that one worker needs of its machine.
 
     Attributes:
         cpus: processor cores.
@@ -50,18 +50,18 @@ class Needs:
 
 
 class Work(NamedTuple):
-    """What is done: `maker(*arguments)` is called once in each worker, and what it returns with each piece."""
+    """The work: `maker(*arguments)` is called once in each worker, and its result with each piece."""
 
     maker: Callable[..., Callable[[Any], Any]]
     arguments: tuple[Any, ...]
 
 
 class Answer(NamedTuple):
-    """What a worker says of a piece.
+    """A worker's answer about a piece.
 
     Attributes:
-        result: what became of it.
-        error: why it failed, as `error_as_data` describes it; None if it did not.
+        result: result of the piece.
+        error: why it failed, in the form of `error_as_data`; None if it did not.
     """
 
     result: Any
@@ -70,12 +70,12 @@ class Answer(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a piece that was given to a worker.
+    """The outcome of a piece that was given to a worker.
 
     Attributes:
-        number: of the piece.
-        answer: what the worker said; None if it was lost.
-        lost: of a worker that was lost, which one; empty for a piece that it had, and did not do at that moment.
+        number: number of the piece.
+        answer: the worker's answer; None if the worker was lost.
+        lost: name of the lost worker; empty for a piece that it had and was not working on.
         is_node: whether its machine was lost, too.
     """
 
@@ -91,19 +91,19 @@ class Workers(ABC):
     @property
     @abstractmethod
     def room(self) -> int:
-        """How many pieces may be with workers at this moment; it may change."""
+        """How many more pieces may go to workers at this moment; it may change."""
 
     @abstractmethod
     def give(self, number: int, piece: Any) -> None:
-        """Gives a piece to a worker; there is room."""
+        """Gives a piece to a worker; there must be room."""
 
     @abstractmethod
     def outcomes(self, seconds: float) -> list[Outcome]:
-        """Waits until something became of a piece, for so long at most."""
+        """Waits until there is an outcome, for so long at most."""
 
     @abstractmethod
     def close(self, *, is_over: bool) -> None:
-        """Lets the workers go. If it is not over, what they do is of no use any more."""
+        """Lets the workers go. If the work is not over, their current results are of no use any more."""
 
 
 def _nothing() -> None:
@@ -112,10 +112,10 @@ def _nothing() -> None:
 
 @dataclass(frozen=True)
 class WorkOptions:
-    """How pieces are worked on.
+    """Options of the work on pieces.
 
     Attributes:
-        check: is called again and again; ends the work by raising.
+        check: called repeatedly; raises to end the work.
         needs: what one worker needs.
         named: the name of a piece, for messages; None for its number.
     """
@@ -129,8 +129,8 @@ class Executor(ABC):
     """Does work in pieces. A context manager; at its end all workers have ended.
 
     Attributes:
-        few: so many pieces are done in this process, before workers are started, which takes seconds.
-        is_cluster: whether workers may be on other machines, which see shared places alone.
+        few: up to so many pieces are done in this process, because starting workers takes seconds.
+        is_cluster: whether workers may be on other machines, which see only shared places.
     """
 
     few = 0
@@ -141,7 +141,7 @@ class Executor(ABC):
         """Workers for some work.
 
         Raises:
-            UserError: there can be none.
+            UserError: there cannot be any.
         """
 
     @abstractmethod
@@ -163,17 +163,17 @@ class Executor(ABC):
         pieces: Iterable[In],
         options: WorkOptions = WorkOptions(),
     ) -> Iterator[tuple[int, Out]]:
-        """Does work with each piece and gives the number of the piece, from 0, and its result, as they are done.
+        """Does work with each piece; yields the number of the piece, from 0, and its result, as they are done.
 
         Args:
-            maker: called once in each worker, returns what does the work, which may hold a model; importable on all
-                machines, like what it is given and returns.
+            maker: called once in each worker, returns the function that does the work, which may hold a model; can be
+                imported on all machines, like its arguments and results.
             arguments: of `maker`.
             pieces: taken one by one, in this thread, as workers become free.
-            options: how.
+            options: see `WorkOptions`.
 
         Raises:
-            UserError: the work has raised it, in whatever worker, or a piece killed worker after worker.
+            UserError: the work raised it in a worker, or a piece killed worker after worker.
         """
         return self._done(Work(maker, arguments), pieces, options, window=0)
 
@@ -184,7 +184,7 @@ class Executor(ABC):
         pieces: Iterable[In],
         options: WorkOptions = WorkOptions(),
     ) -> Iterator[Out]:
-        """As `map`, but the results alone, in the order of the pieces; few wait, however long one of them takes."""
+        """As `map`, but only the results, in the order of the pieces; few wait, even if one piece takes long."""
         waiting: dict[int, Out] = {}
         following = 0
         for number, result in self._done(Work(maker, arguments), pieces, options, window=2):
@@ -213,12 +213,12 @@ class Executor(ABC):
             workers.close(is_over=is_over)
 
     def _is_alone(self, needs: Needs) -> bool:
-        """Whether a worker would be the only one, and no better than this process."""
+        """Whether there would be only one worker, and no better than this process."""
         return False
 
 
 class _Course:
-    """The course of one `map`: which pieces are with workers, and which were lost how often."""
+    """The state of one `map`: which pieces are with workers, and how often each was lost."""
 
     def __init__(self, workers: Workers, pieces: Iterator[Any], options: WorkOptions, window: int) -> None:
         self._workers, self._options, self._window = workers, options, window
@@ -283,16 +283,16 @@ class _Course:
 
 
 def leave_cores_to_workers() -> None:
-    """Keeps the threads of tokenizers out of each other's way: there is a worker for each core. Called in a worker."""
+    """Keeps tokenizers from using several threads: there is a worker for each core. Called in a worker."""
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     os.environ["RAYON_NUM_THREADS"] = "1"
 
 
 class Bench:
-    """What a worker works at: makes the work when the first piece comes, and answers for each.
+    """A worker's side: makes the work when the first piece comes, and answers for each piece.
 
     Args:
-        work: gives what is done.
+        work: gives the work.
     """
 
     def __init__(self, work: Callable[[], Work]) -> None:
@@ -300,7 +300,7 @@ class Bench:
         self._do: Callable[[Any], Any] | None = None
 
     def answer(self, piece: Callable[[], Any]) -> Answer:
-        """What became of a piece, or why nothing did."""
+        """The result of a piece, or why there is none."""
         try:
             if self._do is None:
                 maker, arguments = _loaded(self._work)
@@ -311,7 +311,7 @@ class Bench:
 
 
 def _loaded(content: Callable[[], Any]) -> Any:
-    """What was sent to a worker."""
+    """The content that was sent to a worker."""
     try:
         return content()
     except ImportError as error:
@@ -322,20 +322,20 @@ def _loaded(content: Callable[[], Any]) -> Any:
 
 
 class _InWorker(Exception):  # noqa: N818 (as of concurrent.futures: it is shown, and never caught)
-    """Where an error that nobody has explained comes from: the traceback in the worker."""
+    """The origin of an unexplained error: the traceback in the worker."""
 
     def __str__(self) -> str:
         return f'\n"""\n{self.args[0]}"""'
 
 
 def error_as_data(error: Exception) -> dict[str, Any]:
-    """What a worker says of an error: `said`, or of one that nobody has explained, `raised` and its `traceback`."""
+    """An error as a worker reports it: `said`, or for an unexplained one `raised` and its `traceback`."""
     if isinstance(error, (UserError, Interrupted)):
         return {"said": as_data(error)}
     text = "".join(traceback.format_exception(type(error), error, error.__traceback__))
     try:
         raised = pickle.dumps(error)
-        # One whose class wants other arguments comes back from no pickle.
+        # An exception whose class takes other arguments cannot be unpickled.
         pickle.loads(raised)  # noqa: S301 (its own)
     except Exception:
         raised = pickle.dumps(ProcessFailedError(f"{type(error).__name__}: {error}"))
@@ -343,9 +343,9 @@ def error_as_data(error: Exception) -> dict[str, Any]:
 
 
 def raise_error(data: dict[str, Any]) -> None:
-    """Raises the error that a worker has described."""
+    """Raises the error that a worker reported."""
     if (said := from_data(data.get("said"))) is not None:
         raise said
-    # Of a worker that this process has started, or that is behind the token of the cluster.
+    # It is from a worker that this process started, or that knows the token of the cluster.
     raised = pickle.loads(data["raised"])  # noqa: S301
     raise raised from _InWorker(data["traceback"])

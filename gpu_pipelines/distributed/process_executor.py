@@ -1,4 +1,4 @@
-"""Work in pieces on the cores or the GPUs of this machine: processes that are started when there is enough of it."""
+"""Work in pieces on the cores or the GPUs of this machine: processes that are started if there is enough work."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from gpu_pipelines.distributed.pieces import (
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.processors import cores
 
-#: Pieces that are with a process at once, so that it need not wait for this one.
+#: Pieces that a process has at once, so that it need not wait for this one.
 _AT_ONCE = 2
 _SECONDS_TO_END = 5.0
 _DEVICES = "CUDA_VISIBLE_DEVICES"
-#: What a message begins with: work, a piece, or that there is no more work for now.
+#: First byte of a message: work, a piece, or that there is no more work for now.
 _WORK, _PIECE, _REST = b"w", b"p", b"r"
 
 
@@ -41,14 +41,14 @@ class ProcessExecutor(Executor):
     """Processes of this machine; they are kept from one `map` to the next.
 
     Args:
-        processes: how many at most; 0 for one on each core.
+        processes: most processes; 0 for one on each core.
     """
 
     few = 4
 
     def __init__(self, processes: int = 0) -> None:
         self._most = processes or cores()
-        # Whoever works takes them; work within other work starts its own.
+        # A `map` takes them out; a nested one starts its own.
         self._idle: list[_Process] = []
 
     def _is_alone(self, needs: Needs) -> bool:
@@ -92,44 +92,44 @@ def _shares_of_gpus(gpus: float) -> list[str]:
 
 
 class _Process:
-    """One process, and the numbers of the pieces that are with it, in their order.
+    """One process, and the numbers of its pieces, in order.
 
     Args:
-        devices: the GPUs that it sees, as `CUDA_VISIBLE_DEVICES` names them; empty to leave that as it is.
+        devices: the GPUs that it sees, as in `CUDA_VISIBLE_DEVICES`; empty to leave that as it is.
     """
 
     def __init__(self, devices: str) -> None:
-        # Forked, it would inherit locks that the threads of this one hold, and could not use CUDA.
+        # A forked process would inherit locks that the threads of this one hold, and could not use CUDA.
         spawn = multiprocessing.get_context("spawn")
         self.connection, other = spawn.Pipe()
         self.devices = devices
         self.has: deque[int] = deque()
         self._answered = 0
-        # Memory of both: what a process has said before it is killed may never be heard.
+        # Shared memory: an answer of a process that is killed may never arrive.
         self._begun = spawn.RawValue("q", 0)
         self._process = spawn.Process(target=_serve, args=(other, devices, self._begun))
         self._process.start()
         other.close()
 
     def send(self, kind: bytes, content: Any) -> None:
-        """Gives it work or a piece; that it is gone is seen when it is listened to."""
+        """Gives it work or a piece; if it is gone, that is noticed when its answer is read."""
         message = kind + pickle.dumps(content)
         with suppress(BrokenPipeError, ConnectionResetError):
             self.connection.send_bytes(message)
 
     def answered(self) -> int:
-        """Takes note that its first piece is answered, and returns the number of that."""
+        """Notes that its first piece is answered, and returns the number of that piece."""
         self._answered += 1
         return self.has.popleft()
 
     def at_work_on(self) -> int | None:
-        """The number of the piece that it is to be blamed for: what it has begun last, or the first one that waits."""
+        """The number of the piece to blame if it dies: the one begun last, or the first one that waits."""
         if not self.has:
             return None
         return self.has[max(0, self._begun.value - self._answered - 1)]
 
     def end(self) -> str:
-        """Ends it, if it has not ended, and tells which one it was."""
+        """Ends it, if it has not ended, and returns its name."""
         self.connection.close()
         if self.has:
             self._process.kill()
@@ -145,9 +145,9 @@ class _Processes(Workers):
     """The processes of one `map`.
 
     Args:
-        idle: processes that are there already.
-        wanted: the GPUs that each is to see.
-        work: what they do.
+        idle: existing processes.
+        wanted: the GPUs for each.
+        work: the work.
         give_back: takes the processes at the end.
     """
 
@@ -207,14 +207,14 @@ class _Processes(Workers):
 
 
 def _serve(connection: Connection, devices: str, begun: Any) -> None:
-    """What a process does: takes work and pieces, and answers."""
+    """The loop of a process: takes work and pieces, and answers."""
     signals.leave_to_the_starter()
     if devices:
         os.environ[_DEVICES] = devices
     leave_cores_to_workers()
     messages: SimpleQueue[bytes] = SimpleQueue()
     answers: SimpleQueue[bytes] = SimpleQueue()
-    # Neither side ever waits for the other to listen.
+    # Neither side ever waits for the other to read.
     threading.Thread(target=_listen, args=(connection, messages), daemon=True).start()
     threading.Thread(target=_speak, args=(connection, answers), daemon=True).start()
     bench: Bench | None = None
@@ -240,7 +240,7 @@ def _listen(connection: Connection, messages: SimpleQueue[bytes]) -> None:
         while True:
             messages.put(connection.recv_bytes())
     except (EOFError, OSError):
-        # Whoever had work is gone, or has no more. What is done now is of no use to anybody.
+        # The starter is gone, or has no more work. Nobody needs the current result.
         os._exit(0)
 
 

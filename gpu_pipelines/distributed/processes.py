@@ -1,4 +1,4 @@
-"""Starts processes of this machine: those of a training with torchrun, one of any program, and pools of workers."""
+"""Starts processes on this machine: those of a training with torchrun, a single program, and pools of workers."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _RUN = "train_model"
 _LAST_LINES = 8
 _TRACEBACK = "Traceback (most recent call last)"
 _FRAME = re.compile(r"frame #\d+: ")
-#: What libraries of collectives write when another process has gone (Gloo, PyTorch's stores, NCCL through PyTorch).
+#: Text that libraries of collectives write when another process is gone (Gloo, PyTorch's stores, NCCL in PyTorch).
 _OF_A_LOST_CONNECTION = ("onnection closed", "onnection reset", "roken pipe", "remote process", "DistBackendError")
 
 
 def end_process(process: subprocess.Popen[Any], seconds: float) -> None:
-    """Tells a process to end, and kills it where it has not after some seconds."""
+    """Tells a process to end, and kills it if it has not ended after some seconds."""
     process.terminate()
     try:
         process.wait(seconds)
@@ -59,11 +59,11 @@ def process_pool(processes: int, initializer: Callable[..., None], arguments: tu
     """A pool whose processes end with this one, and leave signals to it.
 
     Args:
-        processes: how many.
-        initializer: called once in each; importable, like what it is given.
+        processes: number of processes.
+        initializer: called once in each; importable, like its arguments.
         arguments: of `initializer`.
     """
-    # Forked, a process would inherit locks that the threads of this one hold, and could not use CUDA.
+    # A forked process would inherit locks that the threads of this one hold, and could not use CUDA.
     context = multiprocessing.get_context("spawn")
     return ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(initializer, arguments))
 
@@ -75,13 +75,13 @@ def _begin(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None
 
 @contextmanager
 def killed_is_said(what: str) -> Iterator[None]:
-    """Says it when a process of a pool was killed.
+    """Explains that a process of a pool was killed.
 
     Args:
         what: the process, as in "The process that evaluates on cuda:1".
 
     Raises:
-        ProcessKilledError: one was.
+        ProcessKilledError: a process was killed.
     """
     try:
         yield
@@ -92,24 +92,24 @@ def killed_is_said(what: str) -> Iterator[None]:
 
 
 def leave_for_the_launcher(error: UserError) -> None:
-    """Leaves the error of a process that torchrun has started where `Workers.error_of` finds it."""
-    # Its own file would change when torchrun takes the process to have failed.
+    """Leaves the error of a process that torchrun started where `Workers.error_of` finds it."""
+    # Its own file would change when torchrun considers the process failed.
     leave_error(Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(_ERROR), error)
 
 
 def note_work(doing: str, if_killed: str) -> None:
-    """Notes, in a process that torchrun has started, what its launcher is to say if it is killed.
+    """Notes, in a process that torchrun started, what its launcher says if it is killed.
 
     Args:
-        doing: what it does, such as "building the model".
-        if_killed: what to do if the memory was not enough for that.
+        doing: current work, such as "building the model".
+        if_killed: what to do if the memory was not enough for it.
     """
     place = Path(os.environ["TORCHELASTIC_ERROR_FILE"]).with_name(_WORK)
     place.write_text(json.dumps({"doing": doing, "if_killed": if_killed}), encoding="utf-8")
 
 
 def below(process: Any) -> list[Any]:
-    """The processes that a process has started, and those that they have; none where it has ended meanwhile.
+    """The descendants of a process; none if it has ended meanwhile.
 
     Args:
         process: as psutil knows it.
@@ -130,11 +130,11 @@ class Workers(ABC):
         self._asked: set[int] = set()
 
     def start(self, logs: Path) -> None:
-        """Starts them; what they write to stderr is kept below `logs` as well."""
+        """Starts them; their stderr is also kept below `logs`."""
         import psutil
 
         self._logs = logs
-        # A process that a script leaves behind would hold what it prints to open, and whoever reads that would wait.
+        # A process that a script leaves behind would keep this output open, and its reader would wait.
         signals.adopt_orphans()
         self._own = psutil.Process()
         self._before = {child.pid for child in self._own.children()}
@@ -144,12 +144,12 @@ class Workers(ABC):
     def _run_and_note(self) -> None:
         try:
             self._run()
-        except Exception as error:  # what it was is looked at by the thread that watches
+        except Exception as error:  # the supervising thread looks at it
             self.error = error
 
     @abstractmethod
     def _run(self) -> None:
-        """Returns when all have ended well; else raises, with the attribute `failures` where processes failed."""
+        """Returns when all ended well; else raises, with the attribute `failures` if processes failed."""
 
     @property
     def running(self) -> bool:
@@ -159,7 +159,7 @@ class Workers(ABC):
         self._thread.join(SECONDS_BETWEEN_LOOKS)
 
     def ask_to_stop(self) -> None:
-        """Sends SIGTERM to every process that has not got it yet."""
+        """Sends SIGTERM to every process that has not yet got it."""
         import psutil
 
         for child in self.processes():
@@ -169,7 +169,7 @@ class Workers(ABC):
                     child.terminate()
 
     def kill(self) -> None:
-        """Ends what is left of the processes and of those that they have started."""
+        """Ends the remaining processes and their descendants."""
         import psutil
 
         for child in self.processes():
@@ -178,21 +178,21 @@ class Workers(ABC):
                     process.kill()
 
     def processes(self) -> list[Any]:
-        """Those that run, as psutil knows them."""
+        """The running ones, as psutil knows them."""
         return [child for child in self._own.children() if child.pid not in self._before]
 
     def last_lines(self, local_rank: int) -> list[str]:
-        """The end of what a process has written to stderr, as a terminal shows it: of a progress bar the last state.
+        """The end of a process's stderr, as a terminal shows it: of a progress bar the last state.
 
-        An exception of C++, as that of NCCL's watchdog, says what it is above frames without number; they are left out.
+        A C++ exception, such as of NCCL's watchdog, has its message above many stack frames; these are left out.
         """
         shown = (line.rstrip().rpartition("\r")[2] for line in self._stderr(local_rank).split("\n"))
         return [line for line in shown if line.strip() and not _FRAME.match(line)][-_LAST_LINES:]
 
     def error_of(self, local_rank: int) -> UserError | Interrupted | None:
-        """The error that a process has left; None if none.
+        """The error that a process left; None if none.
 
-        A program that is not of this project leaves no data, but for an exception it writes a traceback to stderr.
+        A program of another project leaves no data, but an exception writes a traceback to stderr.
         """
         for file in self._logs.glob(f"**/{local_rank}/{_ERROR}"):
             return left_error(file)
@@ -203,7 +203,7 @@ class Workers(ABC):
         return (ConnectionLostError if lost else ProcessFailedError)(lines[-1])
 
     def killed_at(self, local_rank: int) -> str:
-        """What a process that was killed did, and what to do about it."""
+        """What a killed process was doing, and what to do about it."""
         for file in self._logs.glob(f"**/{local_rank}/{_WORK}"):
             noted = json.loads(file.read_text(encoding="utf-8"))
             return f" while {noted['doing']} (often: the machine ran out of memory; {noted['if_killed']})"
@@ -226,7 +226,7 @@ class Torchrun(Workers):
         from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, Std
         from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
-        # Its warnings are that it gets no signals in this thread, and each signal that it sends itself.
+        # It would warn that it gets no signals in this thread, and of each signal that it sends itself.
         logging.getLogger("torch.distributed.elastic.multiprocessing.api").setLevel(logging.CRITICAL)
         several = self._cluster.nodes > 1
         host = (
@@ -238,10 +238,10 @@ class Torchrun(Workers):
             nproc_per_node=self._processes,
             rdzv_backend="static" if several else "c10d",
             rdzv_endpoint=f"{host}:{self._cluster.rank_0_port}" if several else f"{LOOPBACK}:0",
-            # Without it the processes would meet at the host's name, and try for minutes to resolve it.
+            # Otherwise the processes would meet at the host's name, and try for minutes to resolve it.
             local_addr=None if several else LOOPBACK,
             rdzv_configs={"timeout": 60, **({"rank": self._cluster.node_rank} if several else {})},
-            # Several nodes meet in one store, where what an attempt left must not meet the next one.
+            # Several nodes share one store, where the entries of one attempt must not meet the next.
             run_id=f"{_RUN}-{self._attempt}",
             role="rank",
             max_restarts=0,
@@ -254,7 +254,7 @@ class Torchrun(Workers):
 
 @dataclass(frozen=True)
 class _ProgramFailure:
-    """What torchrun's launcher would say of a process that failed."""
+    """A process's failure in the form of torchrun's launcher."""
 
     exitcode: int
     timestamp: float
@@ -283,14 +283,14 @@ class Program(Workers):
         reader = threading.Thread(target=_copy, args=(process.stderr, log), daemon=True, name="stderr")
         reader.start()
         code = process.wait()
-        self.kill()  # what it has left behind
+        self.kill()  # processes that it left behind
         reader.join()
         if code:
             raise _ProgramError(code)
 
 
 def _copy(stderr: Any, log: Path) -> None:
-    """Copies what a program writes to stderr to that of this process and to a file, until it ends."""
+    """Copies a program's stderr to that of this process and to a file, until it ends."""
     with log.open("wb", buffering=0) as copy:
         while chunk := stderr.read1(65_536):
             copy.write(chunk)

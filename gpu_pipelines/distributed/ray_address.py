@@ -1,4 +1,4 @@
-"""The address of a Ray cluster that is there already, as `ray.init` takes it: what forms there are."""
+"""The address of an existing Ray cluster, as `ray.init` takes it, and its forms."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from gpu_pipelines.distributed.members import split_address
 from gpu_pipelines.errors import UserError
 
-#: What a user may give, for messages and documents.
+#: The possible forms, for messages and documents.
 FORMS = (
-    "HOST:PORT, such as raycluster-head-svc:6379, where the step's machine is a part of the cluster; ray://HOST:10001, "
-    "where it is not, as in front of KubeRay; vertex_ray://projects/P/locations/R/persistentResources/NAME for Ray on "
+    "HOST:PORT, such as raycluster-head-svc:6379, if the step's machine is part of the cluster; ray://HOST:10001, "
+    "if it is not, as in front of KubeRay; vertex_ray://projects/P/locations/R/persistentResources/NAME for Ray on "
     "Vertex AI; anyscale://… for Anyscale; auto for the cluster of the machine itself"
 )
 _AUTO, _CLIENT, _VERTEX, _ANYSCALE = "auto", "ray://", "vertex_ray://", "anyscale://"
@@ -22,12 +22,12 @@ _HOST = re.compile(r"[A-Za-z0-9._-]+|\[[0-9A-Fa-f:.]+\]")
 
 @dataclass(frozen=True)
 class RayEndpoint:
-    """Where a Ray cluster is asked.
+    """The parts of an address of a Ray cluster.
 
     Attributes:
-        host: name or address; empty where the cluster is found by its scheme or on this machine.
+        host: name or address; empty if the cluster is found by its scheme or on this machine.
         port: 0 without a host.
-        package: what the scheme needs besides Ray, as pip knows it; empty for nothing.
+        package: pip package that the scheme needs besides Ray; empty for none.
         module: the module that Ray imports for the scheme.
     """
 
@@ -38,10 +38,10 @@ class RayEndpoint:
 
 
 def ray_endpoint(address: str) -> RayEndpoint:
-    """What an address says.
+    """The parts of an address.
 
     Raises:
-        UserError: it is of none of the forms.
+        UserError: it has none of the forms.
     """
     scheme, sign, rest = address.partition("://")
     if address == _AUTO:
@@ -60,10 +60,10 @@ def ray_endpoint(address: str) -> RayEndpoint:
 
 
 def problems_of_ray_address(name: str, address: str) -> list[str]:
-    """What is wrong with the address of a Ray cluster, as far as it can be seen without asking it.
+    """What is wrong with the address of a Ray cluster, as far as its text shows.
 
     Args:
-        name: what messages call it.
+        name: its name in messages.
         address: any text; an empty one stands for processes of the step's own machines.
     """
     if not address:

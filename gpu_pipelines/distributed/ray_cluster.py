@@ -1,16 +1,16 @@
-"""The machines of a step as a Ray cluster: rank 0 is its head and does the work with it, the others lend their cores.
+"""The machines of a step as a Ray cluster: rank 0 is its head and does the work, the others lend their cores.
 
-Rank 0 leaves a token in a file that all machines see, and with it the right to join. The others look into that file:
+Rank 0 leaves a token, which gives the right to join, in a file that all machines see. The others read that file:
 
-| what the file says | what another machine does |
+| content of the file | what another machine does |
 |---|---|
-| a token | it joins, as soon as the head can be reached; one that comes late or was restarted just joins later |
+| a token | it joins, once the head can be reached; one that comes late or was restarted just joins later |
 | another token | rank 0 was restarted: it leaves the old cluster and joins the new one |
 | an error | the work has failed: it ends with that error |
 | nothing any more | the work is done: it ends |
 
-A machine that is lost costs what it was doing, which Ray gives to another. Rank 0 costs the cluster, but not what is
-done: the others wait for the next rank 0.
+The work of a lost machine is lost, and Ray gives it to another. If rank 0 is lost, so is the cluster, but finished work
+is not: the others wait for the next rank 0.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ Result = TypeVar("Result")
 
 _SECONDS_BETWEEN_LOOKS = 0.25
 _SECONDS_OF_ONE_CONNECTION, _SECONDS_UNTIL_REPLACED = 2.0, 1.0
-#: How long the head may take to start; on a loaded machine Ray itself gives up after a minute or so.
+#: How long the head may take to start; on a loaded machine Ray itself gives up after about a minute.
 _SECONDS_TO_START = 180.0
 _HINT = "Check that rank 0 runs, and that no firewall keeps the ports of Ray between the machines: docs/ray.md."
 
 
 class SharedFile(Protocol):
-    """A file that all machines see and change under a condition: `artifacts.versioned_file.VersionedFile`."""
+    """A file that all machines see and change conditionally: `artifacts.versioned_file.VersionedFile`."""
 
     def read(self) -> tuple[bytes, str]:
-        """Content and version; both empty where there is none."""
+        """Content and version; both empty if there is none."""
         ...
 
     def write(self, content: bytes, version: str) -> str | None:
-        """Replaces a version; the new version, or None if the file is of another one by now."""
+        """Replaces a version; returns the new version, or None if the file has another one by now."""
         ...
 
     def delete(self, version: str) -> None:
@@ -67,10 +67,10 @@ class SharedFile(Protocol):
 
 @dataclass(frozen=True)
 class RayTiming:
-    """How often machines look at what, in seconds.
+    """Times between checks, in seconds.
 
     Attributes:
-        look: between two looks into the shared file.
+        look: between two reads of the shared file.
     """
 
     look: float = 5.0
@@ -78,11 +78,11 @@ class RayTiming:
 
 @dataclass(frozen=True)
 class _Session:
-    """What the shared file says of one start of rank 0.
+    """The shared file's content about one start of rank 0.
 
     Attributes:
-        token: of its cluster; empty once the work has failed.
-        failure: why it has, as `as_data` describes it.
+        token: token of its cluster; empty once the work has failed.
+        failure: why it failed, in the form of `as_data`.
     """
 
     token: str = field(default="", repr=False)
@@ -90,7 +90,7 @@ class _Session:
 
     @classmethod
     def read(cls, file: SharedFile) -> _Session | None:
-        """What it says; None if nothing that is understood."""
+        """The content of the file; None if it is not understood."""
         try:
             found = json.loads(file.read()[0] or b"{}")
             return cls(str(found["token"]), found["failure"])
@@ -108,15 +108,15 @@ def on_ray_cluster(
 
     Args:
         cluster: the machines, two or more.
-        file: of these machines alone.
-        work: is called on rank 0 with the address of the cluster, as soon as its head is there.
-        timing: how often to look at what; for tests.
+        file: only for these machines.
+        work: called on rank 0 with the address of the cluster, once its head is up.
+        timing: times between checks; for tests.
 
     Returns:
         What `work` returns; None on a machine that is not rank 0.
 
     Raises:
-        UserError: Ray is not installed or cannot be started, rank 0 was not there in time, or its work has failed.
+        UserError: Ray is not installed or cannot be started, rank 0 did not come in time, or its work failed.
         Interrupted: this machine was interrupted.
     """
     require_ray()
@@ -137,7 +137,7 @@ def _lead(cluster: Cluster, file: SharedFile, work: Callable[[str], Result]) -> 
         except (Interrupted, KeyboardInterrupt):
             raise  # the others wait for this machine to come back
         except BaseException as error:
-            with suppress(UserError):  # the others would wait in vain, but what went wrong is said here
+            with suppress(UserError):  # the others would wait in vain, but this error matters more
                 _replace(file, _Session(failure=as_data(_told(error))))
             raise
         finally:
@@ -147,7 +147,7 @@ def _lead(cluster: Cluster, file: SharedFile, work: Callable[[str], Result]) -> 
 
 
 def _disconnect() -> None:
-    """Ends this process's part in the cluster, which would end the process when the cluster does."""
+    """Ends this process's part in the cluster, which would otherwise end the process with the cluster."""
     if "ray" in sys.modules:
         import ray
 
@@ -159,7 +159,7 @@ def _told(error: BaseException) -> UserError:
 
 
 def _replace(file: SharedFile, session: _Session) -> str:
-    """Writes the file whatever it says; there is one rank 0. Returns the new version."""
+    """Writes the file whatever its content, as there is one rank 0. Returns the new version."""
     while True:
         if version := file.write(session.dumps(), file.read()[1]):
             return version
@@ -195,12 +195,12 @@ class _Member:
 
     def __init__(self, cluster: Cluster, file: SharedFile, timing: RayTiming, signalled: Signalled) -> None:
         self._cluster, self._file, self._timing, self._signalled = cluster, file, timing, signalled
-        self._has_seen_work = False  # what the file says before is of a work before
+        self._has_seen_work = False  # earlier content of the file is of earlier work
         self._joined = ""  # token of the cluster that this machine was in last
         self._refused = ""  # what `ray start` said when it failed last
 
     def take_part(self) -> None:
-        """Lends this machine until the work is done; raises what `on_ray_cluster` raises."""
+        """Lends this machine until the work is done; raises the errors of `on_ray_cluster`."""
         waiting = self._waiting()
         while session := self._await_session(waiting):
             node = RayNode(self._cluster, session.token)
@@ -226,7 +226,7 @@ class _Member:
             raise Interrupted(f"stopped by {self._signalled.name}; what is done is kept")
 
     def _await_session(self, waiting: Waiting) -> _Session | None:
-        """The cluster of a head that can be reached; None when the work is done.
+        """The cluster of a reachable head; None when the work is done.
 
         Raises:
             UserError: the time is over, or the work has failed.
@@ -242,11 +242,11 @@ class _Member:
             waiting.for_(f"{self._cluster.name_of(0)} to be the head of a Ray cluster at {place}", told)
 
     def _look(self) -> tuple[_Session | None, UserError | None]:
-        """What the file says, and why it could not be read."""
+        """The content of the file, and why it could not be read."""
         try:
             session = _Session.read(self._file)
             if session is None and self._has_seen_work:
-                # A file system without locks shows an empty file for the moment in which it is replaced.
+                # A file system without locks shows an empty file at the moment when it is replaced.
                 time.sleep(_SECONDS_UNTIL_REPLACED)
                 session = _Session.read(self._file)
         except UserError as error:
@@ -278,11 +278,11 @@ class _Member:
         return True
 
     def _lend(self, node: RayNode, session: _Session, waiting: Waiting) -> bool:
-        """Joins a cluster, and stays in it as long as it is there; whether the work is over then.
+        """Joins a cluster, and stays in it while it exists; returns whether the work is over then.
 
         Raises:
             UserError: it could not be joined in time, or the work has failed.
-            Interrupted: this machine was.
+            Interrupted: this machine was interrupted.
         """
         looked = time.monotonic()
         while node.runs:
@@ -296,7 +296,7 @@ class _Member:
             if time.monotonic() - looked > self._timing.look:
                 looked = time.monotonic()
                 now, unread = self._look()
-                # Storage that cannot be read for a while is no reason to leave.
+                # If the storage cannot be read for a while, that is no reason to leave.
                 if unread is None:
                     if self._is_over(now):
                         return True

@@ -1,7 +1,7 @@
 """Work in pieces on a Ray cluster: an actor for each worker that the cluster has room for, now and later.
 
-Ray starts the workers, moves pieces and results, and says which machines there are. An actor ends with its machine;
-the piece that it did is then given to another.
+Ray starts the workers, moves pieces and results, and knows the machines. An actor ends with its machine; its piece then
+goes to another.
 """
 
 from __future__ import annotations
@@ -41,21 +41,21 @@ _INSTALL = 'Install it with pip install "gpu-pipelines[ray]".'
 
 
 class RayExecutor(Executor):
-    """A Ray cluster that is there; its actors are kept from one `map` to the next.
+    """An existing Ray cluster; its actors are kept from one `map` to the next.
 
     Args:
-        address: `host:port` of its head, where this machine is part of it; `ray://host:port` of its client server,
-            where it is not; `auto` for the cluster that this machine is part of; and others, see `ray_address`.
+        address: `host:port` of its head, if this machine is part of it; `ray://host:port` of its client server, if it
+            is not; `auto` for the cluster that this machine is part of; for others see `ray_address`.
 
     Raises:
-        UserError: Ray is not installed, nobody answers at the address, or the token is not that of the cluster.
+        UserError: Ray is not installed, nobody answers at the address, or the cluster has another token.
     """
 
     is_cluster = True
 
     def __init__(self, address: str) -> None:
         self._ray, self._is_own = _connected(address)
-        # Whoever works takes them; work within other work starts its own.
+        # A `map` takes them out; a nested one starts its own.
         self._idle: list[_Actor] = []
         self._idle_needs = Needs()
 
@@ -81,8 +81,8 @@ class RayExecutor(Executor):
 
 
 def _connected(address: str) -> tuple[Any, bool]:
-    """Ray's module, connected to a cluster, and whether that was done here."""
-    # Whoever reaches a cluster without a token can run anything on it.
+    """Ray's module, connected to a cluster, and whether the connection was made here."""
+    # Anybody who reaches a cluster without a token can run anything on it.
     os.environ.setdefault("RAY_AUTH_MODE", "token")
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
@@ -111,7 +111,7 @@ def _connected(address: str) -> tuple[Any, bool]:
 
 
 def _require_answer(address: str) -> None:
-    """Raises an `OSError` where nobody listens: Ray itself tries for minutes."""
+    """Raises an `OSError` if nobody listens: Ray itself tries for minutes."""
     endpoint = ray_endpoint(address)
     if endpoint.module and importlib.util.find_spec(endpoint.module) is None:
         raise UserError(f"{address} needs a package that is not installed.", f"Install {endpoint.package}.")
@@ -121,7 +121,7 @@ def _require_answer(address: str) -> None:
 
 @contextmanager
 def _own_signals() -> Iterator[None]:
-    """Keeps this program's handlers of signals, in whose place Ray sets its own."""
+    """Keeps this program's signal handlers, which Ray replaces."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -134,38 +134,38 @@ def _own_signals() -> Iterator[None]:
 
 
 class RayWorker:
-    """What an actor is."""
+    """The class of an actor."""
 
     def __init__(self) -> None:
         leave_cores_to_workers()
         self._bench: Bench | None = None
 
     def node(self) -> str:
-        """The machine that it is on, as Ray calls it."""
+        """Ray's id of its machine."""
         import ray
 
         return str(ray.get_runtime_context().get_node_id())
 
     def take(self, work: bytes) -> None:
-        """Takes pickled work, or, without any, lets go of what it had."""
-        # Whoever gives it is behind the token of the cluster.
+        """Takes pickled work; without any, releases the work that it had."""
+        # The sender knows the token of the cluster.
         self._bench = Bench(partial(pickle.loads, work)) if work else None
 
     def answer(self, piece: bytes) -> Answer:
-        """What became of a pickled piece."""
+        """The answer for a pickled piece."""
         assert self._bench is not None
         return self._bench.answer(partial(pickle.loads, piece))
 
 
 @dataclass
 class _Actor:
-    """An actor, and what is known of it.
+    """An actor and its state.
 
     Attributes:
-        handle: of Ray.
-        expected: what Ray is waited for: the machine that it is on, or an answer; None while it has nothing to do.
-        node: the machine that it is on, once it has begun.
-        number: of the piece that it does; None if it does none.
+        handle: Ray's handle.
+        expected: what is awaited from Ray: its machine, or an answer; None while it has nothing to do.
+        node: its machine, once it has begun.
+        number: number of its piece; None for none.
     """
 
     handle: Any
@@ -179,9 +179,9 @@ class _Actors(Workers):
 
     Args:
         ray: the module.
-        idle: actors that are there already.
-        work: what they do.
-        needs: what each needs.
+        idle: existing actors.
+        work: the work.
+        needs: resources for each.
         give_back: takes the actors at the end.
     """
 
@@ -189,7 +189,7 @@ class _Actors(Workers):
         self, ray: Any, idle: list[_Actor], work: Work, needs: Needs, give_back: Callable[[list[_Actor], Needs], None]
     ) -> None:
         self._ray, self._needs, self._give_back = ray, needs, give_back
-        # As bytes, so that what a worker cannot read of it is an error with words, as any other.
+        # As bytes, so that a worker that cannot read it reports an error with words, like any other.
         self._work = ray.put(self._ray.cloudpickle.dumps(work))
         self._class = ray.remote(RayWorker).options(num_cpus=needs.cpus, num_gpus=needs.gpus)
         self._actors = idle
@@ -229,7 +229,7 @@ class _Actors(Workers):
 
     def _lost(self, actor: _Actor) -> list[Outcome]:
         self._actors.remove(actor)
-        # One that cannot be reached may still live.
+        # An actor that cannot be reached may still live.
         self._ray.kill(actor.handle)
         if actor.number is None:
             return []
@@ -239,7 +239,7 @@ class _Actors(Workers):
         return [Outcome(actor.number, None, f"{'machine' if is_node else 'a process on'} {name}", is_node)]
 
     def _follow_cluster(self) -> None:
-        """Starts actors for machines that have come; one at least, which makes an autoscaler look for a machine."""
+        """Starts actors for new machines; one at least, which makes an autoscaler look for a machine."""
         now = time.monotonic()
         if now - self._counted < _SECONDS_BETWEEN_COUNTS:
             return
@@ -258,7 +258,7 @@ class _Actors(Workers):
             print(f"waiting for a machine of the Ray cluster with {needs}", flush=True)
 
     def _fit(self, resources: dict[str, float]) -> int:
-        """How many workers a machine has room for."""
+        """Number of workers for which a machine has room."""
         asked = (("CPU", self._needs.cpus), ("GPU", self._needs.gpus))
         return int(min(resources.get(name, 0.0) / need for name, need in asked if need))
 
@@ -273,7 +273,7 @@ class _Actors(Workers):
 
 
 def _answers(address: str, port: int) -> bool:
-    """Whether a machine lives. Ray takes seconds to know that one does not, and the worker is missed at once."""
+    """Whether a machine lives. Ray takes seconds to notice that one does not, and a lost worker shows at once."""
     try:
         socket.create_connection((address, port), _SECONDS_TO_ANSWER).close()
     except OSError:

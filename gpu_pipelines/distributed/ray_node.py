@@ -1,7 +1,7 @@
 """This machine as a node of a Ray cluster: `ray start`, its ports, its token, and its end.
 
-Token authentication is on at every node: whoever has no token can neither join the cluster nor run code in it. The
-token is in a file that this user alone reads, and in no command line and no variable.
+Token authentication is on at every node: without the token nobody can join the cluster or run code in it. The token is
+in a file that only this user can read, and in no command line and no variable.
 
 A node listens on the same ports everywhere (docs/ray.md), so that a firewall can name them:
 
@@ -14,7 +14,7 @@ A node listens on the same ports everywhere (docs/ray.md), so that a firewall ca
 | 29518 | the head's metrics |
 | 29600 to 30599 | worker processes |
 
-Nodes that share one machine, as those of a test do, take ports that are free.
+Nodes on one machine, as in tests, take free ports.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.peers import address_towards
 from gpu_pipelines.errors import UserError
 
-#: Options of `ray start` that say where it listens, and the port of each.
+#: Options of `ray start` for its ports, and the port of each.
 PORTS = {
     "--node-manager-port": 29511,
     "--object-manager-port": 29512,
@@ -53,16 +53,16 @@ _RAYLET = "raylet"
 _LAST_LINES = 8
 #: How long its processes may take to end after SIGTERM.
 _SECONDS_TO_END = 10.0
-#: Of a Unix socket's path the kernel takes 107 bytes; Ray puts 75 of its own below its folder.
+#: The kernel takes 107 bytes for a Unix socket's path; Ray adds 75 of its own below its folder.
 _LONGEST_FOLDER = 32
 
 
 class RayNode:
-    """A `ray start` of this machine, and the processes that it has started.
+    """A `ray start` on this machine, and its processes.
 
     Args:
         cluster: the machines; rank 0 is the head.
-        token: by which the nodes know each other.
+        token: shared by the nodes of the cluster.
 
     Attributes:
         address: `host:port` at which the cluster is reached.
@@ -81,7 +81,7 @@ class RayNode:
         self._log = self._folder / "start.log"
         command = [sys.executable, "-u", "-m", "ray.scripts.scripts", "start", "--block", *self._options(cluster)]
         with self._log.open("wb") as log:
-            # Without its dashboard the head still has these, where Ray is installed with it.
+            # Even without its dashboard the head has these, if Ray is installed with it.
             metrics = {"DASHBOARD_METRIC_PORT": "0" if shares_a_machine(cluster) else str(METRICS_OF_HEAD_PORT)}
             environment = {**os.environ, **self.variables, **metrics}
             self._process = subprocess.Popen(
@@ -90,13 +90,13 @@ class RayNode:
 
     @property
     def variables(self) -> Mapping[str, str]:
-        """What a process needs to talk to the cluster."""
+        """Variables of the environment with which a process can talk to the cluster."""
         return {
             "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": "",  # one of another cluster would win over the file
+            "RAY_AUTH_TOKEN": "",  # that of another cluster would win over the file
             "RAY_AUTH_TOKEN_PATH": str(self._token),
             "RAY_USAGE_STATS_ENABLED": "0",
-            # Ray would give a process that asks for no GPU an empty CUDA_VISIBLE_DEVICES, and warn of it.
+            # Ray would give a process that requests no GPU an empty CUDA_VISIBLE_DEVICES, and warn of it.
             "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
         }
 
@@ -123,21 +123,21 @@ class RayNode:
 
     @property
     def runs(self) -> bool:
-        """Whether it is a part of the cluster, or becomes one.
+        """Whether it is a part of the cluster, or is joining it.
 
-        `ray start` goes on where the process that takes the work has ended by itself.
+        `ray start` keeps running if the process that takes the work has ended by itself.
         """
         if self._process.poll() is not None:
             return False
         return not self.has_started or any(_RAYLET in _name_of(process) for process in _below(self._process.pid))
 
     def last_lines(self) -> str:
-        """The end of what `ray start` has said, in one line each."""
+        """The end of the output of `ray start`."""
         lines = [line.strip() for line in self._said().splitlines() if line.strip()]
         return "\n  ".join(lines[-_LAST_LINES:]) or "It has said nothing."
 
     def leave(self) -> None:
-        """Ends the node; the work that it has begun is done by others."""
+        """Ends the node; others do the work that it has begun."""
         import psutil
 
         processes = _below(self._process.pid)
@@ -183,7 +183,7 @@ def head_address(cluster: Cluster) -> str:
 
 
 def shares_a_machine(cluster: Cluster) -> bool:
-    """Whether the nodes are processes of this machine: rank 0 is at a loopback address."""
+    """Whether the nodes are processes of this machine: rank 0 has a loopback address."""
     host = head_address(cluster).rpartition(":")[0].strip("[]")
     return ipaddress.ip_address(host).is_loopback
 

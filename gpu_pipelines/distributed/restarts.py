@@ -1,4 +1,4 @@
-"""Which failures of a training are worth starting its processes again on the same machines."""
+"""Which failures of a training justify starting its processes again on the same machines."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from gpu_pipelines.errors import (
     UserError,
 )
 
-#: So often within so long; what fails more often is not mended by it.
+#: Most restarts within a time in seconds; they do not mend what fails more often.
 MOST_RESTARTS, WITHIN_SECONDS = 2, 3600.0
-#: What the text of an error has that came from a machine: NCCL's and Gloo's errors, those of memory and of the bus.
+#: Texts of errors that come from a machine: NCCL's and Gloo's errors, those of memory and of the bus.
 _OF_A_MACHINE = (
     *("NCCL", "DistBackendError", "onnection closed", "onnection reset", "roken pipe", "remote process"),
     *("uncorrectable ECC", "hardware error", "unspecified launch failure", "fallen off the bus", "InfiniBand"),
@@ -22,10 +22,10 @@ _OF_A_MACHINE = (
 
 
 class Restarts:
-    """Counts how often processes were started again.
+    """Counts restarts of processes.
 
     Args:
-        most: how often at the most within an hour.
+        most: most restarts within an hour.
     """
 
     def __init__(self, most: int) -> None:
@@ -33,22 +33,22 @@ class Restarts:
         self._began: list[float] = []
 
     def are_worth(self, error: UserError) -> bool:
-        """Whether a failure may not come again, and there were not too many of them."""
+        """Whether a failure may not happen again, and there were not too many of them."""
         now = time.monotonic()
         self._began = [began for began in self._began if now - began < WITHIN_SECONDS]
         return len(self._began) < self._most and is_of_a_machine(error)
 
     def note(self) -> str:
-        """Takes note of one; says which it is."""
+        """Notes one, and returns its number in words."""
         self._began.append(time.monotonic())
         return f"{len(self._began)} of {self._most} within an hour"
 
 
 def is_of_a_machine(error: BaseException | None) -> bool:
-    """Whether a process died of something other than the program: it was killed, or a device or a connection failed.
+    """Whether a process died of something outside the program: it was killed, or a device or a connection failed.
 
-    What a process says itself to its user, and any other exception of a program, would come again. A machine that is
-    gone cannot be started on.
+    An error message of the process for its user, and any other exception of a program, would happen again. On a machine
+    that is gone nothing can be started.
     """
     if isinstance(error, NodeFailedError):
         return is_of_a_machine(error.__cause__)

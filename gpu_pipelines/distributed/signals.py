@@ -1,4 +1,4 @@
-"""Signals: the one place where their handlers are set."""
+"""Signals: the only module that sets their handlers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-#: What asks a program to end: a platform that takes the machine away, and Ctrl-C.
+#: Signals that ask a program to end: from a platform that takes the machine away, and Ctrl-C.
 ASKING = (signal.SIGTERM, signal.SIGINT)
-#: What ends a program: besides those the end of its terminal, as where a connection by SSH is lost.
+#: Signals that end a program: those, and the end of its terminal, such as when an SSH connection is lost.
 ENDING = (*ASKING, signal.SIGHUP)
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 _SECONDS_BETWEEN_LOOKS = 0.1
@@ -25,7 +25,7 @@ _SECONDS_BETWEEN_NUDGES = 1.0
 class Signalled:
     """Whether this process got a signal, and which.
 
-    A signal is only noted: an exception from a handler would strike anywhere, and a second one the cleaning up.
+    A signal is only noted: an exception from a handler could strike anywhere, and a second one during the clean-up.
 
     Attributes:
         name: of the last signal, such as "SIGTERM"; empty before one comes.
@@ -45,7 +45,7 @@ class Signalled:
         self.since = self.since or time.monotonic()
 
     def wait(self, seconds: float) -> bool:
-        """Waits for a signal, for so long at most; whether one has come."""
+        """Waits for a signal, for so long at most; returns whether one came."""
         deadline = time.monotonic() + seconds
         while not self and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, _SECONDS_BETWEEN_LOOKS))
@@ -54,7 +54,7 @@ class Signalled:
 
 @contextmanager
 def handled(handler: Callable[[int, FrameType | None], None], numbers: tuple[int, ...] = ENDING) -> Iterator[None]:
-    """Gives signals to a handler while the block runs, as far as this is the main thread, where signals arrive."""
+    """Passes signals to a handler while the block runs, if this is the main thread, where signals arrive."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -64,7 +64,7 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: tuple[int
             _leave_terminal()
         handler(number, frame)
 
-    # nohup has it ignored: whoever gave that wants the program to go on.
+    # nohup sets it to ignored: its user wants the program to go on.
     taken = [each for each in numbers if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN]
     before = {number: signal.signal(number, called) for number in taken}
     try:
@@ -76,11 +76,11 @@ def handled(handler: Callable[[int, FrameType | None], None], numbers: tuple[int
 
 @contextmanager
 def nudged() -> Iterator[None]:
-    """Lets no call of the block wait on after a signal, as far as this is the main thread.
+    """Makes no call of the block keep waiting after a signal, if this is the main thread.
 
-    Python runs handlers between its own instructions. A signal in the instant before a call that waits, such as one
-    that reads a pipe, would be acted on when that call returns: so each second a signal that means nothing ends the
-    waiting, which Python takes up again (PEP 475) if there is nothing to act on.
+    Python runs handlers between its own instructions. A signal just before a call that waits, such as one that reads a
+    pipe, would be handled only when that call returns. So each second a signal without meaning ends the waiting, which
+    Python resumes (PEP 475) if there is nothing to handle.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -104,7 +104,7 @@ def nudged() -> Iterator[None]:
 
 
 def interrupt(number: int, frame: FrameType | None = None) -> None:
-    """A handler by which a signal does what Ctrl-C does.
+    """A handler that makes a signal act like Ctrl-C.
 
     Raises:
         KeyboardInterrupt: always.
@@ -114,16 +114,16 @@ def interrupt(number: int, frame: FrameType | None = None) -> None:
 
 @contextmanager
 def noted() -> Iterator[Signalled]:
-    """Notes what ends a program while the block runs."""
+    """Notes signals that end a program while the block runs."""
     signalled = Signalled()
     with handled(signalled.note):
         yield signalled
 
 
 def noted_by_a_worker() -> Signalled:
-    """Notes SIGTERM from now on, and passes over what else ends a program.
+    """Notes SIGTERM from now on, and ignores other signals that end a program.
 
-    A Ctrl-C, and the end of the terminal, reach the whole process group; the one that started this process turns them
+    A Ctrl-C, and the end of the terminal, reach the whole process group; the process that started this one turns them
     into a SIGTERM.
     """
     signalled = Signalled()
@@ -134,14 +134,14 @@ def noted_by_a_worker() -> Signalled:
 
 
 def leave_to_the_starter() -> None:
-    """Makes this process ignore what ends a program: the one that started it ends it, and its own end is this one's."""
+    """Makes this process ignore signals that end a program: its starter ends it, and it ends with its starter."""
     for number in ENDING:
         signal.signal(number, signal.SIG_IGN)
     end_with_the_starter()
 
 
 def _leave_terminal() -> None:
-    """Lets what this process prints go nowhere: writing to a terminal that has ended is an error."""
+    """Discards what this process prints: writing to a terminal that has ended is an error."""
     for stream in (1, 2):
         with suppress(OSError):
             if stat.S_ISCHR(os.fstat(stream).st_mode):
@@ -151,12 +151,12 @@ def _leave_terminal() -> None:
 
 
 def end_with_the_starter() -> None:
-    """Makes the kernel kill this process when the thread that has started it is gone."""
+    """Makes the kernel kill this process when the thread that started it is gone."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def adopt_orphans() -> None:
-    """Makes orphans of this process's children come to it instead of to init, so that they can be found."""
+    """Makes this process, in place of init, the parent of its children's orphans, so that they can be found."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)

@@ -1,4 +1,4 @@
-"""Waiting for another machine at the start: for so long, and not in silence."""
+"""Waiting for another machine at the start, with a limit and with messages."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _SECONDS_BETWEEN_MESSAGES = 30.0
 
 
 class Waiting:
-    """Counts down, and says every 30 s what is waited for.
+    """Counts down, and prints every 30 s what it waits for.
 
     Args:
-        seconds: how long.
-        check: is called again and again; ends the wait by raising.
+        seconds: the limit.
+        check: called repeatedly; raises to end the wait.
     """
 
     def __init__(self, seconds: float, check: Callable[[], None]) -> None:
@@ -23,7 +23,7 @@ class Waiting:
         self._next_message = time.monotonic() + 1.0
 
     def for_(self, what: str, hint: str) -> None:
-        """To be called while waiting for `what`; sleeps a little.
+        """Sleeps a little; call it while waiting for `what`.
 
         Raises:
             UserError: the time is over.

@@ -1,1 +1,1 @@
-"""Clients of Google Cloud, and what their errors mean."""
+"""Clients of Google Cloud, and the meaning of their errors."""

@@ -1,7 +1,7 @@
-"""What Google Cloud has billed for the resources with a label, as billing export writes it into BigQuery.
+"""Google Cloud's bill for the resources with a label, as billing export writes it into BigQuery.
 
 https://cloud.google.com/billing/docs/how-to/export-data-bigquery-tables/standard-usage. The project's own views of such
-a table do as well, which that page advises: no column is read that only the table has.
+a table, which that page advises, work as well: all columns that are read are in both.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from gpu_pipelines.google_cloud.rest import Answer, Rest, UnreachableError, endp
 from gpu_pipelines.network_errors import error_of_status
 
 _SERVICE = "bigquery"
-#: Usage is told by the hour, and that of a run may be told for a while after its end.
+#: Usage is reported by the hour, and that of a run may arrive for a while after its end.
 _BEFORE, _AFTER = timedelta(hours=1), timedelta(days=1)
-#: Milliseconds that one request waits for the query, less than the client waits for an answer; seconds for all of it.
+#: Milliseconds that one request waits for the query, less than the client's own limit; seconds for the whole query.
 _WAIT_MS, _LONGEST = 5_000, 60.0
 _QUERY = """
 SELECT
@@ -37,15 +37,15 @@ ORDER BY amount DESC
 
 
 def billed_for(key: str, value: str, began: datetime, ended: datetime | None, table: str, project: str) -> Billed:
-    """What was billed for what has a label, after credits.
+    """The bill for all resources with a label, after credits.
 
     Args:
         key: of the label.
         value: of the label.
-        began: when the first of it began.
-        ended: when the last of it ended; None while it runs.
+        began: start of the first of them.
+        ended: end of the last of them; None while it runs.
         table: of billing export, or a view of it: PROJECT.DATASET.TABLE.
-        project: in which the query runs, and is billed.
+        project: project that runs the query and pays for it.
 
     Raises:
         UserError: the table cannot be read, or BigQuery cannot be reached.
@@ -83,7 +83,7 @@ def _stamp(moment: datetime) -> str:
 
 
 def _rows(project: str, body: Mapping[str, Any], table: str) -> Sequence[Sequence[str]]:
-    """The rows of a query, as text; it has one for each SKU, which is one page."""
+    """The rows of a query, as text; it has one for each SKU, so they fit in one page."""
     rest = Rest(credentials(endpoint(_SERVICE)))
     path = f"/bigquery/v2/projects/{project}/queries"
     deadline = time.monotonic() + _LONGEST

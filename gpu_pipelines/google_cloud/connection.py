@@ -1,4 +1,4 @@
-"""Google's client libraries, set up for a project; and what an error of the service means to the user."""
+"""Google's client libraries, set up for a project, and what an error of the service means to the user."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from gpu_pipelines.network_errors import (
 )
 from gpu_pipelines.project_settings import ProjectSettings
 
-#: gcloud's own variables that put another endpoint in the place of a service's.
+#: gcloud's own variables that replace the endpoint of a service.
 ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_AIPLATFORM"
 LOGGING_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_LOGGING"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
-#: The longest that one request may take, seconds; the clients' own default is for ever.
+#: The longest that one request may take, seconds; the clients' own default is unlimited.
 REQUEST_SECONDS = 60.0
-#: Waits between tries begin with, and grow to, so many seconds; after the last figure it is given up.
+#: First and longest wait between tries, seconds, and the time after which a request is given up.
 _FIRST_WAIT, _LONGEST_WAIT, _GIVE_UP = 1.0, 16.0, 90.0
 
 
@@ -38,7 +38,7 @@ def location_of(settings: ProjectSettings) -> str:
 
 
 def endpoint_of(settings: ProjectSettings) -> str:
-    """Where requests to Vertex AI go, with scheme."""
+    """The endpoint of Vertex AI, with scheme."""
     override = os.environ.get(ENDPOINT_VARIABLE, "").rstrip("/")
     return override or f"https://{settings.region}-aiplatform.googleapis.com"
 
@@ -46,8 +46,8 @@ def endpoint_of(settings: ProjectSettings) -> str:
 def _client(module: str, service: str, settings: ProjectSettings) -> Any:
     """A client of a service of Vertex AI over REST.
 
-    The clients of single services import in half the time of `google.cloud.aiplatform`, and their requests can be tried
-    again, which those of its classes cannot.
+    The clients of single services import in half the time of `google.cloud.aiplatform`, and their requests can be
+    retried, unlike those of its classes.
 
     Raises:
         UserError: project or region is not known, or there are no credentials.
@@ -62,7 +62,7 @@ def _client(module: str, service: str, settings: ProjectSettings) -> Any:
     return client(transport=transport(host=where.netloc, credentials=found, url_scheme=where.scheme))
 
 
-#: Each takes the settings of the project and gives its client.
+#: Each takes the settings of the project and returns its client.
 pipeline_service = partial(_client, "pipeline_service", "PipelineService")
 schedule_service = partial(_client, "schedule_service", "ScheduleService")
 job_service = partial(_client, "job_service", "JobService")
@@ -75,7 +75,7 @@ prediction_service = partial(_client, "prediction_service", "PredictionService")
 
 
 def logging_session() -> tuple[Any, str]:
-    """A session that adds credentials to its requests, and where Cloud Logging is.
+    """A session that adds credentials to its requests, and the address of Cloud Logging.
 
     Raises:
         UserError: there are no credentials.
@@ -109,7 +109,7 @@ def credentials(endpoint: str) -> Any:
 
 
 def tried_again() -> Any:
-    """How a request is repeated that may be sent twice: after errors that pass, with growing waits."""
+    """How a request that may be sent twice is repeated: after transient errors, with growing waits."""
     from google.api_core.retry import Retry
 
     return Retry(
@@ -123,13 +123,13 @@ def tried_again() -> Any:
 
 
 def answer_was_lost(error: Exception) -> bool:
-    """Whether an error leaves open what the service has done with the request."""
+    """Whether after an error it is not known what the service did with the request."""
     import google.api_core.exceptions as api
     import google.auth.exceptions as auth
     import requests
 
     if untrusted_certificate(error):
-        # Nothing is sent over a connection that is not trusted, and it will not be at the next try.
+        # Nothing is sent over an untrusted connection, and the next try is no more trusted.
         return False
     return isinstance(error, (api.ServerError, api.RetryError, requests.RequestException, auth.TransportError))
 
@@ -146,11 +146,11 @@ def may_pass(error: Exception) -> bool:
 
 @contextmanager
 def service_errors(what: str, if_lost: str = "") -> Iterator[None]:
-    """Turns an error of a service into its message and what to do about it.
+    """Turns an error of a service into its message and a remedy.
 
     Args:
-        what: what was being done, as in "Submitting the pipeline".
-        if_lost: how to see what has become of it where the answer was lost.
+        what: the action, such as "Submitting the pipeline".
+        if_lost: how to find out what happened if the answer was lost.
 
     Raises:
         UserError: in place of every error of a service or of the network.
@@ -191,18 +191,18 @@ def _explained(error: Exception, what: str, if_lost: str) -> UserError:
 
 
 def message_of(error: Exception) -> str:
-    """What an error of a service or of the network says, in one line, without the request that it was told of."""
+    """The message of an error of a service or of the network, in one line, without the request."""
     cause = getattr(error, "cause", None)
     text = _said(error)
     if cause is not None:
         text = f"{text} {_said(cause)}"
-    # The clients put the request before what the service says.
+    # The clients put the request before the service's message.
     text = re.sub(r"\b(?:GET|POST|PATCH|DELETE) https?://\S+: ", "", " ".join(text.split()))
     return text[:600] or type(error).__name__
 
 
 def _said(error: Exception) -> str:
-    """What an error says; of a connection that was not made, where to and why, without the request."""
+    """The message of an error; for a failed connection its target and the reason, without the request."""
     tried = error.args[0] if error.args else None
     pool, reason = getattr(tried, "pool", None), getattr(tried, "reason", None)
     if pool is None or reason is None:
@@ -211,7 +211,7 @@ def _said(error: Exception) -> str:
     return f"No connection to {pool.host}:{pool.port}: {why}"
 
 
-#: What messages of the service say, and what to do then; the first that fits.
+#: Texts in messages of services, and the remedy for each; the first that fits counts.
 _REMEDIES = (
     ("quota project", "Run gcloud auth application-default set-quota-project PROJECT."),
     ("SERVICE_DISABLED", "Run gcloud services enable aiplatform.googleapis.com artifactregistry.googleapis.com."),

@@ -1,4 +1,4 @@
-"""Requests to Google's REST interfaces that give up soon: for looking at a project, not for changing it."""
+"""Requests to Google's REST interfaces that give up soon: for reading a project, not for changing it."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from urllib.parse import urlsplit
 
 from gpu_pipelines.network_errors import TRUST_REMEDY, untrusted_certificate
 
-#: gcloud's own variables that put another endpoint in the place of a service's.
+#: gcloud's own variables that replace the endpoint of a service.
 ENDPOINT_VARIABLE = "CLOUDSDK_API_ENDPOINT_OVERRIDES_{}"
-#: Seconds to reach a service, and to wait for its answer.
+#: Seconds for connecting to a service, and for its answer.
 CONNECT_SECONDS, ANSWER_SECONDS = 3.0, 10.0
 
 
@@ -22,7 +22,7 @@ class UnreachableError(Exception):
 
 @dataclass(frozen=True)
 class Answer:
-    """What a service said.
+    """A service's answer.
 
     Attributes:
         status: HTTP status.
@@ -34,12 +34,12 @@ class Answer:
 
     @property
     def ok(self) -> bool:
-        """Whether the request was carried out."""
+        """Whether the request succeeded."""
         return 200 <= self.status < 300
 
     @property
     def message(self) -> str:
-        """Google's message of an error."""
+        """Google's error message."""
         error = self.content.get("error")
         text = error.get("message", "") if isinstance(error, Mapping) else error or ""
         return " ".join(str(text).split())[:300] or f"HTTP status {self.status}"
@@ -49,7 +49,7 @@ class Rest:
     """Sends requests with a project's credentials.
 
     Args:
-        credentials: of google.auth; None sends requests to endpoints without encryption only, which are a test's.
+        credentials: of google.auth; with None, requests go only to unencrypted endpoints, which are for tests.
     """
 
     def __init__(self, credentials: Any) -> None:
@@ -84,7 +84,7 @@ class Rest:
         import requests
 
         where = endpoint(service)
-        # Credentials are never sent where everybody can read them.
+        # Credentials are never sent where everybody could read them.
         session = self._anonymous if urlsplit(where).scheme == "http" else self._session
         try:
             response = session.request(
@@ -104,7 +104,7 @@ class Rest:
 
 
 def endpoint(service: str) -> str:
-    """Where a service is, such as https://storage.googleapis.com, without a slash at the end."""
+    """The endpoint of a service, such as https://storage.googleapis.com, without a final slash."""
     override = os.environ.get(ENDPOINT_VARIABLE.format(service.upper()), "").rstrip("/")
-    # gcloud's endpoints of Cloud Storage and BigQuery have the paths of their JSON interfaces in them.
+    # gcloud's endpoints of Cloud Storage and BigQuery include the paths of their JSON interfaces.
     return override.removesuffix("/storage/v1").removesuffix("/bigquery/v2") or f"https://{service}.googleapis.com"
