@@ -1,1 +1,1 @@
-"""Between KFP and the functions that do a step's work."""
+"""The layer between KFP and the functions that do a step's work."""

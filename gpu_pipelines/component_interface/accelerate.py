@@ -1,4 +1,4 @@
-"""The accelerators of a task in a pipeline of one's own, said where the task is made."""
+"""The accelerators of a task in a user's own pipeline, given where the task is made."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from gpu_pipelines.accelerators import AcceleratorPlan
 
-#: What KFP writes for a value that a run knows, also within a text.
+#: KFP's notation for a value that only a run knows, also within a text.
 _CHANNEL = re.compile(r"\{\{channel:task=[^;]*;name=([^;]*);")
 
 Task = TypeVar("Task", bound="PipelineTask")
@@ -24,12 +24,12 @@ Task = TypeVar("Task", bound="PipelineTask")
 
 @dataclass(frozen=True)
 class Wish:
-    """The accelerators that a task is to have.
+    """The requested accelerators of a task.
 
     Attributes:
         spec: `NAME:COUNT`; empty to leave it to whoever compiles or runs the pipeline.
         nodes: machines.
-        strategy: standard, spot, flex-start or reservation; None for what else is said of the run.
+        strategy: standard, spot, flex-start or reservation; None for the choice of whoever compiles or runs it.
         machine_type: None for the smallest that fits.
         reservation: `projects/P/zones/Z/reservations/R`.
         hours: longest that the task may run.
@@ -58,7 +58,7 @@ class Wish:
 
 
 def accelerate(task: Task, accelerator: str = "", **machines: Any) -> Task:
-    """Gives a task of a pipeline accelerators: one of a component of this project, or of your own.
+    """Gives accelerators to a task of a pipeline, of a component of this project or of your own.
 
     ```python
     @dsl.pipeline(name="my-pipeline")
@@ -68,12 +68,12 @@ def accelerate(task: Task, accelerator: str = "", **machines: Any) -> Task:
     ```
 
     `gpu-pipelines compile` and `run` place it: on Vertex AI as a CustomJob, on Kubeflow as a pod on such a node or as a
-    TrainJob, on this machine on what there is. KFP's own compiler passes over it.
+    TrainJob, on this machine on what there is. KFP's own compiler ignores it.
 
     Args:
         task: as a component returns it.
         accelerator: `NAME:COUNT`; left out, what `--accelerator` says for the task, or for the pipeline.
-        machines: `nodes`, `strategy`, `machine_type`, `reservation` and `hours`, as `Wish` has them.
+        machines: `nodes`, `strategy`, `machine_type`, `reservation` and `hours`, as in `Wish`.
 
     Returns:
         The task.
@@ -94,7 +94,7 @@ def accelerate(task: Task, accelerator: str = "", **machines: Any) -> Task:
 
 
 def _require_known(name: str, value: Any) -> None:
-    """Checks that a value is known when the pipeline is compiled, as machines are chosen then.
+    """Checks that a value is known when the pipeline is compiled, because machines are chosen then.
 
     Raises:
         UserError: it is not.
@@ -108,10 +108,10 @@ def _require_known(name: str, value: Any) -> None:
 
 
 def wish_of(environment: Mapping[str, str]) -> Wish | None:
-    """What `accelerate` has said, by the variables of the task's container; None if nothing.
+    """The wish of `accelerate`, from the variables of the task's container; None if there is none.
 
     Raises:
-        UserError: the variable holds something else.
+        UserError: the variable contains something else.
     """
     if WISH not in environment:
         return None

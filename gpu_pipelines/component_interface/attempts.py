@@ -1,8 +1,8 @@
-"""Whether a step that failed is tried again: after an error of a service it is, after a mistake of the user's never.
+"""Whether a failed step is tried again: after an error of a service yes, after a user's mistake never.
 
-A platform that begins a step again cannot tell the one from the other. So the step itself does. What a service could
-not answer it tries again in the same container. A mistake it leaves beside its outputs, where the next attempt at the
-same step finds it and ends with it at once.
+A platform that restarts a step cannot tell these two apart, so the step does. If a service could not answer, it tries
+again in the same container. A mistake is recorded beside the step's outputs, where the next attempt at the same step
+finds it and ends with it at once.
 """
 
 from __future__ import annotations
@@ -30,24 +30,24 @@ from gpu_pipelines.errors import (
 )
 from gpu_pipelines.step_environment import ATTEMPT, PAUSES, STORAGE
 
-#: What stands beside the outputs of a step that ended with a mistake of the user's.
+#: File beside the outputs of a step that ended with a user's mistake.
 MISTAKE = "mistake.json"
 #: Seconds before the second attempt and the third.
 _PAUSES = (10.0, 60.0)
 _EXECUTOR, _INPUT = "kfp.dsl.executor_main", "--executor_input"
-#: Errors of which nobody can say whose they are.
+#: Errors that may be a user's mistake or not.
 _OF_NOBODY = (NodeLostError, NodeFailedError, ProcessFailedError)
 
 
 @contextmanager
 def attempts(again: Callable[[], None] | None = None) -> Iterator[None]:
-    """Around what a step does.
+    """The context of a step's work.
 
     Args:
-        again: starts the step again in the place of this process; left out, the very command that has started it.
+        again: starts the step again in place of this process; left out, the command that started it.
 
     Raises:
-        UserError: the step has ended with a mistake before, or does now; or a service was away for too long.
+        UserError: the step ended with a mistake before, or does now; or a service was away for too long.
     """
     place = _place_of_step()
     if place and (mistake := _left(place)):
@@ -64,7 +64,7 @@ def attempts(again: Callable[[], None] | None = None) -> Iterator[None]:
 
 
 def _try_again(error: UserError, again: Callable[[], None]) -> None:
-    """Waits and starts the step again; comes back where it was tried often enough, or is one of several nodes."""
+    """Waits and starts the step again; returns if it was tried often enough, or is one of several nodes."""
     pauses, attempt = _pauses(), int(os.environ.get(ATTEMPT, "1"))
     if attempt > len(pauses) or not _is_alone() or not (_EXECUTOR in sys.orig_argv or again is not _start_again):
         return
@@ -88,16 +88,16 @@ def _pauses() -> tuple[float, ...]:
 
 
 def _is_alone() -> bool:
-    """Whether no other node computes the same step: those would wait for one that starts again."""
+    """Whether no other node computes the same step: other nodes would wait for one that starts again."""
     with suppress(UserError):
         return Cluster.from_environment(os.environ).nodes == 1
     return False
 
 
 def _place_of_step() -> str:
-    """Where the outputs of this step go in a bucket or on this machine; empty where no attempt would find it."""
+    """Where the outputs of this step go in a bucket or on this machine; empty if no attempt would find them."""
     if os.environ.get(STORAGE) or _INPUT not in sys.orig_argv[:-1]:
-        # Kubeflow begins a failed step again for a user alone, who may have mended what was wrong.
+        # Kubeflow restarts a failed step only for a user, who may have corrected the mistake.
         return ""
     with suppress(ValueError, KeyError, IndexError, TypeError):
         given: Mapping[str, Any] = json.loads(sys.orig_argv[sys.orig_argv.index(_INPUT) + 1])
@@ -108,13 +108,13 @@ def _place_of_step() -> str:
 
 
 def _key() -> str:
-    """What another attempt at the same step has as well, and no other step."""
+    """A text that all attempts at the same step share, and no other step has."""
     said = sys.orig_argv[sys.orig_argv.index(_INPUT) + 1]
     return hashlib.sha256(said.encode()).hexdigest()
 
 
 def _left(place: str) -> UserError | None:
-    """The mistake that an attempt at this very step has left; None if there is none."""
+    """The mistake that an attempt at this step recorded; None if there is none."""
     with suppress(OSError, ValueError, UserError):
         uri = f"{place}/{MISTAKE}"
         text = read_remote(uri).decode() if is_remote(uri) else Path(uri).read_text(encoding="utf-8")
@@ -127,7 +127,7 @@ def _left(place: str) -> UserError | None:
 
 def _leave(place: str, error: UserError) -> None:
     text = json.dumps({"key": _key(), "error": as_data(error)})
-    # Without it, another attempt makes the mistake again.
+    # Without the record, another attempt makes the mistake again.
     with suppress(OSError, UserError):
         if is_remote(place):
             RemoteFolder(place).write(MISTAKE, text.encode())

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_pipelines.component_interface.parameter import Parameter, parameters_in
 
-# The folder of each component, by its name; in the order in which a pipeline's form has their parameters.
+# The folder of each component, by its name; in the order of their parameters in a pipeline's form.
 COMPONENTS = {
     "prepare_data": "data_prep",
     "train_model": "training",
@@ -21,7 +21,7 @@ COMPONENTS = {
     "check_request": "check_request",
     "send_message": "notifications",
 }
-# Those that nobody else places: of a search by a service, which a target puts around it, and of `batch_prediction`.
+# Components that only this project places: of a search by a service, put around it by a target, and `check_prediction`.
 UNLISTED = {"begin_study": "study_begin", "finish_study": "study_finish", "check_prediction": "check_prediction"}
 # The dataclass that declares the parameters of each, as `module:class`.
 _SETTINGS = {
@@ -40,7 +40,7 @@ _SETTINGS = {
     "check_request": "gpu_pipelines.dag.request:Request",
     "send_message": "gpu_pipelines.notifications.settings:MessageSettings",
 }
-# It is a pipeline by itself, whose form has its own parameters.
+# It is a pipeline of its own, whose form has its own parameters.
 _PREDICTS = "predict_batch"
 
 
@@ -58,7 +58,7 @@ def settings_of(name: str) -> type[Any]:
 
 
 def flagged_parameters() -> dict[str, Parameter]:
-    """The parameters that have an option of the command line of their own, by name."""
+    """The parameters that have a command line option of their own, by name."""
     return {
         name: declared
         for component in COMPONENTS
@@ -68,7 +68,7 @@ def flagged_parameters() -> dict[str, Parameter]:
 
 
 def common_parameters() -> dict[str, str]:
-    """The parameters that stand in the forms of trainings one by one, with the first component that declares each."""
+    """The parameters that have inputs of their own in forms of trainings, each with the first component that has it."""
     found: dict[str, str] = {}
     for component in COMPONENTS:
         for name, declared in parameters_in(settings_of(component)).items() if component != _PREDICTS else ():

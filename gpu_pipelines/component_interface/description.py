@@ -1,4 +1,4 @@
-"""What a component takes and gives, for people and programs: READMEs and `gpu-pipelines components` are made of it."""
+"""The inputs and outputs of a component, for people and programs: the source of READMEs and `components`."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ class Port:
     """An input or an output.
 
     Attributes:
-        name: of it.
-        type: of a parameter as Python calls it; of an artifact its schema, such as system.Dataset.
-        is_artifact: whether it is one, or a list of them.
+        name: its name.
+        type: Python's name of a parameter's type; for an artifact its schema, such as system.Dataset.
+        is_artifact: whether it is an artifact, or a list of them.
         is_list: whether it takes a list of artifacts, as dsl.Collected gives it.
         optional: whether it may be left out.
-        default: of a parameter.
-        text: what it means.
+        default: default of a parameter.
+        text: its meaning.
     """
 
     name: str
@@ -44,9 +44,9 @@ class Description:
     """A component.
 
     Attributes:
-        name: of it.
-        text: what it does.
-        inputs, outputs: in their order.
+        name: its name.
+        text: its purpose.
+        inputs, outputs: its ports, in order.
     """
 
     name: str
@@ -79,13 +79,13 @@ def list_components() -> list[Description]:
 
 
 def describe_component(name: str) -> Description:
-    """What a component takes and gives, as `gpu-pipelines components show`.
+    """The inputs and outputs of a component, as `gpu-pipelines components show`.
 
     Args:
-        name: of the component, such as train_model; also with dashes.
+        name: name of the component, such as train_model; dashes are possible, too.
 
     Returns:
-        What it does, its inputs and its outputs.
+        Its purpose, inputs and outputs.
 
     Raises:
         UserError: there is no such component.

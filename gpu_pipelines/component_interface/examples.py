@@ -1,4 +1,4 @@
-"""For each component a small pipeline that uses it, as it would stand in a file of one's own."""
+"""A small pipeline for each component that uses it, as in a user's own file."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from gpu_pipelines.component_interface.catalog import COMPONENTS
 
 _PREPARED = '    prepared = prepare_data(source=source)\n    dataset = prepared.outputs["dataset"]\n'
 
-#: What is imported, and the function's body, which takes `source`.
+#: Imports, and the function's body, which takes `source`.
 _PARTS = {
     "prepare_data": (
         ["prepare_data"],

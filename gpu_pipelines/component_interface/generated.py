@@ -1,4 +1,4 @@
-"""Files in the tree that are made from other files of it."""
+"""Files of the repository that are generated from others."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from pathlib import Path
 
 
 def write_generated(files: Iterable[tuple[Path, str]], arguments: Sequence[str]) -> int:
-    """Writes files that differ from what they should be.
+    """Writes files whose content has changed.
 
     Args:
         files: each with its text.
-        arguments: of the command; with `--check` nothing is written, and those that differ are named on stderr.
+        arguments: arguments of the command; with `--check` nothing is written, and stale files are named on stderr.
 
     Returns:
         The exit status: 1 if `--check` was given and a file differs.

@@ -1,4 +1,4 @@
-"""The work of a step on all machines that it has: with the processes of one, or with several as a Ray cluster."""
+"""The work of a step on all its machines: on one with its processes, on several as a Ray cluster."""
 
 from __future__ import annotations
 
@@ -25,27 +25,27 @@ def on_machines(
 
     Args:
         cluster: the machines.
-        place: a directory or `gs://…` that all of them see; the token of their Ray cluster is there while it runs.
-        work: is called on rank 0 with the address that `executor_for` takes: empty on one machine.
-        timing: how often machines look for what; for tests.
+        place: a directory or `gs://…` that all of them see; it has the token of their Ray cluster while the work runs.
+        work: called on rank 0 with the address for `executor_for`, which is empty on one machine.
+        timing: times between checks; for tests.
 
     Returns:
-        What `work` returns; None on a machine that is not rank 0.
+        The result of `work`; None on a machine that is not rank 0.
 
     Raises:
-        UserError: the work has failed, here or on rank 0, or the cluster could not be made.
-        Interrupted: this machine was.
+        UserError: the work failed, here or on rank 0, or the cluster could not be started.
+        Interrupted: this machine was interrupted.
     """
     if cluster.nodes == 1:
         return work("")
     folder = f"{place.rstrip('/')}/{_FOLDER}"
     if not is_remote(folder):
-        # Whoever reads the token can run code on these machines.
+        # Anybody who reads the token can run code on these machines.
         Path(folder).mkdir(mode=0o700, parents=True, exist_ok=True)
     members = json.dumps([cluster.addresses, cluster.rank_0_address, cluster.rank_0_port])
     key = hashlib.sha256(members.encode()).hexdigest()[:16]
     try:
         return on_ray_cluster(cluster, versioned_file(f"{folder}/{key}.json"), work, timing)
     finally:
-        with suppress(OSError):  # it is in object storage, or others' are there
+        with suppress(OSError):  # it is in object storage, or has files of others
             Path(folder).rmdir()

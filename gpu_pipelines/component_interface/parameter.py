@@ -1,6 +1,6 @@
-"""How a parameter of a step is declared: once, as a field of the step's settings, with its default and its meaning.
+"""Declarations of a step's parameters: one field of the step's settings each, with its default and meaning.
 
-The stubs and READMEs of the components, the forms of the pipelines and the command line are made from that.
+The stubs and READMEs of the components, the forms of the pipelines and the command line are made from them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from gpu_pipelines.numbers import as_number
 
 Value = TypeVar("Value")
 
-#: What KFP calls the types of parameters.
+#: KFP's names for the types of parameters.
 KFP_TYPES: Mapping[type, str] = {
     str: "String",
     int: "Integer",
@@ -27,7 +27,7 @@ KFP_TYPES: Mapping[type, str] = {
 }
 #: The types by these names.
 PYTHON_TYPES: Mapping[str, type] = {name: kind for kind, name in KFP_TYPES.items()}
-#: What a value of each is called, for people.
+#: Names for values of each type, for people.
 CALLED: Mapping[str, str] = {
     "String": "text",
     "Integer": "a whole number",
@@ -41,13 +41,13 @@ _DECLARED = "parameter"
 
 @dataclass(frozen=True)
 class Flag:
-    """The option of the command line that a parameter has besides `-p`.
+    """The command line option of a parameter, besides `-p`.
 
     Attributes:
-        name: of the option, such as `--trials`.
-        metavar: what stands for its value.
+        name: its name, such as `--trials`.
+        metavar: placeholder for its value.
         group: heading in the help.
-        is_file: whether it names a YAML file of this machine, whose content, as JSON, is the value.
+        is_file: whether it names a YAML file of this machine; the value is then its content, as JSON.
     """
 
     name: str
@@ -61,14 +61,14 @@ class Parameter:
     """A parameter of a step or of a pipeline.
 
     Attributes:
-        type: as KFP calls it: String, Integer, Float, Boolean, List or Dict.
-        default: its value where none is given.
+        type: type by KFP's name: String, Integer, Float, Boolean, List or Dict.
+        default: its value if none is given.
         optional: whether it may be left out.
-        text: what it means, with units and allowed values.
-        common: whether it stands in a pipeline's form; the others are fields of the parameter `advanced`.
+        text: its meaning, with units and allowed values.
+        common: whether it is an input of the pipeline; the others are fields of the parameter `advanced`.
         filled_in: whether pipelines fill it in themselves, so that no user gives it.
-        choices: the values that it can have; empty if these are not few.
-        flag: its own option of the command line; None for none.
+        choices: its possible values; empty if there are many.
+        flag: its own command line option; None for none.
     """
 
     type: str
@@ -93,15 +93,15 @@ def parameter(
     """Declares a parameter as a field of a dataclass: `epochs: float = parameter(3.0, "Passes over the rows.")`.
 
     Args:
-        default: its value where none is given, of the type that the field has.
-        text: what it means, with units and allowed values.
-        common: whether it stands in a pipeline's form; the others are fields of the parameter `advanced`.
+        default: its value if none is given, of the field's type.
+        text: its meaning, with units and allowed values.
+        common: whether it is an input of the pipeline; the others are fields of the parameter `advanced`.
         filled_in: whether pipelines fill it in themselves, so that no user gives it.
-        choices: the values that it can have; empty if these are not few.
-        flag: its own option of the command line; None for none.
+        choices: its possible values; empty if there are many.
+        flag: its own command line option; None for none.
 
     Returns:
-        What a dataclass makes a field of.
+        The field for a dataclass.
     """
     declared = Parameter(KFP_TYPES[type(default)], default, True, text, common, filled_in, choices, flag)
     metadata = {_DECLARED: declared}
@@ -116,7 +116,7 @@ def parameters_in(settings: type) -> dict[str, Parameter]:
 
 
 def plain(value: Any) -> Any:
-    """A value of a Python program as JSON has it: paths are texts, and numbers and arrays of NumPy are Python's own."""
+    """A value of a Python program in the form of JSON: paths become texts, NumPy's numbers and arrays Python's own."""
     if isinstance(value, PathLike):
         return fspath(value)
     if isinstance(value, tuple):
@@ -125,14 +125,14 @@ def plain(value: Any) -> Any:
 
 
 def typed(wanted: str, value: Any) -> Any:
-    """A value out of JSON, where a whole number may have a point, as a step takes it.
+    """A JSON value, in which a whole number may have a point, in the type that a step takes.
 
     Args:
-        wanted: type of the parameter, as KFP calls it.
-        value: it.
+        wanted: type of the parameter, by KFP's name.
+        value: the value.
 
     Raises:
-        ValueError: it is of another type.
+        ValueError: it has another type.
     """
     kind = PYTHON_TYPES[wanted]
     found = as_number(kind, value)
@@ -142,7 +142,7 @@ def typed(wanted: str, value: Any) -> Any:
 
 
 def shown_value(value: Any) -> str:
-    """A parameter's value as people read it: a list of texts without its brackets, everything else as JSON has it."""
+    """A parameter's value for people: a list of texts without its brackets, everything else as JSON."""
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         return ", ".join(value)
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

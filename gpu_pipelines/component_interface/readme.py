@@ -15,7 +15,7 @@ _HEAD = "<!-- Generated from the interfaces of the components by make docs. -->"
 
 
 def readme(name: str) -> str:
-    """The README of a component: what it does, inputs with defaults, outputs, and an example."""
+    """The README of a component: its purpose, inputs with defaults, outputs, and an example."""
     component = description_of(name)
     parts = [f"{_HEAD}\n\n# {name}\n\n{component.text}\n"]
     if component.artifacts:
@@ -58,7 +58,7 @@ hold the package.
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the READMEs below the working directory; with `--check`, says which differ and returns 1 if any does."""
+    """Writes the READMEs below the working directory; with `--check`, names stale ones and returns 1 if any is."""
     return write_generated(
         ((Path("components", folder, "README.md"), readme(name)) for name, folder in COMPONENTS.items()), arguments
     )

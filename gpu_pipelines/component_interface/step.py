@@ -1,4 +1,4 @@
-"""Between KFP and the functions that do a step's work: flat parameters to settings, figures to metric artifacts."""
+"""The layer between KFP and the functions that do a step's work: settings from parameters, metric artifacts."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from gpu_pipelines.step_environment import RUN, RUN_CHECKPOINTS, STORAGE
 
 Settings = TypeVar("Settings")
 
-#: Stands in a URI for the run that a step belongs to, where the platform would not fill it in.
+#: Placeholder in a URI for the run of a step, for platforms that do not fill it in.
 THIS_RUN = f"${{{RUN}}}"
-#: Stands in a URI for where the trainings of a run on this machine have their checkpoints.
+#: Placeholder in a URI for the folder in which the trainings of a run on this machine have their checkpoints.
 CHECKPOINTS_OF_RUN = f"${{{RUN_CHECKPOINTS}}}"
-#: Stands in a URI for the training, by what it is told and its data: in a loop one step of a pipeline trains often.
+#: Placeholder in a URI for the training, by its parameters and data: in a loop one step of a pipeline trains often.
 THIS_TRAINING = "%TRAINING%"
-#: Metadata of an artifact that is elsewhere than its URI says: where it is.
+#: Metadata of an artifact whose files are not at its URI: their place.
 PLACE = "place"
 
 
 @contextmanager
 def own_process() -> Iterator[None]:
-    """Around all that a step does: its process is there for that alone, and a `UserError` is its last word.
+    """The context of all that a step does: its process exists only for that, and a `UserError` is its last output.
 
-    An error of a service it tries again; see `gpu_pipelines.component_interface.attempts`.
+    After an error of a service it tries again; see `gpu_pipelines.component_interface.attempts`.
     """
     collect_rarely()
     with user_errors_end_the_step(), attempts():
@@ -45,7 +45,7 @@ def own_process() -> Iterator[None]:
 
 
 def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Settings:
-    """Makes a settings dataclass of the arguments that have the names of its fields, numbers in the types of these."""
+    """Makes a settings dataclass from the arguments with its fields' names, numbers in the types of the fields."""
     found = {
         field.name: as_number(type(field.default), arguments[field.name])
         for field in fields(settings)  # type: ignore[arg-type]
@@ -55,16 +55,16 @@ def fields_from(settings: type[Settings], arguments: Mapping[str, Any]) -> Setti
 
 
 def with_advanced(settings: Settings, advanced: Mapping[str, Any], *others: str) -> Settings:
-    """A step's settings as its code takes them: with the values of the component's input `advanced`, and numbers in the
-    types of the fields, which KFP passes on as JSON has them.
+    """A step's settings for its code: with the values of the component's input `advanced`, and numbers in the types of
+    the fields, because KFP passes them on as JSON.
 
     Args:
-        settings: what stands in the other inputs.
+        settings: values of the other inputs.
         advanced: values by name, which win.
-        others: names in `advanced` that are of no field and that the step takes from there itself.
+        others: names in `advanced` that are not fields and that the step takes from there itself.
 
     Raises:
-        UserError: `advanced` names something that is no parameter, or has a value of another type.
+        UserError: `advanced` names something that is not a parameter, or has a value of another type.
     """
     given, declared = vars(settings), parameters_in(type(settings))
     for name, value in advanced.items():
@@ -83,16 +83,16 @@ def with_advanced(settings: Settings, advanced: Mapping[str, Any], *others: str)
 def place_of(artifact: Any, uri: str = "") -> str:
     """Where an artifact's files are or go: a URI in object storage, or a local path.
 
-    Cloud Storage is not reached through a container's mount of it, on which renames and appends are not to be relied
-    on. Where the platform moves artifacts itself (`STORAGE` is set), they are at their local paths; one that is moved
-    keeps its URI, which Kubeflow Pipelines uploads to, and has the place in its metadata.
+    Cloud Storage is not read or written through a container's mount of it, on which renames and appends are unreliable.
+    If the platform moves artifacts itself (`STORAGE` is set), they are at their local paths; an artifact that is moved
+    keeps its URI, to which Kubeflow Pipelines uploads, and has the place in its metadata.
 
     Args:
         artifact: a KFP artifact.
-        uri: a place that the artifact is moved to; empty for the one it has.
+        uri: a place to move the artifact to; empty for its current one.
 
     Raises:
-        UserError: the place has the run in it, and which that is is not known.
+        UserError: the place has a placeholder for the run, which is not known.
     """
     if uri:
         place = in_this_run(uri)
@@ -109,7 +109,7 @@ def in_this_run(uri: str) -> str:
     """A URI in which the run is filled in.
 
     Raises:
-        UserError: it is not known which run this is.
+        UserError: the run is not known.
     """
     for placeholder, variable in ((THIS_RUN, RUN), (CHECKPOINTS_OF_RUN, RUN_CHECKPOINTS)):
         if placeholder in uri:
@@ -128,7 +128,7 @@ def of_this_training(uri: str, settings: Any, dataset: Any) -> str:
 
     Args:
         uri: the URI.
-        settings: a dataclass; those of the training.
+        settings: dataclass with the settings of the training.
         dataset: a KFP artifact.
     """
     said = json.dumps([asdict(settings), dataset.uri], sort_keys=True)
@@ -136,7 +136,7 @@ def of_this_training(uri: str, settings: Any, dataset: Any) -> str:
 
 
 def storage_of(artifact: Any) -> str:
-    """Storage that a step may write to: that of an artifact, or what the platform was told; empty for none."""
+    """Storage that a step may write to: that of an artifact, or the platform's; empty for none."""
     storage = os.environ.get(STORAGE) or artifact.uri
     return storage if is_remote(storage) else ""
 
@@ -170,7 +170,7 @@ def output_files(artifact: Any, marker: str) -> Iterator[Path]:
 
     Args:
         artifact: a KFP artifact.
-        marker: the file that says that all others are whole; it goes last.
+        marker: the file that marks all others as complete; it is uploaded last.
 
     Raises:
         UserError: the storage cannot be written to.
@@ -189,9 +189,9 @@ def output_files(artifact: Any, marker: str) -> Iterator[Path]:
 
 
 def log_metrics(artifact: Any, figures: Mapping[str, float]) -> None:
-    """Logs figures on a KFP `Metrics` artifact, and leaves them as a JSON file at its place.
+    """Logs figures on a KFP `Metrics` artifact, and writes them as a JSON file at its place.
 
-    KFP keeps metrics as metadata alone; without a file, its local cache holds the artifact for deleted and never reuses
+    KFP keeps metrics only as metadata; without a file, its local cache takes the artifact for deleted and never reuses
     the step.
     """
     for name, value in figures.items():
@@ -200,5 +200,5 @@ def log_metrics(artifact: Any, figures: Mapping[str, float]) -> None:
 
 
 def write_figures(artifact: Any, figures: Mapping[str, Any]) -> None:
-    """Writes what an artifact holds as metadata as a JSON file at its place as well; see `log_metrics`."""
+    """Writes an artifact's metadata also as a JSON file at its place; see `log_metrics`."""
     Path(artifact.path).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")

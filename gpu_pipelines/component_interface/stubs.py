@@ -1,8 +1,8 @@
 """Writes the parameters into the stub of each component: `python -m gpu_pipelines.component_interface.stubs [--check]`.
 
-KFP takes the interface of a component from the text of a function. Artifacts, outputs and what pipelines alone give
-stand in that text by hand. What users give is declared in the settings of the step, and is written from there: into the
-signature, into the docstring, and into the call that hands everything to the step.
+KFP takes the interface of a component from the text of a function. Artifacts, outputs and parameters that only
+pipelines give are written there by hand. Parameters that users give are declared in the settings of the step, and are
+written from there: into the signature, into the docstring, and into the call that passes everything to the step.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ from gpu_pipelines.component_interface.generated import write_generated
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter, parameters_in
 
 _WIDTH = 120
-# It is asked for the common parameters of all other components, too.
+# It also takes the common parameters of all other components.
 _FIRST = "check_request"
 _INPUT = ": Input["
 
 
 def stub(name: str, text: str) -> str:
-    """The text of a component's `component.py` with the parameters that are declared now.
+    """The text of a component's `component.py` with the parameters as declared now.
 
     Args:
         name: of the component.
-        text: as it was. Parameters that the step gets in its settings are replaced, those that it gets by name stay.
+        text: the old text. Parameters in the step's settings are replaced, those that it gets by name stay.
     """
     lines = text.splitlines()
     function: Any = next(node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef))
@@ -41,7 +41,7 @@ def stub(name: str, text: str) -> str:
     declared = {name: each for group in groups.values() for name, each in group.items()}
     in_settings = {node.id for given in ending.value.args for node in ast.walk(given) if isinstance(node, ast.Name)}
     by_hand = {name: each for name, each in _arguments(function, text) if name not in {*in_settings, *declared}}
-    # A parameter has a default; of artifacts those have one that may be left out.
+    # A parameter has a default; an artifact has one if it is optional.
     needed = [name for name, each in by_hand.items() if " = " not in each]
     artifacts = [*needed, *(name for name, each in by_hand.items() if _INPUT in each and name not in needed)]
     others = [name for name in by_hand if name not in artifacts]
@@ -50,7 +50,7 @@ def stub(name: str, text: str) -> str:
     summary, _, rest = docstring.value.value.partition("\n\n    Args:\n")
     inputs, returns, outputs = rest.partition("\n\n    Returns:\n")
     entries = {entry.split(":")[0].strip(): entry for entry in re.split(r"\n(?= {8}\w)", inputs.rstrip())}
-    # One that says the same keeps its line breaks, which are in the compiled files.
+    # Unchanged text keeps its line breaks, which are in the compiled files.
     said = {name: " ".join(entry.split()) for name, entry in entries.items()}
     wanted = {name: f"{name}: {each.text}" for name, each in declared.items()}
     entries |= {name: _entry(text) for name, text in wanted.items() if said.get(name) != text}
@@ -77,7 +77,7 @@ def stub(name: str, text: str) -> str:
 
 
 def _declared(name: str) -> dict[str, dict[str, Parameter]]:
-    """The declared parameters of a component, by the class of the settings that has them; without one, in a mapping."""
+    """The declared parameters of a component, by the class of its settings; without one, in a mapping."""
     settings = settings_of(name)
     groups = {settings.__name__: parameters_in(settings)}
     if name != _FIRST:
@@ -104,7 +104,7 @@ def _in_signature(name: str, declared: Parameter) -> str:
 
 
 def _with_reasons(signature: Iterable[str]) -> Iterator[str]:
-    """Lines of a signature; what a checker would say of a default that can change is answered in a comment."""
+    """Lines of a signature; comments answer checkers about mutable defaults."""
     reason = " (KFP takes the default from here)"
     for entry in signature:
         mutable = " = " in entry and entry.endswith(("]", "}"))
@@ -113,7 +113,7 @@ def _with_reasons(signature: Iterable[str]) -> Iterator[str]:
 
 
 def _entry(text: str) -> str:
-    """What the docstring says of a parameter, in lines."""
+    """The docstring's entry for a parameter, in lines."""
     return textwrap.fill(
         text,
         _WIDTH,
@@ -125,7 +125,7 @@ def _entry(text: str) -> str:
 
 
 def _settings(groups: Mapping[str, Mapping[str, Parameter]]) -> Iterator[str]:
-    """The lines that hand on the declared parameters."""
+    """The lines that pass on the declared parameters."""
     for settings, parameters in groups.items():
         yield f"        {settings}(" if settings else "        {"
         for name in parameters:
@@ -134,7 +134,7 @@ def _settings(groups: Mapping[str, Mapping[str, Parameter]]) -> Iterator[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Writes the stubs below the working directory; with `--check`, says which differ and returns 1 if any does."""
+    """Writes the stubs below the working directory; with `--check`, names stale ones and returns 1 if any is."""
     paths = {name: Path("components", folder, "component.py") for name, folder in {**COMPONENTS, **UNLISTED}.items()}
     made = ((path, stub(name, path.read_text(encoding="utf-8"))) for name, path in paths.items())
     return write_generated(made, arguments)

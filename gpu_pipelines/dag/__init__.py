@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
 
-#: Names of the pipelines on the command line, which are those of their folders.
+#: Names of the pipelines on the command line, which are the names of their folders.
 PIPELINES = (
     "train_evaluate_upload",
     "scheduled_retraining",
@@ -15,23 +15,23 @@ PIPELINES = (
     "tune_train_evaluate_upload",
     "batch_prediction",
 )
-#: Those of which files are published.
+#: The pipelines whose compiled files are published.
 PUBLISHED = ("train_evaluate_upload", "scheduled_retraining", "tune_train_evaluate_upload", "batch_prediction")
-#: The one that trains nothing: what it reads needs no labels.
+#: The pipeline that trains nothing: its data needs no labels.
 PREDICTION = "batch_prediction"
-#: The pipeline that trains by a script in place of another, by the name of that one.
+#: The pipeline that trains with a script in place of another, by the name of the latter.
 BY_SCRIPT = {"train_evaluate_upload": "train_script_evaluate_upload"}
 
 
 def pipeline_for(name: str, given: Mapping[str, Any]) -> str:
-    """The name of the pipeline that is to run: with a script given, the one that trains by it.
+    """The name of the pipeline to run: if a script is given, the one that trains with it.
 
     Args:
-        name: what was asked for.
-        given: the values of parameters that were given.
+        name: the requested pipeline.
+        given: the given values of parameters.
 
     Raises:
-        UserError: a script is given, and it is a pipeline of this project that runs none.
+        UserError: a script is given, and the pipeline is one of this project that does not run a script.
     """
     if not given.get("script") or name not in PIPELINES or name in BY_SCRIPT.values():
         return name
@@ -41,7 +41,7 @@ def pipeline_for(name: str, given: Mapping[str, Any]) -> str:
 
 
 def load_request(name: str) -> ModuleType:
-    """The request for a pipeline, which needs no compiler of KFP: what can be wrong with its parameters (`problems`,
+    """The request for a pipeline, which needs no compiler of KFP: checks of its parameters (`problems`,
     `problems_of_access`), the `places` that they name, and the `SETTINGS` of its steps.
 
     Raises:

@@ -1,6 +1,6 @@
 """The rarely used parameters of a pipeline: fields of its one parameter `advanced`, checked and sorted by step.
 
-The parameters are those of the steps' settings. This module is imported in a step, where KFP's compiler is not there.
+The parameters are those of the steps' settings. This module is imported in a step, which lacks KFP's compiler.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from gpu_pipelines.errors import nearest
 from gpu_pipelines.tasks.tasks import TASKS, task_named
 
 ADVANCED = "advanced"
-#: The parameters that stand in the forms of trainings one by one; all others of theirs are fields of `advanced`.
+#: The parameters that have inputs of their own in the forms of trainings; all others are fields of `advanced`.
 COMMON = tuple(common_parameters())
 
 
 def is_of(name: str, task: str) -> bool:
-    """Whether a parameter is for a task; every parameter is for a task that is left open."""
+    """Whether a parameter is for a task; if the task is left open, every parameter is."""
     if not task or name in task_named(task).parameters:
         return True
     return not any(name in other.parameters for other in TASKS.values())
 
 
 def parameters_of_users(settings: Iterable[type]) -> dict[str, Parameter]:
-    """The parameters of steps that users give, by name; of those of one name the first step's.
+    """The parameters of steps that users give, by name; if several steps have one, that of the first step.
 
     Args:
         settings: the dataclasses that declare them.
@@ -65,11 +65,11 @@ def parameter_with(fields: Mapping[str, Parameter], example: Mapping[str, Any]) 
 
 
 def read_advanced(given: Mapping[str, Any], fields: Mapping[str, Parameter]) -> tuple[dict[str, Any], list[str]]:
-    """The fields of `advanced` with the types that the steps take, and what is wrong with them.
+    """The fields of `advanced` in the types of the steps, and what is wrong with them.
 
     Args:
-        given: as it came out of JSON, where a whole number may have a point.
-        fields: those that there are; see `fields_of_advanced`.
+        given: as parsed from JSON, where a whole number may have a point.
+        fields: the possible ones; see `fields_of_advanced`.
     """
     read: dict[str, Any] = {}
     problems = []
@@ -87,7 +87,7 @@ def read_advanced(given: Mapping[str, Any], fields: Mapping[str, Parameter]) -> 
 
 
 def by_step(values: Mapping[str, Any], settings: Mapping[str, type]) -> dict[str, dict[str, Any]]:
-    """Values of fields of `advanced`, sorted by the step that takes them; one that several take goes to each.
+    """Values of fields of `advanced`, sorted by the step that takes them; a field of several steps goes to each.
 
     Args:
         values: by name.

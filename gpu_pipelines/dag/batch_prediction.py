@@ -1,4 +1,4 @@
-"""What can be wrong with a request for `batch_prediction`: asked by commands, before it is sent."""
+"""Checks of a request for `batch_prediction`, which commands make before it is sent."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def parameters_for(target: Placement) -> dict[str, Parameter]:
 
 
 def _in_words(name: str, parameter: Parameter) -> Parameter:
-    """A parameter as the form has it, whose reader does not see `prepare_data`."""
+    """A parameter as the form shows it, without references to `prepare_data`."""
     if not parameter.text.startswith(_AS_FOR):
         return parameter
     text = parameters_in(PrepareSettings)[name].text
@@ -55,7 +55,7 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def places(arguments: Mapping[str, Any]) -> list[Place]:
-    """The places that a run reads and writes."""
+    """The places that a run reads from and writes to."""
     settings = fields_from(PredictSettings, arguments)
     found = [Place("source", settings.source, DATA), Place("registry", settings.registry, REGISTRY)]
     if settings.image_root:
@@ -66,13 +66,13 @@ def places(arguments: Mapping[str, Any]) -> list[Place]:
 
 
 def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[str]:
-    """What cannot be opened from where this is asked, which is to be where the step runs.
+    """What cannot be opened from this process, which should be where the step runs.
 
     Args:
         arguments: all parameters.
         storage: where the run leaves its artifacts; empty for this machine.
     """
-    # Compiling a pipeline needs none of the packages of the steps; looking at models does.
+    # Compiling a pipeline needs none of the packages of the steps, but checking models does.
     from gpu_pipelines.prediction.check import require_possible
 
     settings = fields_from(PredictSettings, arguments)

@@ -1,4 +1,4 @@
-"""Spares KFP the source of all callers where it only wants to know the name of one."""
+"""Spares KFP from reading the source of all callers when it needs only the name of one."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from types import ModuleType
 def name_callers_without_source() -> None:
     """Lets KFP find its caller's name quickly, from now on in this process.
 
-    At each setting of a task it asks `inspect.stack()` for that name, which reads the source of every caller, and goes
-    through all modules for those that have none: a seventh of the time that `compile --all` took.
+    At each setting of a task it asks `inspect.stack()` for that name, which reads the source of every caller and
+    searches all modules for callers without source: this took a seventh of the time of `compile --all`.
     """
     from kfp.dsl import pipeline_task
 
@@ -21,7 +21,7 @@ def name_callers_without_source() -> None:
 
 
 def _stack() -> list[inspect.FrameInfo]:
-    """What `inspect.stack` gives, but for the lines of source; the innermost call is this one's caller."""
+    """The result of `inspect.stack` without the lines of source; the innermost call is this one's caller."""
     called = inspect.currentframe()
     return [
         inspect.FrameInfo(frame, frame.f_code.co_filename, line, frame.f_code.co_name, None, None)

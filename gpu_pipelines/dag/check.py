@@ -1,4 +1,4 @@
-"""What `check_request` does: what can be known of a run before its data is read, where its steps run."""
+"""The work of `check_request`: all checks of a run before its data is read, made where its steps run."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from gpu_pipelines.tracking.trackers import problems_of_tracking
 
 #: The outputs of the component that hold parameters, in their order.
 _STEPS = ("prepare", "train", "evaluate", "upload", "watch")
-#: The target that sends mails about the end of a run.
+#: The target that sends e-mails about the end of a run.
 _TOLD = "vertex"
-#: The pipeline that looks itself at who is told.
+#: The pipeline that checks the recipients of messages itself.
 _BY_THE_CLOCK = "scheduled_retraining"
 
 
 @dataclass(frozen=True)
 class Checked:
-    """A request that is in order.
+    """A request without problems.
 
     Attributes:
-        source_fingerprint: of the data as it is now.
-        parameters: those that were given in `advanced`, by the step that takes them.
+        source_fingerprint: fingerprint of the data as it is now.
+        parameters: those given in `advanced`, by the step that takes them.
     """
 
     source_fingerprint: str
@@ -48,9 +48,9 @@ def run(common: Mapping[str, Any], request: Request, *, advanced: Mapping[str, A
     """Runs the step.
 
     Args:
-        common: the parameters of the other steps that stand in the pipeline's form one by one, by name.
+        common: the parameters of the other steps that have inputs of their own in the pipeline's form, by name.
         request: the step's own parameters.
-        advanced: the fields of the pipeline's parameter `advanced` that were given.
+        advanced: the given fields of the pipeline's parameter `advanced`.
 
     Returns:
         The outputs of the component, in their order.
@@ -61,12 +61,12 @@ def run(common: Mapping[str, Any], request: Request, *, advanced: Mapping[str, A
 
 
 def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, Any]) -> Checked:
-    """Checks every parameter, and opens what the steps after the training need, so that none of them fails for it.
+    """Checks every parameter, and opens what the steps after the training need, so that they do not fail then.
 
     Args:
-        common: the parameters of the other steps that stand in the pipeline's form one by one, by name.
+        common: the parameters of the other steps that have inputs of their own in the pipeline's form, by name.
         request: the step's own parameters.
-        advanced: the fields of `advanced` that were given.
+        advanced: the given fields of `advanced`.
 
     Raises:
         UserError: lists everything that is wrong; or source or registry cannot be read.
@@ -89,13 +89,13 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
     problems += pipeline.problems(values) + problems_of_tracking(request.tracking, request.place, is_here=True)
     if problems := problems or pipeline.problems_of_access(values, storage):
         raise UserError.of_all(problems)
-    # What the first upload would make, and might not be allowed to after hours of training.
+    # The first upload would create it, and might not be allowed to, after hours of training.
     open_registry(values["registry"], storage).prepare()
     champion = _champion(values, storage)
     fingerprint = source_fingerprint(values["source"], values["billing_project"])
-    print(f"the source {values['source']} is of the fingerprint {fingerprint[:16]}", flush=True)
+    print(f"the source {values['source']} has the fingerprint {fingerprint[:16]}", flush=True)
     steps = by_step(given, pipeline.SETTINGS)
-    if "watch" not in pipeline.SETTINGS:  # which says itself what is trained on, once it has looked
+    if "watch" not in pipeline.SETTINGS:  # which prints itself what it trains on, after its check
         processor = image_processor_for(values["task"], values["model"])
         if processor and not given.get(IMAGE_PROCESSOR):
             steps["prepare"][IMAGE_PROCESSOR] = processor
@@ -105,12 +105,12 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
             print(f"texts are prepared with the tokenizer of {tokenizer}", flush=True)
         if values[TOKENIZER] == TRAIN and lacks_tokenizer(values["task"], values["model"]):
             print(
-                f"warning: {values['model']} has weights and no tokenizer, and what they know of tokens is lost with "
-                "another one; put its own beside it (tokenizer.save_pretrained), or name it: -p tokenizer=…",
+                f"warning: {values['model']} has weights and no tokenizer; with another one, what they know of tokens "
+                "is lost. Put its own beside it (tokenizer.save_pretrained), or name it: -p tokenizer=…",
                 flush=True,
             )
     if values["test_source"]:
-        # An input of the step, so that no service takes what it made of another test set.
+        # An input of the step, so that no service reuses its result for another test set.
         steps["prepare"]["test_source_fingerprint"] = source_fingerprint(
             values["test_source"], values["billing_project"]
         )
@@ -120,7 +120,7 @@ def check(common: Mapping[str, Any], request: Request, advanced: Mapping[str, An
 
 
 def _champion(values: Mapping[str, Any], storage: str) -> RegisteredVersion | None:
-    """What the new model will be compared with, which is opened here."""
+    """The version that the new model will be compared with; it is verified here."""
     name = values["model_name"] or model_name_for(values["source"])
     registry = open_registry(values["registry"], storage)
     champion = registry.champion(name)
@@ -136,11 +136,11 @@ def _champion(values: Mapping[str, Any], storage: str) -> RegisteredVersion | No
 def _tokenizer(
     values: Mapping[str, Any], champion: RegisteredVersion | None, storage: str, source_fingerprint: str
 ) -> str:
-    """The tokenizer that texts are prepared with."""
+    """The tokenizer with which texts are prepared."""
     given = str(values[TOKENIZER])
     found = tokenizer_for(given, values["task"], values["model"], champion)
     if given == TRAIN and champion is not None and found == champion.place:
-        # Steps whose inputs are as they were need not run again, so these stay as they were where nothing is new.
+        # Steps with the same inputs need not run again, so the inputs stay the same if nothing is new.
         versions = open_registry(values["registry"], storage).versions(champion.name)
         if was_trained_on(versions, champion, source_fingerprint):
             return TRAIN

@@ -12,16 +12,16 @@ from typing import Any
 from gpu_pipelines.component_interface.parameter import PYTHON_TYPES, Parameter
 from gpu_pipelines.dag.callers import name_callers_without_source
 
-#: The defaults that pipelines built now get in place of their own, by the names of their parameters.
+#: Defaults for the pipelines that are built now, in place of their own, by the names of their parameters.
 _DEFAULTS: ContextVar[Mapping[str, Any]] = ContextVar("defaults", default={})  # noqa: B039 (nothing changes it)
 
 
 @contextmanager
 def other_defaults(values: Mapping[str, Any]) -> Iterator[None]:
-    """Lets the pipelines that are built in the block have other defaults, where they have the parameters.
+    """Gives the pipelines that are built in the block other defaults, if they have the parameters.
 
     Args:
-        values: by name; a parameter that had to be given need not be any more.
+        values: by name; a parameter that was required becomes optional.
     """
     token = _DEFAULTS.set(values)
     try:
@@ -31,21 +31,21 @@ def other_defaults(values: Mapping[str, Any]) -> Iterator[None]:
 
 
 def inputs_from(component: Any, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those of some values by name that are inputs of a component."""
+    """Those of some values that are inputs of a component, by name."""
     return {name: values[name] for name in component.component_spec.inputs if name in values}
 
 
 def with_parameters(
     parameters: Mapping[str, Parameter], note: str = "", *, has_outputs: bool = True
 ) -> Callable[[Callable[[dict[str, Any]], Any]], Callable[..., Any]]:
-    """Lets KFP see a pipeline function as one with these parameters; the function gets them as one mapping.
+    """Makes KFP see a pipeline function as one with these parameters; the function gets them as one mapping.
 
     KFP takes names, types and defaults from the signature, and descriptions from the section `Args:` of the docstring.
 
     Args:
         parameters: by name.
-        note: what its description says after the function's own summary.
-        has_outputs: whether what the function returns are the outputs of the pipeline, and not thrown away.
+        note: text of its description after the function's own summary.
+        has_outputs: whether the function's results are the outputs of the pipeline; else they are discarded.
     """
 
     def decorate(function: Callable[[dict[str, Any]], Any]) -> Callable[..., Any]:
@@ -82,5 +82,5 @@ def _in_signature(name: str, parameter: Parameter) -> inspect.Parameter:
 
 
 def _indented(text: str) -> str:
-    """A description of several lines as the docstring of a function has it."""
+    """A description of several lines, indented for the docstring of a function."""
     return text.replace("\n", "\n        ")

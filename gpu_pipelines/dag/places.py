@@ -1,4 +1,4 @@
-"""What a pipeline reads and writes: its request names the places, and a target judges whether its steps get there."""
+"""The places of a pipeline: its request names what it reads and writes, and a target judges whether its steps can."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gpu_pipelines.data.sources.listing import is_listed_in
 from gpu_pipelines.training.script.settings import ScriptSettings
 from gpu_pipelines.tuning.space import is_address
 
-#: What a place holds: data is read by sources of many kinds, and a registry is written to as well; a directory may
-#: also be the name of a model on a hub; a file has a function of Python, a program is a script or a folder of code,
-#: and an output is written to alone.
+#: Kinds of places: sources of many kinds read data, and a registry is also written to; a directory may also be the name
+#: of a model on a hub; a file has a function of Python, a program is a script or a folder of code, and an output is
+#: only written to.
 DATA, REGISTRY, DIRECTORY, FILE, PROGRAM, OUTPUT = "data", "registry", "directory", "file", "program", "output"
 
 
@@ -33,19 +33,19 @@ class Place:
 
 
 def lost_registry(registry: str, others: str) -> str:
-    """That nothing would be left of a registry in a container; `others` names registries that outlive it."""
+    """Says that a registry in a container would be lost; `others` names registries that outlive it."""
     kind = "file" if registry.startswith(MLFLOW_FILE) else "directory"
     return f"The registry {registry} would be a {kind} of the container, lost at its end. Give {others}."
 
 
 def problems_of_own_files(places: Sequence[Place], written: Mapping[str, str]) -> list[str]:
-    """Where a run would read as data what it writes itself, or what runs before it have written.
+    """Cases in which a run would read as data what it writes itself, or what earlier runs wrote.
 
     Args:
         places: what the run reads and writes.
-        written: further places that it writes to, by how each is given.
+        written: further places that it writes to, by the option that gives each.
     """
-    # Images are looked up below image_root by their names: what lies there besides is not read.
+    # Images are looked up below image_root by their names: other files there are not read.
     read = [each for each in places if each.kind == DATA and each.parameter != "image_root"]
     registries = {f"-p {each.parameter}=…": each.uri for each in places if each.kind == REGISTRY}
     return [
@@ -58,7 +58,7 @@ def problems_of_own_files(places: Sequence[Place], written: Mapping[str, str]) -
 
 
 def places_of_script(settings: ScriptSettings) -> Iterator[Place]:
-    """Where a training script and its code are; what is in the image is no place.
+    """The places of a training script and its code; files in the image are not places.
 
     Args:
         settings: those of `run_training_script`.
@@ -66,13 +66,13 @@ def places_of_script(settings: ScriptSettings) -> Iterator[Place]:
     name, place = ("code", settings.code) if settings.code else ("script", settings.script.strip())
     if not place or (settings.module and not settings.code):
         return
-    # An absolute path that is not here is one of the image.
+    # An absolute path that does not exist here is in the image.
     if "://" in place or not Path(place).is_absolute() or Path(place).exists():
         yield Place(name, place, PROGRAM)
 
 
 def places_of_space(space: str) -> Iterator[Place]:
-    """Where a search space is; one that is given as its text is in no place.
+    """The place of a search space; none if the parameter is its text.
 
     Args:
         space: the parameter of `tune_model`.

@@ -1,4 +1,4 @@
-"""What can be wrong with a request for `scheduled_retraining`; see that of `train_evaluate_upload`."""
+"""Checks of a request for `scheduled_retraining`; see `train_evaluate_upload`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from gpu_pipelines.notifications.channels import is_email, problems_of_addresses
 
 __all__ = ["SETTINGS", "places", "problems", "problems_of_access"]
 
-#: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
+#: The settings of the steps, by the output of `check_request` that has their fields of `advanced`.
 SETTINGS = {**one_training.SETTINGS, "watch": WatchSettings}
-#: As many as the notification component of Vertex AI takes.
+#: The limit of Vertex AI's notification component.
 #: Source: https://cloud.google.com/vertex-ai/docs/pipelines/email-notifications, RECIPIENTS_LIST.
 MOST_ADDRESSES = 3
 
@@ -24,13 +24,13 @@ MOST_ADDRESSES = 3
 def problems(arguments: Mapping[str, Any]) -> list[str]:
     """Everything that is wrong with the parameters of a run, without reading any data."""
     found = [*one_training.problems(arguments), *fields_from(WatchSettings, arguments).problems()]
-    # With that parameter it is a step of this project's that tells them, which takes any channel.
+    # With that parameter a step of this project sends the messages, to any channel.
     by_service = "notify_nothing_new" not in arguments
     return [*found, *_problems_of_addresses(arguments["notify"], by_service)] if "notify" in arguments else found
 
 
 def places(arguments: Mapping[str, Any]) -> list[Place]:
-    """The places that a run reads and writes."""
+    """The places that a run reads from and writes to."""
     found = one_training.places(arguments)
     if source := fields_from(WatchSettings, arguments).drift_source:
         found.append(Place("drift_source", source, DATA))

@@ -1,4 +1,4 @@
-"""The steps from a request to a registered model, and how they are joined: what the pipelines have in common."""
+"""The steps from a request to a registered model, and their connections: the common part of the pipelines."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from gpu_pipelines.tasks.tasks import task_named
 
 # Stable over restarts of one run, unlike an artifact's place, which belongs to one attempt of one task.
 CHECKPOINT_URI = f"{dsl.PIPELINE_ROOT_PLACEHOLDER}/checkpoints/{dsl.PIPELINE_JOB_ID_PLACEHOLDER}"
-#: The components, by the output of `check_request` with those of their parameters that are fields of `advanced`.
+#: The components, by the output of `check_request` that has their fields of `advanced`.
 STEPS = {"prepare": prepare_data, "train": train_model, "evaluate": evaluate_checkpoints, "upload": upload_model}
 
 
@@ -35,9 +35,9 @@ def pipeline_parameters(target: Placement, steps: Mapping[str, Any], task: str =
     """The parameters of a pipeline: the common ones of its steps, the target's own, and `advanced` with all others.
 
     Args:
-        target: whose registry is the default.
+        target: its registry is the default.
         steps: the pipeline's components, as `STEPS`.
-        task: the one that the pipeline is for, whose parameters alone it has; empty to leave that a parameter.
+        task: the task that the pipeline is for, to keep only its parameters; empty to leave the task a parameter.
     """
     settings = [settings_of(component.name.replace("-", "_")) for component in steps.values()]
     every = parameters_of_users([*settings, Request])
@@ -55,7 +55,7 @@ def pipeline_parameters(target: Placement, steps: Mapping[str, Any], task: str =
 
 @dataclass(frozen=True)
 class Tasks:
-    """The tasks of one way from data to a registered model."""
+    """The tasks of one path from data to a registered model."""
 
     prepared: Any
     trained: Any
@@ -64,17 +64,17 @@ class Tasks:
 
 
 class Steps:
-    """The steps as a target places them; to be made before the pipeline's function runs.
+    """The steps as a target places them; create it before the pipeline's function runs.
 
     Args:
         target: where they will run.
-        plan: accelerators of the training; None for those that the target has.
-        evaluation: those of the evaluation; None for one GPU of the training's.
-        task: the one that the pipeline is for; empty where that is a parameter.
+        plan: accelerators of the training; None for whatever the target has.
+        evaluation: accelerators of the evaluation; None for one GPU of the training's.
+        task: the task that the pipeline is for; empty if it is a parameter.
         training: the component that trains.
 
     Attributes:
-        outcome_uri: where the steps leave what came of them for a message; empty for a pipeline that tells nobody.
+        outcome_uri: where the steps leave their results for a message; empty for a pipeline without messages.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Steps:
         return self._check(**inputs_from(check_request, {**values, **self._given, **self._seen, "pipeline": pipeline}))
 
     def direct(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        """The values that steps take one by one, rather than from the task that checks the request."""
+        """The values that steps take one by one, not from the task that checks the request."""
         left_out = (ADVANCED, "checkpoint_uri")
         noted = {"outcome_uri": self.outcome_uri} if self.outcome_uri else {}
         return {**noted, **self._given, **{name: value for name, value in values.items() if name not in left_out}}
@@ -136,7 +136,7 @@ class Steps:
         trained = self._train(
             dataset=prepared.outputs["dataset"],
             checkpoint_uri=self._checkpoint_uri,
-            # One that was given is among the others, and wins. A script's parameters all stand one by one.
+            # A given one is among the others, and wins. A script's parameters all have inputs of their own.
             **inputs_from(self._training, {**values, "advanced": checked.outputs["train"]}),
         )
         evaluated = self._evaluate(

@@ -1,4 +1,4 @@
-"""The last step of a run, which tells people how it has ended, whatever has become of the others."""
+"""The last step of a run, which sends messages about its end, whatever the other steps did."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from gpu_pipelines.dag.placement import Placement
 from gpu_pipelines.notifications.settings import MessageSettings
 
 _CHECKPOINTS, _OUTCOMES = "/checkpoints/", "/outcomes/"
-#: Those of the component's parameters that stand in the form of a pipeline that tells somebody.
+#: The component's parameters in the form of a pipeline that sends messages.
 _IN_FORM = ("notify", "notify_nothing_new")
 
 
 def outcome_uri_of(target: Placement, checkpoint_uri: str) -> str:
-    """Where the steps of a run leave what came of them for the message; empty for a pipeline that tells nobody.
+    """Where the steps of a run leave their results for the message; empty for a pipeline without messages.
 
     Args:
         target: where the pipeline will run.
-        checkpoint_uri: where its checkpoints go, beside which that is.
+        checkpoint_uri: where its checkpoints go; the place is beside it.
     """
     if target.recipients is None or checkpoint_uri == CHECKPOINTS_OF_RUN:
         return ""
@@ -35,17 +35,17 @@ def outcome_uri_of(target: Placement, checkpoint_uri: str) -> str:
 
 
 class Telling:
-    """Who is told of the end of a run; to be made before the pipeline's function runs.
+    """The recipients of a run's end; create it before the pipeline's function runs.
 
     Args:
         target: where the pipeline will run.
         pipeline: its name.
-        plan: accelerators of its training; None for those that the target has.
-        outcome_uri: where the steps leave what came of them.
-        mail: KFP component that tells the parameter `notify` by e-mail, where the target names nobody; None for none.
+        plan: accelerators of its training; None for whatever the target has.
+        outcome_uri: where the steps leave their results.
+        mail: KFP component that sends e-mails to the parameter `notify`, if the target names nobody; None for none.
 
     Attributes:
-        parameters: those that the pipeline gets for it, by name.
+        parameters: the pipeline's further parameters for it, by name.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Telling:
         return self._send is None
 
     def around(self, values: Mapping[str, Any], name: str) -> AbstractContextManager[Any]:
-        """What the tasks of the pipeline stand in.
+        """The context of the pipeline's tasks.
 
         Args:
             values: of the pipeline's parameters by name.
-            name: of the group that the tasks are.
+            name: of the group of the tasks.
         """
         if self._send is not None:
             told = self._send(**self._given, **{each: values[each] for each in _IN_FORM})

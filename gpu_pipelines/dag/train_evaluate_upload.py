@@ -1,6 +1,6 @@
-"""What can be wrong with a request for `train_evaluate_upload`: asked by commands, and by the first step of each run.
+"""Checks of a request for `train_evaluate_upload`, made by commands, and by the first step of each run.
 
-This module is imported in a step, where KFP's compiler is not there.
+This module is imported in a step, which lacks KFP's compiler.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from gpu_pipelines.registry.upload import UploadSettings
 from gpu_pipelines.tasks.tasks import task_problems
 from gpu_pipelines.training.settings import TrainingSettings
 
-#: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
+#: The settings of the steps, by the output of `check_request` that has their fields of `advanced`.
 SETTINGS = {
     "prepare": PrepareSettings,
     "train": TrainingSettings,
@@ -35,8 +35,8 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
     """Everything that is wrong with the parameters of a run, without reading any data.
 
     Args:
-        arguments: all parameters; and, where they are known, `processes`, how many will train, and `data_nodes`, how
-            many machines prepare the data.
+        arguments: all parameters; and, if known, `processes`, the number that will train, and `data_nodes`, the number
+            of machines that prepare the data.
     """
     training = fields_from(TrainingSettings, arguments)
     return problems_around(
@@ -45,22 +45,22 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
 
 
 def problems_around(arguments: Mapping[str, Any], of_training: Callable[[str], Sequence[str]]) -> list[str]:
-    """What is wrong with the parameters of all steps, of whichever trains.
+    """Everything that is wrong with the parameters of all steps, whichever component trains.
 
     Args:
         arguments: all parameters.
-        of_training: gives what is wrong with those of the training, for a task; an empty one is not known.
+        of_training: returns what is wrong with those of the training, for a task; an empty task is not known.
     """
     prepare = fields_from(PrepareSettings, arguments)
     evaluation = fields_from(EvaluationSettings, arguments)
-    # Of a task that does not exist nothing is known, and prepare says so already.
+    # Nothing is known about a task that does not exist, and prepare reports that already.
     task = "" if task_problems(prepare.task) else prepare.task
     found = [*prepare.problems(), *prepare.problems_on_nodes(arguments.get("data_nodes", 1)), *of_training(task)]
     return [*found, *evaluation.problems(task)] if task else found
 
 
 def places(arguments: Mapping[str, Any]) -> list[Place]:
-    """The places that a run reads and writes."""
+    """The places that a run reads from and writes to."""
     prepare, evaluation = fields_from(PrepareSettings, arguments), fields_from(EvaluationSettings, arguments)
     found = [Place(name, source, DATA) for name, source in prepare.places.items()]
     found.append(Place("registry", evaluation.registry, REGISTRY))
@@ -79,7 +79,7 @@ def places(arguments: Mapping[str, Any]) -> list[Place]:
 
 
 def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[str]:
-    """What cannot be opened from where this is asked, which is to be where the steps run.
+    """What cannot be opened from this process, which should be where the steps run.
 
     Args:
         arguments: all parameters.
@@ -109,14 +109,14 @@ def problems_of_model(training: TrainingSettings, prepare: PrepareSettings) -> l
 def problems_of_access_around(
     arguments: Mapping[str, Any], storage: str, of_training: Callable[[PrepareSettings], Sequence[str]]
 ) -> list[str]:
-    """The same of all steps, of whichever trains.
+    """The same for all steps, whichever component trains.
 
     Args:
         arguments: all parameters.
         storage: where the run leaves its artifacts; empty for this machine.
-        of_training: gives what the training cannot open, for what the preparation is given.
+        of_training: returns what the training cannot open, for settings of the preparation.
     """
-    # Compiling a pipeline needs none of the packages of the steps; looking at data does.
+    # Compiling a pipeline needs none of the packages of the steps, but checking data does.
     from gpu_pipelines.data import source_check
 
     prepare = fields_from(PrepareSettings, arguments)

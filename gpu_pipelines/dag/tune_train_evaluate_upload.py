@@ -1,4 +1,4 @@
-"""What can be wrong with a request for `tune_train_evaluate_upload`; see that of `train_evaluate_upload`."""
+"""Checks of a request for `tune_train_evaluate_upload`; see `train_evaluate_upload`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpu_pipelines.tuning.halving import shares_of_rungs, usual_sizes
 from gpu_pipelines.tuning.sampler import problems_of_sampler
 from gpu_pipelines.tuning.settings import TuningSettings
 
-#: The settings of the steps, by the output of `check_request` with those of them that are fields of `advanced`.
+#: The settings of the steps, by the output of `check_request` that has their fields of `advanced`.
 SETTINGS = {**one_training.SETTINGS, "train": TuningSettings}
 
 
@@ -21,14 +21,14 @@ def problems(arguments: Mapping[str, Any]) -> list[str]:
     """Everything that is wrong with the parameters of a run, without reading any data.
 
     Args:
-        arguments: all parameters; and, where it is known, `processes`, how many the machine of the search has.
+        arguments: all parameters; and, if known, `processes`, the number on the machine of the search.
     """
     settings = fields_from(TuningSettings, arguments)
     return one_training.problems_around(arguments, lambda task: settings.problems(task, arguments.get("processes", 0)))
 
 
 def told(arguments: Mapping[str, Any], by_service: bool = False) -> list[str]:
-    """What a run is going to do, for whoever asks for it: how much it trains, and what it costs.
+    """What a run will do: how much it trains, and what it costs.
 
     Args:
         arguments: all parameters.
@@ -57,7 +57,7 @@ def told(arguments: Mapping[str, Any], by_service: bool = False) -> list[str]:
 
 
 def _usual(settings: TuningSettings) -> tuple[list[str], float]:
-    """How far trials go where those that lead early lead later, too; and how many whole trainings that is."""
+    """How far trials go if those that lead early also lead later, and the same in whole trainings."""
     shares = shares_of_rungs(settings.reduction, settings.first_rung)
     sizes = usual_sizes(settings.trials, len(shares), settings.reduction)
     rungs = list(zip(sizes, shares, [0.0, *shares], strict=False))
@@ -68,12 +68,12 @@ def _usual(settings: TuningSettings) -> tuple[list[str], float]:
 
 
 def places(arguments: Mapping[str, Any]) -> list[Place]:
-    """The places that a run reads and writes."""
+    """The places that a run reads from and writes to."""
     return [*one_training.places(arguments), *places_of_space(fields_from(TuningSettings, arguments).space)]
 
 
 def problems_of_access(arguments: Mapping[str, Any], storage: str = "") -> list[str]:
-    """What cannot be opened from where this is asked, which is to be where the steps run.
+    """What cannot be opened from this process, which should be where the steps run.
 
     Args:
         arguments: all parameters.
