@@ -1,1 +1,1 @@
-"""Where a pipeline runs."""
+"""The places where pipelines run."""

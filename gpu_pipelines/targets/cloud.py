@@ -1,4 +1,4 @@
-"""What targets in Google Cloud have in common: pipelines become files, for machines that are chosen by the options."""
+"""The common part of targets in Google Cloud: pipelines become files, for machines chosen by the options."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 
 
 class CloudTarget(Target):
-    """A place in Google Cloud that is given pipelines as files."""
+    """A place in Google Cloud that takes pipelines as files."""
 
     options: CloudOptions
     note: str
-    #: What the steps with GPUs fall back to, the first plan of each being the one that a pipeline is built with.
+    #: What the steps with GPUs fall back to; a pipeline is built with the first plan of each.
     fallbacks: Sequence[Fallback] = ()
 
     @abstractmethod
@@ -40,9 +40,9 @@ class CloudTarget(Target):
 
         Args:
             pipeline: its name.
-            plan: what it trains on.
-            evaluation: what it evaluates on; None for what suits the plan.
-            task: the one that the file is for; empty where that is a parameter.
+            plan: the plan of its training.
+            evaluation: the plan of its evaluation; None for one that suits the plan.
+            task: the task that the file is for; empty if that is a parameter.
         """
 
     @abstractmethod
@@ -51,14 +51,14 @@ class CloudTarget(Target):
 
     @abstractmethod
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
-        """A pipeline of one's own with its steps on their plans."""
+        """A user's own pipeline with its steps on their plans."""
 
     def told_of(self, spec: Mapping[str, Any]) -> list[str]:
         """Warnings for a pipeline there, besides those about its machines."""
         return []
 
     def compile(self, pipeline: str, task: str = "") -> Compiled:
-        """The pipeline as a file, for any region; what cannot be had in that of --region is refused."""
+        """The pipeline as a file, for any region; refuses what is not available in --region."""
         if is_own(pipeline):
             require_no_task(task)
             own = own_pipeline(pipeline, lambda text: text.replace(STEPS_IMAGE, self.settings.image or STEPS_IMAGE))
@@ -72,23 +72,23 @@ class CloudTarget(Target):
     def choices(
         self, region: str | None, hours: float | None = None, evaluated_on: EvaluatedOn | None = None
     ) -> tuple[Fallback, AcceleratorPlan | None]:
-        """What a pipeline of this project trains on, with what to fall back to; and what it evaluates on first.
+        """The plans of the training, with what to fall back to, for a pipeline of this project; and the evaluation's first.
 
         Args:
             region: where it runs; None to leave that open.
-            hours: the longest that the training may run, where that was not given; None to leave that open.
-            evaluated_on: what suits a plan of the training; left out, what suits the models that are built by their
-                names, and nothing is returned for it.
+            hours: the longest that the training may run, if that was not given; None to leave that open.
+            evaluated_on: returns the plan that suits a plan of the training; left out, the one that suits the built-in
+                models, and no plan is returned for the evaluation.
 
         Raises:
-            UserError: no accelerator was given, or none of the plans holds.
+            UserError: no accelerator was given, or none of the plans is possible.
         """
         found = self.possible(self.options.fallback(region, self.title, self.settings))
         training = found.of_each(lambda plan: replace(plan, hours=plan.hours or hours))
         named = self.options.evaluation(training.plans[0])
         evaluation = replace(
             found.of_each(lambda plan: self.options.evaluation(plan) or (evaluated_on or self.evaluation_on)(plan)),
-            # The training's limit counts what else the run has spent.
+            # The training's limit includes what the rest of the run has spent.
             left_out=(),
         )
         self.fallbacks = [training, evaluation]
@@ -98,7 +98,7 @@ class CloudTarget(Target):
         """The requested choices that can be tried there.
 
         Raises:
-            UserError: nothing of it.
+            UserError: none can be tried.
         """
         return asked
 
@@ -116,7 +116,7 @@ class CloudTarget(Target):
             The pipeline, the plans of the steps that were placed, and the pipeline as it was written.
 
         Raises:
-            UserError: there is none, or it cannot run there.
+            UserError: there is no such pipeline, or it cannot run there.
         """
         own = own_pipeline(place, lambda text: with_image(text, self.settings, place))
         if own.is_of_this_project:
@@ -134,7 +134,7 @@ class CloudTarget(Target):
                 "Put its steps into dsl.ExitHandler(send_message(notify=[…])): docs/notifications.md.",
             )
         if not is_python(place) and not any(step.uses_accelerators and not step.has_accelerators for step in own.steps):
-            # Its steps are placed already, so that options about machines are for nothing.
+            # Its steps are placed already, so options about machines have no effect.
             require_no_flags(place, self.options)
         self.options.require_one_choice(place)
         plans = plans_by(self.options, own.steps, region, self.title, self.evaluation_on)

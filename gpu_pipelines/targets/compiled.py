@@ -1,4 +1,4 @@
-"""A pipeline or component as the text of a YAML file, and the steps in one."""
+"""A pipeline or component as the text of a YAML file, and its steps."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.spec_steps import tasks_in
 from gpu_pipelines.yaml_input import require_bounded
 
-#: A program writes larger files than people do.
+#: Files that programs write are larger than those of people.
 _LIMITS_OF_A_FILE = 20
 
 _TURNS = re.compile(r"(-#\d+)+$")
-# Ten times as fast where PyYAML has been built with libyaml.
+# Ten times as fast if PyYAML was built with libyaml.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -42,9 +42,9 @@ def compiled(source: Any) -> str:
 
 @contextmanager
 def by_libyaml() -> Iterator[None]:
-    """Lets PyYAML's functions, which other libraries call, use libyaml meanwhile: a tenth of the time.
+    """Makes PyYAML's functions, which other libraries call, use libyaml meanwhile, in a tenth of the time.
 
-    It breaks lines elsewhere; what is read from them is the same.
+    It breaks lines at other places; parsing gives the same.
     """
     module: Any = yaml
     plain = module.SafeLoader, module.SafeDumper, module.dump_all
@@ -57,12 +57,12 @@ def by_libyaml() -> Iterator[None]:
 
 
 def with_image(text: str, settings: ProjectSettings, origin: str) -> str:
-    """A compiled file with the settings' image in the place of the one that files are published with.
+    """A compiled file with the settings' image in place of the placeholder in published files.
 
     Args:
         text: content of the file.
-        settings: the image; asked for only where the file needs it.
-        origin: what the file is called, for messages.
+        settings: they have the image, which is required only if the file needs it.
+        origin: name of the file in messages.
 
     Raises:
         UserError: the file needs an image and none is known, or it has one of its own and another was given.
@@ -78,7 +78,7 @@ def with_image(text: str, settings: ProjectSettings, origin: str) -> str:
 
 
 def note_of_file(settings: ProjectSettings) -> str:
-    """What a file says of the image of its steps; nobody can pull the one that stands in a file for no image."""
+    """The note of a file about the image of its steps; nobody can pull the placeholder in a file without one."""
     if settings.image:
         return f"Its steps run in {settings.image}."
     return (
@@ -100,7 +100,7 @@ def text_of_file(name: str) -> str:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Writes a file that a user named, with the directory that it is in.
+    """Writes a file that a user named, and creates its directory.
 
     Raises:
         UserError: it cannot be written.
@@ -118,11 +118,11 @@ def write_compiled(path: Path, text: str, pipeline: str) -> None:
     Args:
         path: the file.
         text: its content.
-        pipeline: what was compiled, as `Request.pipeline` has it.
+        pipeline: the compiled pipeline, as in `Request.pipeline`.
 
     Raises:
-        UserError: it cannot be written, or the file would be a program, most likely the pipeline itself, or is what was
-            compiled.
+        UserError: it cannot be written, or the file would be a program, most likely the pipeline itself, or is the file
+            that was compiled.
     """
     if path.suffix == ".py":
         raise UserError(f"A compiled pipeline is YAML, and {path} would be a program.", "Give FILE.yaml.")
@@ -134,8 +134,8 @@ def require_another(path: Path, read: Path, what: str) -> None:
     """Checks that the file to write is not the file that was read.
 
     Args:
-        path: the file that is written.
-        read: the file that was read; it need not be one.
+        path: the file to write.
+        read: the file that was read; it need not exist.
         what: kind of the file that was read, for the message.
 
     Raises:
@@ -149,7 +149,7 @@ def documents_of(text: str) -> list[Any]:
     """The YAML documents of a compiled file that are not empty.
 
     Raises:
-        UserError: it stands for more than any compiled file has.
+        UserError: its aliases expand to more than any compiled file has.
         yaml.YAMLError, ValueError, RecursionError: it is not YAML.
     """
     require_bounded(text, "The compiled file", times=_LIMITS_OF_A_FILE)
@@ -157,14 +157,14 @@ def documents_of(text: str) -> list[Any]:
 
 
 def parsed_documents(text: str, origin: str) -> list[Any]:
-    """The same of a file that a user gave.
+    """The same for a file that a user gave.
 
     Args:
         text: content of the file.
-        origin: what the file is called, for messages.
+        origin: name of the file in messages.
 
     Raises:
-        UserError: it is not YAML, or stands for more than any compiled file has.
+        UserError: it is not YAML, or its aliases expand to more than any compiled file has.
     """
     try:
         return documents_of(text)
@@ -177,7 +177,7 @@ def required_pipeline(spec: Any, origin: str, target: str) -> dict[str, Any]:
 
     Args:
         spec: the document.
-        origin: what its file is called, for messages.
+        origin: name of its file in messages.
         target: name of the target that the file is for.
 
     Raises:
@@ -221,13 +221,13 @@ def without_turns(name: str) -> str:
 def _add_steps(
     spec: Mapping[str, Any], tasks: Mapping[str, Any], before: set[str], needs: dict[str, set[str]]
 ) -> set[str]:
-    """Adds the steps of a part of a pipeline to `needs`; gives those that its end waits for.
+    """Adds the steps of a part of a pipeline to `needs`; returns the steps that its end waits for.
 
     Args:
         spec: the pipeline.
-        tasks: those of the part.
-        before: the steps that the part as a whole comes after.
-        needs: gets for each step those that it comes after.
+        tasks: tasks of the part.
+        before: the steps before the part as a whole.
+        needs: gets for each step the steps before it.
     """
     last: dict[str, set[str]] = {}
     waiting = dict(tasks)

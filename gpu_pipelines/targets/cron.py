@@ -1,4 +1,4 @@
-"""Cron expressions with a time zone, checked before they are sent, and the times at which they fall due."""
+"""Cron expressions with a time zone, checked before they are sent, and their due times."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from gpu_pipelines.errors import UserError
 #: Fields of a cron expression, for messages.
 _FIELDS = ("minute (0-59)", "hour (0-23)", "day of the month (1-31)", "month (1-12)", "day of the week (0-7)")
 _PREFIX = re.compile(r"(?:CRON_)?TZ=(?P<zone>\S+)\s+(?P<fields>.*)", re.DOTALL)
-#: What Unix cron knows. The library knows more (seconds, years, @daily, L, #), which the service does not.
+#: The syntax of Unix cron. The library knows more (seconds, years, @daily, L, #), which the service does not.
 _FIELD = re.compile(r"(\*|[0-9]+(-[0-9]+)?)(/[1-9][0-9]*)?(,(\*|[0-9]+(-[0-9]+)?)(/[1-9][0-9]*)?)*")
 
 
 @dataclass(frozen=True)
 class Cron:
-    """When something falls due.
+    """The due times of something.
 
     Attributes:
         fields: the five fields: minute, hour, day of the month, month, day of the week.
-        zone: time zone that they are meant in, by its IANA name.
+        zone: their time zone, by its IANA name.
     """
 
     fields: str
@@ -32,11 +32,11 @@ class Cron:
 
     @property
     def text(self) -> str:
-        """As Vertex AI takes it, the time zone first."""
+        """The expression for Vertex AI, with the time zone first."""
         return f"TZ={self.zone} {self.fields}"
 
     def times(self, after: datetime, until: datetime | None = None) -> Iterator[datetime]:
-        """The times it falls due, in its own time zone.
+        """The due times, in its own time zone.
 
         Args:
             after: with a time zone; the first time is later.
@@ -60,7 +60,7 @@ def parse_cron(text: str, zone: str | None = None) -> Cron:
         zone: the time zone; None for that of the text, else UTC.
 
     Raises:
-        UserError: it is none, it never falls due, or there is no such time zone.
+        UserError: it is not one, it never comes due, or there is no such time zone.
     """
     from croniter import CroniterError, croniter
 
@@ -100,10 +100,10 @@ def _zone(name: str) -> str:
 
 
 def parse_time(text: str, zone: str, flag: str) -> datetime:
-    """A point in time from ISO 8601; without an offset it is meant in the zone.
+    """A point in time from ISO 8601; without an offset it is in the zone.
 
     Raises:
-        UserError: it is none.
+        UserError: it is not one.
     """
     try:
         # Python 3.10 does not know the Z.
@@ -116,13 +116,13 @@ def parse_time(text: str, zone: str, flag: str) -> datetime:
 
 
 def next_times(cron: Cron, start: datetime | None, end: datetime | None, count: int = 3) -> list[datetime]:
-    """The next times it falls due between start and end.
+    """The next due times between start and end.
 
     Args:
         cron: the expression.
         start: not before; None and the past for now.
         end: not after; None for no end.
-        count: at most so many.
+        count: most of them to return.
     """
     now = datetime.now(timezone.utc)
     return list(islice(cron.times(max(start, now) if start else now, end), count))

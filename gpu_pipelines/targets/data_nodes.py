@@ -1,8 +1,8 @@
-"""Machines that prepare the data of a run together: how many there may be, and how they are bought."""
+"""Machines that prepare the data of a run together: their limits, and the way to buy them."""
 
 from __future__ import annotations
 
-#: How machines without GPUs are bought.
+#: Ways to buy machines without GPUs.
 STANDARD, SPOT = STRATEGIES = ("standard", "spot")
 _MOST = 256
 
@@ -11,8 +11,8 @@ def problems_of_data_nodes(nodes: int, strategy: str, called: str) -> tuple[list
     """Problems with the number of data nodes, and with how they are bought.
 
     Args:
-        nodes: how many.
-        strategy: how they are bought.
+        nodes: number of machines.
+        strategy: the way to buy them.
         called: the target's word for several of them.
     """
     number = [] if 1 <= nodes <= _MOST else [f"Data cannot be prepared on {nodes} {called}; give 1 to {_MOST}."]

@@ -11,9 +11,9 @@ from gpu_pipelines.errors import InvalidRequestError
 SUCCEEDED, NOT_TRIGGERED = "succeeded", "not triggered"
 #: States of steps whose outputs are there.
 _DONE = (SUCCEEDED, "reused")
-#: States in which a run can be gone on from.
+#: States in which a run can be continued.
 RESUMABLE = ("failed", "cancelled", "interrupted", "died")
-#: How the description of a run begins to say what it resumes; the name comes after it.
+#: Beginning of the part of a run's description that names the run it resumes.
 RESUMES = "Resumes "
 
 
@@ -35,15 +35,15 @@ class EarlierRun:
     """The state of an earlier run.
 
     Attributes:
-        name: its name, by which it is found from anywhere: of a job its full name.
+        name: its unique name: for a job its full name.
         target: where it ran.
         state: succeeded, failed, cancelled, interrupted, died, or another state of its target.
         spec: the pipeline that it ran, as KFP compiles it.
         parameters: the values of its pipeline's parameters, as the pipeline took them.
-        states: how its tasks have fared, by their names: succeeded, reused, failed, not triggered and others.
+        states: states of its tasks, by their names: succeeded, reused, failed, not triggered and others.
         made: outputs of the finished steps, by the names of the steps.
         trainings: places of the checkpoints of trainings that began, by the names of the steps.
-        resumes: name of the run that it has itself gone on from; empty for none.
+        resumes: name of the run that it continued; empty for none.
         accelerator: for a run on this machine, its requested accelerator.
     """
 
@@ -60,7 +60,7 @@ class EarlierRun:
 
     @property
     def pipeline(self) -> str:
-        """The name of its pipeline, as KFP has it."""
+        """KFP's name of its pipeline."""
         return str(self.spec["pipelineInfo"]["name"])
 
     def is_done(self, task: str) -> bool:
@@ -76,7 +76,7 @@ class EarlierRun:
         return self.states.get(task, "waiting") not in ("waiting", NOT_TRIGGERED)
 
     def require_resumable(self) -> None:
-        """Checks that it has ended, and not well.
+        """Checks that it has ended, and did not succeed.
 
         Raises:
             UserError: it runs, or has succeeded.
@@ -87,7 +87,7 @@ class EarlierRun:
         """This run joined with the earlier run that it continued.
 
         Args:
-            before: the other.
+            before: the earlier run.
         """
         return EarlierRun(
             self.name,
@@ -103,7 +103,7 @@ class EarlierRun:
 
 
 def require_resumable(name: str, state: str, has_ended: bool) -> None:
-    """Checks that a run has ended, and not well.
+    """Checks that a run has ended, and did not succeed.
 
     Raises:
         InvalidRequestError: it runs, or has succeeded.

@@ -1,11 +1,9 @@
 """A compiled pipeline that continues an earlier run: outputs of finished steps become values and importers.
 
-A step that is done is taken out. Whoever takes an output of it gets the value as a constant, or the artifact from an
-importer, which names the very artifact that the earlier run has made: nothing is copied, and in the metadata of the
-service the lineage goes on. A training that had begun is told where its checkpoints are. All else stays as it is, with
-conditions, exit handlers and pipelines within the pipeline; of a loop that was broken off nothing can be said for
-certain, and it is refused.
-"""
+Finished steps are removed. A task that takes an output of one gets the value as a constant, or the artifact from an
+importer, which names the earlier run's own artifact: nothing is copied, and the service's metadata continue the
+lineage. A training that had begun is told where its checkpoints are. All else stays, such as conditions, exit handlers
+and nested pipelines. The state of an unfinished loop is not certain, so it is refused. """
 
 from __future__ import annotations
 
@@ -32,9 +30,9 @@ class GoneOn:
     """A pipeline that continues an earlier run.
 
     Attributes:
-        documents: those of the compiled file.
+        documents: documents of the compiled file.
         taken_over: names of the steps whose outputs it takes, in order.
-        left: names of the steps that it runs, those in loops and branches too.
+        left: names of the steps that it runs, also in loops and branches.
         needed: URIs of the artifacts that it takes, each with the names of step and output.
         trainings: places of checkpoints from which it continues, by the names of the steps.
         importers: names of the tasks that stand for artifacts of steps that are done.
@@ -50,7 +48,7 @@ class GoneOn:
 
 @dataclass
 class _Part:
-    """What is left of a part of a pipeline, and what of its outputs is known."""
+    """The rest of a part of a pipeline, and the known outputs of the part."""
 
     is_done: bool
     made: Made
@@ -68,10 +66,10 @@ def gone_on(
     """Makes the pipeline that continues an earlier run.
 
     Args:
-        documents: those of the compiled file.
-        earlier: the run.
-        again: names of steps that run again although they are done, and that make no others run again.
-        here: whether KFP's local runner will run it, which knows a condition by the step that made its value.
+        documents: documents of the compiled file.
+        earlier: the earlier run.
+        again: names of finished steps that run again without making others run again.
+        here: whether KFP's local runner will run it, which needs the step behind the value of a condition.
         can_read: whether a URI can be read where it will run; a report that cannot be read is left out of its outputs.
 
     Raises:
@@ -92,13 +90,13 @@ def gone_on(
 
 @dataclass(frozen=True)
 class _Inside:
-    """What is found in a part of a pipeline.
+    """The findings about a part of a pipeline.
 
     Attributes:
         definitions: the components of its tasks.
-        made: what those of its tasks have made that are done.
-        known: of each of its tasks the outputs whose values are known.
-        importers: the tasks that stand for artifacts of those that are done.
+        made: outputs of its finished tasks.
+        known: for each of its tasks, the outputs with known values.
+        importers: the tasks that stand for artifacts of finished ones.
     """
 
     definitions: Mapping[str, Any]
@@ -108,7 +106,7 @@ class _Inside:
 
 
 class _Rewriting:
-    """Takes what is done out of a pipeline, part by part."""
+    """Removes finished steps from a pipeline, part by part."""
 
     def __init__(
         self, spec: dict[str, Any], earlier: EarlierRun, again: set[str], here: bool, can_read: Callable[[str], bool]
@@ -149,7 +147,7 @@ class _Rewriting:
         return _Part(False, Made(), dict(outputs.parameters))
 
     def _task(self, name: str, task: dict[str, Any], is_next: bool) -> _Part:
-        """A task: taken out as a whole, rewritten within, or left as it is."""
+        """A task: removed as a whole, rewritten inside, or left as it is."""
         component = self._spec["components"][task["componentRef"]["name"]]
         if "parameterIterator" in task or "artifactIterator" in task:
             return self._loop(name, component, is_next)
@@ -174,7 +172,7 @@ class _Rewriting:
         return _Part(False, Made())
 
     def _loop(self, name: str, component: Mapping[str, Any], is_next: bool) -> _Part:
-        """A loop, which is taken over as a whole or not at all: whose turn a step was is nowhere said."""
+        """A loop, which is reused as a whole or not at all: no record says which turn a step belongs to."""
         state = self._earlier.states.get(name)
         if state == SUCCEEDED and is_next:
             self.taken.append(name)
@@ -189,7 +187,7 @@ class _Rewriting:
         return _Part(False, Made())
 
     def _is_passed_over(self, name: str, task: Mapping[str, Any]) -> bool:
-        """Whether a task that stays is no reason for those after it to run again."""
+        """Whether a task that stays does not make those after it run again."""
         return name in self._again or self._earlier.states.get(name) == NOT_TRIGGERED or self._is_importer(task)
 
     def _is_importer(self, task: Mapping[str, Any]) -> bool:
@@ -197,7 +195,7 @@ class _Rewriting:
         return "importer" in self._spec["deploymentSpec"]["executors"].get(label, {})
 
     def _rewire(self, task: dict[str, Any], inside: _Inside) -> None:
-        """Gives a task that stays values in the place of outputs of those that do not."""
+        """Gives a remaining task values in place of outputs of removed tasks."""
         inputs = task.get("inputs", {})
         for key, source in list(inputs.get("parameters", {}).items()):
             output = source.get("taskOutputParameter")
@@ -226,7 +224,7 @@ class _Rewriting:
             task["dependentTasks"] = [*kept, *sorted(used)]
 
     def _require_optional(self, task: Mapping[str, Any], key: str, output: Mapping[str, Any]) -> None:
-        """Raises UserError if a task needs an output that nobody knows."""
+        """Raises UserError if a task needs an output that is not known."""
         defined = self._spec["components"][task["componentRef"]["name"]].get("inputDefinitions", {})
         wanted = defined.get("parameters", {}).get(key, {})
         if not (wanted.get("isOptional") or "defaultValue" in wanted):
@@ -246,7 +244,7 @@ class _Rewriting:
         return value
 
     def _importer(self, producer: str, output: str, inside: _Inside) -> str:
-        """The name of the task that stands for an artifact of a step that is done; empty if it has made none."""
+        """The name of the task that stands for an artifact of a finished step; empty if the step made none."""
         held = inside.made[producer].artifacts.get(output, [])
         if not held:
             return ""
@@ -289,7 +287,7 @@ class _Rewriting:
         return name
 
     def _decide(self, name: str, task: dict[str, Any]) -> None:
-        """Takes away a condition that holds by values that are known; the local runner would not find them."""
+        """Removes a condition that is true by known values; the local runner would not find these."""
         policy = task.get("triggerPolicy", {})
         condition = policy.get("condition", "")
         given = task.get("inputs", {}).get("parameters", {})
@@ -312,7 +310,7 @@ class _Rewriting:
             )
 
     def _outputs_of(self, dag: Mapping[str, Any], inside: _Inside) -> Made:
-        """What is known of the outputs of a part."""
+        """The known outputs of a part."""
         parameters: dict[str, Any] = {}
         artifacts: dict[str, Sequence[Mapping[str, Any]]] = {}
         outputs = dag.get("outputs", {})
@@ -330,7 +328,7 @@ class _Rewriting:
         return Made(parameters, artifacts)
 
     def _rewire_outputs(self, component: dict[str, Any], inside: _Inside) -> None:
-        """Lets the outputs of a part come from importers; one that is a value goes, as whoever takes it has it."""
+        """Makes the outputs of a part come from importers; outputs with values are removed: their takers have these."""
         outputs = component["dag"].get("outputs", {})
         defined = component.get("outputDefinitions", {})
         for key, source in list(outputs.get("parameters", {}).items()):
@@ -346,7 +344,7 @@ class _Rewriting:
                 if producer not in inside.made:
                     kept.append(each)
                 elif component is self._spec["root"] and not all(self._can_read(str(one["uri"])) for one in held):
-                    # Nobody takes it but people, who find it where it is.
+                    # Only people use it, and they find it where it is.
                     continue
                 elif name := self._importer(producer, output, inside):
                     kept.append({"outputArtifactKey": "artifact", "producerSubtask": name})
@@ -365,7 +363,7 @@ class _Rewriting:
 
 
 def _require_names(spec: Mapping[str, Any], earlier: EarlierRun) -> None:
-    """Raises UserError if steps or loops in several parts have one name, of which the earlier run has begun one."""
+    """Raises UserError if steps or loops in several parts share a name, and the earlier run has begun one of them."""
     loops = [name for name, task in tasks_in(spec) if "parameterIterator" in task or "artifactIterator" in task]
     names = [*containers_of(spec, spec["root"]), *loops]
     if several := {name for name in names if names.count(name) > 1 and earlier.has_begun(name)}:
@@ -377,7 +375,7 @@ def _require_names(spec: Mapping[str, Any], earlier: EarlierRun) -> None:
 
 
 def _trains(task: Mapping[str, Any], component: Mapping[str, Any]) -> bool:
-    """Whether a task has the input that says where its checkpoints are."""
+    """Whether a task has the input for the place of its checkpoints."""
     named = str(task["componentRef"]["name"]).removeprefix("comp-")
     inputs = component.get("inputDefinitions", {}).get("parameters", {})
     return _CHECKPOINT_URI in inputs and any(named.startswith(each) for each in TRAINING_STEPS)

@@ -199,7 +199,7 @@ class Outcome:
 
     Attributes:
         state: succeeded, failed, cancelled, interrupted and the like.
-        lines: what is told of it where it succeeded, on stdout, and where it did not, on stderr.
+        lines: the lines to print: on stdout if it succeeded, else on stderr.
         document: the same for programs.
     """
 

@@ -1,4 +1,4 @@
-"""Options of targets: dataclasses whose fields make the command line, and the options that several targets share.
+"""Options of targets: dataclasses whose fields define the command line, and the options that several targets share.
 
 The metadata of a field has its help text, the commands that take it, and the project setting that it gives.
 """
@@ -279,13 +279,13 @@ class CloudOptions(AcceleratorOptions):
         return fallback(specs, strategies, places, limits, **bought)
 
     def require_one_choice(self, what: str) -> None:
-        """Checks that nothing is given to fall back to, and no limit of price.
+        """Checks that there is no list to fall back to, and no price limit.
 
         Args:
-            what: what takes one choice, as the sentence begins.
+            what: what takes one choice, as the beginning of a sentence.
 
         Raises:
-            UserError: there is.
+            UserError: there is one.
         """
         several = [name for name in ("regions", "max_price_per_hour", "max_price") if getattr(self, name) is not None]
         several += ["strategy"] if len(listed(self.strategy)) > 1 else []
@@ -297,7 +297,7 @@ class CloudOptions(AcceleratorOptions):
             )
 
     def wishes(self, settings: ProjectSettings | None = None) -> dict[str, Any]:
-        """What to fall back to and the limits, by name: what was given, else what the project's settings say."""
+        """What to fall back to and the limits, by name: the given values, else those of the project's settings."""
         given = {name: getattr(self, name) for name in FALLBACK}
         of_project = dict(settings.fallback) if settings else {}
         if settings and settings.origins.get("region") == "--region":
@@ -306,13 +306,13 @@ class CloudOptions(AcceleratorOptions):
 
     @property
     def bought(self) -> dict[str, Any]:
-        """The machines beside their GPUs, and the way to buy them, as `plan` takes them; of several ways the first."""
+        """The machines besides their GPUs, and the (first) way to buy them, as `plan` takes them."""
         names = ("nodes", "machine_type", "reservation", "hours")
         strategy = next(iter(listed(self.strategy)), None)
         return {**{name: getattr(self, name) for name in names}, "strategy": strategy}
 
     def evaluation(self, planned: AcceleratorPlan) -> AcceleratorPlan | None:
-        """The plan of the evaluation beside that of the training; None if no accelerator was named for it."""
+        """The plan of the evaluation, given that of the training; None if no accelerator was named for it."""
         from gpu_pipelines.accelerators.one_gpu import named_evaluation_plan
 
         return named_evaluation_plan(self.evaluation_accelerator, planned) if self.evaluation_accelerator else None
@@ -322,19 +322,19 @@ class CloudOptions(AcceleratorOptions):
         """The variables of the containers, by name.
 
         Raises:
-            UserError: a text is not of the form NAME=VALUE, or a name is none.
+            UserError: a text is not of the form NAME=VALUE, or a name is invalid.
         """
         return variables(self.env)
 
 
 def listed(value: str | Sequence[str] | None) -> list[str]:
-    """The words of an option that takes several with commas between, or of a list in the project's settings."""
+    """The words of an option that takes several, separated by commas, or of a list in the project's settings."""
     words = value.split(",") if isinstance(value, str) else value or []
     return [word.strip() for word in words if word.strip()]
 
 
 def no_accelerator(title: str) -> str:
-    """That no accelerator was given, and how to give one; `title` begins the sentence."""
+    """Says that no accelerator was given, and how to give one; `title` begins the sentence."""
     return (
         f"{title} needs to know what to train on. Give --accelerator, such as l4:1; gpu-pipelines accelerators list "
         "shows them all."
@@ -345,7 +345,7 @@ def variables(texts: Sequence[str] | None) -> dict[str, str]:
     """The variables of containers, by name, from texts of the form NAME=VALUE.
 
     Raises:
-        UserError: a text is not of that form, or a name is none.
+        UserError: a text is not of that form, or a name is invalid.
     """
     from gpu_pipelines.step_environment import problems_of_variables
 
@@ -372,7 +372,7 @@ def pairs(flag: str, texts: Sequence[str] | None) -> dict[str, str]:
 
 
 def words_of(flag: str, text: str | None) -> list[str]:
-    """The words of a text, as a shell has them.
+    """The words of a text, split as a shell does it.
 
     Raises:
         UserError: a quotation mark is left open, or only a shell could run it.

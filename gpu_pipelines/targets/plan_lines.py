@@ -1,4 +1,4 @@
-"""Plans on lines, for people: the machines, what they cost, and what to beware of."""
+"""Lines about plans, for people: the machines, their cost, and warnings."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def told_plan(plan: AcceleratorPlan) -> str:
 
 
 def told_cost(plan: AcceleratorPlan) -> str:
-    """What a plan costs, on one line, with the date of the price list."""
+    """The cost of a plan, on one line, with the date of the price list."""
     cost = estimate_cost(plan)
     if cost is None or not (prices := [cost.here] if cost.here else list(cost.regions)):
         return "no price is known"
@@ -39,7 +39,7 @@ def _told_list(cost: CostEstimate) -> str:
 
 
 def told_warnings(plans: Iterable[AcceleratorPlan]) -> list[str]:
-    """What to beware of with machines, line by line."""
+    """Warnings about machines, line by line."""
     return [f"warning: {text}" for text in dict.fromkeys(c.message for plan in plans for c in plan.warnings)]
 
 
@@ -52,12 +52,12 @@ def told_machines(plans: Mapping[str, AcceleratorPlan]) -> list[str]:
 
 
 def told_price(plan: AcceleratorPlan, region: str | None, is_one_job: bool = True) -> str:
-    """What the machines of a step cost an hour, and for the longest time that it may have them; the end of a line.
+    """The cost of a step's machines per hour, and for the longest time that it may have them; the end of a line.
 
     Args:
         plan: the machines.
         region: where they are, if the plan leaves that open.
-        is_one_job: the step has them once, and not for each turn of a loop or each trial of a search.
+        is_one_job: whether the step has them once, and not for each turn of a loop or each trial of a search.
     """
     region = plan.region or region
     cost = estimate_cost(plan)
@@ -74,5 +74,5 @@ def told_price(plan: AcceleratorPlan, region: str | None, is_one_job: bool = Tru
 
 
 def told_limit(plan: AcceleratorPlan) -> str:
-    """For how long a step may have its machines; empty where nothing limits that."""
+    """The time limit of a step's machines; empty if there is none."""
     return f", {plan.hours:g} h at most" if plan.hours else ""

@@ -1,4 +1,4 @@
-"""The compiled files that are published: for which accelerators, and what they are called."""
+"""The compiled files that are published: their accelerators and names."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from gpu_pipelines.accelerators.request import PlanRequest
 from gpu_pipelines.targets.messages import Published
 from gpu_pipelines.tasks.tasks import TASKS
 
-#: What a file is called after its GPU: see `file_of`.
+#: The rest of a file's name after the GPU: see `file_of`.
 _PUBLISHED = re.compile(r"(?P<count>[0-9]+)(-(?P<nodes>[0-9]+)-nodes)?(-(?P<strategy>[a-z-]+))?")
 
-#: What files of predictions are published for, and those of searches for parameters.
+#: The accelerators of files for predictions, and for searches for parameters.
 _PREDICTS_ON = "l4:1"
 _SEARCHES_ON = ("l4:1", "l4:4")
 
 
 def published(most_used: bool = False) -> tuple[PlanRequest, ...]:
-    """The accelerators that compiled files are published for, as the rows of the GPUs in the catalog have them.
+    """The accelerators of published compiled files, from the rows of the GPUs in the catalog.
 
     Args:
-        most_used: only those that are used most; for others a file is compiled when it is needed.
+        most_used: only those that are used most; files for the others are compiled when they are needed.
 
     Raises:
-        CatalogError: a row has something else there.
+        CatalogError: a row has another value.
     """
     found = []
     for gpu in load_catalog().gpus.values():
@@ -53,9 +53,9 @@ def file_of(plan: AcceleratorPlan) -> str:
 def published_in_the_cloud(options: Any) -> Iterator[Published]:
     """The files of a target in Google Cloud.
 
-    `train_evaluate_upload` has one for each accelerator and each task that files are published for;
-    `scheduled_retraining`, of all tasks in one, has one for each of the accelerators that are used most,
-    `tune_train_evaluate_upload` two, and `batch_prediction` one for the smallest GPU.
+    `train_evaluate_upload` has one for each accelerator and each task with published files; `scheduled_retraining`,
+    with all tasks in one file, has one for each of the most used accelerators, `tune_train_evaluate_upload` has two,
+    and `batch_prediction` one for the smallest GPU.
 
     Args:
         options: the dataclass of the target's options, a subclass of `CloudOptions`.

@@ -1,4 +1,4 @@
-"""The runs on this machine: found by their names, and removed."""
+"""The runs on this machine: finding them by name, and removing them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from gpu_pipelines.errors import InvalidRequestError, NotFoundError, UserError, 
 from gpu_pipelines.targets.run_record import RUN, WHOLE_ID, RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
-#: Names the newest run.
+#: The name for the newest run.
 LATEST = "latest"
-#: Where results of steps are kept over runs, below the directory of runs.
+#: Folder of results that runs share, below the directory of runs.
 CACHE = ".cache"
 _MOST_NAMED = 8
-#: In the folder of a run: its trainings.
+#: Folder of a run's trainings, in the folder of the run.
 _CHECKPOINTS = Path("artifacts", "checkpoints")
 
 
 def recorded_runs(runs: Path) -> list[RunRecord]:
-    """All runs, the newest first; one whose record is damaged is left out.
+    """All runs, the newest first, without those whose record is damaged.
 
     Args:
         runs: directory of runs.
@@ -36,7 +36,7 @@ def recorded_runs(runs: Path) -> list[RunRecord]:
 
 
 def runs_and_problems(runs: Path) -> tuple[list[RunRecord], list[str]]:
-    """The runs of `recorded_runs`, and what is wrong with the records of the others, each of them read once.
+    """The runs of `recorded_runs`, and what is wrong with the records of the others; each record is read once.
 
     Args:
         runs: directory of runs.
@@ -47,20 +47,20 @@ def runs_and_problems(runs: Path) -> tuple[list[RunRecord], list[str]]:
             found.append(RunRecord.load(file.parent))
         except UserError as error:
             problems.append(error.in_one_line)
-    # Of one second the tenth comes after the ninth, which is by length.
+    # Ids of the same second sort by length, so that the tenth comes after the ninth.
     found.sort(key=lambda record: (record.started, len(record.run_id), record.run_id), reverse=True)
     return found, problems
 
 
 def run_named(runs: Path, name: str) -> RunRecord:
-    """The run of a name.
+    """The run with a name.
 
     Args:
         runs: directory of runs.
-        name: the id, the beginning of one alone, or `latest`.
+        name: the id, a unique beginning of it, or `latest`.
 
     Raises:
-        UserError: there is none, or there are several.
+        UserError: there is no such run, or there are several.
     """
     if name and (runs / name / RUN).is_file() and Path(name).name == name:
         return RunRecord.load(runs / name)
@@ -80,25 +80,25 @@ def run_named(runs: Path, name: str) -> RunRecord:
 
 
 def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> RunRecord:
-    """The newest run that did not come to its end, of those that began to train if there are such.
+    """The newest run that did not finish, among those that began to train if there are any.
 
-    One that another run has gone on from, and brought to its end, is none. Of runs whose record is damaged nothing is
-    known, which stderr says.
+    A run that another run continued and finished does not count. Runs with a damaged record are ignored, with a warning
+    on stderr.
 
     Args:
         runs: directory of all runs.
         pipeline: name of the pipeline.
-        parameters: those of the request; the run must have had the same, but for those of the training where they say
-            from which step it goes on.
+        parameters: those of the request; the run must have had the same, except for the training's parameters that
+            choose the step from which it continues.
 
     Raises:
-        UserError: there is none, or it still runs.
+        UserError: there is no such run, or it is still running.
     """
     from gpu_pipelines.training.settings import TrainingSettings
 
     records, problems = runs_and_problems(runs)
     for problem in problems:
-        print(f"warning: --resume does not look at a run: {problem}", file=sys.stderr)
+        print(f"warning: --resume ignores a run: {problem}", file=sys.stderr)
     freed = [each.name for each in fields(TrainingSettings)] if parameters.get("resume_from_step") else []
 
     def compared(of_a_run: Mapping[str, Any]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> R
         if by:
             ended_by = ended_by or by
             continue
-        # A container that was killed is another machine when it is started again.
+        # A restarted container counts as another machine than the killed one.
         if record.machine == platform.node():
             record.require_over()
         if checkpoints_of(record):
@@ -125,25 +125,25 @@ def run_to_resume(runs: Path, pipeline: str, parameters: Mapping[str, Any]) -> R
     if not found:
         raise UserError(
             f"{runs} has no run of {pipeline} with these parameters that was interrupted or failed.",
-            "Run it without --resume." + f" {ended_by} has gone on to the end." * bool(ended_by),
+            "Run it without --resume." + f" {ended_by} continued it to the end." * bool(ended_by),
         )
     return found[0]
 
 
 def checkpoints_of(record: RunRecord) -> str:
-    """Where the training of a run has its checkpoints, be it in the run that this one has continued; empty for none."""
+    """The checkpoints of a run's training, possibly in the run that this one continued; empty for none."""
     place = _where_it_is_now(Path(record.checkpoints or record.directory / _CHECKPOINTS), record.directory.parent)
     if place.name == "checkpoints":
-        # Its own: the folder has one for its trainings.
+        # Its own: the folder has a folder for each of its trainings.
         return next((str(each) for each in sorted(place.glob("*")) if each.is_dir()), "")
     return str(place)
 
 
 def _where_it_is_now(place: Path, runs: Path) -> Path:
-    """The place of checkpoints below the directory of runs, which may have been moved or copied since it was noted.
+    """The place of checkpoints below the directory of runs, which may have been moved or copied since it was recorded.
 
     Args:
-        place: as it was noted.
+        place: as recorded.
         runs: directory of runs.
     """
     for length in (3, 4):  # RUN/artifacts/checkpoints, and the folder in it
@@ -154,16 +154,16 @@ def _where_it_is_now(place: Path, runs: Path) -> Path:
 
 
 def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
-    """Removes runs with all that they have left, and what `--cache` would have taken from them.
+    """Removes runs with all their files, and their results in the cache.
 
-    What was uploaded to a registry is a copy, and stays.
+    Registries have copies of what was uploaded, which stay.
 
     Args:
         runs: directory of runs.
         records: the runs.
 
     Raises:
-        UserError: one still runs, or another run has taken results of one; nothing is removed then.
+        UserError: one is still running, or another run uses results of one; nothing is removed then.
     """
     for record in records:
         record.require_over()
@@ -171,7 +171,7 @@ def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
     left = [each for each in recorded_runs(runs) if each.run_id not in removed]
     places = {_name_in_documents(record): record.run_id for record in records}
     takers: dict[str, list[str]] = {}
-    # What a run names is read once for all that are removed.
+    # The files that a run names are read once for all runs to remove.
     for each in left:
         named = set[str]().union(*(_runs_named_in(file) for file in _documents_of(each, runs / CACHE)))
         for name in named & places.keys():
@@ -181,19 +181,19 @@ def remove_runs(runs: Path, records: Sequence[RunRecord]) -> None:
             f"{', '.join(takers[used])} use results of {used}, which exist only there.",
             "Keep it, or name those runs as well.",
         )
-    # What is kept for reuse and names files of a run that is gone would, taken, point to nothing.
+    # A cached result that names files of a removed run would point to nothing.
     for entry in (runs / CACHE).glob("*.json"):
         if _runs_named_in(entry) & places.keys():
             entry.unlink(missing_ok=True)
     for record in records:
-        # Another command may remove it as well, and rmtree ends where a file has gone.
+        # Another command may remove it as well, and rmtree fails if a file is gone.
         while record.directory.exists():
             with suppress(FileNotFoundError):
                 shutil.rmtree(record.directory)
 
 
 def _documents_of(record: RunRecord, cache: Path) -> Iterator[Path]:
-    """The documents of a run that name the files it uses: its own, and what it has taken of others."""
+    """The documents of a run that name its files: its own, and those of results that it reused."""
     yield record.directory / RUN
     yield from record.directory.glob("artifacts/**/executor_output.json")
     for entry, _ in entries_taken(record.steps, cache):
@@ -201,34 +201,34 @@ def _documents_of(record: RunRecord, cache: Path) -> Iterator[Path]:
 
 
 def entries_taken(steps: Iterable[StepRecord], cache: Path) -> Iterator[tuple[Path, StepRecord]]:
-    """What steps have taken from what is kept for reuse: the file, and the step.
+    """The cached results that steps reused: the file, and the step.
 
     Args:
-        steps: those of a run.
-        cache: where results of steps are kept over runs.
+        steps: steps of a run.
+        cache: folder of cached results.
     """
     takers = [step for step in steps if step.taken]
-    # The folder keeps the results of all runs; it is listed once for all steps.
+    # The folder has the results of all runs; it is listed once for all steps.
     kept = sorted(entry.name for entry in cache.glob("*.json")) if takers else []
     for step in takers:
-        # Keys are hexadecimal, which "~" comes after.
+        # Keys are hexadecimal, and "~" sorts after these.
         for name in kept[bisect_left(kept, step.taken) : bisect_left(kept, f"{step.taken}~")]:
             yield cache / name, step
 
 
 def _name_in_documents(record: RunRecord) -> str:
-    """How a JSON document names the folder of a run, within the path of a file."""
+    """The text by which a JSON document names the folder of a run, within the path of a file."""
     return json.dumps(record.directory.resolve().name)[1:-1]
 
 
 def _runs_named_in(document: Path) -> set[str]:
-    """All that may be the folder of a run in what a document names of its files; nothing if its run is being removed.
+    """All names in a document that may be folders of runs; empty if its run is being removed.
 
-    The text is gone through once, however many runs are looked for.
+    The text is searched once, for any number of runs.
     """
     with suppress(FileNotFoundError):
         before = document.read_text(encoding="utf-8").split("/artifacts/")[:-1]
         folders = {text.rpartition("/")[2] for text in before}
-        # What was given, such as `checkpoint_uri`, may be relative, and begin with the folder.
+        # A given path, such as `checkpoint_uri`, may be relative, and begin with the folder.
         return folders | {folder.rpartition('"')[2] for folder in folders}
     return set()

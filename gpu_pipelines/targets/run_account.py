@@ -1,4 +1,4 @@
-"""How a run stands and what it has cost, as any target tells it: for people, for programs, and for a tracker."""
+"""State and cost of a run, in the form common to all targets: for people, for programs, and for a tracker."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StepAccount:
-    """A step: its name, its state, and for how many seconds it has run."""
+    """A step: its name, its state, and the seconds that it has run."""
 
     name: str
     state: str
@@ -35,14 +35,14 @@ class RunAccount:
         run: its name.
         target: where it is.
         state: succeeded, failed, cancelled, running and the like.
-        steps: those that are known, in order.
-        spent: what it has cost.
-        began: when it began; None where it has not.
-        ended: when it ended; None while it goes on.
+        steps: the known ones, in order.
+        spent: its cost.
+        began: when it began; None if it has not.
+        ended: when it ended; None while it is running.
         error: why it failed; empty if it did not.
-        page: where more of it stands; empty for nowhere.
+        page: page with more about it; empty for none.
         tracking: the tracker that it is shown in; empty for none.
-        tracked: by what the tracker knows it; None where that is not known.
+        tracked: its id in the tracker; None if that is not known.
     """
 
     run: str
@@ -59,17 +59,17 @@ class RunAccount:
 
     @property
     def has_ended(self) -> bool:
-        """Whether nothing will change any more, but the bill."""
+        """Whether nothing will change any more, except the bill."""
         return self.ended is not None
 
     def with_bill(self, key: str, value: str, settings: ProjectSettings) -> RunAccount:
-        """The same with what was billed for a label, where the settings name a table of billing export.
+        """The account with the bill for a label, if the settings name a table of billing export.
 
-        That the bill cannot be read is noted beside the rest.
+        If the bill cannot be read, the account says so.
 
         Args:
-            key: of the label that the run's resources have.
-            value: of the label; empty where it is not known.
+            key: key of the label of the run's resources.
+            value: value of the label; empty if it is not known.
             settings: project and table.
         """
         if not (settings.billing_table and self.began and value):
@@ -91,7 +91,7 @@ class RunAccount:
         return [spent.told, *billed, *([spent.note] if spent.note and spent.lines else [])]
 
     def to_json(self) -> dict[str, Any]:
-        """The same as a JSON object."""
+        """The account as a JSON object."""
         return {
             "run": self.run,
             "target": self.target,
@@ -105,7 +105,7 @@ class RunAccount:
         }
 
     def lines(self) -> list[str | Table]:
-        """The run for people: how it stands, its steps, and its machines with their prices."""
+        """The run for people: its state, its steps, and its machines with their prices."""
         from gpu_pipelines.terminal import Column, Table
 
         took = f", {format_seconds((self.ended - self.began).total_seconds())}" if self.began and self.ended else ""
@@ -144,34 +144,34 @@ class RunAccount:
 
 
 def with_cost(outcome: Outcome, account: Callable[[], RunAccount], warn: Callable[[str], None]) -> Outcome:
-    """How a run has ended, with what it has cost, which its tracker is told as well.
+    """The outcome of a run with its cost, which its tracker gets as well.
 
-    What it has cost is not worth an error: that it is not known is a warning.
+    An unknown cost is a warning, not an error.
 
     Args:
         outcome: without it.
-        account: gives it.
-        warn: is told what went wrong.
+        account: returns the account.
+        warn: called with each problem.
     """
     try:
         found = account()
     except UserError as error:
-        warn(f"what the run has cost is not known: {first_line(error)}")
+        warn(f"the cost of the run is not known: {first_line(error)}")
         return outcome
     tell_tracker(found, warn)
     document = {**outcome.document, "cost": found.spent.to_json()}
-    # What came of it is said last, why it failed first.
+    # The result of a run comes last, the reason of a failure first.
     is_good = outcome.state == "succeeded"
     lines = [*found.told, *outcome.lines] if is_good else [*outcome.lines, *found.told]
     return replace(outcome, lines=lines, document=document)
 
 
 def tell_tracker(account: RunAccount, warn: Callable[[str], None]) -> None:
-    """Tells the tracker of a run what it has cost; one that is away is a warning.
+    """Logs the cost of a run to its tracker; if that is not available, it warns.
 
     Args:
-        account: of a run that has ended.
-        warn: is told what went wrong.
+        account: account of a run that has ended.
+        warn: called with each problem.
     """
     if not (account.tracking and account.tracked and account.has_ended and account.spent.lines):
         return
@@ -186,5 +186,5 @@ def tell_tracker(account: RunAccount, warn: Callable[[str], None]) -> None:
         tracker.log_figures(account.spent.figures())
         tracker.log_parameters({"prices_of": account.spent.as_of})
         tracker.end(account.state == "succeeded")
-    except Exception as error:  # of any client
-        warn(f"{name} was not told what the run has cost: {type(error).__name__}: {first_line(error)[:200]}")
+    except Exception as error:  # any client's
+        warn(f"{name} did not get the cost of the run: {type(error).__name__}: {first_line(error)[:200]}")

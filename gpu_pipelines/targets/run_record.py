@@ -1,4 +1,4 @@
-"""What a run on this machine leaves beside its artifacts: `run.json`, and how the last run of a pipeline ended."""
+"""The record of a run on this machine: `run.json`, and the outcome of the last run of a pipeline."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from gpu_pipelines.numbers import figure_or_count
 from gpu_pipelines.targets.steps import StepRecord
 
 RUN = "run.json"
-#: A whole id, as `new_run_directory` makes them. It names no other run, though it may be the beginning of the id of one
-#: that began in the same second.
+#: A full id, as `new_run_directory` makes it. It names only this run, even if the id of a run that began in the same
+#: second begins with it.
 WHOLE_ID = re.compile(r".+-\d{8}-\d{6}(-\d+)?")
 REPORT = "report.html"
-#: How the name of the file ends that says how a pipeline's last run ended.
+#: Suffix of the file with the outcome of a pipeline's last run.
 OUTCOME = "-outcome.json"
 RECORDED_PACKAGES = ("gpu-pipelines", "kfp", "torch", "transformers", "pyarrow", "pillow", "numpy")
 
@@ -43,36 +43,36 @@ def installed_versions() -> dict[str, str]:
 
 @dataclass
 class RunRecord:
-    """What `run.json` says of a run.
+    """The content of `run.json`.
 
     Attributes:
         run_id: name of the run's directory.
         pipeline: name of the pipeline.
         started: ISO 8601, UTC.
         parameters: all parameters.
-        accelerator: what was asked for; empty for all GPUs of the machine, else two CPU processes.
+        accelerator: the requested one; empty for all GPUs of the machine, else two CPU processes.
         dependencies: for each task the tasks it needs.
         directory: the run's directory.
-        status: running, succeeded, failed or interrupted; died, where it is read again, if its process is gone.
+        status: running, succeeded, failed or interrupted; died, if a reader finds that its process is gone.
         process_id: the process that runs it.
-        process_ticks: when that began, in the kernel's ticks since the machine was started; 0 where that is not known.
+        process_ticks: start of that process, in the kernel's ticks since the machine's boot; 0 if that is not known.
         machine: the name of the machine that runs it.
         seconds: duration.
         steps: the steps that began, in order.
         artifacts: paths of the pipeline's outputs.
         model: metadata of the registered version: `model_name`, `version`, `aliases`, and whether it was `added`.
-        reason: why there was, or was not, anything to train; empty if the pipeline does not ask. Of a run that has not
-            come to its end by a step, the error that it has ended with.
-        outputs: outputs of the pipeline that are no artifacts.
-        pages: what the steps have left for people to look at: `step`, `name` and `path` of each, in their order.
+        reason: why there was, or was not, anything to train; empty if the pipeline does not ask. For a run that ended
+            early, but not by a step, its error.
+        outputs: outputs of the pipeline that are not artifacts.
+        pages: pages of the steps for people: `step`, `name` and `path` of each, in order.
         metrics: figures of the steps, by name.
-        metric_texts: texts that steps have logged as metrics, by name.
-        key_metric: name of the one that says most; empty if there is none.
-        versions: of Python and the packages that matter.
-        checkpoints: below which its trainings write, on this machine; of a run that continues another, in that one.
-        cost: what it has cost, in words, or where that stands; empty where it was not written down.
-        resumes: the run that it goes on from, by its name; empty for none.
-        trainings: where trainings continue that had begun elsewhere, by the names of the steps.
+        metric_texts: texts that steps logged as metrics, by name.
+        key_metric: name of the most important one; empty if there is none.
+        versions: versions of Python and the packages that matter.
+        checkpoints: folder of its trainings' checkpoints on this machine; if it continues another run, that run's.
+        cost: its cost, in words, or where to find it; empty if it was not recorded.
+        resumes: name of the run that it continues; empty for none.
+        trainings: places where trainings continue that had begun elsewhere, by the names of the steps.
     """
 
     run_id: str
@@ -107,21 +107,21 @@ class RunRecord:
         """Reads the record of a run.
 
         Args:
-            directory: the run's.
+            directory: directory of the run.
 
         Raises:
-            UserError: there is none, or it is damaged.
+            UserError: there is no record, or it is damaged.
         """
 
         def made(content: dict[str, Any]) -> RunRecord:
             known = {each.name for each in fields(cls)}
             content["steps"] = [StepRecord(**step) for step in content["steps"]]
             given = {name: content[name] for name in content if name in known}
-            # A folder that was copied is another run: all commands find a run by the name of its folder.
+            # A copied folder is another run: all commands find a run by the name of its folder.
             made = cls(**{**given, "run_id": directory.absolute().name, "directory": directory})
             require_types(made)
             datetime.fromisoformat(made.started)
-            _ = made.registered  # which lists make of the model's metadata
+            _ = made.registered  # lists of runs read it from the model's metadata
             return made
 
         record = read_as(directory / RUN, "run", made)
@@ -131,7 +131,7 @@ class RunRecord:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the process that runs it is there; of one on another machine it is taken to be."""
+        """Whether the process that runs it is alive; a process on another machine is assumed to be."""
         import psutil
 
         if self.machine != platform.node():
@@ -142,35 +142,35 @@ class RunRecord:
             began = float(psutil.Process(self.process_id).create_time())
         except psutil.NoSuchProcess:
             return False
-        # A later process may have got its number.
+        # A later process may have the same number.
         return began < datetime.fromisoformat(self.started).timestamp() + 1
 
     def require_over(self) -> None:
-        """Checks that it does not run any more.
+        """Checks that it is no longer running.
 
         Raises:
-            UserError: it does.
+            UserError: it is still running.
         """
         if self.status == "running":
             problem = f"{self.run_id} is still running, as process {self.process_id}."
             raise InvalidRequestError(problem, "Stop it first.")
 
     def end(self, status: str, reason: str = "") -> None:
-        """Notes how it has ended, and so have the steps that were running.
+        """Records how it ended, and how the steps that were running did.
 
         Args:
             status: as the attribute.
-            reason: the error that it has ended with, where that is no step's.
+            reason: the error that ended it, if that is not a step's.
         """
         self.status, self.reason = status, reason or self.reason
         for step in self.steps:
             step.status = status if step.status == "running" else step.status
 
     def note_time(self, started: float) -> None:
-        """Notes how long the run and the steps that are running have taken.
+        """Records the time that the run and its running steps have taken.
 
         Args:
-            started: when the run began, by the clock of `time.monotonic`.
+            started: start of the run, by the clock of `time.monotonic`.
         """
         now = time.monotonic()
         self.seconds = now - started
@@ -180,20 +180,20 @@ class RunRecord:
 
     @property
     def key_figure(self) -> str:
-        """The metric that says most, with its value, for people; empty if there is none."""
+        """The most important metric, with its value, for people; empty if there is none."""
         key = self.key_metric
         return f"{key} {figure_or_count(self.metrics[key])}" if key in self.metrics else ""
 
     @property
     def registered(self) -> str:
-        """The model that it has registered, as `NAME@VERSION`; empty if there is none."""
+        """The model that it registered, as `NAME@VERSION`; empty if there is none."""
         return f"{self.model['model_name']}@{int(self.model['version'])}" if self.model else ""
 
     @property
     def tensorboard(self) -> Path | None:
-        """Where the trainings of the run leave the events that TensorBoard shows; None if there was none."""
+        """The folder of the trainings' events for TensorBoard; None if there was no training."""
         folder = self.directory / "artifacts" / "checkpoints"
-        # One that has just begun has left none; where it continues another run, that has them.
+        # A training that has just begun has none; if it continues another run, that has them.
         begun = any(step.task in TRAINING_STEPS and step.status == "running" for step in self.steps)
         is_here = begun and not self.parameters.get("checkpoint_uri")
         return folder if is_here or any(folder.glob("**/events.out.tfevents.*")) else None
@@ -202,26 +202,26 @@ class RunRecord:
     def is_champion(self) -> bool:
         """Whether the run's model became the champion."""
         leads = "champion" in self.model.get("aliases", [])
-        # Runs of earlier versions have not recorded it.
+        # Runs of earlier versions did not record it.
         return bool(self.model.get("promoted", leads and not self._was_champion))
 
     @property
     def added(self) -> bool:
-        """Whether the run's model is a new version; False where the registry had the same model already."""
+        """Whether the run's model is a new version; False if the registry had the same model already."""
         return bool(self.model.get("added", True))
 
     @property
     def _was_champion(self) -> bool:
-        """Whether the run's model is the version that was the champion before."""
+        """Whether the run's model is the version that was already the champion."""
         evaluation = self.evaluation
         before = evaluation.champion_version if evaluation else None
         return not self.added and before == int(self.model["version"])
 
     @property
     def evaluation(self) -> Evaluation | None:
-        """The evaluation of the model; None where it was not evaluated in this run.
+        """The evaluation of the model; None if it was not evaluated in this run.
 
-        A pipeline of one's own may call anything `best_checkpoint`.
+        A user's own pipeline may call anything `best_checkpoint`.
         """
         if "best_checkpoint" not in self.artifacts:
             return None
@@ -231,7 +231,7 @@ class RunRecord:
 
     @property
     def instead(self) -> str:
-        """Who is the champion after a run whose model did not become it, and what says why, in words."""
+        """Which model is the champion if the run's model is not, and where to find the reason, in words."""
         evaluation = self.evaluation
         if evaluation is None:
             return "it was not evaluated"
@@ -247,16 +247,16 @@ class RunRecord:
 
     @property
     def why(self) -> str:
-        """Why it has trained or not, and why a model that has passed its gates is not the champion all the same."""
+        """Why it trained or not, and why a model that passed its gates is still not the champion."""
         evaluation = self.evaluation if self.outcome == "not promoted" else None
         instead = self.instead if evaluation and evaluation.passed else ""
         return "; ".join(filter(None, (self.reason, instead)))
 
     @property
     def outcome(self) -> str:
-        """What came of the run: promoted, not promoted, unchanged, nothing new, too soon, no drift; else its status.
+        """The outcome: promoted, not promoted, unchanged, nothing new, too soon, no drift; else its status.
 
-        Of a pipeline that uploads nothing it is finished.
+        For a pipeline that uploads nothing it is finished.
         """
         if self.status != "succeeded":
             return self.status
@@ -268,12 +268,12 @@ class RunRecord:
 
     @property
     def failed_step(self) -> StepRecord:
-        """The step that a failed run has failed with: others may have run after it, such as one that cleans up."""
+        """The step that failed the run: others may have run after it, such as one that cleans up."""
         return next((step for step in reversed(self.steps) if step.has_failed), self.steps[-1])
 
     @property
     def ended_by(self) -> StepRecord | None:
-        """The step that a run has failed with; None where it has not failed, or not by a step."""
+        """The step that failed the run; None if it did not fail, or not by a step."""
         return self.failed_step if self.steps and self.status == "failed" and not self.reason else None
 
     @property
@@ -282,12 +282,12 @@ class RunRecord:
 
     @property
     def document(self) -> dict[str, Any]:
-        """The record as JSON has it, with where it is."""
+        """The record as JSON, with its directory."""
         return {**self._content, "directory": str(self.directory), "report": str(self.report)}
 
     @property
     def _content(self) -> dict[str, Any]:
-        # `asdict` copies all that is in them as well, and a record is written whenever a step begins or ends.
+        # `asdict` also copies everything in them, and a record is written whenever a step begins or ends.
         content = {**vars(self), "seconds": round(self.seconds, 3)}
         content["steps"] = [{**vars(step), "seconds": round(step.seconds, 3)} for step in self.steps]
         del content["directory"]
@@ -301,9 +301,9 @@ class RunRecord:
 
 
 def write_outcome(runs: Path, record: RunRecord) -> None:
-    """Writes `<pipeline>-outcome.json` into the directory of all runs, in the place of that of the run before.
+    """Writes `<pipeline>-outcome.json` into the directory of all runs, replacing that of the previous run.
 
-    For whatever watches a schedule on this machine: its place is known before the run is.
+    It is for programs that watch a schedule on this machine: its path is known before the run is.
     """
     failed = record.ended_by
     content = {
@@ -325,7 +325,7 @@ def new_run_directory(runs: Path, pipeline: str) -> tuple[str, Path]:
         The run's id and its directory.
 
     Raises:
-        UserError: it cannot be made.
+        UserError: it cannot be created.
     """
     stamp = datetime.now(timezone.utc).strftime("%Y%m%d-%H%M%S")
     for attempt in range(1, 100):

@@ -14,13 +14,13 @@ from gpu_pipelines.targets.messages import Compiled, Done, Submission, Values
 if TYPE_CHECKING:
     from gpu_pipelines.terminal import Table
 
-#: What to do where options are given for an uploaded version that are compiled into it.
+#: The remedy if options that are compiled into an uploaded version are given for it.
 UPLOADED_REMEDY = "Upload it with them, gpu-pipelines upload, or give FILE.py here."
 
 
 @dataclass(frozen=True)
 class Timing:
-    """When runs start. None: not given, and at a change left as it is.
+    """When runs start. None: not given, and in a change left as it is.
 
     Attributes:
         when: the cron expression.
@@ -37,15 +37,15 @@ class Timing:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A schedule to be made, or what is to be changed of one.
+    """A schedule to create, or the changes of one.
 
     Attributes:
-        name: its name; None to leave that.
+        name: its name; None to keep it.
         timing: when runs start.
-        compiled: the version that it runs; None to leave that, with its parameters.
+        compiled: the version that it runs; None to keep it, with its parameters.
         values: the parameters of its runs.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
-        found: the schedule that is to be changed; None for a new one.
+        found: the schedule to change; None for a new one.
     """
 
     name: str | None

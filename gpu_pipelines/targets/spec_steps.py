@@ -1,4 +1,4 @@
-"""What a compiled pipeline says of its steps: which program each one is, and which take a parameter."""
+"""The steps in the spec of a compiled pipeline: the program of each, and which take a parameter."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 from gpu_pipelines.dag.placement import CHECKING_STEPS, CHECKS
 from gpu_pipelines.emulator.task_order import in_order
 
-#: A task that runs whatever has become of those before it, such as what an exit handler runs.
+#: A task that runs whatever the tasks before it did, such as that of an exit handler.
 _WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"
 _IN_CONDITION = re.compile(r"inputs\.parameter_values\['([^']+)'\]")
 
 
 @dataclass(frozen=True)
 class Program:
-    """What makes a step that is done another one in another version of its pipeline.
+    """What a finished step must share with a step of another version of its pipeline to count as the same.
 
     Attributes:
-        command: what it runs; of a job of a service what that runs.
-        inputs: where its inputs come from, but for values of the service's own.
-        outputs: names and kinds of what it makes.
-        is_last: whether it runs whatever has become of the others, as at the end of a run.
+        command: its command; for a job of a service the command that the job runs.
+        inputs: sources of its inputs, without values of the service's own.
+        outputs: names and kinds of its outputs.
+        is_last: whether it runs whatever the others did, as at the end of a run.
     """
 
     command: tuple[str, ...]
@@ -33,7 +33,7 @@ class Program:
 
     @property
     def is_code(self) -> bool:
-        """Whether it is the code of a component of Python alone."""
+        """Whether it is only the code of a Python component."""
         return all(_is_code(each) for each in self.command)
 
     def is_as(self, other: Program, *, across: bool) -> bool:
@@ -41,7 +41,7 @@ class Program:
 
         Args:
             other: the program of the other pipeline.
-            across: whether that is for another target, which starts a program in its own way; code of Python stays.
+            across: whether that is for another target, which starts programs in its own way; Python code is the same.
         """
         own, others = (dict(each.inputs) for each in (self, other))
         both = own.keys() & others.keys()
@@ -53,13 +53,13 @@ class Program:
 
 
 def tasks_in(spec: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """The tasks of a pipeline and of the parts in it, such as branches, by name; two parts may have one of a name."""
+    """The tasks of a pipeline and of its parts, such as branches, by name; two parts may share a name."""
     for part in (spec.get("root", {}), *spec.get("components", {}).values()):
         yield from part.get("dag", {}).get("tasks", {}).items()
 
 
 def programs_of(spec: Mapping[str, Any]) -> dict[str, Program]:
-    """The programs of the steps of a pipeline, by name; none of one that is not known."""
+    """The programs of the steps of a pipeline, by name, without unknown ones."""
     if "root" not in spec:
         return {}
     found = {}
@@ -73,7 +73,7 @@ def programs_of(spec: Mapping[str, Any]) -> dict[str, Program]:
 
 
 def _program(component: Mapping[str, Any], container: Mapping[str, Any]) -> tuple[str, ...]:
-    """The code of a step of Python; the command of another; of a job on machines of its own, of its containers."""
+    """The code of a Python step; else the command; for a job with its own machines, that of its containers."""
     pools = component.get("inputDefinitions", {}).get("parameters", {}).get("worker_pool_specs", {})
     started = (pools.get("defaultValue") or [{}])[0].get("container_spec") or container
     words = [str(each) for each in (*started.get("command", []), *started.get("args", []))]
@@ -85,7 +85,7 @@ def _is_code(word: str) -> bool:
 
 
 def _inputs(task: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Where parameters and artifacts come from; a value may be another on another target, or by another setting."""
+    """The sources of parameters and artifacts; values may differ with the target or with a setting."""
     given = task.get("inputs", {})
     sources = {
         name: str(source.get("componentInputParameter") or "")
@@ -98,18 +98,18 @@ def _inputs(task: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
 def _outputs(component: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
     defined = component.get("outputDefinitions", {})
     parameters = {name: str(each.get("parameterType")) for name, each in defined.get("parameters", {}).items()}
-    # Of a job of Vertex AI, whichever step is in it.
+    # For a job of Vertex AI, whichever step is in it.
     parameters.pop("gcp_resources", None)
     return tuple(sorted({**parameters, **dict.fromkeys(defined.get("artifacts", {}), "artifact")}.items()))
 
 
 def takers_of(spec: Mapping[str, Any], parameter: str, outputs_of_check: Collection[str] = ()) -> set[str]:
-    """The names of the steps that take a parameter of a pipeline, and of those in branches that go by it.
+    """The names of the steps that take a parameter of a pipeline, and of those in branches that depend on it.
 
     Args:
         spec: the pipeline.
         parameter: its name.
-        outputs_of_check: names of outputs of the step that checks the request, whose takers are meant as well.
+        outputs_of_check: outputs of the step that checks the request whose takers are included.
     """
     found: set[str] = set()
 
@@ -142,7 +142,7 @@ def takers_of(spec: Mapping[str, Any], parameter: str, outputs_of_check: Collect
 
 
 def containers_of(spec: Mapping[str, Any], component: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the tasks of a part that run a container, in an order in which they can run."""
+    """The names of the tasks of a part that run a container, in a possible order."""
     tasks = component["dag"]["tasks"]
     for name in in_order(tasks):
         found = spec["components"][tasks[name]["componentRef"]["name"]]
@@ -153,10 +153,10 @@ def containers_of(spec: Mapping[str, Any], component: Mapping[str, Any]) -> Iter
 
 
 def is_last(task: Mapping[str, Any]) -> bool:
-    """Whether a task runs whatever has become of those before it."""
+    """Whether a task runs whatever the tasks before it did."""
     return bool(task.get("triggerPolicy", {}).get("strategy") == _WHATEVER_HAPPENED)
 
 
 def inputs_named_in(condition: str) -> list[str]:
-    """The inputs of a task that the condition of its trigger names."""
+    """The inputs of a task in the condition of its trigger."""
     return _IN_CONDITION.findall(condition)

@@ -1,4 +1,4 @@
-"""How the steps of a run go: their records, who is told of them, and which of their lines are KFP's own."""
+"""The steps of a run: their records, their observers, and the lines in their logs that are KFP's own."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from gpu_pipelines.errors import ERROR_PREFIX
 #: Between the name of a task and the number of its turn.
 TURN = " #"
 _EXECUTOR = "[KFP Executor "
-#: Of a log so many bytes are read for its last lines.
+#: Bytes at the end of a log that are read for its last lines.
 _END_OF_A_LOG = 64 * 1024
 
 
 class Observer(Protocol):
-    """Is told how a run goes, while it runs."""
+    """Gets the events of a run while it runs."""
 
     def step_began(self, step: str) -> None: ...
 
@@ -31,7 +31,7 @@ class Observer(Protocol):
 
 @dataclass
 class StepRecord:
-    """How one step went.
+    """The record of one step.
 
     Attributes:
         name: name of the task in the pipeline, with dashes.
@@ -39,11 +39,11 @@ class StepRecord:
         seconds: its duration so far.
         log: its log file, relative to the run; None if it was reused.
         message: the error that it ended with; empty if it left none.
-        taken: beginning of the key under which its results were kept, if it was reused.
-        made_by: id of the run that has made these; empty if that is not known.
-        turn: what it was told that other turns of it were not, such as `seed=2`; empty where it has no others.
-        place: folder of what it leaves.
-        kind: of the error that it failed with, as `gpu_pipelines.errors` calls it; empty where it did not say.
+        taken: beginning of the key of its cached results, if it was reused.
+        made_by: id of the run that made these; empty if that is not known.
+        turn: parameters that distinguish it from other turns, such as `seed=2`; empty if there are none.
+        place: folder of its outputs.
+        kind: kind of the error that it failed with, as in `gpu_pipelines.errors`; empty if it is not known.
         is_tried_again: whether it failed, and another attempt followed (`set_retry`).
     """
 
@@ -72,11 +72,11 @@ class StepRecord:
 
     @property
     def label(self) -> str:
-        """Its name for people: of the turns of a loop, each with what it was told alone."""
+        """Its name for people: for a turn of a loop, with the parameters that only this turn has."""
         return f"{self.task} ({self.turn})" if self.turn else self.name
 
     def said(self, line: str) -> None:
-        """Takes the message from the log of a service that keeps no more of a step than its lines."""
+        """Takes the message from a log line, for a service that keeps only the lines of a step."""
         if line.startswith(ERROR_PREFIX):
             self.message = line.removeprefix(ERROR_PREFIX)
         elif self.message:
@@ -84,10 +84,10 @@ class StepRecord:
 
 
 class ExecutorLines:
-    """Tells the lines of KFP's executor from those of a step: its messages, and the JSON of the inputs it prints.
+    """Distinguishes the lines of KFP's executor from those of a step: messages, and the JSON of the inputs it prints.
 
     Attributes:
-        given: these inputs; empty as long as they are not known.
+        given: these inputs; empty until they are known.
     """
 
     def __init__(self) -> None:
@@ -109,13 +109,13 @@ class ExecutorLines:
 
 
 def last_lines(log: Path, most: int) -> list[str]:
-    """The last lines of a log that are not blank; none where it cannot be read.
+    """The last lines of a log that are not blank; none if it cannot be read.
 
-    Only its end is read: a script that prints each step leaves gigabytes.
+    Only its end is read, because a script that prints each step leaves gigabytes.
 
     Args:
         log: the file.
-        most: how many lines.
+        most: most lines to return.
     """
     try:
         with log.open("rb") as file:

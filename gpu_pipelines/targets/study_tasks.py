@@ -1,4 +1,4 @@
-"""The end of a search whose trials a service starts, as tasks of a pipeline: the same for all services."""
+"""The end of a search with trials of a service, as tasks of a pipeline: the same for all services."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _OUTPUTS = {
 
 @dataclass(frozen=True)
 class StudyOutputs:
-    """What the tasks of a search leave, in the place of a single task.
+    """The outputs of a search's tasks, in the form of a single task.
 
     Attributes:
         outputs: by the names of the outputs of `tune_model`.
@@ -36,9 +36,9 @@ def finished(
 
     Args:
         begun: outputs of `begin_study`.
-        dataset: of the trials.
+        dataset: dataset of the trials.
         tracking: the tracker.
-        job: an output of what has run the trials, which comes before.
+        job: an output of the task that ran the trials, which comes before.
         finish: adds `finish_study`.
         on_machines: adds it on the machines of a trial, which it needs to train longer.
     """

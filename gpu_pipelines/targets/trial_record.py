@@ -1,4 +1,4 @@
-"""What the newest trial has found, kept for the time limit of the training that it was a trial of."""
+"""The result of the newest trial, kept for the time limit of the training that it was a trial of."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ if TYPE_CHECKING:
 
 #: Directory of the runs on this machine.
 RUNS = Path("runs")
-#: In the directory of runs.
+#: File in the directory of runs.
 FILE = "trial.json"
 _FORMAT = 1
-#: A training may take so many times what the trial says, and the hours that machines, image and data take to be there:
-#: the estimate rests on an assumed utilization of the GPUs.
+#: A training may take so many times what the trial says, and the hours for starting machines, image and data: the
+#: estimate is based on an assumed utilization of the GPUs.
 _TIMES, _START_HOURS = 3.0, 1.0
 _LEAST_HOURS, _MOST_HOURS = 4.0, 168.0
 
 
 def save_trial(runs: Path, arguments: Mapping[str, Any], advice: Advice) -> dict[str, Any]:
-    """Keeps how long the training would take on one machine with each accelerator that it fits on; gives what it keeps.
+    """Records how long the training would take on one machine with each fitting accelerator; returns the record.
 
     Args:
         runs: directory of runs.
         arguments: all parameters of the pipeline.
-        advice: made of the trial.
+        advice: advice from the trial.
     """
     hours = {
         option.plan.spec: option.time.hours
@@ -44,17 +44,17 @@ def save_trial(runs: Path, arguments: Mapping[str, Any], advice: Advice) -> dict
 
 
 def hours_by_trial(runs: Path, arguments: Mapping[str, Any], plan: AcceleratorPlan) -> float | None:
-    """The longest that a training should take: three times what the newest trial says and an hour, at least four.
+    """The limit of a training's time: three times the estimate of the newest trial plus an hour, at least four hours.
 
-    Several machines are given as long as one: they need no longer.
+    Several machines get as much time as one: they need no more.
 
     Args:
         runs: directory of runs.
         arguments: all parameters of the pipeline.
-        plan: what it trains on.
+        plan: plan of the training.
 
     Returns:
-        Hours; None if there is no trial of this training, or none that says anything of this accelerator.
+        Hours; None if there is no trial of this training, or none with this accelerator.
     """
     try:
         content = json.loads((runs / FILE).read_text(encoding="utf-8"))
@@ -63,7 +63,7 @@ def hours_by_trial(runs: Path, arguments: Mapping[str, Any], plan: AcceleratorPl
         return None
     now = shaping_parameters(arguments)
     if now.get("max_steps"):
-        # As many steps, whatever the data.
+        # The number of steps is the same, whatever the data.
         before, now = ({**given, "source": ""} for given in (before, now))
     if content.get("format_version") != _FORMAT or before != now or plan.spec not in hours:
         return None
@@ -71,7 +71,7 @@ def hours_by_trial(runs: Path, arguments: Mapping[str, Any], plan: AcceleratorPl
 
 
 def shaping_parameters(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """The parameters that say how much is trained."""
+    """The parameters that determine the amount of training."""
     from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.training.settings import TrainingSettings
 

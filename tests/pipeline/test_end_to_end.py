@@ -296,7 +296,7 @@ def test_an_interrupted_run_continues_where_it_was(tmp_path: Path) -> None:
     assert "train-model: continuing from step-" in resumed.out
     again = gpu_pipelines(*request, "--resume", cwd=tmp_path)
     assert again.status == 2
-    assert f"{newest_run(tmp_path)['run_id']} has gone on to the end." in again.err
+    assert f"{newest_run(tmp_path)['run_id']} continued it to the end." in again.err
     record = newest_run(tmp_path)
     assert record["directory"] != first
     assert [step["status"] for step in record["steps"]][:3] == ["succeeded", "reused", "succeeded"]

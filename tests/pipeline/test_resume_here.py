@@ -83,5 +83,5 @@ def test_a_run_that_cannot_be_gone_on_with_for_its_damaged_record_is_named(tmp_p
     (tmp_path / "a-run/run.json").write_text('{"format_version": 1, "run_id"')
     refused = command("run", "train_evaluate_upload", "--resume", "--runs", str(tmp_path), cwd=tmp_path)
     assert (refused.status, "that was interrupted or failed" in refused.err) == (2, True), refused.err
-    assert "warning: --resume does not look at a run: " in refused.err
+    assert "warning: --resume ignores a run: " in refused.err
     assert "a-run/run.json is damaged" in refused.err

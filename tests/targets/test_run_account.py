@@ -44,14 +44,14 @@ def test_a_tracker_that_is_away_or_a_cost_that_is_not_known_is_a_warning(account
     tell_tracker(replace(account, tracking="nobody", tracked=None), warned.append)
     tell_tracker(replace(account, tracking="nobody", tracked=TrackedRun("a", "b"), ended=None), warned.append)
     assert len(warned) == 1
-    assert warned[0].startswith("nobody was not told what the run has cost: ")
+    assert warned[0].startswith("nobody did not get the cost of the run: ")
 
     def fails() -> RunAccount:
         raise UserError("The service is away.", "Try again.")
 
     outcome = Outcome("succeeded", ["succeeded"], {"a": 1})
     assert with_cost(outcome, fails, warned.append) == outcome
-    assert warned[1] == "what the run has cost is not known: The service is away."
+    assert warned[1] == "the cost of the run is not known: The service is away."
     told = with_cost(outcome, lambda: account, warned.append)
     assert told.lines[-1] == "succeeded"
     assert str(told.lines[0]).startswith("cost: at least $")

@@ -250,7 +250,7 @@ def test_a_cost_that_is_not_known_is_a_warning_and_no_failure(
     vertex_api.fail_next("GET .*/customJobs(\\?|$)", 403, times=99, message="Permission 'customJobs.list' denied.")
     done = command(vertex_api, tmp_path, "follow", ended.name.rpartition("/")[2], "--interval", "0.1")
     assert done.status == 0
-    assert "warning: what the run has cost is not known: " in done.err
+    assert "warning: the cost of the run is not known: " in done.err
 
 
 def test_machines_of_a_resource_and_of_a_reservation_are_told_apart() -> None:
