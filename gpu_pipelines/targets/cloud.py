@@ -72,7 +72,7 @@ class CloudTarget(Target):
     def choices(
         self, region: str | None, hours: float | None = None, evaluated_on: EvaluatedOn | None = None
     ) -> tuple[Fallback, AcceleratorPlan | None]:
-        """The plans of the training, with what to fall back to, for a pipeline of this project; and the evaluation's first.
+        """The plans of a training of a pipeline of this project, with what to fall back to; and the evaluation's first.
 
         Args:
             region: where it runs; None to leave that open.

@@ -110,7 +110,7 @@ def test_a_run_for_which_there_is_no_vm_at_all_is_refused_with_what_was_tried(co
     done = command(*ON_VMS, "--max-price-per-hour", "1.5")
     assert done.status == 2
     assert "left out: l4:2 standard in us-central1: costs $2.00 an hour" in done.err
-    assert "choices could be had. Tried: l4:2 spot in us-central1: no quota; " in done.err
+    assert "choices was available. Tried: l4:2 spot in us-central1: no quota; " in done.err
     assert compute_api.instances == []
 
 
@@ -151,6 +151,6 @@ def test_a_start_that_is_refused_is_tried_again_and_no_second_vm_is_created(comp
 
     followed = followed_while(run, happens)
     assert followed.status == 0, followed.err
-    assert "it was not started, and is tried again" in followed.err
+    assert "it was not started; trying again" in followed.err
     assert [(each.name, each.zone) for each in compute_api.instances] == [(run, before.zone)]
     assert compute_api.started == [run]

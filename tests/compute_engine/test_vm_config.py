@@ -187,11 +187,11 @@ def test_settings_of_the_project_are_taken_and_flags_win(tmp_path: Path) -> None
         ((*L4, "--strategy", "flex-start", "--max-wait", "3"), "2 at most"),
         ((*L4, "--strategy", "flex-start", "--max-wait", "0.0001"), "a second at least"),
         ((*L4, "--boot-disk-gb", "10"), "cannot have 10 GB"),
-        ((*L4, "--hours", "2881"), "cannot be limited to 2881 hours; 30 seconds to 2,880 hours can be asked for"),
+        ((*L4, "--hours", "2881"), "cannot be limited to 2881 hours; give 30 seconds to 2,880 hours"),
         ((*L4, "--hours", "0.008"), "cannot be limited to 0.008 hours"),
         (
             (*L4, "--encryption-key", "projects/p/locations/europe-west4/keyRings/r/cryptoKeys/k"),
-            "The key is in europe-west4, and the disk that it is to encrypt would be in us-central1",
+            "The key is in europe-west4, and the disk to encrypt would be in us-central1",
         ),
         (
             (*L4, "--subnet", "projects/p/regions/europe-west4/subnetworks/s"),

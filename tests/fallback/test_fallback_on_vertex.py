@@ -215,9 +215,7 @@ def test_the_quota_and_the_place_of_the_data_are_looked_at_before_a_run_is_sent(
     done = command_line.command("run", PIPELINE, "--target", "vertex", *given, *parameters)
     assert done.status == 0, done.err
     assert f"left out: l4:2 spot in us-central1: the quota {metric.rpartition('/')[2]} is 1 in us-central1" in done.err
-    assert (
-        "warning: gs://example-bucket is in us-central1: what trains in europe-west4 reads its data there" in done.err
-    )
+    assert "warning: gs://example-bucket is in us-central1: a training in europe-west4 reads its data there" in done.err
     assert "train-model, choice 1 of 3: l4:2 spot in europe-west4, about $" in done.err
     assert not vertex_emulator.state.custom_jobs.jobs
 
@@ -274,7 +272,7 @@ def test_a_run_ends_where_its_money_does_also_that_of_its_other_steps(tmp_path: 
     assert tries.begin()
     tries.change(state="no capacity", began=0.0, ended=150.0)
     with pytest.raises(
-        NoMachinesError, match=r"None of the 2 choices could be had\. Tried: first: no capacity; second"
+        NoMachinesError, match=r"None of the 2 choices was available\. Tried: first: no capacity; second"
     ):
         tries.begin()
     (tmp_path / "other").mkdir()

@@ -68,7 +68,7 @@ def test_a_step_for_which_there_are_no_nodes_is_refused_with_what_was_tried(
     kubernetes_api.scarce = dict.fromkeys(("nvidia-l4 spot", "nvidia-l4 standard", "nvidia-tesla-t4 standard"), OUT)
     finished = run(kubernetes_api, listed(claim), command_of(tmp_path, f"{claim}/checkpoints/x"))
     assert finished.status == 1
-    assert "error: None of the 3 choices could be had. Tried: l4:1 spot in us-central1: no capacity" in finished.err
+    assert "error: None of the 3 choices was available. Tried: l4:1 spot in us-central1: no capacity" in finished.err
     until(lambda: not kubernetes_api.jobs)
 
 

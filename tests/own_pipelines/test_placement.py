@@ -227,7 +227,7 @@ def test_labels_of_nodes_as_json_do_not_take_the_place_of_those_of_the_accelerat
     spec, _ = compiled(tmp_path, "--target", "kubeflow", pipeline=str(file))
     job = TrainJobSpec.loads(spec["deploymentSpec"]["executors"]["exec-train-model"]["container"]["args"][1])
     assert job.needs.node_selector == {**labels, "cloud.google.com/gke-spot": "true"}
-    for strategy, told in (("standard", "take the place of those of its accelerators"), ("spot", "are a parameter")):
+    for strategy, told in (("standard", "replace those of its accelerators"), ("spot", "are a parameter")):
         file.write_text(BY_JSON.format(strategy=strategy, given="pool"))
         done = command("compile", str(file), "--target", "kubeflow", "-o", str(tmp_path / "out.yaml"))
         assert (done.status, told in done.err) == (2, True), done.err

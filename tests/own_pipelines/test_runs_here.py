@@ -310,7 +310,7 @@ def test_a_file_whose_annotations_are_postponed_is_a_pipeline_all_the_same(tmp_p
     (tmp_path / "wrong.py").write_text(POSTPONED.replace("Input[Dataset]", "Input[Data]"))
     done = command("run", "wrong.py:postponed", cwd=tmp_path)
     assert done.status == 2
-    assert "An annotation of read is of no type: name 'Data' is not defined" in done.err
+    assert "An annotation of read is not a type: name 'Data' is not defined" in done.err
     assert "import it before, and not under TYPE_CHECKING" in done.err
 
 

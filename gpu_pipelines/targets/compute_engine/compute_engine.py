@@ -49,15 +49,15 @@ if TYPE_CHECKING:
 
     Machine = tuple[VirtualMachine, AcceleratorPlan]
 
-#: What a pipeline calls, its registry and BigQuery say, is left to the roles of the service account.
+#: The roles of the service account limit what a pipeline may use, such as its registry and BigQuery.
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
-#: Characters of a pipeline's name in that of a run, which the VM has as well: it may have 63 in all.
+#: Characters of a pipeline's name in that of a run, which is also the VM's name and may have 63 in all.
 _LONGEST_STEM = 40
-#: On the VM of a run, whose name it says.
+#: Label of a run's VM, with the name of the run.
 RUN_LABEL = "gpu_pipelines_run"
 
 _VM = ("vm",)
-#: A VM is made for a container of one's own, and for a whole pipeline.
+#: Commands that create a VM: for the user's own container, and for a whole pipeline.
 _MADE = ("vm", "run")
 
 
@@ -107,7 +107,7 @@ class MachineOptions(CloudOptions):
         """The region of the zone, or the given one, or that of the settings; None if none is known."""
         from gpu_pipelines.targets.compute_engine.spec import region_to_plan
 
-        # A reservation brings its own zone.
+        # A reservation has its own zone.
         return region_to_plan(self.zone, self.region, None if self.reservation else settings.region)
 
     def machine_on(
@@ -199,7 +199,7 @@ class ComputeEngine(LocalTarget, Target):
         Target.__init__(self, options, settings)
         LocalTarget.__init__(self)
         told = self.options.notify_nothing_new
-        # The VM tells them: it runs the pipeline as this machine would.
+        # The VM sends the messages: it runs the pipeline as this machine would.
         self._told = recipients_of(self.options.notify, told, self.settings, variables=())
 
     def defaults(self) -> dict[str, Any]:
@@ -209,7 +209,7 @@ class ComputeEngine(LocalTarget, Target):
     def compile(self, pipeline: str, task: str = "") -> Compiled:
         """Refuses: a VM gets the name of a pipeline and its parameters, and builds it."""
         raise UserError(
-            "A VM runs a pipeline by its name, so there is no file to make.",
+            "A VM runs a pipeline by its name, so there is no file to compile.",
             f"Run it: gpu-pipelines run {pipeline} --target {self.name} --accelerator l4:1",
         )
 
@@ -234,7 +234,7 @@ class ComputeEngine(LocalTarget, Target):
         machines, asked = self._machines("gs://bucket/run")
         (vm, plan), *others = machines
         if own is None:
-            # On the VM it is a pipeline for the machine that it runs on, which has no price.
+            # On the VM it is a pipeline for its own machine, which has no price.
             with other_defaults({"dollars_per_hour": dollars_per_hour(plan) or 0.0}):
                 built = pipeline.build(self, None)
             spec = documents_of(compiled(built))[0]
@@ -311,7 +311,7 @@ class ComputeEngine(LocalTarget, Target):
         return Done(run.name, {"run": run.name, "folder": run.uri, "vm": vm.place}, lines)
 
     def is_run(self, run: str) -> bool:
-        """Whether a name is as such runs are named here."""
+        """Whether a name has the form of this target's runs."""
         return bool(NAMED_HERE.fullmatch(run))
 
     def retried(self, run: str) -> Submission:
@@ -346,7 +346,7 @@ class ComputeEngine(LocalTarget, Target):
         return cancel(VmRun.of(run, self.settings))
 
     def _machines(self, uri: str) -> tuple[list[Machine], Fallback]:
-        """The VMs that are tried for a run, in order, by the run's folder; and what was asked for."""
+        """The VMs to try for a run, in order, from the run's folder; and the request."""
         from gpu_pipelines.targets.compute_engine.run_folder import WORK
         from gpu_pipelines.targets.container import Container
 
@@ -357,7 +357,7 @@ class ComputeEngine(LocalTarget, Target):
         found = []
         for each in asked.plans:
             vm, plan = self.options.machine_on(each, container, self.settings, **more)
-            # A Spot VM that was preempted goes on, also one that deletes itself at the end.
+            # A Spot VM that was preempted continues, also one that deletes itself at the end.
             keeps = "STOP" if plan.strategy == "spot" else vm.termination_action
             labels = {**vm.labels, RUN_LABEL: vm.name}
             found.append((replace(vm, scopes=_SCOPES, termination_action=keeps, labels=labels), plan))

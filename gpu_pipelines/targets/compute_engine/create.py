@@ -16,13 +16,13 @@ from gpu_pipelines.errors import UnavailableError, UserError
 from gpu_pipelines.targets.compute_engine.formats import create_command
 from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 
-#: How Compute Engine says that a zone has no such machine left, or has none of this type at all: of zones it is known
-#: which GPUs they have, and as of a day.
+#: Compute Engine's messages if a zone has no such machine left, or none of this type at all: the catalog knows which
+#: GPUs zones have, as of a day.
 STOCKOUT = re.compile(
     r"ZONE_RESOURCE_POOL_EXHAUSTED|does not have enough resources|STOCKOUT|is currently unavailable in the"
     r"|Machine type with name '[^']+' does not exist in zone|acceleratorTypes/[^ ]+ was not found"
 )
-#: How a gcloud from before Flex-start VMs says that it does not know them.
+#: The message of a gcloud that is too old for Flex-start VMs.
 _UNKNOWN_FLAGS = ("unrecognized arguments: --request-valid-for-duration", "Invalid choice: 'FLEX_START'")
 
 
@@ -32,11 +32,11 @@ class CreationError(UnavailableError):
 
 @dataclass(frozen=True, repr=False)
 class CreatedVm:
-    """A VM that was made.
+    """A VM that was created.
 
     Attributes:
         vm: the requested VM, with its zone.
-        status: of Compute Engine, `RUNNING` as a rule.
+        status: its status in Compute Engine, usually `RUNNING`.
     """
 
     vm: VirtualMachine
@@ -49,12 +49,12 @@ class CreatedVm:
 def create_vm(
     vm: VirtualMachine, tell: Callable[[str], None], note: Callable[[VirtualMachine], None] = lambda _: None
 ) -> CreatedVm:
-    """Makes the VM and waits until it starts.
+    """Creates the VM and waits until it starts.
 
     Args:
         vm: the VM to create; if its zone has no machine left, its other zones are tried in order.
         tell: gets a line for every zone that is tried.
-        note: gets the VM before it is asked for in a zone, for whoever looks for it if this process dies meanwhile.
+        note: gets the VM before it is requested in a zone, so that others can find it if this process dies meanwhile.
 
     Raises:
         UserError: there is no gcloud, or it is too old.

@@ -1,8 +1,8 @@
 """A run on one VM after the other, until one is available: choices are in its request, tries in its bucket.
 
-Whoever has submitted a run, or follows it, sends the next. The VM before is deleted, and is gone, before the next is
-created. Checkpoints are in the bucket, so that the next goes on from them; what was prepared is on the disk of the
-VM before, and is prepared again.
+The process that submitted a run, or follows it, sends the next VM. The earlier VM is deleted, and gone, before the next
+is created. Checkpoints are in the bucket, so the next VM continues from them; prepared data is on the disk of the
+earlier VM, and is prepared again.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from gpu_pipelines.targets.fallback.trying import send, take_over
 if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
 
-#: Of a request: what is tried, and what it may cost.
+#: Fields of a request: the choices to try, and the price limit.
 CHOICES, MAX_PRICE = "choices", "max_price"
 _QUOTA = re.compile(r"QUOTA_EXCEEDED|[Qq]uota .{0,200}[Ee]xceeded")
-#: gcloud waits for the end of a creation, which takes a minute; one by Flex-start waits for its machine besides.
+#: gcloud waits for the end of a creation, which takes a minute; with Flex-start it also waits for the machine.
 _PATIENCE = 300.0
 
 
@@ -83,7 +83,7 @@ def machines_tried(tries: Tries, step: str) -> list[MachineTime]:
 
     Args:
         tries: what was tried.
-        step: what the time is of.
+        step: name of the step in the account.
     """
     found = []
     for made in tries.made:
@@ -130,7 +130,7 @@ class Vms:
     before: Instance | None = None
 
     def send(self, choice: Choice, made: Try, seconds: float | None) -> str:
-        """Starts the VM again if it is of this choice, or creates one; gives `ZONE/NAME`."""
+        """Starts the VM again if it is of this choice, or creates one; returns `ZONE/NAME`."""
         vm = vm_of(choice)
         if self.before is not None and _is_same(self.tries):
             _require_done(self.before.start())
@@ -166,7 +166,7 @@ class Vms:
         _delete(Instance(vm_of(choice).in_zone(job.partition("/")[0]).place))
 
     def _write(self, vm: VirtualMachine, choice: Choice) -> None:
-        """Notes in the state of the run which VM it has."""
+        """Records the VM in the state of the run."""
         state = self.run.read(STATE)
         if state["status"] != "cancelled":
             self.run.write(STATE, {**state, "vm": vm.place, "strategy": choice.machines["strategy"]})
@@ -215,13 +215,13 @@ def go_on(run: VmRun, tries: Tries, before: Instance | None, tell: Callable[[str
 
 
 def note_end(tries: Tries, status: str) -> None:
-    """Writes down that a run has ended."""
+    """Records that a run has ended."""
     if tries.current is not None:
         tries.change(state=status if status in ("succeeded", FAILED) else INTERRUPTED, ended=time.time())
 
 
 def _is_same(tries: Tries) -> bool:
-    """Whether the try that is being sent is of the same choice as the one before."""
+    """Whether the try that is being sent has the same choice as the one before."""
     return len(tries.made) > 1 and tries.made[-1].choice == tries.made[-2].choice
 
 
@@ -231,17 +231,17 @@ def _require_done(refused: str) -> None:
 
 
 def _explained(said: str) -> UserError:
-    """What Compute Engine means: no machines, no quota, or something else."""
+    """The meaning of Compute Engine's message: no machines, no quota, or something else."""
     if STOCKOUT.search(said):
         return NoMachinesError(said)
     return QuotaExceededError(said) if _QUOTA.search(said) else UserError(said)
 
 
 def _delete(instance: Instance) -> None:
-    """Deletes a VM and sees that it is gone, so that no two cost.
+    """Deletes a VM and checks that it is gone, so that two never cost at once.
 
     Raises:
-        UserError: it is not.
+        UserError: it is not gone.
     """
     refused = instance.delete()
     if refused or instance.look():

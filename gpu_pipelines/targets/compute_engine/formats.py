@@ -1,4 +1,4 @@
-"""How a VM is written down: as a command of gcloud, as text for a shell, and as Terraform JSON.
+"""The formats of a VM: a command of gcloud, text for a shell, and Terraform JSON.
 
 Flags: https://cloud.google.com/sdk/gcloud/reference/compute/instances/create.
 Arguments: https://registry.terraform.io/providers/hashicorp/google/latest/docs/resources/compute_instance.
@@ -50,8 +50,8 @@ def create_command(vm: VirtualMachine, script: str) -> list[str]:
 
 
 def metadata() -> dict[str, str]:
-    """Metadata besides the start-up script: Deep Learning VM images without a driver install one, and what is printed
-    on the serial port is kept in Cloud Logging."""
+    """Metadata besides the start-up script: Deep Learning VM images without a driver install one, and Cloud Logging
+    keeps the output of the serial port."""
     return {"install-nvidia-driver": "True", "serial-port-logging-enable": "true"}
 
 
@@ -107,7 +107,7 @@ def terraform(vm: VirtualMachine) -> dict[str, Any]:
     """
     if vm.max_wait_seconds not in (None, round(FLEX_START_WAIT_HOURS * 3600)):
         raise UserError(
-            "Terraform's google_compute_instance has no argument for how long a Flex-start request waits.",
+            "Terraform's google_compute_instance has no argument for the longest wait of a Flex-start request.",
             "Leave --max-wait out, or create the VM with gcloud.",
         )
     return {
@@ -117,7 +117,7 @@ def terraform(vm: VirtualMachine) -> dict[str, Any]:
 
 
 def literal(value: Any) -> Any:
-    """A value in which Terraform finds no template, although `${` and `%{` stand in its texts."""
+    """A value whose `${` and `%{` Terraform does not take for templates."""
     if isinstance(value, str):
         return value.replace("${", "$${").replace("%{", "%%{")
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The VM of a run: looked at through the Compute API, started and deleted by gcloud."""
+"""The VM of a run: read through the Compute API, started and deleted by gcloud."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from typing import Any
 from gpu_pipelines.errors import UnavailableError
 from gpu_pipelines.targets.compute_engine.create import run_gcloud
 
-#: What Google's guest agent puts before a line of the start-up script on the serial port.
+#: Google's guest agent puts this before a line of the start-up script on the serial port.
 _OF_SCRIPT = "startup-script: "
 
 
 class Instance:
-    """The VM of a run: looked at through the Compute API, started and deleted by gcloud, which has made it.
+    """The VM of a run: read through the Compute API, started and deleted by gcloud, which created it.
 
     Args:
         vm: `name`, `zone` and `project`.
@@ -36,7 +36,7 @@ class Instance:
         return self._get("", {})
 
     def serial_lines(self, start: int) -> tuple[list[str], int]:
-        """Whole lines of the start-up script from a byte of the serial port on, and the byte to go on from."""
+        """Whole lines of the start-up script from a byte of the serial port on, and the byte to continue from."""
         answer = self._get("/serialPort", {"port": 1, "start": start})
         text, end = str(answer.get("contents", "")), int(answer.get("next", start))
         whole, _, rest = text.rpartition("\n")

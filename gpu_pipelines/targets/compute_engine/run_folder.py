@@ -12,11 +12,11 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder, read_remote
 from gpu_pipelines.errors import NotFoundError
 from gpu_pipelines.project_settings import ProjectSettings
 
-#: What stands in the folder of a run.
+#: Contents of the folder of a run.
 REQUEST, STATE, CHECKPOINTS, LOGS = "request.json", "run.json", "checkpoints", "vm-logs"
-#: In the container: what outlives it, on the disk of the VM.
+#: Folder in the container that outlives it, on the disk of the VM.
 WORK = "/work"
-#: States that a run does not leave.
+#: Final states of a run.
 ENDED = ("succeeded", "failed", "cancelled")
 
 
@@ -32,7 +32,7 @@ class VmRun:
 
     @classmethod
     def of(cls, run: str, settings: ProjectSettings) -> VmRun:
-        """The run of a name, or of the URI of its folder.
+        """The run with a name, or with the URI of its folder.
 
         Raises:
             UserError: it is a name, and the project has no pipeline root.
@@ -50,7 +50,7 @@ class VmRun:
         """A document of the folder.
 
         Raises:
-            NotFoundError: there is none.
+            NotFoundError: there is no such document.
         """
         try:
             content: dict[str, Any] = json.loads(read_remote(f"{self.uri}/{file}"))
@@ -66,21 +66,21 @@ class VmRun:
         RemoteFolder(self.uri).write(file, json.dumps(content, indent=2, ensure_ascii=False).encode())
 
     def end(self, status: str, **more: Any) -> None:
-        """Notes that the run has ended, unless it was cancelled before."""
+        """Records that the run has ended, unless it was cancelled before."""
         state = self.read(STATE)
         if state["status"] != "cancelled":
             self.write(STATE, {**state, "status": status, "ended": ended_now(), **more})
 
     def logs(self) -> list[str]:
-        """The names of the logs that the VM has copied here, one of each of its starts, the first first."""
+        """The names of the logs that the VM has copied here, one for each of its starts, in order."""
         return RemoteFolder(f"{self.uri}/{LOGS}").names()
 
     def last_log(self, earlier: int = 0) -> str:
-        """The newest log of the VM that it has copied here; empty if there is none besides the first `earlier` ones."""
+        """The newest log that the VM has copied here; empty if there is none besides the first `earlier` ones."""
         names = self.logs()[earlier:]
         return RemoteFolder(f"{self.uri}/{LOGS}").read(names[-1]).decode(errors="replace") if names else ""
 
 
 def ended_now() -> str:
-    """When a run has ended, as its state has it."""
+    """The end of a run, now, in the format of its state."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")

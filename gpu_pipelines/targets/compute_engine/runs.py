@@ -1,7 +1,7 @@
 """A run of a whole pipeline on one VM: its folder in a bucket, the work of the VM, following and cancelling.
 
-The folder is PIPELINE_ROOT/runs/RUN. `request.json` says what to run; `run.json` how it goes. The VM is told the folder
-alone, and runs this module in the image of the steps at each of its starts, so that one that was preempted goes on.
+The folder is PIPELINE_ROOT/runs/RUN. `request.json` is the request; `run.json` the state. The VM knows only the folder,
+and runs this module in the image of the steps at each of its starts, so that a preempted VM continues.
 """
 
 from __future__ import annotations
@@ -59,27 +59,27 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.steps import StepRecord
     from gpu_pipelines.terminal import Table
 
-#: What the figures of a VM do not have in them.
+#: Costs that the figures of a VM do not include.
 NOT_COUNTED = tuple(each for each in LEFT_OUT if "Vertex AI" not in each)
-#: Looks in a row that may fail: nobody else starts a Spot VM again.
+#: Most failed reads in a row, as nobody else starts a Spot VM again.
 _MISSES = 5
-#: States of a VM that does not run.
+#: States of a VM that is not running.
 _OFF = ("TERMINATED", "STOPPED", "SUSPENDED")
-#: How the log of the start-up script says that it has failed; without that, the VM was taken from it.
+#: The log's line about a failed start-up script; without that line, the VM was preempted.
 _SCRIPT_FAILED = re.compile(r"gpu-pipelines: the start-up script ends with exit status")
-#: What the script, or the program in the container where it cannot write it down, says went wrong.
+#: A line with the error from the script, or from the program in the container if it cannot record it.
 _SCRIPT_ERROR = re.compile(rf"^(?:[\d:]+ gpu-pipelines: )?{ERROR_PREFIX}(.*)", re.MULTILINE)
-#: Settings that the steps look for in the file of the project.
+#: Settings that the steps read from the file of the project.
 SETTINGS = ("project", "region", "pipeline_root", "image", "serving_image", "service_account", "encryption_key")
 
 
 def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
-    """Waits for the end of a run, and starts a Spot VM again that was taken from it.
+    """Waits for the end of a run, and starts a preempted Spot VM again.
 
     Args:
         run: the run.
-        watch: is told the lines of its log.
-        every: seconds between two looks.
+        watch: gets the lines of its log.
+        every: seconds between two reads.
 
     Raises:
         UserError: there is no such run, or its state could not be read several times in a row.
@@ -90,11 +90,11 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
     tries = tries_of(run, run.read(REQUEST))
     while True:
         if tries is not None and state["status"] not in ENDED and not (tries.current and tries.current.job):
-            # Whoever has sent it, or followed it, died before it was known to have a VM, or the start was refused.
+            # The process that sent or followed it died before it recorded a VM, or the start was refused.
             instance = Instance(state["vm"])
             instance = _gone_on(run, tries, instance, watch) or instance
         try:
-            # In this order: what the VM has written before its end is seen then.
+            # In this order: then the last output of the VM is seen.
             vm = instance.look()
             is_off = vm.get("status") in _OFF
             if vm and not is_off:
@@ -126,40 +126,40 @@ def follow(run: VmRun, watch: Watch, every: float) -> Outcome:
             if tries is not None:
                 instance = _gone_on(run, tries, instance, watch) or instance
             elif refused := instance.start():
-                watch.warn(f"it was not started, and is tried again: {refused}")
+                watch.warn(f"it was not started; trying again: {refused}")
         time.sleep(every)
 
 
 def _gone_on(run: VmRun, tries: Tries, before: Instance, watch: Watch) -> Instance | None:
-    """The VM that a run goes on, on; None where it has ended, or is to be tried again."""
+    """The VM on which a run continues; None if the run has ended, or is to be tried again."""
     try:
         vm = go_on(run, tries, before if before.look() else None, watch.tell)
     except NoMachinesError as error:
         run.end("failed", error=as_data(error))
         return None
     except UserError as error:
-        watch.warn(f"it was not started, and is tried again: {error}")
+        watch.warn(f"it was not started; trying again: {error}")
         return None
     return Instance(vm.place)
 
 
 def _why_it_ended(run: VmRun, state: Mapping[str, Any], vm: Mapping[str, Any], said: Sequence[str]) -> UserError | None:
-    """Why a run has ended without a word of it; None while its VM runs, or where it was preempted and is to go on.
+    """Why a run ended without recording it; None while its VM runs, or if it was preempted and is to continue.
 
     Args:
         run: the run.
-        state: what is known of it.
+        state: recorded state of the run.
         vm: its VM; empty if it is gone.
         said: the lines of the start-up script since the VM was started.
     """
     is_off = not vm or vm.get("status") in _OFF
     log = "\n".join(said)
     if is_off and not _SCRIPT_FAILED.search(log):
-        # What a VM has said last is not on its serial port any more.
+        # The last output of a VM is no longer on its serial port.
         log = run.last_log(int(state.get("earlier_logs", 0)))
     if _SCRIPT_FAILED.search(log):
         found = _SCRIPT_ERROR.findall(log)
-        told = found[-1].rstrip(".") if found else "the container has left no word of it"
+        told = found[-1].rstrip(".") if found else "the container left no message"
         return ProcessFailedError(
             f"The start-up script of {run.name} failed: {told}.", f"Its log is in {run.uri}/{LOGS}."
         )
@@ -183,7 +183,7 @@ def _why_it_ended(run: VmRun, state: Mapping[str, Any], vm: Mapping[str, Any], s
 def _seconds_it_ran(vm: Mapping[str, Any]) -> float:
     with suppress(KeyError, ValueError):
         began, ended = (datetime.fromisoformat(vm[key]) for key in ("lastStartTimestamp", "lastStopTimestamp"))
-        # The limit and the time that stopping takes are told to the second.
+        # The limit and the time of a stop are only known to the second.
         return (ended - began + timedelta(seconds=1)).total_seconds()
     return 0.0
 
@@ -240,7 +240,7 @@ def cancel(run: VmRun) -> str:
     """
     state = run.read(STATE)
     if state["status"] not in ENDED:
-        # First, so that nobody who follows it starts the VM again.
+        # First, so that no follower starts the VM again.
         run.write(STATE, {**state, "status": "cancelled", "error": None, "ended": ended_now()})
     if refused := Instance(state["vm"]).delete():
         raise UserError(
@@ -251,17 +251,17 @@ def cancel(run: VmRun) -> str:
 
 
 def require_restartable(run: VmRun) -> dict[str, str]:
-    """Checks that a run has failed and that its VM is there; gives name, zone and project of the VM.
+    """Checks that a run has failed and that its VM exists; returns name, zone and project of the VM.
 
     Raises:
-        UserError: it runs, has succeeded, or its VM is gone with what it had done.
+        UserError: it is running, has succeeded, or its VM is gone with its results.
     """
     state = run.read(STATE)
     require_resumable(run.name, state["status"], state["status"] in ENDED)
     vm: dict[str, str] = state["vm"]
     anew = f"A new run with -p checkpoint_uri={run.uri}/{CHECKPOINTS} continues from its checkpoints."
     if tries_of(run, run.read(REQUEST)):
-        # Its VM would be one that no try has asked for, beyond the limit of price.
+        # Its VM would belong to no try, and would not count towards the price limit.
         raise InvalidRequestError(f"{run.name} used a list of machines, so it cannot be resumed.", anew)
     if not Instance(vm).look():
         raise NotFoundError(f"The VM of {run.name} is deleted, and the results of its steps with it.", anew)
@@ -272,10 +272,10 @@ def restart(run: VmRun) -> None:
     """Starts the VM of a run again; it continues at the step that failed.
 
     Raises:
-        UserError: it is not started.
+        UserError: it was not started.
     """
     state = run.read(STATE)
-    # They tell of the failure, which is not that of the start that follows.
+    # They are about the failure, not about the start that follows.
     run.write(STATE, {**state, "status": "starting", "error": None, "earlier_logs": len(run.logs())})
     if refused := Instance(state["vm"]).start():
         run.write(STATE, state)
@@ -283,7 +283,7 @@ def restart(run: VmRun) -> None:
 
 
 class _Lines:
-    """Tells the steps of a run line by line, for the log of the VM."""
+    """Prints the steps of a run line by line, for the log of the VM."""
 
     def step_began(self, step: str) -> None:
         print(f"{step}: started", file=sys.__stdout__, flush=True)
@@ -296,14 +296,14 @@ class _Lines:
 
 
 def run_on_vm(run: VmRun, work: Path) -> int:
-    """Runs the pipeline of a run on this machine; a program of the VM.
+    """Runs the pipeline of a run on this machine; the program of the VM.
 
     Args:
         run: the run.
-        work: a directory that outlives the container, for what is prepared and for results of finished steps.
+        work: a directory that outlives the container, for prepared data and results of finished steps.
 
     Returns:
-        Exit status: 0 it has succeeded, 1 it has not, `INTERRUPTED` it was signalled and goes on at the next start.
+        Exit status: 0 if it succeeded, 1 if not, `INTERRUPTED` if it was signalled and continues at the next start.
     """
     from gpu_pipelines.notifications.recipients import Recipients
     from gpu_pipelines.targets.local.telling import tell_of, told_of_errors
@@ -350,12 +350,12 @@ def _recorded(run: VmRun, request: Mapping[str, Any], work: Path) -> RunRecord:
     local = LocalRequest(request["pipeline"], built, Values(arguments, request["taken"]), "", spec)
     # Steps that an earlier start has finished are not run again.
     reuse = request["cache"] or bool(list(runs.glob("*/run.json")))
-    cost = f"that of the VM: gpu-pipelines runs show {run.name} --target compute_engine"
+    cost = f"the cost of the VM: gpu-pipelines runs show {run.name} --target compute_engine"
     return run_and_record(local, runs, _Lines(), reuse=reuse, cost=cost)
 
 
 def _ended(run: VmRun, record: RunRecord) -> int:
-    """Copies what a run has left into its folder, and says how it has ended."""
+    """Copies the results of a run into its folder, and records how it ended."""
     from gpu_pipelines.targets.local.runs import shown_result
 
     shown = [line.replace(str(record.directory), run.uri) for line in _as_text(shown_result(record))]
@@ -375,7 +375,7 @@ def _ended(run: VmRun, record: RunRecord) -> int:
 
 
 def _as_text(lines: Sequence[str | Table]) -> list[str]:
-    """Lines and tables as lines, as wide as they need."""
+    """Lines and tables as plain lines, as wide as they need."""
     from gpu_pipelines.terminal import console_on
 
     text = io.StringIO()
@@ -392,5 +392,5 @@ if __name__ == "__main__":
     try:
         sys.exit(run_on_vm(VmRun(sys.argv[1].rstrip("/")), Path(sys.argv[2])))
     except UserError as error:
-        # Of the bucket, in which it would be written down.
+        # An error of the bucket, which cannot be recorded there.
         sys.exit(f"{ERROR_PREFIX}{error}")

@@ -1,5 +1,4 @@
-"""From a plan to a VM on Compute Engine that trains: what it is, what it boots from and in which zone, apart from how
-it is written down.
+"""From a plan to a VM on Compute Engine that trains: its machine, boot image and zone, independent of its format.
 
 Fields: https://cloud.google.com/compute/docs/reference/rest/v1/instances.
 """
@@ -24,12 +23,12 @@ PROVISIONING = {"standard": "STANDARD", "reservation": "STANDARD", "spot": "SPOT
 #: A Flex-start VM runs for a week at most, and its request waits for two hours at most:
 #: https://cloud.google.com/compute/docs/instances/about-flex-start-vms.
 FLEX_START_RUN_HOURS, FLEX_START_WAIT_HOURS = 168.0, 2.0
-#: How long any VM may be limited to: https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
+#: Bounds of the time limit of a VM: https://cloud.google.com/compute/docs/instances/limit-vm-runtime.
 _LEAST_RUN_SECONDS, _MOST_RUN_HOURS = 30, 120 * 24
-#: What Compute Engine takes for a boot disk of these types, GB; less than 100 does not hold image and training.
+#: Sizes that Compute Engine allows for boot disks of these types, GB; less than 100 does not hold image and training.
 DISK_GB = (100, 65536)
 
-#: To write to Cloud Storage, to pull from Artifact Registry (which asks for storage), to write logs and metrics.
+#: For writing to Cloud Storage, pulling from Artifact Registry (which needs storage), writing logs and metrics.
 SCOPES = (
     "https://www.googleapis.com/auth/devstorage.read_write",
     "https://www.googleapis.com/auth/logging.write",
@@ -228,7 +227,7 @@ def virtual_machine(
 def _startup(name: str, zone: str, gpus: int, container: Container, options: VmOptions) -> StartupSettings:
     same = ("environment", "output_directory", "sync_directory", "work_directory", "at_end")
     found = StartupSettings(name, zone, gpus, container, **{each: getattr(options, each) for each in same})
-    # A script that is too long is told with the request, not with the command that sends it.
+    # The error of a too long script belongs to the request, not to the command that sends it.
     startup_script(found)
     return found
 
@@ -246,13 +245,13 @@ def _problems(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
         )
     low, high = DISK_GB
     if not low <= options.boot_disk_gb <= high:
-        problems.append(f"A boot disk cannot have {options.boot_disk_gb} GB; {low} to {high} GB can be had.")
+        problems.append(f"A boot disk cannot have {options.boot_disk_gb} GB; give {low} to {high} GB.")
     if options.at_end not in AT_END:
         problems.append(f"--at-end {options.at_end[:40]!r} is not known. {nearest(options.at_end, AT_END)}")
     if plan.hours is not None and not _LEAST_RUN_SECONDS <= plan.hours * 3600 <= _MOST_RUN_HOURS * 3600:
         problems.append(
-            f"A VM cannot be limited to {plan.hours:g} hours; {_LEAST_RUN_SECONDS} seconds to {_MOST_RUN_HOURS:,} "
-            "hours can be asked for."
+            f"A VM cannot be limited to {plan.hours:g} hours; give {_LEAST_RUN_SECONDS} seconds to {_MOST_RUN_HOURS:,} "
+            "hours."
         )
     wait = options.max_wait_hours
     if wait is not None and plan.strategy != "flex-start":
@@ -278,7 +277,7 @@ def _problems_of_names(options: VmOptions) -> list[str]:
     problems = []
     if options.name is not None and not _NAME.fullmatch(options.name):
         problems.append(
-            f"--name {options.name[:80]!r} cannot be: a VM's name begins with a lower-case letter, has lower-case "
+            f"--name {options.name[:80]!r} is not valid: a VM's name begins with a lower-case letter, has lower-case "
             "letters, digits and dashes, does not end with a dash, and has 63 of them at most."
         )
     for flag, value, form in (("--network", options.network, _NETWORK), ("--subnet", options.subnet, _SUBNET)):
@@ -297,14 +296,14 @@ def _problem_of_subnet(plan: AcceleratorPlan, options: VmOptions) -> list[str]:
 
 def _problem_of_key(plan: AcceleratorPlan, key: str | None) -> list[str]:
     place = key.split("/")[3] if key else ""
-    # A key of several regions, such as us, is called without a hyphen, and serves disks in them.
+    # The location of a multi-region key, such as us, has no hyphen, and the key works for disks in these regions.
     if "-" in place and plan.region and place != plan.region:
-        return [f"The key is in {place}, and the disk that it is to encrypt would be in {plan.region}: {key}."]
+        return [f"The key is in {place}, and the disk to encrypt would be in {plan.region}: {key}."]
     return []
 
 
 def _reservation(plan: AcceleratorPlan, project: str | None) -> str | None:
-    """As gcloud takes it: the name of the project's own, or project and name of a shared one."""
+    """The reservation for gcloud: the name of the project's own, or project and name of a shared one."""
     if plan.reservation is None:
         return None
     _, owner, _, _, _, name = plan.reservation.split("/")
@@ -343,12 +342,12 @@ def boot_image(plan: AcceleratorPlan, family: str | None = None, project: str | 
     """The image for the GPU of a plan.
 
     Args:
-        plan: what the VM has.
-        family: image family to take instead.
+        plan: plan of the VM.
+        family: image family to use instead.
         project: project of that family; None for that of the Deep Learning VM images.
 
     Raises:
-        UserError: no image is known for it.
+        UserError: no image for it is known.
     """
     if project and not family:
         raise UserError(f"--image-project {project} has no effect without --image-family.", "Give both.")
@@ -375,7 +374,7 @@ def region_of(zone: str) -> str:
     """The region of a zone.
 
     Raises:
-        UserError: it is not of the form of a zone.
+        UserError: it does not have the form of a zone.
     """
     match = _ZONE.fullmatch(zone)
     if match is None:
@@ -389,7 +388,7 @@ def region_to_plan(zone: str | None, region: str | None, default: str | None) ->
     Args:
         zone: the flag.
         region: the flag.
-        default: of the project's settings; a zone wins over it.
+        default: region of the project's settings; a zone wins over it.
 
     Raises:
         UserError: zone and region contradict each other.

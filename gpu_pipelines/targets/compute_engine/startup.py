@@ -1,4 +1,4 @@
-"""The start-up script of a training VM: `startup.sh` with what one VM needs filled in."""
+"""The start-up script of a training VM: `startup.sh` with the values for one VM."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from importlib import resources
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.container import Container
 
-#: What becomes of the VM when the training has ended or failed.
+#: What can happen to the VM when the training has ended or failed.
 AT_END = ("stop", "delete", "keep")
 #: Most bytes of one value of the metadata: https://cloud.google.com/compute/docs/metadata/setting-custom-metadata.
 MAX_SCRIPT_BYTES = 256 * 1024
 
 _SETTINGS = "#@settings@\n"
 _ARTIFACT_REGISTRY = "-docker.pkg.dev"
-#: Compute Engine stops a Spot VM 30 seconds after it has said so; copying a directory takes a part of them.
+#: Compute Engine stops a Spot VM 30 seconds after its notice; copying a directory takes a part of them.
 _GRACE_SECONDS, _GRACE_SECONDS_WITH_COPY = 28, 20
 
 
@@ -29,10 +29,10 @@ class StartupSettings:
         vm_name: name of the VM.
         zone: its zone.
         gpu_count: number of GPUs that it must find.
-        container: what it runs.
+        container: its container.
         environment: variables of the container, by name.
-        output_directory: `gs://…`, from which the container is told AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and
-            AIP_TENSORBOARD_LOG_DIR, as Vertex AI does; it gets the log too. None for none.
+        output_directory: `gs://…`, from which the container gets AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and
+            AIP_TENSORBOARD_LOG_DIR, as on Vertex AI; the log goes there, too. None for none.
         sync_directory: directory in the container that is copied to `checkpoints/` of the output directory while the
             training runs, and from there before it; None for none.
         work_directory: directory in the container that stays on the disk of the VM from start to start; None for none.
@@ -40,7 +40,7 @@ class StartupSettings:
         driver_seconds: how long to wait for the driver of the GPUs.
         pull_pauses: seconds to wait after each pull of the image that failed, before the next.
         sync_seconds: time between two copies.
-        state_directory: where the script keeps its log, what is copied, and that the training has ended.
+        state_directory: where the script keeps its log, the copies, and the mark that the training has ended.
     """
 
     vm_name: str
@@ -62,7 +62,7 @@ def startup_script(settings: StartupSettings) -> str:
     """The script as text for bash; every value is quoted, none is run.
 
     Raises:
-        UserError: it is longer than Compute Engine takes, or is not text.
+        UserError: it is longer than Compute Engine allows, or is not text.
     """
     template = (
         resources.files("gpu_pipelines.targets.compute_engine").joinpath("startup.sh").read_text(encoding="utf-8")
@@ -120,7 +120,7 @@ def _docker_options(settings: StartupSettings, output: str) -> Sequence[str]:
 
 
 def _variables_of_the_output(output: str) -> dict[str, str]:
-    """What Vertex AI sets for a job's base output directory."""
+    """The variables that Vertex AI sets for a job's base output directory."""
     if not output:
         return {}
     return {
@@ -131,6 +131,6 @@ def _variables_of_the_output(output: str) -> dict[str, str]:
 
 
 def artifact_registry(image: str) -> str | None:
-    """The host of an image in Artifact Registry, which docker must be given access to; None for other registries."""
+    """The host of an image in Artifact Registry, for which docker needs access; None for other registries."""
     host = image.partition("/")[0]
     return host if host.endswith(_ARTIFACT_REGISTRY) else None

@@ -16,7 +16,7 @@ from gpu_pipelines.google_cloud.locations import is_in
 from gpu_pipelines.google_cloud.rest import Rest, UnreachableError, endpoint
 from gpu_pipelines.project_settings import ProjectSettings
 
-#: Where reading a bucket from another region is priced.
+#: Prices of reading a bucket from another region.
 _PRICES = "https://cloud.google.com/storage/pricing#network-buckets"
 
 
@@ -31,7 +31,7 @@ def with_quota(asked: Fallback, settings: ProjectSettings) -> tuple[Fallback, li
         The choices without those for which the quota is known and too small, and lines.
 
     Raises:
-        UserError: it is too small for all of them.
+        UserError: the quota is too small for all of them.
     """
     limits: dict[str, dict[str, int]] = {}
     for plan in asked.plans:
@@ -39,9 +39,7 @@ def with_quota(asked: Fallback, settings: ProjectSettings) -> tuple[Fallback, li
             try:
                 report = read_quota(replace(plan, region=None), Clients(settings.project))
             except UserError as error:
-                told = (
-                    f"warning: the quotas were not looked at, so that they show when it is tried: {first_line(error)}"
-                )
+                told = f"warning: the quotas could not be read, so they show only when it is tried: {first_line(error)}"
                 return asked, [told]
             limits[plan.quota_metric] = {each.region: each.limit for each in report.regions}
 
@@ -66,7 +64,7 @@ def told_of_data(plans: Iterable[AcceleratorPlan], settings: ProjectSettings) ->
     try:
         answer = Rest(credentials(where)).get("storage", f"/storage/v1/b/{bucket}")
     except (UnreachableError, UserError):
-        return [f"warning: where gs://{bucket} is was not looked at; in another region reading it costs"]
+        return [f"warning: the location of gs://{bucket} could not be read; in another region reading it costs"]
     location = str(answer.content.get("location", ""))
     far = [region for region in regions if location and is_in(location, region) is False]
     if not answer.ok or not location:
@@ -74,6 +72,6 @@ def told_of_data(plans: Iterable[AcceleratorPlan], settings: ProjectSettings) ->
     if not far:
         return []
     return [
-        f"warning: gs://{bucket} is in {location.lower()}: what trains in {', '.join(far)} reads its data there "
+        f"warning: gs://{bucket} is in {location.lower()}: a training in {', '.join(far)} reads its data there "
         f"and writes its checkpoints there, more slowly, and paid for by the GiB ({_PRICES})"
     ]

@@ -13,11 +13,11 @@ from gpu_pipelines.targets.run_names import NAMED_HERE, OF_KUBEFLOW
 def tries_of_run(run: str, settings: ProjectSettings | None = None) -> dict[str, dict[str, Any]]:
     """The tries for the steps of a run in the cloud, by the names of the steps; empty if none are known.
 
-    It is looked for in the pipeline root, and the place of checkpoints, of the project's settings.
+    It looks in the pipeline root, and the place of checkpoints, of the project's settings.
 
     Args:
-        run: its name; that of a run on this machine is of another form, and is not looked for.
-        settings: where to look; those of the project by default.
+        run: its name; the name of a run on this machine has another form, and is ignored.
+        settings: the settings to use; those of the project by default.
     """
     if not (NAMED_HERE.fullmatch(run) or OF_KUBEFLOW.fullmatch(run)):
         return {}

@@ -1,7 +1,7 @@
 """The record of tries of a list of choices, and why they failed: a document that is written before anything is sent.
 
-Whoever takes the place of a process that has died reads from it what may have been sent, and looks for that by its
-label. Two processes never both send: each change of the document names the version that it replaces.
+The successor of a dead process reads from it what may have been sent, and searches for that by its label. Two processes
+never both send: each change of the document names the version that it replaces.
 """
 
 from __future__ import annotations
@@ -22,22 +22,22 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, read_r
 from gpu_pipelines.artifacts.versioned_file import VersionedFile, versioned_file
 from gpu_pipelines.errors import DamagedError, NoMachinesError
 
-#: Below the place where runs leave their artifacts: a folder for each run, in it a document for each step with choices.
+#: Below the place of runs' artifacts: a folder for each run, with a document for each step with choices.
 FOLDER = "fallback"
-#: States of a try that has not ended: it was written down and may have been sent; it runs, or waits for machines.
+#: States of a try that has not ended: it was recorded and may have been sent; it runs, or waits for machines.
 ASKED, SENT = "asked", "sent"
-#: How it has ended. Only after the first two the next choice is tried.
+#: Final states of a try. Only after the first two the next choice is tried.
 NO_CAPACITY, NO_QUOTA = "no capacity", "no quota"
 PREEMPTED = "preempted"
 SUCCEEDED, FAILED, INTERRUPTED, TOO_DEAR = "succeeded", "failed", "interrupted", "stopped at the price limit"
 GOES_ON_AFTER = (NO_CAPACITY, NO_QUOTA)
-#: How many tries a job is told, and how many characters of what became of each.
+#: Most tries in a job's report, and most characters of each result.
 _MOST_TOLD, _LONGEST_TOLD = 30, 300
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One of the machines that are tried.
+    """One of the machines to try.
 
     Attributes:
         told: its name in sentences.
@@ -62,10 +62,10 @@ class Try:
         number: from 1 on.
         choice: number of the choice, from 0 on.
         told: name of the choice.
-        label: by which the job is found that may have been sent.
+        label: label of the job that may have been sent.
         holder: the process that sends it.
         asked: when it was recorded, seconds since 1970.
-        state: one of those of this module.
+        state: one of the states of this module.
         reason: the service's answer.
         job: name of the job; empty before it is known.
         began: when its machines began to cost, seconds since 1970; None before.
@@ -95,7 +95,7 @@ class Try:
 
     @property
     def seconds(self) -> float:
-        """How long its machines have cost, so far."""
+        """The seconds that its machines have cost so far."""
         return 0.0 if self.began is None else max(0.0, (self.ended or time.time()) - self.began)
 
 
@@ -108,8 +108,8 @@ class Tries:
         max_price: most that all tries together may cost, USD; None for no limit.
 
     Attributes:
-        choices: those.
-        made: the tries, the first first.
+        choices: as above.
+        made: the tries, in order.
         refused: why nothing more is tried; empty if it is.
         holder: identifies this process.
     """
@@ -145,10 +145,10 @@ class Tries:
         return self.choices[made.choice]
 
     def begin(self) -> Try | None:
-        """Writes down the next try, which may be sent then.
+        """Records the next try, which may then be sent.
 
         Returns:
-            It; None where another process has changed the document, which is read again then.
+            The try; None if another process has changed the document, which is read again then.
 
         Raises:
             NoMachinesError: there is nothing left to try, or no money.
@@ -167,18 +167,18 @@ class Tries:
         return self.made[-1] if self._save() else None
 
     def for_report(self) -> str:
-        """What was tried so far, the last one being the job that reads it: `TRIES` of its environment."""
+        """The tries so far, of which the last is the job that reads it: `TRIES` of its environment."""
         *before, last = told_tries([asdict(each) for each in self.made[-_MOST_TOLD:]])
         cut = [[text[:_LONGEST_TOLD] for text in row] for row in before]
         return json.dumps([*cut, [*last[:-1], "this training"]])
 
     def _is_worthwhile(self, choice: Choice) -> bool:
-        """Whether the money lasts long enough on a choice."""
+        """Whether the money lasts long enough for a choice."""
         seconds = self.seconds_left(choice)
         return seconds is None or seconds >= LEAST_SECONDS
 
     def seconds_left(self, choice: Choice) -> float | None:
-        """How long the money lasts on a choice; None for as long as one likes."""
+        """How long the money lasts for a choice; None for any time."""
         if self.max_price is None or not choice.per_hour:
             return None
         return max(0.0, (self.max_price - self.spent) / choice.per_hour * 3600)
@@ -190,14 +190,14 @@ class Tries:
         return left is not None and left <= 0
 
     def too_dear(self) -> NoMachinesError:
-        """That the last try was stopped for it."""
+        """The error that the last try was stopped for its price."""
         return NoMachinesError(
             f"{self.made[-1].told} was stopped at ${self.spent:,.2f}, the limit of --max-price.",
-            "Its checkpoints are kept: a run with a higher limit goes on from them.",
+            "Its checkpoints are kept: a run with a higher limit continues from them.",
         )
 
     def change(self, **changes: Any) -> bool:
-        """Changes the last try; whether nobody else has changed the document, which is read again then."""
+        """Changes the last try; False if somebody else has changed the document, which is read again then."""
         last = self.made[-1]
         for name, value in changes.items():
             setattr(last, name, value)
@@ -206,7 +206,7 @@ class Tries:
         return self._save()
 
     def refuse(self, why: str) -> None:
-        """Writes down that nothing more is tried, for a reason that stands in the sentence."""
+        """Records that nothing more is tried, with the reason as a sentence."""
         self.refused = why
         self._save()
 
@@ -234,9 +234,9 @@ class Tries:
 
 
 def _nothing_left(tries: Tries, first: int) -> str:
-    """Why nothing is tried any more, without the full stop."""
+    """Why nothing more is tried, without the full stop."""
     if first >= len(tries.choices):
-        return f"None of the {len(tries.choices)} choices could be had"
+        return f"None of the {len(tries.choices)} choices was available"
     choice = tries.choices[first]
     return (
         f"${tries.spent:,.2f} of the ${tries.max_price or 0:,.2f} that --max-price leaves this step are spent, and the "
@@ -248,7 +248,7 @@ def read_tries(content: bytes) -> dict[str, Any]:
     """The document of the tries of a step.
 
     Raises:
-        DamagedError: it is none.
+        DamagedError: it is not one.
     """
     known = {each.name for each in fields(Try)}
     try:
@@ -263,7 +263,7 @@ def documents_in(folder: str) -> dict[str, dict[str, Any]]:
     """The tries of the steps of a run, by the name of the document; empty if there are none.
 
     Args:
-        folder: of the tries of the run.
+        folder: folder of the run's tries.
 
     Raises:
         UserError: it cannot be read.
@@ -275,14 +275,14 @@ def documents_in(folder: str) -> dict[str, dict[str, Any]]:
 
 
 def tries_at(folder: str, step: str, of: Any, choices: Sequence[Choice], max_price: float | None) -> Tries:
-    """The tries of a step, which its successor finds as well.
+    """The tries of a step, which a successor of this process finds as well.
 
     Args:
-        folder: of the tries of the run.
+        folder: folder of the run's tries.
         step: name of the step.
-        of: what tells the step from others of its name, in a loop say; JSON.
-        choices: what there is to try.
-        max_price: most that the run may cost, USD, of which other steps have spent some; None for no limit.
+        of: distinguishes the step from others with its name, such as in a loop; JSON.
+        choices: the choices to try.
+        max_price: most that the run may cost, USD, including what other steps have spent; None for no limit.
     """
     stem = re.sub(r"[^a-z0-9-]+", "-", step.lower())[:60]
     digest = hashlib.sha256(json.dumps(of, sort_keys=True).encode()).hexdigest()[:10]

@@ -1,7 +1,7 @@
-"""Sends a job to one choice after the other until one has machines: each is surely over before the next is sent.
+"""Sends a job to one choice after the other until one has machines: each has surely ended before the next is sent.
 
-The next is sent as soon as the service has said that there is no capacity or no quota, which is looked for every
-few seconds. A job that has failed for another reason ends it: other machines would not mend that.
+The next is sent as soon as the service has said that there is no capacity or no quota, which is checked every few
+seconds. If a job fails for another reason, that ends it: other machines would not help.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from gpu_pipelines.targets.fallback.tries import (
     Try,
 )
 
-#: Seconds between two looks at a job, for tests; and after which a request that another process may have sent is known
-#: to have been answered, which is longer than a request may take with the looks for its job.
+#: Seconds between two reads of a job, for tests; and seconds after which a request of another process was surely
+#: answered, which is longer than a request may take with the searches for its job.
 INTERVAL, PATIENCE = "GPU_PIPELINES_FALLBACK_INTERVAL", "GPU_PIPELINES_FALLBACK_PATIENCE"
 _INTERVAL, _PATIENCE = 10.0, 120.0
-#: How a job is seen that somebody else has cancelled.
+#: The state of a job that somebody else cancelled.
 CANCELLED = "cancelled"
-#: Looks in a row that may fail, and seconds that a job has for its end once it was cancelled.
+#: Most failed reads in a row, and seconds that a cancelled job has to end.
 _MOST_MISSES, _LONGEST_END = 5, 600.0
 
 
 @dataclass(frozen=True)
 class Seen:
-    """A job as the service tells of it.
+    """A job as the service reports it.
 
     Attributes:
         state: `SENT` while it has not ended; else `SUCCEEDED`, `FAILED`, `NO_CAPACITY`, `NO_QUOTA` or `CANCELLED`.
-        reason: what the service says.
+        reason: the service's message.
         began: when its machines began to cost, seconds since 1970; None before.
         ended: when they ended.
     """
@@ -60,12 +60,12 @@ class Sender(Protocol):
     """The port that sends jobs, or requests machines."""
 
     def send(self, choice: Choice, made: Try, seconds: float | None) -> str:
-        """Creates the job of a try; gives its name.
+        """Creates the job of a try; returns its name.
 
         Args:
             choice: the machines.
             made: the try, whose label the job gets.
-            seconds: the longest that it may run; None for as long as the choice says.
+            seconds: the longest that it may run; None for the choice's own limit.
 
         Raises:
             NoMachinesError: there is no capacity for it.
@@ -87,7 +87,7 @@ class Jobs(Sender, Protocol):
     """The port that sends and follows jobs."""
 
     def look(self, choice: Choice, job: str) -> Seen:
-        """How far a job is.
+        """The state of a job.
 
         Raises:
             UserError: the service cannot be reached.
@@ -99,17 +99,17 @@ def try_in_order(tries: Tries, jobs: Jobs, stopped: Signalled, say: Callable[[st
     """Runs a job on the first choice that has machines, and on the next if they are taken away.
 
     Args:
-        tries: the choices, and what was tried.
+        tries: the choices, and the tries so far.
         jobs: where they are sent.
         stopped: whether this process was interrupted.
-        say: takes a line.
+        say: called with each line.
 
     Returns:
-        The name of the job that has succeeded.
+        The name of the job that succeeded.
 
     Raises:
-        NoMachinesError: none can be had, or the money is spent.
-        ProcessFailedError: the job has failed, for a reason that other machines do not mend.
+        NoMachinesError: none is available, or the money is spent.
+        ProcessFailedError: the job failed, for a reason that other machines do not solve.
         Interrupted: this process was interrupted, and its job has ended.
     """
     while True:
@@ -149,12 +149,12 @@ def send(tries: Tries, jobs: Sender, made: Try, say: Callable[[str], None]) -> N
         tries.change(state=state, reason=error.problem, ended=time.time())
     else:
         if not tries.change(state=SENT, job=job) and not (tries.current and tries.current.job == job):
-            # This process was not heard of for so long that another took over, which has not found this job.
+            # This process was silent for so long that another took over, which has not found this job.
             jobs.cancel(choice, job)
 
 
 def _refusal(error: UserError) -> str | None:
-    """What the service said that lets the next choice be tried; None where that would not help."""
+    """The service's reason to try the next choice; None if that would not help."""
     if error.kind == "quota_exceeded":
         return NO_QUOTA
     return NO_CAPACITY if isinstance(error, NoMachinesError) else None
@@ -163,14 +163,14 @@ def _refusal(error: UserError) -> str | None:
 def take_over(
     tries: Tries, jobs: Sender, made: Try, stopped: Signalled, say: Callable[[str], None], patience: float = _PATIENCE
 ) -> None:
-    """Finds the job of a try that another process has written down, or knows after a while that there is none.
+    """Finds the job of a try that another process recorded, or concludes after a while that there is none.
 
     Args:
-        tries: the choices, and what was tried.
+        tries: the choices, and the tries so far.
         jobs: where they are sent.
         made: the try.
         stopped: whether this process was interrupted.
-        say: takes a line.
+        say: called with each line.
         patience: seconds after which a request is surely answered.
 
     Raises:
@@ -188,14 +188,14 @@ def take_over(
             tries.change(state=INTERRUPTED, reason="it was not sent", holder=tries.holder)
             return
         if stopped.wait(_interval()):
-            raise Interrupted("it was interrupted while it looked for its job")
+            raise Interrupted("it was interrupted while it searched for its job")
         tries.load()
         if tries.current is None or tries.current.state != ASKED:
             return
 
 
 def _followed(tries: Tries, jobs: Jobs, made: Try, stopped: Signalled, say: Callable[[str], None]) -> Seen | None:
-    """Waits for the end of a job; None where another process has taken over."""
+    """Waits for the end of a job; None if another process has taken over."""
     choice, ending = tries.choice_of(made), made.ending
     misses, until = 0, time.monotonic() + _LONGEST_END
     if ending:
@@ -215,7 +215,7 @@ def _followed(tries: Tries, jobs: Jobs, made: Try, stopped: Signalled, say: Call
         if seen.state != SENT:
             return _ended(tries, made, seen, ending)
         if not ending and (ending := _why_to_end(tries, made, stopped)):
-            # Written down first: whoever takes the place of this process knows that nobody else has cancelled it.
+            # Recorded first, so that a successor of this process knows that nobody else has cancelled it.
             if not tries.change(ending=ending):
                 return None
             jobs.cancel(choice, made.job)
@@ -245,14 +245,14 @@ def _ended(tries: Tries, made: Try, seen: Seen, ending: str) -> Seen | None:
 
 
 def _is_done(tries: Tries, seen: Seen, stopped: Signalled, say: Callable[[str], None]) -> bool:
-    """Whether a job has succeeded; False where the next choice is to be tried; else it raises."""
+    """Whether a job has succeeded; False if the next choice is to be tried; else it raises."""
     made = tries.made[-1]
     told = f"{made.told}: {seen.state}" + (f": {seen.reason}" if seen.reason else "")
     say(told)
     if seen.state == SUCCEEDED:
         return True
     if seen.state in GOES_ON_AFTER or (seen.state == INTERRUPTED and not stopped):
-        # The second: whoever has interrupted it is gone, and the same choice is tried again.
+        # The second case: the process that interrupted it is gone, and the same choice is tried again.
         return False
     if seen.state == TOO_DEAR:
         error = tries.too_dear()
@@ -262,7 +262,7 @@ def _is_done(tries: Tries, seen: Seen, stopped: Signalled, say: Callable[[str], 
         raise Interrupted(f"{made.told}: the step was interrupted, and its job with it")
     if seen.state == CANCELLED:
         tries.refuse(f"{made.told}: {made.job.rpartition('/')[2]} was cancelled.")
-        raise ProcessFailedError(tries.refused, "Run it again to go on from its checkpoints.")
+        raise ProcessFailedError(tries.refused, "Run it again to continue from its checkpoints.")
     raise ProcessFailedError(told, f"Its log: {made.job}")
 
 

@@ -1,1 +1,1 @@
-"""Pipelines of anybody: files that are compiled for a target, and their steps placed there."""
+"""Users' own pipelines: files that are compiled for a target, with their steps placed there."""

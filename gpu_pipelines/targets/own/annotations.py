@@ -1,4 +1,4 @@
-"""Lets KFP see the types of a file with `from __future__ import annotations`, which leaves it their texts alone."""
+"""Shows KFP the types of a file with `from __future__ import annotations`, which keeps them as texts."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from importlib.machinery import SourceFileLoader
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 
-#: What a changed file calls `LoaderWithTypes.with_types` by: no name that it could have itself.
+#: The name of `LoaderWithTypes.with_types` in a changed file, which the file itself cannot use.
 _CALLED = "_gpu_pipelines_with_types"
 
 
 class LoaderWithTypes(SourceFileLoader):
-    """Loads a Python file in which functions that are decorated have types for annotations, whatever the file says.
+    """Loads a Python file in which decorated functions have types as annotations, even with that import.
 
-    KFP reads annotations where it decorates a function, and takes a text for no type.
+    KFP reads annotations when it decorates a function, and does not take a text for a type.
 
     Attributes:
-        unresolved: what to say of decorated functions whose annotations name what is not there.
+        unresolved: messages about decorated functions whose annotations use undefined names.
     """
 
     def __init__(self, name: str, path: str) -> None:
@@ -27,13 +27,13 @@ class LoaderWithTypes(SourceFileLoader):
         self.unresolved: list[str] = []
 
     def get_code(self, fullname: str) -> CodeType:
-        """The code of the file, from its text: what Python has kept of it is without the change."""
+        """The code of the file, from its text: Python's cached code lacks the change."""
         path = self.get_filename(fullname)
         tree = ast.parse(self.get_data(path), path)
         if _postpones(tree):
             for node in ast.walk(tree):
                 if isinstance(node, ast.FunctionDef) and node.decorator_list:
-                    # The last is called first.
+                    # The last decorator is called first.
                     at = node.decorator_list[-1]
                     node.decorator_list.append(ast.copy_location(ast.Name(_CALLED, ast.Load()), at))
         code: CodeType = compile(tree, path, "exec", dont_inherit=True)
@@ -45,16 +45,16 @@ class LoaderWithTypes(SourceFileLoader):
         super().exec_module(module)
 
     def with_types(self, function: Any) -> Any:
-        """A function with types for annotations; one whose annotations name what is not there is left as it is."""
+        """A function with types as annotations; unchanged if its annotations use undefined names."""
         if isinstance(function, FunctionType):
-            # Where a function makes pipelines, its own names as well.
+            # If a function makes pipelines, its own names as well.
             around = sys._getframe(1).f_locals
             try:
                 function.__annotations__ = inspect.get_annotations(function, locals=around, eval_str=True)
             except Exception as error:  # an annotation may be any expression
                 name = function.__name__
                 self.unresolved.append(
-                    f"An annotation of {name} is of no type: {error}. KFP needs it where {name} is decorated: import "
+                    f"An annotation of {name} is not a type: {error}. KFP needs it where {name} is decorated: import "
                     "it before, and not under TYPE_CHECKING."
                 )
         return function

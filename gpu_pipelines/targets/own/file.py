@@ -1,4 +1,4 @@
-"""Pipelines of one's own: a Python file with functions that `@dsl.pipeline` decorates, or a compiled file."""
+"""Users' own pipelines: a Python file with functions that `@dsl.pipeline` decorates, or a compiled file."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.messages import PYTHON
 from gpu_pipelines.targets.own.annotations import LoaderWithTypes
 
-#: Pipelines that a program has given as functions, by the places that they have for targets.
+#: Pipelines that a program gave as functions, by the places that targets use for them.
 _GIVEN: dict[str, Any] = {}
 
 
 @contextmanager
 def place_of(pipeline: Any) -> Iterator[str]:
-    """Gives a KFP pipeline of this program a place that `pipeline_in` takes, as long as the context lasts."""
+    """Gives a KFP pipeline of this program a place for `pipeline_in`, as long as the context lasts."""
     place = f"{pipeline.name}-{id(pipeline):x}{PYTHON}"
     _GIVEN[place] = pipeline
     try:
@@ -34,10 +34,10 @@ def place_of(pipeline: Any) -> Iterator[str]:
 
 
 def pipeline_in(place: str) -> Any:
-    """The KFP pipeline in a Python file; of one that has none, its component.
+    """The KFP pipeline in a Python file; if it has none, its component.
 
     Args:
-        place: `FILE.py`, or `FILE.py:function` where the file has several.
+        place: `FILE.py`, or `FILE.py:function` if the file has several.
 
     Raises:
         UserError: the file cannot be imported, or there is no such pipeline in it.
@@ -63,7 +63,7 @@ def pipeline_in(place: str) -> Any:
 
 
 def item_types_of(pipeline: Any) -> dict[str, type]:
-    """Whole numbers, numbers or truth values that parameters with lists are said to hold; compiled, they are lists."""
+    """Item types of list parameters: whole numbers, numbers or truth values. A compiled file has only lists."""
     function = getattr(pipeline, "pipeline_func", None) or getattr(pipeline, "python_func", None)
     found = {}
     for name, hint in getattr(function, "__annotations__", {}).items():
@@ -98,7 +98,7 @@ def _imported(path: Path) -> ModuleType:
     name_callers_without_source()
     module = importlib.util.module_from_spec(spec)
     with _beside(path, name, module), warnings.catch_warnings():
-        # KFP says it of each component that names no image; whoever runs this file has not written KFP.
+        # KFP warns about each component without an image; whoever runs this file has not written KFP.
         warnings.filterwarnings("ignore", message="The default base_image", category=FutureWarning)
         try:
             spec.loader.exec_module(module)
@@ -112,7 +112,7 @@ def _imported(path: Path) -> ModuleType:
 
 @contextmanager
 def _beside(path: Path, name: str, module: ModuleType) -> Iterator[None]:
-    """Lets a file import what lies beside it, as `python FILE.py` does."""
+    """Lets a file import modules beside it, as `python FILE.py` does."""
     folder = str(path.resolve().parent)
     sys.path.insert(0, folder)
     sys.modules[name] = module
@@ -126,7 +126,7 @@ def _beside(path: Path, name: str, module: ModuleType) -> Iterator[None]:
 
 
 def _said(error: BaseException, path: Path) -> str:
-    """What went wrong, and in which line of the file."""
+    """The error, and the line of the file."""
     if isinstance(error, SyntaxError):
         return f"line {error.lineno}: {error.msg}"
     lines = [each.lineno for each in traceback.extract_tb(error.__traceback__) if Path(each.filename) == path.resolve()]

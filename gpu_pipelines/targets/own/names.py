@@ -1,26 +1,26 @@
-"""Names that no two steps of a compiled pipeline share: KFP numbers the tasks of each pipeline in it by themselves."""
+"""Unique names for the steps of a compiled pipeline: KFP numbers the tasks of each nested pipeline separately."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from typing import Any
 
-#: What names a task of the same part: where an input, or an output of the part, comes from.
+#: Fields that name a task of the same part: the source of an input, or of an output of the part.
 _PRODUCERS = ("producerTask", "producerSubtask")
 
 
 def name_steps_apart(spec: Mapping[str, Any]) -> bool:
-    """Gives steps other names that are called like another one of the file, or like a pipeline in it.
+    """Renames steps that share a name with another step of the file, or with a pipeline in it.
 
-    Whatever is said of a step is said by its name: what it runs on, what it has come to, where it writes. A pipeline
-    that is called twice has two steps of one name, and so have two pipelines with a component of one name each. So it
-    is with loops and branches, whose names KFP makes: a run that goes on takes over a loop by its name.
+    Machines, results and outputs of a step are identified by its name. A pipeline that is called twice has two steps of
+    one name, and so have two pipelines with a component of one name. The same is true of loops and branches, whose
+    names KFP makes: a continued run reuses a loop by its name.
 
     Args:
-        spec: the pipeline; changed in place. The names that its root has stay.
+        spec: the pipeline; changed in place. Names in its root stay.
 
     Returns:
-        Whether there were such steps.
+        Whether steps were renamed.
     """
     parts = [spec["root"], *spec.get("components", {}).values()]
     dags = [part["dag"] for part in parts if "dag" in part]
@@ -42,12 +42,12 @@ def name_steps_apart(spec: Mapping[str, Any]) -> bool:
 
 
 def free_name(name: str, taken: Collection[str]) -> str:
-    """A name with a number behind it that is not taken."""
+    """A name with a number appended that is not taken."""
     return next(found for number in range(2, len(taken) + 3) if (found := f"{name}-{number}") not in taken)
 
 
 def _rename(dag: dict[str, Any], new: Mapping[str, str]) -> None:
-    """Renames tasks of a part, there and wherever it names them."""
+    """Renames tasks of a part, and all references to them in it."""
     for old, name in new.items():
         dag["tasks"][name] = dag["tasks"].pop(old)
         dag["tasks"][name].setdefault("taskInfo", {})["name"] = name

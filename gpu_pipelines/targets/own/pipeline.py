@@ -1,4 +1,4 @@
-"""A pipeline of one's own made ready for a target: read or compiled, filled in, placed."""
+"""A user's own pipeline, made ready for a target: read or compiled, filled in, placed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpu_pipelines.targets.own.references import drop_unused_fields, require_fie
 from gpu_pipelines.targets.own.values import fill_in
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-#: Below which the trainings of a run have their checkpoints: KFP fills in the run, and restarts of it have the same.
+#: Folder of the checkpoints of a run's trainings: KFP fills in the run, and restarts of it have the same.
 CHECKPOINT_URI = "{{$.pipeline_root}}/checkpoints/{{$.pipeline_job_uuid}}"
 
 
@@ -30,9 +30,9 @@ class OwnPipeline:
     """A pipeline in a file.
 
     Attributes:
-        documents: those of the compiled file: the pipeline, and what is for Kubernetes where there is such.
-        written: the file as it was written; empty where it is not as in a file, or steps of it have other names now.
-        item_types: what lists among the parameters are to hold, as far as a Python file says it.
+        documents: documents of the compiled file: the pipeline, and settings for Kubernetes if there are any.
+        written: the file as it was written; empty if it differs from a file, or its steps were renamed.
+        item_types: item types of list parameters, as far as a Python file gives them.
     """
 
     documents: Sequence[Mapping[str, Any]]
@@ -45,7 +45,7 @@ class OwnPipeline:
 
     @property
     def name(self) -> str:
-        """As KFP has it."""
+        """Its name in KFP."""
         return str(self.spec["pipelineInfo"]["name"])
 
     @property
@@ -59,42 +59,42 @@ class OwnPipeline:
 
     @cached_property
     def text(self) -> str:
-        """As a file; one in which nothing was placed is what it was, byte for byte."""
+        """The pipeline as a file; if nothing was placed, the original, byte for byte."""
         if self.written:
             return self.written
         return str(yaml.dump_all(self.documents, Dumper=_DUMPER, sort_keys=True, allow_unicode=True))
 
     def placed(self, target: Any, plans: Mapping[str, Any], checkpoints: str) -> OwnPipeline:
-        """The pipeline as a target runs it.
+        """The pipeline with its steps placed on a target.
 
         Args:
             target: the target.
-            plans: what steps run on, by their names.
-            checkpoints: below which each training has its checkpoints.
+            plans: accelerators of the steps, by their names.
+            checkpoints: folder of the checkpoints of all trainings.
         """
         filled = [copy.deepcopy(dict(each)) for each in self.documents]
-        # Before: of a step that has become a job nothing is seen any more.
+        # Before placing: afterwards a step that became a job can no longer be read.
         fill_in(steps_in(filled[0]), target, checkpoints)
         place_steps(filled, target.place, plans)
         return self if filled == list(self.documents) else OwnPipeline(filled)
 
 
 def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
-    """A pipeline of one's own.
+    """A user's own pipeline.
 
     Args:
         place: `FILE.py`, `FILE.py:function`, or a compiled file.
-        filled: what to do with the text of a compiled file before it is read, such as to fill in an image.
+        filled: changes the text of a compiled file before it is read, such as to fill in an image.
 
     Raises:
-        UserError: there is no such pipeline, or inputs or steps of it are not there.
+        UserError: there is no such pipeline, or it refers to missing inputs or steps.
     """
     pipeline = pipeline_in(place) if is_python(place) else None
     text = text_of_file(place) if pipeline is None else compiled(pipeline)
     try:
         text = filled(text)
         documents = documents_of(text)
-        OwnPipeline(documents).name  # noqa: B018 (a file that is none has none)
+        OwnPipeline(documents).name  # noqa: B018 (a file that is not a pipeline has none)
         require_steps(documents[0], place)
         is_mended = drop_unused_fields(documents[0])
         require_inputs(documents[0], place)
@@ -110,10 +110,10 @@ def own_pipeline(place: str, filled: Callable[[str], str] = str) -> OwnPipeline:
 
 
 def require_no_task(task: str) -> None:
-    """Checks that no task is asked for.
+    """Checks that no task is given.
 
     Raises:
-        UserError: it is.
+        UserError: one is.
     """
     if task:
         raise UserError(

@@ -1,7 +1,7 @@
-"""A compiled pipeline of anybody's with its steps placed by a target: those that use accelerators, and this project's.
+"""A user's compiled pipeline with its steps placed by a target: those that use accelerators, and this project's.
 
-A target places a KFP component (`Target.place`), as it does for the pipelines of this project. What it makes of the
-component of a step is taken over into the pipeline, so that what is placed on a target is the same in every pipeline.
+A target places a KFP component (`Target.place`), as for the pipelines of this project. The placed component of a step
+is then copied into the pipeline, so that placement is the same in every pipeline.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.own.names import free_name
 from gpu_pipelines.targets.spec_steps import tasks_in
 
-#: What the program of a component of this project says.
+#: Text in the program of a component of this project.
 _OURS = re.compile(r"^ *from gpu_pipelines\.\S+ import", re.MULTILINE)
 _NAMES = {name.replace("_", "-") for name in COMPONENTS}
-#: What KFP says of a task of which its author has said nothing.
+#: KFP's settings for a task whose author gave none.
 _CACHED_BY_DEFAULT = {"enableCache": True}
-#: The type of an input in which KFP tells how other tasks have ended.
+#: The type of an input through which KFP tells how other tasks have ended.
 _STATUS = "TASK_FINAL_STATUS"
 
 
@@ -37,13 +37,13 @@ class Step:
     """A task of a compiled pipeline that runs a container.
 
     Attributes:
-        name: of the task.
+        name: name of the task.
         component: name of the component, as its author gave it.
-        task: what the pipeline says of it.
-        spec: what the pipeline says of its component.
-        container: what it runs.
-        in_loop: whether it stands in a `ParallelFor`.
-        at_root: whether it stands in the pipeline itself, and in no loop, branch or pipeline within it.
+        task: its definition in the pipeline.
+        spec: the definition of its component.
+        container: its container.
+        in_loop: whether it is in a `ParallelFor`.
+        at_root: whether it is in the pipeline itself, and not in a loop, a branch or a nested pipeline.
     """
 
     name: str
@@ -56,12 +56,12 @@ class Step:
 
     @property
     def inputs(self) -> dict[str, Any]:
-        """Where its parameters come from, by name; those that have their defaults are not there."""
+        """The sources of its parameters, by name, without those that keep their defaults."""
         found: dict[str, Any] = self.task.get("inputs", {}).get("parameters", {})
         return found
 
     def give(self, name: str, value: Any) -> None:
-        """Gives a parameter a value, if it has none but its default."""
+        """Gives a parameter a value, if it has only its default."""
         given = self.task.setdefault("inputs", {}).setdefault("parameters", {})
         given.setdefault(name, {"runtimeValue": {"constant": value}})
 
@@ -70,7 +70,7 @@ class Step:
         self.container.setdefault("env", []).append({"name": name, "value": value})
 
     def known(self, arguments: Mapping[str, Any]) -> tuple[dict[str, Any], set[str]]:
-        """The values of its parameters that are known before a run, and the names of the others that are given.
+        """The values of its parameters that are known before a run, and the names of the other given ones.
 
         Args:
             arguments: the values of the pipeline's own parameters.
@@ -93,12 +93,12 @@ class Step:
 
     @property
     def wish(self) -> Wish | None:
-        """What its author has said of its accelerators; None if nothing."""
+        """Its author's request for accelerators; None for none."""
         return wish_of(self._environment)
 
     @property
     def variables(self) -> dict[str, str]:
-        """The variables that its author has set, without what is for whoever places it."""
+        """The variables that its author has set, without those for placement."""
         return {name: value for name, value in self._environment.items() if name != WISH}
 
     @property
@@ -117,18 +117,18 @@ class Step:
 
     @property
     def uses_accelerators(self) -> bool:
-        """Whether it is for accelerators."""
+        """Whether it is to run on accelerators."""
         return self.wish is not None or self.trains or self.scores
 
     @property
     def has_accelerators(self) -> bool:
-        """Whether it has accelerators already, by KFP's own means or as a CustomJob."""
+        """Whether it already has accelerators, through KFP or as a CustomJob."""
         inputs = self.spec.get("inputDefinitions", {}).get("parameters", {})
         return "accelerator" in self.container.get("resources", {}) or "worker_pool_specs" in inputs
 
 
 def steps_in(spec: Mapping[str, Any]) -> list[Step]:
-    """The steps of a compiled pipeline, those in its loops and branches too."""
+    """The steps of a compiled pipeline, including those in its loops and branches."""
     return list(_steps(spec, spec["root"], in_loop=False))
 
 
@@ -147,9 +147,9 @@ def _steps(spec: Mapping[str, Any], part: Mapping[str, Any], *, in_loop: bool) -
 
 
 def _component_name(key: str) -> str:
-    """The name of a component by its key in a file, where KFP numbers those of one name.
+    """The name of a component by its key in a file, where KFP numbers components of the same name.
 
-    Those of a pipeline within another are numbered once more: `comp-train-model-2-2`.
+    Components of a nested pipeline are numbered once more: `comp-train-model-2-2`.
     """
     name = key.removeprefix("comp-")
     unnumbered = re.sub(r"(-[0-9]+)+$", "", name)
@@ -164,13 +164,13 @@ def place_steps(
     """Places the steps of a compiled pipeline; each one that is placed gets a component of its own.
 
     Args:
-        documents: the YAML documents of the file: the pipeline, and what is for Kubernetes where there is such; they
-            are changed.
-        place: a target's.
-        plans: what steps run on, by the names of their tasks. Other steps stay as they are, unless their component is
-            one of this project.
+        documents: the YAML documents of the file: the pipeline, and settings for Kubernetes if there are any; they are
+            changed.
+        place: the method of a target.
+        plans: accelerators of the steps, by the names of their tasks. Other steps stay as they are, unless their
+            component is one of this project.
     """
-    # Executors get the names of steps, which may be those that others had before.
+    # Executors get the names of steps, which other executors may have had before.
     of_authors = copy.deepcopy(executors_on_kubernetes(documents[1])) if len(documents) > 1 else {}
     steps = steps_in(documents[0])
     placed = [step for step in steps if step.name in plans or (step.is_ours and not step.has_accelerators)]
@@ -183,7 +183,7 @@ def place_steps(
 
 
 def _names_kept(spec: Mapping[str, Any], placed: Sequence[Step]) -> set[str]:
-    """What the components and executors of all other tasks are called, which stay as they are."""
+    """The names of components and executors of all other tasks, which stay as they are."""
     own = {id(step.task) for step in placed}
     keys = {task["componentRef"]["name"] for _, task in tasks_in(spec) if id(task) not in own}
     labels = {spec["components"][key].get("executorLabel", "") for key in keys}
@@ -193,7 +193,7 @@ def _names_kept(spec: Mapping[str, Any], placed: Sequence[Step]) -> set[str]:
 def _placed_alone(
     step: Step, place: Callable[[Any, Any], Callable[..., Any]], plan: Any
 ) -> Sequence[Mapping[str, Any]]:
-    """The documents of a pipeline of this step alone, as the target places it."""
+    """The documents of a pipeline with only this step, as the target places it."""
     from kfp import dsl
 
     from gpu_pipelines.targets.compiled import compiled, documents_of
@@ -214,21 +214,21 @@ def _placed_alone(
 
 
 def _annotation(given: Any) -> Any:
-    """What stands for the type of an input in the signature of a pipeline."""
+    """The type of an input, for the signature of a pipeline."""
     from kfp import dsl
 
     if given.type in PYTHON_TYPES:
         return PYTHON_TYPES[given.type]
-    # Whether the artifact that comes is of the type that is wanted has been looked at when the pipeline was compiled.
+    # The types of artifacts were already checked when the pipeline was compiled.
     return dsl.Input[list[dsl.Artifact]] if given.is_artifact_list else dsl.Input[dsl.Artifact]
 
 
 def _as_component(step: Step) -> Any:
-    """The component of a step, as KFP loads it from a file of its own."""
+    """The component of a step, as KFP loads it from a file."""
     from kfp.dsl.structures import ComponentSpec
     from kfp.dsl.yaml_component import YamlComponent
 
-    # By these two keys KFP knows a file as that of a component.
+    # By these two keys KFP recognises a file of a component.
     key, label = f"comp-{step.component}", f"exec-{step.component}"
     inputs = _inputs_anywhere(step)
     given = {
@@ -252,7 +252,7 @@ def _as_component(step: Step) -> Any:
 
 
 def _inputs_anywhere(step: Step) -> dict[str, Any]:
-    """The inputs of a step as they may be given to it anywhere: how others have ended, KFP tells exit tasks alone."""
+    """The inputs of a step, as any task can get them: KFP tells only exit tasks how others have ended."""
     inputs: dict[str, Any] = copy.deepcopy(step.spec.get("inputDefinitions", {}))
     for definition in inputs.get("parameters", {}).values():
         if definition.get("parameterType") == _STATUS:
@@ -261,7 +261,7 @@ def _inputs_anywhere(step: Step) -> dict[str, Any]:
 
 
 def _without_settings(container: Mapping[str, Any]) -> dict[str, Any]:
-    """A container without what the pipeline, and not the component, has set for it."""
+    """A container without the settings that come from the pipeline and not from the component."""
     return {name: value for name, value in container.items() if name not in ("env", "resources")}
 
 
@@ -272,14 +272,14 @@ def _take_over(
     documents: list[dict[str, Any]],
     of_author: Mapping[str, Any],
 ) -> None:
-    """Puts what a target has made of a step into the pipeline; what its author has set for the task stays.
+    """Copies a placed step into the pipeline; its author's settings of the task stay.
 
     Args:
         step: the step.
-        name: what its component and its executor are called from now on.
-        alone: what the target has made of it.
-        documents: those of the pipeline.
-        of_author: what its author has said for Kubernetes.
+        name: new name of its component and its executor.
+        alone: the placed step.
+        documents: documents of the pipeline.
+        of_author: its author's settings for Kubernetes.
     """
     spec, made = documents[0], alone[0]
     (task,) = made["root"]["dag"]["tasks"].values()
@@ -310,14 +310,14 @@ def _take_over_platform(
     documents: list[dict[str, Any]],
     of_author: Mapping[str, Any],
 ) -> None:
-    """The same for what is for Kubernetes."""
+    """The same for settings for Kubernetes."""
     of_target = executors_on_kubernetes(alone[0]).get(label, {}) if alone else {}
     if not (of_author or of_target):
         return
     of_author = _with_labels(new_label.removeprefix("exec-"), of_author, of_target)
     if len(documents) == 1:
         documents.append({"platforms": {}})
-    # A pod with two mounts at one place is refused.
+    # Kubernetes refuses a pod with two mounts at one place.
     lists = [value for value in of_author.values() if isinstance(value, list)]
     taken = {each["mountPath"] for each in chain(*lists) if "mountPath" in each}
     left = {
@@ -328,12 +328,12 @@ def _take_over_platform(
 
 
 def _with_labels(step: str, of_author: Mapping[str, Any], of_target: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What an author has said for Kubernetes, with the labels of nodes that are given as JSON as labels.
+    """An author's settings for Kubernetes, with node labels that were given as JSON converted to labels.
 
-    KFP's driver takes JSON in the place of labels (`extendPodSpecPatch`), those of the accelerators among them.
+    KFP's driver lets JSON replace the labels (`extendPodSpecPatch`), including those of the accelerators.
 
     Raises:
-        UserError: the labels come from a parameter, and there are those of accelerators.
+        UserError: the labels come from a parameter, and there are labels of accelerators.
     """
     given = of_author.get("nodeSelector", {}).get("nodeSelectorJson")
     if not given:
@@ -341,14 +341,14 @@ def _with_labels(step: str, of_author: Mapping[str, Any], of_target: Mapping[str
     labels = given.get("runtimeValue", {}).get("constant")
     if labels is None and "nodeSelector" in of_target:
         raise UserError(
-            f"The labels of nodes of {step} are a parameter, which would take the place of those of its accelerators.",
+            f"The labels of nodes of {step} are a parameter, which would replace those of its accelerators.",
             "Give them in the pipeline: kubernetes.add_node_selector(task, LABEL, VALUE).",
         )
     return of_author if labels is None else {**of_author, "nodeSelector": {"labels": labels}}
 
 
 def _merged(of_target: Mapping[str, Any], of_author: Mapping[str, Any]) -> dict[str, Any]:
-    """What both say, with all entries of lists and mappings, such as labels; of the same one what the author says."""
+    """Both settings, with all entries of lists and mappings, such as labels; the author's win."""
     merged = {**of_target, **of_author}
     for name in of_target.keys() & of_author.keys():
         if isinstance(of_target[name], list):
@@ -359,7 +359,7 @@ def _merged(of_target: Mapping[str, Any], of_author: Mapping[str, Any]) -> dict[
 
 
 def executors_on_kubernetes(document: Mapping[str, Any]) -> dict[str, Any]:
-    """What a document for Kubernetes says of each executor: `KubernetesExecutorConfig` of kfp-kubernetes."""
+    """The settings of each executor in a document for Kubernetes: `KubernetesExecutorConfig` of kfp-kubernetes."""
     found: dict[str, Any] = document.get("platforms", {})
     for name in ("kubernetes", "deploymentSpec", "executors"):
         found = found.setdefault(name, {})
@@ -367,7 +367,7 @@ def executors_on_kubernetes(document: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def drop_unused(documents: Sequence[dict[str, Any]]) -> None:
-    """Takes out components and executors that no task has any more."""
+    """Removes components and executors that no task uses any more."""
     spec = documents[0]
     used = {task["componentRef"]["name"] for _, task in tasks_in(spec)}
     spec["components"] = {key: spec["components"][key] for key in sorted(used)}

@@ -1,4 +1,4 @@
-"""Which accelerators each step of a pipeline of one's own gets: by the command line, by its author, or by default."""
+"""The accelerators of each step of a user's own pipeline: from the command line, its author, or by default."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from gpu_pipelines.targets.own.placed import Step
 if TYPE_CHECKING:
     from gpu_pipelines.targets.options import CloudOptions
 
-#: Between the steps that `--accelerator` names, and between a step and its accelerator.
+#: Separators between the steps of `--accelerator`, and between a step and its accelerator.
 _NEXT, _IS = ",", "="
 
 
 def named_accelerators(text: str) -> tuple[dict[str, str], str]:
-    """What `--accelerator` says: `STEP=SPEC` for single steps, and a `SPEC` for all others.
+    """The parts of `--accelerator`: `STEP=SPEC` for single steps, and a `SPEC` for all others.
 
     Args:
         text: such as `l4:4`, or `train-model=h100:8,evaluate=l4:1`, or both.
 
     Returns:
-        The accelerators by the names of steps, and that of the others, which is empty if there is none.
+        The accelerators by the names of steps, and that of all others, which is empty if there is none.
 
     Raises:
-        UserError: there is more than one for all others.
+        UserError: there is more than one accelerator for all others.
     """
     parts = [part.strip() for part in text.split(_NEXT) if part.strip()]
     named = dict(part.split(_IS, 1) for part in parts if _IS in part)
@@ -43,18 +43,18 @@ def named_accelerators(text: str) -> tuple[dict[str, str], str]:
 
 
 def wishes(steps: Sequence[Step], accelerator: str, otherwise: Wish) -> dict[str, Wish]:
-    """What each step that uses accelerators is to have.
+    """The requested accelerators of each step that uses them.
 
     Args:
-        steps: those of the pipeline.
-        accelerator: what the command line says; see `named_accelerators`.
-        otherwise: machines and the way to buy them, where neither it nor the author says it.
+        steps: steps of the pipeline.
+        accelerator: value of the option; see `named_accelerators`.
+        otherwise: machines and the way to buy them, if neither the option nor the author gives them.
 
     Returns:
-        Wishes by the names of steps; one for which nothing was said has no `spec`.
+        Wishes by the names of steps; a step without any has an empty `spec`.
 
     Raises:
-        UserError: the command line names a step that there is not, or one that has accelerators already.
+        UserError: the option names a step that does not exist, or has accelerators already.
     """
     named, others = named_accelerators(accelerator)
     by_step = {_step_named(name, steps).name: spec for name, spec in named.items()}
@@ -80,7 +80,7 @@ def wishes(steps: Sequence[Step], accelerator: str, otherwise: Wish) -> dict[str
 
 
 def _step_named(name: str, steps: Sequence[Step]) -> Step:
-    """A step by its name, or by what only its name begins with."""
+    """A step by its name, or by a unique beginning of it."""
     for fits in (lambda step: step.name == name, lambda step: step.name.startswith(name)):
         found = [step for step in steps if fits(step)]
         if len(found) == 1:
@@ -99,13 +99,13 @@ def planned(
     """The plans of the steps that use accelerators.
 
     Args:
-        steps: those of the pipeline.
-        wanted: what they are to have; see `wishes`.
+        steps: steps of the pipeline.
+        wanted: their wishes; see `wishes`.
         plan: makes a plan.
-        evaluation: what scores a model that was trained on a plan, where nothing else was said.
+        evaluation: returns the default plan of the evaluation for a model that was trained on a plan.
 
     Raises:
-        UserError: lists the steps for which nothing was said, with the line to add, and what cannot be had.
+        UserError: lists the steps without a wish, with the line to add, and what is not available.
     """
     found, problems = {}, []
     for name, wish in wanted.items():
@@ -120,7 +120,7 @@ def planned(
     training = next(iter(found.values()), None)
     if training is not None:
         found.update({step.name: evaluation(training) for step in scoring})
-    # What scores needs none to be named, where what trains has one.
+    # An evaluation needs no accelerator of its own if a training has one.
     others = [step for step in left if step not in scoring]
     problems += [_unplaced(step) for step in others or ([] if training else scoring)]
     if problems:
@@ -131,7 +131,7 @@ def planned(
 def _unplaced(step: Step) -> str:
     call = f"{step.component.replace('-', '_')}(…)"
     return (
-        f'{step.name} has no accelerator. In the pipeline write accelerate({call}, "l4:1"), say (from '
+        f'{step.name} has no accelerator. In the pipeline write for example accelerate({call}, "l4:1") (from '
         f"gpu_pipelines.components import accelerate), or give --accelerator {step.name}=l4:1."
     )
 
@@ -143,17 +143,17 @@ def plans_by(
     title: str,
     evaluation: Callable[[AcceleratorPlan], AcceleratorPlan],
 ) -> dict[str, AcceleratorPlan]:
-    """The plans of the steps of a pipeline of one's own, by the options of a target in Google Cloud.
+    """The plans of the steps of a user's own pipeline, by the options of a target in Google Cloud.
 
     Args:
-        options: what was given.
-        steps: those of the pipeline.
+        options: the given options.
+        steps: steps of the pipeline.
         region: where it will run; None to leave that open.
-        title: what the target is called.
-        evaluation: what scores a model that was trained on a plan, where nothing was said.
+        title: name of the target in messages.
+        evaluation: returns the default plan of the evaluation for a model that was trained on a plan.
 
     Raises:
-        UserError: lists the steps without an accelerator, and what cannot be had; or no step takes the accelerator.
+        UserError: lists the steps without an accelerator, and what is not available; or no step takes the accelerator.
     """
 
     def plan(wish: Wish) -> AcceleratorPlan:
@@ -163,7 +163,7 @@ def plans_by(
     wanted = wishes(steps, options.accelerator, Wish(**options.bought))
     named, others = named_accelerators(options.accelerator)
     of_command = {_step_named(name, steps).name for name in named}
-    # What scores goes by what trains, and an author wins over what is for all.
+    # The evaluation follows the training, and an author wins over the accelerator for all.
     left = [step for step in steps if step.name in wanted.keys() - of_command and not step.scores]
     if others and not any(step.wish is None or step.wish.spec in ("", others) for step in left):
         raise UserError(
@@ -175,16 +175,16 @@ def plans_by(
 
 
 def plans_here(steps: Sequence[Step], accelerator: str) -> dict[str, AcceleratorPlan]:
-    """The plans of the steps of a pipeline of one's own on this machine; none for a step that takes what there is.
+    """The plans of the steps of a user's own pipeline on this machine; none for a step that uses what there is.
 
-    What its author wants of GPUs is for another place; here the command line says it for all steps.
+    An author's request for GPUs is for another place; here the option applies to all steps.
 
     Args:
-        steps: those of the pipeline.
-        accelerator: what the command line says.
+        steps: steps of the pipeline.
+        accelerator: value of the option.
 
     Raises:
-        UserError: it names what this machine has not.
+        UserError: this machine does not have it.
     """
     here = {}
     _, others = named_accelerators(accelerator)

@@ -1,4 +1,4 @@
-"""What a compiled pipeline says of inputs and steps that are not there: KFP compiles it, and no platform can run it."""
+"""References in a compiled pipeline to missing inputs and steps: KFP compiles it, but no platform can run it."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from gpu_pipelines.targets.spec_steps import tasks_in
 
 _ITEM, _FIELD, _CHANNEL = "loop-item", "-subvar-", "pipelinechannel--"
 _ITEM_IN_TEXT = re.compile(r"loop-item-param-\d+|[\w-]+-loop-item\b")
-#: Where a text has the value of an input.
+#: The place of an input's value in a text.
 _REFERENCE = re.compile(r"\{\{\$.*?\}\}")
 
 
 def require_inputs(spec: Mapping[str, Any], place: str) -> None:
-    """Checks that what tasks get from the pipeline around them is an input of that.
+    """Checks that inputs that tasks get from the pipeline around them exist.
 
     Args:
         spec: the pipeline.
-        place: where it is from, for the message.
+        place: origin of the pipeline, for the message.
 
     Raises:
-        UserError: it is none. KFP loses the fields of a loop's item where they are in a text, a list or a dictionary.
+        UserError: one does not. KFP loses the fields of a loop's item if they are in a text, a list or a dictionary.
     """
     for task, name, _, _ in _missing(spec):
         item, _, field = name.rpartition(_FIELD)
@@ -34,19 +34,19 @@ def require_inputs(spec: Mapping[str, Any], place: str) -> None:
                 f"Give the step the whole item, or item.{field} alone, as an input, and put them together in the step.",
             )
         raise UserError(
-            f"{place}: {task} gets {name!r} of a pipeline that has no such input.", "Compile it anew with kfp 2.17."
+            f"{place}: {task} gets {name!r} of a pipeline that has no such input.", "Compile it again with kfp 2.17."
         )
 
 
 def require_fields(spec: Mapping[str, Any], place: str) -> None:
-    """Checks that no task gets what KFP calls the item of a loop, in the place of the item's field `name`.
+    """Checks that no task gets KFP's name of a loop's item in place of the item's field `name`.
 
     Args:
         spec: the pipeline.
-        place: where it is from, for the message.
+        place: origin of the pipeline, for the message.
 
     Raises:
-        UserError: one does. An item has a `name` of its own in Python, so that KFP is told nothing of a field.
+        UserError: one does. In Python an item has a `name` of its own, so KFP does not see the field.
     """
     loops = [task["parameterIterator"] for _, task in tasks_in(spec) if "parameterIterator" in task]
     items = {loop["itemInput"].removeprefix(_CHANNEL) for loop in loops if "itemInput" in loop}
@@ -57,7 +57,7 @@ def require_fields(spec: Mapping[str, Any], place: str) -> None:
             if any(f"-{item}".endswith(f"-{called}") for item in items):
                 raise UserError(
                     f"{place}: {task} gets {called!r}, which is what KFP calls a loop's item: item.name is no field.",
-                    "Call the field otherwise, or give the step the whole item.",
+                    "Give the field another name, or give the step the whole item.",
                 )
 
 
@@ -66,10 +66,10 @@ def require_steps(spec: Mapping[str, Any], place: str) -> None:
 
     Args:
         spec: the pipeline.
-        place: where it is from, for the message.
+        place: origin of the pipeline, for the message.
 
     Raises:
-        UserError: one has none. KFP mixes up the branches of a pipeline and of one within it, and gives all to one.
+        UserError: one has none. KFP mixes up the branches of a pipeline and of a nested one, and gives all to one.
     """
     for name, part in spec.get("components", {}).items():
         if "executorLabel" not in part and not part.get("dag", {}).get("tasks"):
@@ -81,13 +81,13 @@ def require_steps(spec: Mapping[str, Any], place: str) -> None:
 
 
 def drop_unused_fields(spec: Mapping[str, Any]) -> bool:
-    """Takes out the fields of a loop's item that the groups around the loop get from where no item is, and do not use.
+    """Removes unused fields of a loop's item that the groups around the loop get where no item is.
 
-    KFP writes them for a loop over a list of dictionaries in a branch or an exit handler, and no platform runs that
+    KFP writes them for a loop over a list of dictionaries in a branch or an exit handler, and no platform can run that
     (https://github.com/kubeflow/pipelines/issues/13273). The loop itself takes each field from its item.
 
     Args:
-        spec: the pipeline, in which they are taken out.
+        spec: the pipeline, from which they are removed.
 
     Returns:
         Whether there were any.
@@ -102,7 +102,7 @@ def drop_unused_fields(spec: Mapping[str, Any]) -> bool:
 
 
 def _uses(spec: Mapping[str, Any], placed: Mapping[str, Any], name: str) -> bool:
-    """Whether a task has a use for one of its inputs, be it in a task within it."""
+    """Whether a task uses one of its inputs, possibly in a task within it."""
     part = spec["components"][placed["componentRef"]["name"]]
     if "dag" not in part or _FIELD not in name or name in placed.get("triggerPolicy", {}).get("condition", ""):
         return True
@@ -114,7 +114,7 @@ def _uses(spec: Mapping[str, Any], placed: Mapping[str, Any], name: str) -> bool
 
 
 def _missing(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, dict[str, Any], str]]:
-    """Each task that gets what is not there: its name, what that is called, the task, and its input."""
+    """Each task that gets an input that does not exist: its name, the input's name, the task, and its input."""
     for part in (spec["root"], *spec.get("components", {}).values()):
         known = part.get("inputDefinitions", {})
         for task, placed in part.get("dag", {}).get("tasks", {}).items():

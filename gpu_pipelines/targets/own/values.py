@@ -1,4 +1,4 @@
-"""The parameters of this project's components in a pipeline of anybody's: what a target fills in, and what is wrong."""
+"""The parameters of this project's components in a user's pipeline: what a target fills in, and what is wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from gpu_pipelines.targets.own.placed import Step
 from gpu_pipelines.tasks.tasks import task_problems
 from gpu_pipelines.training.script.settings import ScriptSettings
 
-#: The parameters that name places, with what these hold.
+#: The parameters that name places, with the kind of each place.
 _PLACES = {
     PREPARES: {
         "source": DATA,
@@ -54,25 +54,25 @@ _PLACES = {
     UPLOADS: {"registry": REGISTRY},
     PREDICTS: {"source": DATA, "image_root": DATA, "registry": REGISTRY, "output": OUTPUT},
 }
-#: What `advanced` may have that is no field of the settings, and that steps take from there themselves.
+#: Names in `advanced` that are not fields of the settings, and that steps take from there themselves.
 _ADVANCED_OF_STEPS = ("checkpoint_uri", "test_source_fingerprint")
-#: Stands for data that a step before makes, of which nothing is known before the run.
+#: Placeholder for data of an earlier step, which is not known before the run.
 _OF_A_STEP = "data"
 
 
 def fill_in(steps: Sequence[Step], target: Placement, checkpoints: str) -> None:
-    """Gives the steps of this project what their pipelines give them, where a pipeline of one's own says nothing.
+    """Gives this project's steps in a user's pipeline the values that its own pipelines fill in, if they are not given.
 
     Args:
-        steps: those of the pipeline, which is changed.
+        steps: steps of the pipeline, which is changed.
         target: where it runs.
-        checkpoints: below which each training has its checkpoints: the same place over restarts of a run.
+        checkpoints: folder of the checkpoints of all trainings: the same place over restarts of a run.
     """
     for step in steps:
         if not step.is_ours:
             continue
         if step.trains:
-            # The turns of a loop are told apart by their parameters.
+            # The turns of a loop are distinguished by their parameters.
             step.give("checkpoint_uri", f"{checkpoints}/{step.name}{f'/{THIS_TRAINING}' if step.in_loop else ''}")
         if step.component in (*LOOKING_STEPS, EVALUATES, UPLOADS, PREDICTS):
             step.give("registry", target.registry)
@@ -84,7 +84,7 @@ def fill_in(steps: Sequence[Step], target: Placement, checkpoints: str) -> None:
             if target.encryption_key:
                 step.give("encryption_key", target.encryption_key)
         if step.component == PREPARES and "source_fingerprint" not in step.inputs:
-            # Without it a service would take data that has changed for that of an earlier run.
+            # Otherwise a service would take changed data for that of an earlier run.
             step.task["cachingOptions"] = {}
 
 
@@ -92,7 +92,7 @@ def problems_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> list[str
     """What is wrong with the parameters of this project's components, as far as they are known before a run.
 
     Args:
-        steps: those of the pipeline.
+        steps: steps of the pipeline.
         arguments: the values of the pipeline's own parameters.
     """
     ours = [(step, *step.known(arguments)) for step in steps if step.is_ours]
@@ -130,10 +130,10 @@ def _reads_artifact(step: Step, name: str) -> bool:
 
 
 def sources_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[PrepareSettings]:
-    """What the preparations read that is there before a run: not in branches, and not after a step that may write it.
+    """The sources of preparations that exist before a run: not in branches, and not after a step that may write them.
 
     Args:
-        steps: those of the pipeline, whose parameters have no problems.
+        steps: steps of the pipeline, whose parameters have no problems.
         arguments: the values of the pipeline's own parameters.
     """
     for step, values in _before_others(steps, PREPARES, "data", arguments):
@@ -143,10 +143,10 @@ def sources_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[
 def predictions_of(
     steps: Sequence[Step], arguments: Mapping[str, Any], registry: str = DEFAULT_REGISTRY
 ) -> Iterator[PredictSettings]:
-    """The predictions by a model that is registered before a run, of a source that is there; see `sources_of`.
+    """The predictions with a model that is registered before a run, for an existing source; see `sources_of`.
 
     Args:
-        registry: the one of those that name none.
+        registry: registry of steps that name none.
     """
     for step, values in _before_others(steps, PREDICTS, "model", arguments):
         yield _settings(step, {"registry": registry, **values})
@@ -156,9 +156,9 @@ def uploads_to(steps: Sequence[Step], arguments: Mapping[str, Any], registry: st
     """The registries that models are uploaded to, as far as they are known before a run.
 
     Args:
-        steps: those of the pipeline, whose parameters have no problems.
+        steps: steps of the pipeline, whose parameters have no problems.
         arguments: the values of the pipeline's own parameters.
-        registry: the one of steps that name none.
+        registry: registry of steps that name none.
     """
     uploads = (step for step in steps if step.is_ours and step.component == UPLOADS)
     known = (step.known(arguments) for step in uploads)
@@ -168,10 +168,10 @@ def uploads_to(steps: Sequence[Step], arguments: Mapping[str, Any], registry: st
 def _before_others(
     steps: Sequence[Step], component: str, artifact: str, arguments: Mapping[str, Any]
 ) -> Iterator[tuple[Step, dict[str, Any]]]:
-    """The steps of a component that surely run, that wait for no other step, and all of whose parameters are known.
+    """The steps of a component that surely run, wait for no other step, and have only known parameters.
 
     Args:
-        artifact: the input that such a step does not have.
+        artifact: an input that such a step does not have.
     """
     for step in steps:
         is_ready = step.is_ours and step.at_root and not _reads_artifact(step, artifact)
