@@ -3,7 +3,7 @@
 Finished steps are removed. A task that takes an output of one gets the value as a constant, or the artifact from an
 importer, which names the earlier run's own artifact: nothing is copied, and the service's metadata continue the
 lineage. A training that had begun is told where its checkpoints are. All else stays, such as conditions, exit handlers
-and nested pipelines. The state of an unfinished loop is not certain, so it is refused. """
+and nested pipelines. The state of an unfinished loop is not certain, so it is refused."""
 
 from __future__ import annotations
 

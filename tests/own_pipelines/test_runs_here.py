@@ -353,7 +353,7 @@ def test_a_package_that_cannot_be_looked_for_is_named(tmp_path: Path) -> None:
     done = command("run", "needs.py", "--dry-run", cwd=tmp_path)
     assert done.status == 0, done.err
     (note,) = [line for line in done.err.splitlines() if line.startswith("note: ")]
-    assert note.startswith(f"note: a would install {address}, which has no name to be looked for here")
+    assert note.startswith(f"note: a would install {address}, which has no name to search for")
 
 
 def test_a_file_that_cannot_be_imported_is_named_in_what_to_do(tmp_path: Path) -> None:

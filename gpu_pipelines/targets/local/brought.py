@@ -1,4 +1,4 @@
-"""What a run on this machine takes over from a bucket, copied to where its steps and its report can open it."""
+"""Artifacts in a bucket that a run on this machine reuses, copied to where its steps and its report can open them."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote, listed
 from gpu_pipelines.reports.run_report import REPORTS
 from gpu_pipelines.targets.spec_steps import tasks_in
 
-#: Below the directory of runs: copies of artifacts that were taken over, in a folder for each run that made them.
+#: Below the directory of runs: copies of reused artifacts, in a folder for each run that made them.
 TAKEN_OVER = ".taken-over"
 _EVALUATED, _EVALUATION = "best_checkpoint", "evaluation.json"
 
 
 def bring_here(spec: Mapping[str, Any], folder: Path) -> None:
-    """Copies the artifacts that the importers of a pipeline name, and lets them name the copies.
+    """Copies the artifacts of a pipeline's importers, and makes these name the copies.
 
     Args:
         spec: the pipeline; changed in place.
-        folder: gets the copies; one that is there already is taken.
+        folder: gets the copies; existing copies are used.
     """
     for component in spec["components"].values():
         label = component.get("executorLabel", "")
@@ -34,7 +34,7 @@ def bring_here(spec: Mapping[str, Any], folder: Path) -> None:
 
 
 def brought_for_report(artifacts: Mapping[str, str], folder: Path) -> dict[str, str]:
-    """Places of artifacts, of which those are copied that a run's report is made of.
+    """Places of artifacts, in which those for a run's report are replaced by local copies.
 
     Args:
         artifacts: places by name.
@@ -52,9 +52,9 @@ def _copied(uri: str, folder: Path, only: Sequence[str] | None = None) -> Path:
     """A file or a folder of a bucket, copied into a folder.
 
     Args:
-        uri: where it is.
-        folder: gets the copy, with the name that it has.
-        only: the files of it that are copied; None for all.
+        uri: place of the file or folder.
+        folder: gets the copy, under the same name.
+        only: files of the folder to copy; None for all.
     """
     above, _, last = uri.rstrip("/").rpartition("/")
     files = [each.removeprefix(f"{above}/") for each in listed(uri)]

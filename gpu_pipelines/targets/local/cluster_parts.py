@@ -1,4 +1,4 @@
-"""What a step of one's own gets from Kubernetes, and a machine without it may lack: variables and volumes."""
+"""What a step of a user's own gets from Kubernetes, and this machine may lack: variables and volumes."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Any
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.own.placed import Step, executors_on_kubernetes
 
-#: The settings of kfp-kubernetes (`kubernetes_executor_config.proto`) that set variables, and what these come from.
+#: The settings of kfp-kubernetes (`kubernetes_executor_config.proto`) that set variables, with the source of each.
 _VARIABLES = {"secretAsEnv": "secret", "configMapAsEnv": "configMap"}
-#: Those that mount a folder.
+#: The settings that mount a folder.
 _VOLUMES = {
     "secretAsVolume": "secret",
     "configMapAsVolume": "configMap",
@@ -22,7 +22,7 @@ _VOLUMES = {
     "emptyDirMounts": "volume",
 }
 _CALLED = {"secret": "secret", "configMap": "ConfigMap", "pvc": "volume claim", "volume": "volume"}
-#: KFP's components CreatePVC and DeletePVC: the cluster does what these images are named after.
+#: KFP's components CreatePVC and DeletePVC: the cluster does what the names of these images say.
 _STUBS = "argostub/"
 
 
@@ -31,9 +31,9 @@ class ClusterPart:
     """A variable or a folder that a cluster gives a step.
 
     Attributes:
-        name: of the variable, or the path of the folder.
-        kind: of what it comes from: a key of `_CALLED`.
-        origin: what that is called; empty where a run alone knows it.
+        name: name of the variable, or path of the folder.
+        kind: kind of its source: a key of `_CALLED`.
+        origin: name of its source; empty if only a run knows it.
         is_folder: whether it is a folder.
         is_optional: whether the step starts without it.
     """
@@ -59,7 +59,7 @@ def cluster_parts(step: Step, documents: Sequence[Mapping[str, Any]]) -> list[Cl
 
     Args:
         step: the step.
-        documents: of the compiled file: the pipeline, and what is for Kubernetes where there is such.
+        documents: documents of the compiled file: the pipeline, and settings for Kubernetes if there are any.
     """
     if len(documents) == 1 or step.is_ours:
         return []
@@ -76,7 +76,7 @@ def cluster_parts(step: Step, documents: Sequence[Mapping[str, Any]]) -> list[Cl
 
 
 def problems_without_cluster(step: Step, parts: Sequence[ClusterPart]) -> list[str]:
-    """What a step needs of a cluster and this machine has not, each with what to do about it."""
+    """What a step needs from a cluster and this machine lacks, each with a remedy."""
     if step.container.get("image", "").startswith(_STUBS):
         return [
             f"{step.name} makes or deletes a volume claim, and no Kubernetes is here. Pass files as artifacts, or "
@@ -91,7 +91,7 @@ def problems_without_cluster(step: Step, parts: Sequence[ClusterPart]) -> list[s
 
 
 def require_no_cluster(steps: Sequence[Step], documents: Sequence[Mapping[str, Any]]) -> None:
-    """Checks that no step gets secrets, settings or claims of a cluster, as where the run has none of the user's.
+    """Checks that no step gets secrets, settings or claims of a cluster, for a run that has none of the user's.
 
     Raises:
         UserError: lists them.

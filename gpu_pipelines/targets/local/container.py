@@ -1,4 +1,4 @@
-"""Runs the command of a container component here: in a container, with the files of the run at their own paths.
+"""Runs the command of a container component here: in a container, with the run's files at their own paths.
 
 `python -m gpu_pipelines.targets.local.container --instead-of X --input JSON [--image IMAGE] [--env NAME]…
 [--mount FOLDER]… -- COMMAND…`; without an image the command is a process of this machine. The input is KFP's executor
@@ -21,7 +21,7 @@ from pathlib import Path
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 
 ENGINES = ("docker", "podman")
-#: How long a container that is asked to end may take for it; less than the run waits for its steps.
+#: How long a container may take to end when it is told to; less than the run waits for its steps.
 SECONDS_TO_STOP = 20
 
 
@@ -41,33 +41,33 @@ def main(arguments: Sequence[str]) -> int:
     places = [made["uri"] for each in artifacts.values() for made in each]
     places += [each["outputFile"] for each in outputs.get("parameters", {}).values()]
     for place in (*places, outputs["outputFile"]):
-        # Kubeflow makes the folders of outputs before a container starts.
+        # On Kubeflow the folders of outputs exist before a container starts.
         Path(place).parent.mkdir(parents=True, exist_ok=True)
     if options.image:
         status = _run_in_container(options.image, command, options.env, options.mount)
     else:
         status = subprocess.run(command, check=False).returncode
     if status == 0:
-        # KFP's local runner passes on the artifacts that a step itself tells of, which a program does not.
+        # KFP's local runner passes on only artifacts that a step itself reports, which a program does not.
         written = {"artifacts": {name: {"artifacts": each} for name, each in artifacts.items()}}
         Path(outputs["outputFile"]).write_text(json.dumps(written), encoding="utf-8")
     return status
 
 
 def _run_in_container(image: str, command: Sequence[str], variables: Sequence[str], folders: Sequence[str]) -> int:
-    """Runs a command in a container, of which nothing is left; returns its exit status.
+    """Runs a command in a container, which is removed afterwards; returns its exit status.
 
     Args:
         image: the image.
-        command: as KFP's runner gives it, which has put this machine's Python in the place of `python3`.
-        variables: names of those that the container gets.
-        folders: which it finds at their own paths.
+        command: as KFP's runner gives it, with this machine's Python in place of `python3`.
+        variables: names of the variables for the container.
+        folders: folders to mount at their own paths.
     """
     directory = Path(os.environ[RUN_DIRECTORY]).absolute()
     name = f"gpu-pipelines-{uuid.uuid4().hex[:16]}"
     command = [part.replace(sys.executable, "python3") for part in command]
     started = in_container(image, command, (str(directory), *folders), variables, name)
-    # What is asked to end takes the container along, and is not killed in the middle of that.
+    # A process that is told to end stops the container first, and is not killed while it does.
     signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     try:
         return subprocess.run(started, check=False).returncode
@@ -78,7 +78,7 @@ def _run_in_container(image: str, command: Sequence[str], variables: Sequence[st
 
 
 def engine_here() -> str:
-    """The engine of containers that answers; empty where none does, as one that is installed and not running."""
+    """The container engine that answers; empty if none does, such as one that is installed but not running."""
     found = (place for name in ENGINES if (place := shutil.which(name)))
     return next((each for each in found if not subprocess.run([each, "info"], capture_output=True).returncode), "")
 
@@ -90,13 +90,13 @@ def in_container(
 
     Args:
         image: the image.
-        command: what to run in place of its entrypoint; empty for that.
-        folders: of the run, and others, mounted at their own paths; those of outputs may be relative to where we are.
-        variables: names of those that the container gets.
-        container: name of the container, which stays: an engine that removes it at its end may not tell how that was.
+        command: command in place of its entrypoint; empty for that.
+        folders: folders of the run and others, to mount at their own paths; those of outputs may be relative.
+        variables: names of the variables for the container.
+        container: name of the container, which stays: an engine that removes it at its end may lose its exit status.
     """
-    engine = engine_here() or ENGINES[0]  # which says itself what is wrong with it by now
-    # What it leaves is to be whoever's run it is; a rootless podman sees to that itself.
+    engine = engine_here() or ENGINES[0]  # whose own error says what is wrong with it by now
+    # Its files must belong to the run's user; a rootless podman does that itself.
     owner = [] if engine.endswith("podman") and os.getuid() else ["--user", f"{os.getuid()}:{os.getgid()}"]
     given = [part for name in variables for part in ("--env", name)]
     mounted = [part for folder in folders for part in ("--volume", f"{folder}:{folder}")]

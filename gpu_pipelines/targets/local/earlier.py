@@ -1,4 +1,4 @@
-"""A run on this machine as another one goes on from it, read from what it has left."""
+"""A run on this machine in the form in which another run can continue it, read from its files."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from gpu_pipelines.targets.recorded_runs import CACHE, checkpoints_of, entries_t
 from gpu_pipelines.targets.run_record import RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
-#: What stands behind the name of a step in a turn of a loop.
+#: Suffix of a step's name in a turn of a loop.
 _TURN = re.compile(r" #\d+$")
 
 
 def earlier_run(record: RunRecord) -> EarlierRun:
-    """A run on this machine, as it is told elsewhere.
+    """A run on this machine, in the form that all targets share.
 
     Args:
-        record: the run's.
+        record: record of the run.
     """
     steps = {_TURN.sub("", step.name): step for step in record.steps}
     made = {name: _made(Path(step.place)) for name, step in steps.items() if step.place}
-    # Where a step was that has made nothing but values, and was reused, is not known.
+    # The place of a reused step that made only values is not known.
     kept = {name: _kept(step, record.directory.parent / CACHE) for name, step in steps.items() if not step.place}
     made |= {name: each for name, each in kept.items() if each is not None}
     began = [name for name in steps if any(name.startswith(each) for each in TRAINING_STEPS)]
@@ -38,7 +38,7 @@ def earlier_run(record: RunRecord) -> EarlierRun:
         state=record.status,
         spec={"pipelineInfo": {"name": record.pipeline}},
         parameters=record.parameters,
-        # What it has taken over has left nothing here.
+        # Reused steps of another run left nothing here.
         resumes=record.resumes if any(_is_of_another(step) for step in record.steps) else "",
         accelerator=record.accelerator,
         states={name: step.status for name, step in steps.items()},
@@ -48,12 +48,12 @@ def earlier_run(record: RunRecord) -> EarlierRun:
 
 
 def _is_of_another(step: StepRecord) -> bool:
-    """Whether a step was taken over from a run that was elsewhere, and not from what is kept here for reuse."""
+    """Whether a step was reused from a run elsewhere, and not from the cache here."""
     return step.status == "reused" and not step.place and not step.taken
 
 
 def _kept(step: StepRecord, cache: Path) -> Made | None:
-    """The values that a reused step has made; None where it has made artifacts, or is not kept any more."""
+    """The values that a reused step made; None if it made artifacts, or is no longer cached."""
     for entry, _ in entries_taken([step], cache):
         text = entry.read_text(encoding="utf-8")
         if '"schema_title"' not in text:

@@ -1,4 +1,4 @@
-"""What KFP's local runner keeps results by: equal steps have a key each, and files elsewhere are looked at."""
+"""Keys of KFP's local runner for cached results: equal steps get separate keys, and external files are checked."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.component_interface.step import THIS_TRAINING
 from gpu_pipelines.targets.run_record import RUN
 
-#: Beside what KFP keeps of an artifact: a digest of its files.
+#: Field beside KFP's record of an artifact: a digest of its files.
 _FILES = "files"
 
 
 def key_of_each_step(original: Callable[..., str]) -> Callable[..., str]:
-    """Numbers the steps of a run that have the same key; the first has the key alone.
+    """Numbers the steps of a run that have the same key; the first keeps the key as it is.
 
-    Left alone, the second turn of a loop over `[1, 1]` takes what the first has just made, also in a run that takes no
-    results: a step that draws lots would draw once for all. A later run gives its second the result of the second.
+    By default the second turn of a loop over `[1, 1]` takes the first one's new result, even in a run without the
+    cache: a random step would draw only once. A later run gives its second turn the result of the second.
 
     Args:
-        original: makes the key of a step of what it is told.
+        original: makes the key of a step from its inputs.
     """
     seen, lock = Counter[str](), threading.Lock()
 
@@ -40,7 +40,7 @@ def key_of_each_step(original: Callable[..., str]) -> Callable[..., str]:
 
 
 def _with_run(key: str, told: Mapping[str, Any]) -> str:
-    """The key of a step that is told which run it is of, or gets a folder of it: no other run has made the same."""
+    """The key of a step; if its inputs include the run or a folder of it, a key of this run only."""
     from kfp import dsl
     from kfp.local import config
 
@@ -53,7 +53,7 @@ def _with_run(key: str, told: Mapping[str, Any]) -> str:
         dsl.PIPELINE_JOB_CREATE_TIME_UTC_PLACEHOLDER,
         dsl.PIPELINE_JOB_SCHEDULE_TIME_UTC_PLACEHOLDER,
     )
-    # A training is the same wherever its checkpoints lie, and compiled files name a place of the run for them.
+    # A training is the same wherever its checkpoints are, and compiled files name a place of the run for them.
     seen = repr({**told, "arguments": {**told.get("arguments", {}), "checkpoint_uri": ""}})
     if not any(each in seen for each in of_a_run):
         return key
@@ -61,12 +61,12 @@ def _with_run(key: str, told: Mapping[str, Any]) -> str:
 
 
 def place_of_each_training(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Numbers the trainings of a run that are told the same, in the place of their checkpoints; the first has none.
+    """Numbers the trainings of a run with the same inputs, in the place of their checkpoints; the first has no number.
 
-    Left alone, a script finds the checkpoints of its equal in another turn of a loop, and goes on from these.
+    By default a script finds the checkpoints of an equal training in another turn of a loop, and continues from these.
 
     Args:
-        original: makes what a task is told; it is asked once for each, also in a run that continues another.
+        original: makes the inputs of a task; called once for each, also in a run that continues another.
     """
     seen, lock = Counter[str](), threading.Lock()
 
@@ -86,10 +86,10 @@ def place_of_each_training(original: Callable[..., dict[str, Any]]) -> Callable[
 
 
 class FilesElsewhere:
-    """Lets an artifact outside of the runs be the same only as long as its files are: others may write there.
+    """Treats an artifact outside of the runs as the same only while its files are unchanged, as others may write there.
 
-    KFP knows an artifact by its place, which in a run's folder nobody writes to again. What `dsl.importer` names, or
-    what a step has given a place of its own, may be another one at each run.
+    KFP identifies an artifact by its place, which nobody writes to again in a run's folder. An artifact of
+    `dsl.importer`, or one for which a step chose the place, may differ in each run.
 
     Args:
         runs: directory of runs.
@@ -99,7 +99,7 @@ class FilesElsewhere:
         self._runs = runs.resolve()
 
     def in_keys(self, original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """What an input is in a key, with a digest of its files."""
+        """The form of an input in a key, with a digest of its files."""
 
         def serialize(value: Any) -> Any:
             made = original(value)
@@ -108,17 +108,17 @@ class FilesElsewhere:
         return serialize
 
     def kept(self, original: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
-        """What is kept of an output, with a digest of its files."""
+        """The record of an output, with a digest of its files."""
         return lambda artifact: {**original(artifact), **self._state(artifact.uri)}
 
     def taken(
         self, original: Callable[[dict[str, Any]], Any], missing: Callable[[str], Exception]
     ) -> Callable[[dict[str, Any]], Any]:
-        """An output that was kept, unless its files have changed.
+        """A recorded output, unless its files have changed.
 
         Args:
-            original: gives it as it is.
-            missing: what is raised where it is not there any more.
+            original: returns it as it is.
+            missing: the error to raise if it no longer exists.
         """
 
         def deserialize(kept: dict[str, Any]) -> Any:
@@ -139,5 +139,5 @@ class FilesElsewhere:
 
 
 def _is_of_a_run(folder: Path) -> bool:
-    """Whether a folder has the artifacts of a run, also of one elsewhere, whose results alone were copied here."""
+    """Whether a folder has the artifacts of a run, also of one elsewhere whose results were copied here."""
     return folder.name == "artifacts" and (folder.parent / RUN).is_file()

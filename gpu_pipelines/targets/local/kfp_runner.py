@@ -1,11 +1,11 @@
-"""KFP's local runner as the platforms are: what it finds by the names of channels, it is given as the file says it.
+"""Makes KFP's local runner behave like the platforms, in the following cases.
 
-Left alone it gives a turn of a loop the item in place of every output of a step outside, knows loops over no output
-but `Output`, takes a condition for false that it cannot evaluate (a text with an apostrophe), and makes floats of the
-whole numbers in lists, dictionaries and metadata. A pipeline in a pipeline gets parameters of the outer one in place
-of its own defaults, and an optional whole number without a value is an error. An output in a list or a dictionary is a
-text whose quotes break the step, and one in a text for a pipeline in a pipeline is `null`. After Ctrl-C it begins the
-turns of a loop that are left. Of equal steps it runs one alone. It cannot choose between the artifacts of branches.
+By default, a turn of a loop gets the item in place of every output of a step outside the loop. Only loops over the
+output `Output` work. A condition that cannot be evaluated (a text with an apostrophe) is false. Whole numbers in lists,
+dictionaries and metadata become floats. A nested pipeline gets parameters of the outer one in place of its own
+defaults, and an optional whole number without a value is an error. An output in a list or a dictionary is a text whose
+quotes break the step, and in a text for a nested pipeline it is `null`. After Ctrl-C the remaining turns of a loop are
+begun. Only one of equal steps runs. Between the artifacts of branches there is no choice.
 """
 
 from __future__ import annotations
@@ -34,25 +34,25 @@ from gpu_pipelines.numbers import as_protobuf_writes, finite_json
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 from gpu_pipelines.targets.local.kfp_results import FilesElsewhere, key_of_each_step, place_of_each_training
 
-#: How a step's command makes the folder of its program; and in the run's.
+#: The part of a step's command that makes the folder of its program; and the same in the run's folder.
 _FOLDER_OF_PROGRAM = "program_path=$(mktemp -d)"
 _FOLDER_IN_RUN = f'program_path=$(mktemp -d "${RUN_DIRECTORY}/.program-XXXXXX")'
-#: Makes what stands in the place of a part of the runner, of that part.
+#: Makes the replacement of a part of the runner from that part.
 _Mend = Callable[[Any], Any]
 
 
 @contextmanager
 def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
-    """Lets KFP's local runner treat loops, conditions and whole numbers as the platforms do.
+    """Makes KFP's local runner treat loops, conditions and whole numbers like the platforms.
 
     Args:
         runs: directory of runs.
 
     Yields:
-        What it could not go on with. Of a turn of a loop it would only say that it failed.
+        The errors with which it could not continue. For a turn of a loop it would only say that it failed.
 
     Raises:
-        UserError: the runner of the installed kfp is built in another way.
+        UserError: the runner of the installed kfp has another structure.
     """
     errors: list[Exception] = []
     turns = _Turns()
@@ -74,7 +74,7 @@ def as_on_platforms(runs: Path) -> Iterator[list[Exception]]:
 
 
 def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere) -> list[tuple[Any, str, _Mend]]:
-    """What is replaced: where it is, its name there, and what makes what stands in its place of it."""
+    """The replacements: the object, the name of the part in it, and the function that makes the new part."""
     from kfp.compiler import pipeline_spec_builder
     from kfp.local import executor_input_utils, placeholder_utils, subprocess_task_handler, task_dispatcher
     from kfp.local.cache import LocalCache, _MissingArtifactError
@@ -111,19 +111,19 @@ def _replacements(errors: list[Exception], turns: _Turns, files: FilesElsewhere)
 
 
 def _replaced(place: Any, name: str, mend: _Mend) -> tuple[Any, str, Any, Any]:
-    """A place and a name, what is there, and what is to be there."""
+    """An object and a name, the old part, and the new part."""
     before, made = vars(place)[name], mend(getattr(place, name))
     return place, name, before, staticmethod(made) if isinstance(before, staticmethod | classmethod) else made
 
 
 def _with_nulls(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """The null of JSON as well, which a step may leave in a list or a dictionary."""
+    """Allows JSON's null as well, which a step may leave in a list or a dictionary."""
     kind = type(original(""))
     return lambda value: kind(null_value=0) if value is None else original(value)
 
 
 def _with_all_of_the_run(original: Callable[..., str]) -> Callable[..., str]:
-    """What KFP's placeholders say of the run: its runner leaves three out, and has a name of the run for each turn."""
+    """KFP's placeholders about the run: its runner leaves three out, and names the run anew for each turn."""
     from kfp import dsl
 
     now = datetime.now(timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
@@ -140,7 +140,7 @@ def _with_all_of_the_run(original: Callable[..., str]) -> Callable[..., str]:
 
 def _whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., Any]:
     def written(executor_input: Any, component_spec: Any) -> Any:
-        # Nothing is no whole number, and KFP's executor leaves a function its default for what it is not told.
+        # Null is not a whole number, and for missing inputs KFP's executor uses the function's defaults.
         told = type(executor_input)()
         told.CopyFrom(executor_input)
         for name, value in executor_input.inputs.parameter_values.items():
@@ -152,7 +152,7 @@ def _whole_numbers(original: Callable[..., dict[str, Any]]) -> Callable[..., Any
 
 
 def _with_values_alone(original: Callable[..., Any]) -> Callable[..., Any]:
-    """What a step is told, without inputs that have no value: it has its own defaults for these."""
+    """The inputs of a step without those that have no value: it has its own defaults for these."""
 
     def construct(*, arguments: dict[str, Any], **named: Any) -> Any:
         return original(arguments={name: each for name, each in arguments.items() if each is not None}, **named)
@@ -172,7 +172,7 @@ def _with_optional_ones(original: Callable[..., dict[str, Any]]) -> Callable[...
 
 
 def _with_own_defaults(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The inputs of a pipeline in a pipeline; one that it is not told has its default, whatever is around it."""
+    """The inputs of a nested pipeline; one that is not given has its own default, whatever is around it."""
 
     def build(*, task_spec: Any, component_spec: Any, **named: Any) -> dict[str, Any]:
         made = original(task_spec=task_spec, component_spec=component_spec, **named)
@@ -186,7 +186,7 @@ def _with_own_defaults(original: Callable[..., dict[str, Any]]) -> Callable[...,
 
 
 def _default(definition: Any) -> Any:
-    """The default of an input; None where it has none, as no artifact has one."""
+    """The default of an input; None if it has none, like every artifact."""
     from kfp.local.executor_output_utils import pb2_value_to_python
 
     has_one = "default_value" in definition.DESCRIPTOR.fields_by_name and definition.HasField("default_value")
@@ -194,7 +194,7 @@ def _default(definition: Any) -> Any:
 
 
 def _filled(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """What a task is told, with outputs in texts, lists and dictionaries where they stand."""
+    """The inputs of a task, with outputs filled in inside texts, lists and dictionaries."""
 
     def make(task_inputs_spec: Any, io_store: Any) -> dict[str, Any]:
         made = original(task_inputs_spec, io_store)
@@ -205,9 +205,9 @@ def _filled(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, 
 
 
 class _ReadToItsEnd(subprocess.Popen[str]):
-    """A step whose output is read also after a Ctrl-C: it would die of the next line that it prints, before the
-    checkpoint that it has time for. Whoever has started it ends it. What is no UTF-8 in it ends no run. The folder of
-    its program, which nobody removes, goes with the run's.
+    """A step whose output is still read after a Ctrl-C: otherwise it would die at the next line that it prints, before
+    its checkpoint. Whoever started it ends it. Output that is not UTF-8 does not end the run. The folder of its
+    program, which nobody removes, is in the run's folder.
     """
 
     def __init__(self, command: list[str], **named: Any) -> None:
@@ -228,7 +228,7 @@ class _ReadToItsEnd(subprocess.Popen[str]):
 
 
 def _whose_numbers_are_read(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Runs a step; one that leaves numbers that no platform reads has failed, as it has there."""
+    """Runs a step; it fails if it leaves numbers that no platform can read, as it does there."""
     from kfp.local.status import Status
 
     def run(handler: Any) -> Any:
@@ -248,9 +248,9 @@ def _whose_numbers_are_read(original: Callable[[Any], Any]) -> Callable[[Any], A
 
 
 class _Turns:
-    """What the runner uses of `concurrent.futures` for the turns of loops: an interrupted run begins none any more.
+    """Replaces `concurrent.futures` for the turns of loops: an interrupted run begins no more turns.
 
-    The runner waits for all turns of a loop before it passes a Ctrl-C on, those too that have not begun.
+    The runner waits for all turns of a loop before it passes a Ctrl-C on, including those that have not begun.
     """
 
     as_completed = staticmethod(futures.as_completed)
@@ -272,7 +272,7 @@ class _Turns:
         return self._pools[-1]
 
     def ended(self, original: Callable[..., Any]) -> Callable[..., Any]:
-        """What a step has come to; one whose processes were ended is held for a success, and kept for reuse."""
+        """The result of a step; without this, a step whose processes were ended counts as a success, and is cached."""
 
         def run(**named: Any) -> Any:
             outcome = original(**named)
@@ -283,7 +283,7 @@ class _Turns:
         return run
 
     def wait(self) -> None:
-        """Waits for turns that an interruption has left; their processes have ended."""
+        """Waits for the remaining turns after an interruption; their processes have ended."""
         for pool in self._pools:
             futures.ThreadPoolExecutor.shutdown(pool)
 
@@ -309,7 +309,7 @@ def _selected(value: Any, expression: str) -> Any:
 
 
 def _of_the_branch_that_ran(original: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """The artifacts that a part of a pipeline gives; one of `dsl.OneOf` is that of the branch that has run."""
+    """The artifacts of a part of a pipeline; one of `dsl.OneOf` comes from the branch that ran."""
 
     def outputs(dag_outputs_spec: Any, io_store: Any) -> dict[str, Any]:
         told = type(dag_outputs_spec)()
@@ -332,7 +332,7 @@ def _is_made(selector: Any, io_store: Any) -> bool:
 
 
 def _with_inputs_in_conditions(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Writes into each condition what its names stand for: the runner evaluates its text alone."""
+    """Writes the values of its names into each condition: the runner evaluates only its text."""
 
     def run(*, dag_component_spec: Any, **named: Any) -> Any:
         told = type(dag_component_spec)()
@@ -347,7 +347,7 @@ def _with_inputs_in_conditions(original: Callable[..., Any]) -> Callable[..., An
 
 
 def _is_met(condition: str, io_store: Any) -> bool:
-    """Whether a condition of a branch is met, as `_with_inputs_in_conditions` has written it."""
+    """Whether the condition of a branch is met, as `_with_inputs_in_conditions` wrote it."""
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
     from kfp.pipeline_spec import pipeline_spec_pb2
 
@@ -360,7 +360,7 @@ def _is_met(condition: str, io_store: Any) -> bool:
 
 
 def _loop(original: Callable[..., bool]) -> Callable[..., bool]:
-    """Runs a loop whose inputs and items are known, and lets one without a turn have empty lists for outputs."""
+    """Runs a loop with known inputs and items; a loop without turns has empty lists as outputs."""
 
     def run(*, task_name: str, task_spec: Any, components: Any, io_store: Any, **named: Any) -> bool:
         if task_spec.WhichOneof("iterator") == "parameter_iterator":
@@ -378,7 +378,7 @@ def _loop(original: Callable[..., bool]) -> Callable[..., bool]:
 
 
 def _with_known_inputs(task_spec: Any, io_store: Any) -> Any:
-    """A loop with its items and the values of its parameters in the places of where these come from."""
+    """A loop with its items and the values of its parameters in place of references to them."""
     from kfp.compiler.pipeline_spec_builder import to_protobuf_value
     from kfp.local.orchestrator.orchestrator_utils import OrchestratorUtils
 
@@ -390,7 +390,7 @@ def _with_known_inputs(task_spec: Any, io_store: Any) -> Any:
         known.inputs.parameters[name].runtime_value.constant.CopyFrom(to_protobuf_value(value))
     source = known.parameter_iterator.items
     items = source.raw if source.HasField("raw") else values[source.input_parameter]
-    # A list may be a text of JSON; the runner went through its letters.
+    # A list may be a JSON text; the runner would go through its letters.
     source.raw = items if isinstance(items, str) else json.dumps(items)
     return known
 

@@ -1,4 +1,4 @@
-"""What the steps of a run have left, read from where KFP's executor wrote it: pages to look at, and metrics."""
+"""Outputs of a run's steps, read from where KFP's executor wrote them: pages and metrics."""
 
 from __future__ import annotations
 
@@ -17,34 +17,34 @@ from gpu_pipelines.targets.run_record import RunRecord
 from gpu_pipelines.targets.steps import StepRecord
 
 Value = TypeVar("Value")
-#: What the executor of each step writes last.
+#: The last file that the executor of each step writes.
 EXECUTOR_OUTPUT = "executor_output.json"
-#: What KFP calls artifacts that people look at, and figures.
+#: KFP's types of artifacts that are pages, and that are figures.
 _PAGES, _METRICS = ("system.HTML", "system.Markdown"), "system.Metrics"
 
 
 def written(directory: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """What the steps of a run have written, each with its name, in the order in which they ended.
+    """The files of a run's steps, each with the step's name, in the order in which the steps ended.
 
     Args:
-        directory: the run's.
+        directory: directory of the run.
     """
     files = directory.glob(f"artifacts/**/{EXECUTOR_OUTPUT}")
     for file in sorted(files, key=lambda file: file.stat().st_mtime_ns):
-        with suppress(ValueError):  # of a step that failed while it wrote, as with a number that JSON does not have
+        with suppress(ValueError):  # of a step that failed while writing, such as on a number that JSON lacks
             yield file.parent.name, json.loads(file.read_text(encoding="utf-8"))
 
 
 @dataclass(frozen=True)
 class Left:
-    """An artifact that a step of a run has left, or that it has taken from an earlier run.
+    """An artifact that a step of a run made, or that it reused from an earlier run.
 
     Attributes:
         step: name of the task.
-        name: of the output.
-        kind: what KFP calls artifacts of its kind.
-        path: where it is.
-        metadata: what else is known of it.
+        name: name of the output.
+        kind: KFP's type of the artifact.
+        path: its path.
+        metadata: its metadata.
     """
 
     step: str
@@ -60,10 +60,10 @@ def artifacts_left(
     """The artifacts of a run's steps.
 
     Args:
-        directory: the run's.
+        directory: directory of the run.
         spec: the pipeline as KFP compiles it.
-        steps: those that began.
-        cache: where results of steps are kept over runs.
+        steps: the steps that began.
+        cache: folder of cached results.
     """
     components = step_components(spec)
     for entry, taker in entries_taken(steps, cache):
@@ -79,11 +79,11 @@ def artifacts_left(
 
 
 def note_makers(steps: Iterable[StepRecord], cache: Path, runs: Path) -> None:
-    """Notes which runs have made the results that steps have taken, and what these were told there.
+    """Records which runs made the results that steps reused, and the parameters that distinguished them there.
 
     Args:
-        steps: those of a run.
-        cache: where results of steps are kept over runs.
+        steps: steps of a run.
+        cache: folder of cached results.
         runs: directory of runs.
     """
     for entry, step in entries_taken((each for each in steps if not each.made_by), cache):
@@ -95,7 +95,7 @@ def note_makers(steps: Iterable[StepRecord], cache: Path, runs: Path) -> None:
 
 
 def _take_over(step: StepRecord, directory: Path, place: str) -> None:
-    """Names a step that was reused as in the run that it was taken from."""
+    """Gives a reused step the place and the turn that it had in the original run."""
     with suppress(UserError):
         for made in RunRecord.load(directory).steps:
             if made.place == place:
@@ -103,13 +103,13 @@ def _take_over(step: StepRecord, directory: Path, place: str) -> None:
 
 
 def complete_artifacts(step: StepRecord) -> None:
-    """Writes what is known of them in the places of artifacts to which a step that succeeded has written no file.
+    """Writes the metadata of artifacts without a file to the artifacts' places, for a step that succeeded.
 
-    KFP keeps metrics, say, as metadata alone. Its local cache holds an artifact without a file for deleted, and never
-    reuses the step, nor any that takes something of it.
+    KFP keeps metrics, for example, only as metadata. Its local cache takes an artifact without a file for deleted, and
+    never reuses the step, nor any step that depends on it.
 
     Args:
-        step: one that has ended.
+        step: a step that has ended.
     """
     file = Path(step.place) / EXECUTOR_OUTPUT
     if step.status != "succeeded" or not step.place or not file.is_file():
@@ -117,7 +117,7 @@ def complete_artifacts(step: StepRecord) -> None:
     for listed in json.loads(file.read_text(encoding="utf-8")).get("artifacts", {}).values():
         for each in listed["artifacts"]:
             place, metadata = Path(each["uri"]), each.get("metadata") or {}
-            # Whoever moved it elsewhere has said where it is.
+            # Whoever moved it has recorded its place.
             if place.parent == Path(step.place) and not place.exists():
                 place.write_text(json.dumps(metadata, indent=2) + "\n" if metadata else "", encoding="utf-8")
 
@@ -128,12 +128,12 @@ def pages_of(artifacts: Iterable[Left]) -> list[dict[str, str]]:
 
 
 def metrics_of(artifacts: Iterable[Left]) -> dict[str, float]:
-    """The figures that steps have logged, by name; with the step's name before, where several have logged it."""
+    """The figures that steps logged, by name, with the step's name in front if several logged it."""
     return _logged(artifacts, finite)
 
 
 def texts_of(artifacts: Iterable[Left]) -> dict[str, str]:
-    """The same of texts that steps have logged in place of figures."""
+    """The same for texts that steps logged instead of figures."""
     return _logged(artifacts, lambda value: value if isinstance(value, str) else None)
 
 
@@ -152,7 +152,7 @@ def _logged(artifacts: Iterable[Left], usable: Callable[[Any], Value | None]) ->
 
 
 def finite(value: Any) -> float | None:
-    """A value that is a finite number and no truth value; None of others."""
+    """A value that is a finite number and not a truth value; None for others."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value

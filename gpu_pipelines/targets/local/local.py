@@ -1,4 +1,4 @@
-"""This machine as a target: a pipeline runs as soon as it is asked for, and the command waits for its end."""
+"""This machine as a target: a pipeline runs at once, and the command waits for its end."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.going_on import GoneOn
     from gpu_pipelines.targets.messages import Watch
 
-#: What a file is compiled for where no accelerator is named.
+#: The accelerator of a compiled file if none is named.
 _DEFAULT = "cpu:2"
-#: Below the directory of runs: what is left of preparations that were interrupted.
+#: Below the directory of runs: the state of interrupted preparations.
 _UNFINISHED = Path(".unfinished")
 
 
 @dataclass(frozen=True, kw_only=True)
 class LocalOptions(AcceleratorOptions):
-    """What can be asked of a run on this machine."""
+    """The options of a run on this machine."""
 
     trial: bool = option(
         False, "Train a few dozen steps, and project time and cost on each accelerator.", {"run"}, group=HERE
@@ -65,11 +65,11 @@ class Local(LocalTarget, Target):
     def __init__(self, options: LocalOptions | None = None, settings: ProjectSettings | None = None) -> None:
         Target.__init__(self, options, settings)
         LocalTarget.__init__(self)
-        # What is compiled for this machine has no step that sends messages: the command does.
+        # A pipeline for this machine has no step that sends messages: the command does.
         self._told = recipients_of(self.options.notify, self.options.notify_nothing_new, self.settings)
 
     def can_read(self, uri: str) -> bool:
-        """Whatever is there; what is not is among the problems of a run."""
+        """Always: missing places are among the problems of a run."""
         return True
 
     def can_write(self, path: str) -> bool:
@@ -82,7 +82,7 @@ class Local(LocalTarget, Target):
         return {"--runs …": str(self.options.runs)}
 
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
-        """What the steps could not open."""
+        """The places that the steps could not open."""
         from gpu_pipelines.dag import load_request
 
         if isinstance(compiled.origin, OwnPipeline):
@@ -100,7 +100,7 @@ class Local(LocalTarget, Target):
             own = own.placed(self, plans_here(own.steps, self.options.accelerator), CHECKPOINT_URI)
             return Compiled(own.name, own.text)
         text = compiled_for_here(pipeline, plan(self.options.accelerator or _DEFAULT), task)
-        # Nothing here runs in a container: an image is for whoever takes the file elsewhere.
+        # Nothing here runs in a container: the image is for using the file elsewhere.
         return Compiled(pipeline, with_image(text, self.settings, pipeline) if self.settings.image else text)
 
     @classmethod
@@ -111,7 +111,7 @@ class Local(LocalTarget, Target):
         return (Published(name, "", f"{_DEFAULT.replace(':', '-')}.yaml", LocalOptions()) for name in PUBLISHED)
 
     def load(self, request: Request) -> Compiled:
-        """The pipeline of a name, as KFP's local runner takes it."""
+        """The pipeline with a name, as KFP's local runner takes it."""
         from gpu_pipelines.dag import load_pipeline
 
         if is_own(request.pipeline):
@@ -127,7 +127,7 @@ class Local(LocalTarget, Target):
         return Compiled(request.pipeline, built=built, known={"processes": plan.processes if plan else 0})
 
     def fitted(self, compiled: Compiled, request: Request, values: Values) -> Compiled:
-        """The pipeline with what its steps read, which runs them again, and where an earlier run was stopped."""
+        """The pipeline with digests of what its steps read, so that changes count, and with an earlier run's state."""
         from gpu_pipelines.dag import load_pipeline
         from gpu_pipelines.targets.local.state import state_of_steps
         from gpu_pipelines.targets.recorded_runs import LATEST, checkpoints_of, run_named, run_to_resume
@@ -146,24 +146,24 @@ class Local(LocalTarget, Target):
             target = LocalTarget(None, CHECKPOINTS_OF_RUN, runs / _UNFINISHED)
             spec, built = own_here(own, target, plans, values.arguments, containers=containers)
             return replace(compiled, spec=spec, built=built, known={**compiled.known, **known})
-        # Whose checkpoints these are is no part of what results are found again by: a training that was continued ends
-        # with the same bits.
+        # The place of the checkpoints is not part of the key of cached results: a continued training ends with the same
+        # bits.
         target = LocalTarget(state_of_steps(values.arguments), CHECKPOINTS_OF_RUN, runs / _UNFINISHED)
         built = load_pipeline(compiled.name).build(target, plan_here(self.options.accelerator))
         return Compiled(compiled.name, built=built, known=known)
 
     def _own(self, place: str) -> Compiled:
-        """A pipeline of one's own, as it will be run but for what its parameters change."""
+        """A user's own pipeline as it will run, except for changes by its parameters."""
         own = own_pipeline(place)
         if self.options.trial:
             raise UserError("--trial is for train_evaluate_upload.", "Leave it out, or give max_steps to the training.")
         if any(step.is_ours for step in own.steps):
             require_step_packages()
         plans = plans_here(own.steps, self.options.accelerator)
-        # What cannot run here is said before anything else is asked.
+        # Steps that cannot run here are reported before anything else is required.
         for_this_machine(own.documents, containers=self.options.containers)
         for step, package in packages_by_address(own.steps):
-            told = f"{step} would install {package}, which has no name to be looked for here: see that it is installed."
+            told = f"{step} would install {package}, which has no name to search for: make sure that it is installed."
             print(f"note: {told}", file=sys.stderr)
         return Compiled(own.name, spec=own.spec, origin=own, known={"plans": plans}, item_types=own.item_types)
 
@@ -195,18 +195,18 @@ class Local(LocalTarget, Target):
         return Submission((checked, reuse, request), shown, document)
 
     def is_run(self, run: str) -> bool:
-        """Whether there is a run of that name."""
+        """Whether there is a run with that name."""
         return (self.options.runs / run / RUN).is_file()
 
     def earlier(self, run: str) -> EarlierRun:
-        """A run as another one goes on from it."""
+        """A run in the form in which another one can continue it."""
         from gpu_pipelines.targets.local.earlier import earlier_run
         from gpu_pipelines.targets.recorded_runs import run_named
 
         return earlier_run(run_named(self.options.runs, run))
 
     def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
-        """The pipeline with what an earlier run has done taken out of it."""
+        """The pipeline without the finished steps of an earlier run."""
         from kfp.components import load_component_from_text
 
         from gpu_pipelines.targets.compiled import compiled as text_of
@@ -215,7 +215,7 @@ class Local(LocalTarget, Target):
 
         spec = found.documents[0]
         if isinstance(compiled.origin, OwnPipeline):
-            # Steps of others open files, and a bucket is mounted nowhere here.
+            # Steps of others open files, and no bucket is mounted here.
             bring_here(spec, self.options.runs / TAKEN_OVER / earlier.name.rpartition("/")[2])
         goes_on = GoesOn(earlier.name, compiled.spec or documents_of(text_of(compiled.built))[0], found)
         # JSON is YAML.

@@ -1,6 +1,6 @@
-"""Reads what KFP's local runner says, and tells the steps apart.
+"""Reads the output of KFP's local runner, and separates the steps.
 
-The runner has no hooks: it logs when a task begins and ends, and between the two it prints what the task prints.
+The runner has no hooks: it logs when a task begins and ends, and in between prints what the task prints.
 """
 
 from __future__ import annotations
@@ -28,15 +28,15 @@ _BEGINS = re.compile(r"Executing task '(?P<task>[^']+)'")
 _ENDS = re.compile(r"Task '(?P<task>[^']+)' finished with status (?P<status>SUCCESS|FAILURE)")
 _TRIED_AGAIN = re.compile(r"Task \S+ failed \(attempt [0-9]+/[0-9]+\)\. Retrying")
 _REUSED = re.compile(r"Task (?P<task>\S+) cache hit \(key=(?P<key>[0-9a-f]*)")
-#: What pipelines give each turn of a step alone, and no user.
+#: Parameter that pipelines, not users, set for each turn of a step.
 _NO_DIFFERENCE = "checkpoint_uri"
-#: Characters of a parameter in what a turn is called.
+#: Most characters of a parameter in the name of a turn.
 _LONGEST_VALUE = 40
 
 
 @dataclass
 class _Open:
-    """A step that runs, its log, the line that it has begun, and what tells its own lines."""
+    """A running step, its log, its unfinished line, and the filter for its own lines."""
 
     step: StepRecord
     file: TextIO
@@ -45,22 +45,22 @@ class _Open:
 
 
 class LocalLog(io.TextIOBase):
-    """A text stream to stand in for stdout while the local runner runs.
+    """A text stream that replaces stdout while the local runner runs.
 
-    The turns of a loop run at the same time, each in a thread of its own, so that a line is of the step that began in
-    the thread that prints it. A step prints by `print` of this object, so that nothing of it is taken for the words of
-    the runner.
+    The turns of a loop run at the same time, each in a thread of its own, so a line belongs to the step that began in
+    the thread that prints it. Steps print with this object's `print`, so that their lines are not taken for the
+    runner's.
 
     Args:
-        directory: the run; each step's output goes to `logs/<step>.log` below it.
+        directory: directory of the run; each step's output goes to `logs/<step>.log` below it.
         error: the file in which a step leaves the error that it ends with.
-        observer: is told of steps and of the lines that steps print themselves.
-        steps: gets the steps as they begin; left out, a list of its own does.
-        unshown: names of tasks that are no steps.
+        observer: gets the events of steps and their own lines.
+        steps: gets the steps as they begin; left out, a new list does.
+        unshown: names of tasks that are not steps.
 
     Attributes:
         steps: the steps that began, in order.
-        is_interrupted: whether the run was, and its steps are being ended.
+        is_interrupted: whether the run was interrupted, and its steps are being ended.
     """
 
     def __init__(
@@ -79,7 +79,7 @@ class LocalLog(io.TextIOBase):
         self._open: dict[int, _Open] = {}
         # The step that ended last in each thread.
         self._ended: dict[int, StepRecord] = {}
-        # What each step was told, by its name.
+        # The inputs of each step, by its name.
         self._told: dict[str, dict[str, Any]] = {}
         self._lock = threading.RLock()
         (directory / "logs").mkdir(parents=True, exist_ok=True)
@@ -88,7 +88,7 @@ class LocalLog(io.TextIOBase):
         return True
 
     def write(self, text: str) -> int:
-        """Takes the runner's own words."""
+        """Takes the runner's own lines."""
         with self._lock:
             lines = self._complete(self._words, text)
             for line in lines:
@@ -96,9 +96,9 @@ class LocalLog(io.TextIOBase):
         return len(text)
 
     def print(self, *values: Any, sep: str | None = " ", end: str | None = "\n", **others: Any) -> None:
-        """Stands in for Python's `print`, by which the runner hands on what a step prints, in the step's own thread.
+        """Replaces Python's `print`, with which the runner passes on a step's output, in the step's own thread.
 
-        It also indents that, by further prints; steps that run at once indent each other.
+        It also indents the output by further prints; steps that run at once indent each other's.
         """
         step = self._open.get(threading.get_ident())
         text = (sep or " ").join(map(str, values)) + ("\n" if end is None else end)
@@ -117,11 +117,11 @@ class LocalLog(io.TextIOBase):
 
     @property
     def running(self) -> StepRecord | None:
-        """A step that runs; of several the one that began last."""
+        """A running step; if there are several, the one that began last."""
         return next((step for step in reversed(self.steps) if step.status == "running"), None)
 
     def end_running(self, status: str) -> None:
-        """Notes that the steps that run have ended in a way that the runner does not print."""
+        """Records that running steps have ended in a way that the runner does not print."""
         for thread in list(self._open):
             self._end(thread, status)
 
@@ -139,7 +139,7 @@ class LocalLog(io.TextIOBase):
             self._observer.step_ended(self.steps[-1])
 
     def _new_name(self, task: str) -> str:
-        """The name of a task; with a number where it has run before, in another turn of a loop or another attempt."""
+        """The name of a task, with a number if it ran before, in another turn of a loop or another attempt."""
         before = sum(1 for step in self.steps if step.task == task)
         return f"{task}{TURN}{before + 1}" if before else task
 
@@ -154,7 +154,7 @@ class LocalLog(io.TextIOBase):
         self._observer.step_began(name)
 
     def _file(self, step: StepRecord) -> TextIO:
-        """The log of a step; one that cannot be made costs the lines, as one that cannot be written does."""
+        """The log of a step; if it cannot be created or written, its lines are lost."""
         try:
             return (self._directory / str(step.log)).open("w", encoding="utf-8", buffering=1)
         except OSError:
@@ -170,12 +170,12 @@ class LocalLog(io.TextIOBase):
         error = left_error(self._error) if status != "succeeded" else None
         if isinstance(error, UserError):
             step.message, step.kind = str(error), error.kind
-        elif error and status == "failed":  # it ended by itself as one that is interrupted does
+        elif error and status == "failed":  # it ended by itself like an interrupted step
             step.message = f"it was interrupted: {error}"
         self._observer.step_ended(step)
 
     def _from_step(self, step: _Open, line: str) -> None:
-        with suppress(OSError):  # a disk that is full for a moment costs some lines, and not the step
+        with suppress(OSError):  # a full disk loses some lines, but not the step
             step.file.write(line + "\n")
         if step.executor.given and step.step.name not in self._told:
             self._note_inputs(step.step, step.executor.given)
@@ -183,7 +183,7 @@ class LocalLog(io.TextIOBase):
             self._observer.step_said(step.step.name, line)
 
     def _note_inputs(self, step: StepRecord, given: Mapping[str, Any]) -> None:
-        """Notes what a step was told and where it writes, and how the turns of its task differ."""
+        """Records the inputs of a step, where it writes, and how the turns of its task differ."""
         told = given.get("inputs", {}).get("parameterValues", {})
         self._told[step.name] = {name: value for name, value in told.items() if name != _NO_DIFFERENCE}
         if place := given.get("outputs", {}).get("outputFile"):

@@ -1,4 +1,4 @@
-"""What makes sense after a run on this machine: a few commands, as they can be copied."""
+"""Suggestions after a run on this machine: a few commands to copy."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.steps import StepRecord
 
 _REGISTRY = Path("registry")
-#: As the messages of targets write it.
+#: Placeholders, as in the messages of targets.
 _BUCKET, _MOUNTED = "gs://BUCKET", "/gcs/BUCKET"
-#: Rows of a table that tell where its images are.
+#: Rows of a table that are read to find its images.
 _ROWS_LOOKED_AT = 1000
-#: What a first training on a GPU is tried on.
+#: Accelerator for a first training on a GPU.
 _GPU = "l4:1"
 
 
 def next_commands(record: RunRecord, request: Request, options: Options, of_kubernetes: bool = False) -> list[str]:
-    """The commands that make sense after a run, line by line.
+    """The commands that are useful after a run, line by line.
 
     Args:
-        record: the run's.
-        request: what it was asked for with.
-        options: those of this machine that it was asked for with.
+        record: record of the run.
+        request: its request.
+        options: its options on this machine.
         of_kubernetes: whether the pipeline has settings for Kubernetes, which Vertex AI does not take.
     """
     target = "kubeflow" if of_kubernetes else "vertex"
@@ -58,7 +58,7 @@ def _commands(record: RunRecord, request: Request, options: Options, target: str
     yield f"gpu-pipelines runs open {record.run_id}" + ("" if runs == RUNS else f" --runs {shlex.quote(str(runs))}")
     if record.tensorboard:
         yield f"tensorboard --logdir {shlex.quote(str(record.tensorboard))}"
-    # It goes on with the step that failed; one that was interrupted in its first has the same command for that.
+    # It continues with the step that failed; a run interrupted in its first step has the same command for that.
     if record.status in ("failed", "interrupted") and len(record.steps) > 1:
         yield shlex.join([*_going_on(record, request), *_flags(options)])
     if record.status != "succeeded":
@@ -79,11 +79,11 @@ def _commands(record: RunRecord, request: Request, options: Options, target: str
 
 @dataclass(frozen=True)
 class _Copied:
-    """What is copied into a bucket for a parameter.
+    """The copies in a bucket for a parameter.
 
     Attributes:
-        paths: of this machine.
-        place: what the parameter names then, in the bucket.
+        paths: paths on this machine.
+        place: new value of the parameter, in the bucket.
     """
 
     paths: tuple[str, ...]
@@ -91,9 +91,9 @@ class _Copied:
 
     @classmethod
     def of(cls, given: object) -> _Copied | None:
-        """What is copied for a path, or for the file of a function; that is imported where the bucket is mounted.
+        """The copies for a path, or for the file of a function, which is imported from the mounted bucket.
 
-        Of a list, or of a text with commas, for each of them. None where nothing is of this machine.
+        For a list, or a text with commas, for each of them. None if nothing is on this machine.
         """
         if isinstance(given, str) and (_is_here(given) or _is_function_here(given)):
             path, colon, function = given.rpartition(":") if _is_function_here(given) else (given, "", "")
@@ -105,10 +105,10 @@ class _Copied:
         return cls(tuple(paths), ",".join(it.place if it else part for part, it in each.items())) if paths else None
 
     def with_images(self, column: str) -> _Copied:
-        """With the images that a table names, which lie in its folder; anything else as it is.
+        """With the images that a table names, which are in its folder; others stay as they are.
 
         Args:
-            column: the one with the images' paths.
+            column: column with the paths of the images.
         """
         table = Path(self.paths[0]).expanduser().resolve()
         if not column or not table.is_file() or not (named := _images_named(table, column)):
@@ -121,17 +121,17 @@ class _Copied:
 
 
 def _copied_of(record: RunRecord, request: Request) -> dict[str, _Copied]:
-    """The given parameters that name files, folders or functions in files of this machine, with what is copied."""
+    """The given parameters that name files, folders or functions in files of this machine, with their copies."""
     found = {name: _Copied.of(value) for name, value in request.given.items() if name != "registry"}
     given = {name: copied for name, copied in found.items() if copied}
-    if request.is_own:  # nobody knows what its parameters are
+    if request.is_own:  # the meaning of its parameters is not known
         return given
     named = {place.parameter for place in load_request(request.pipeline).places(record.parameters)}
     return {name: copied for name, copied in given.items() if name in named}
 
 
 def _images_named(table: Path, column: str) -> list[str]:
-    """The images in the folder of a table that its first rows name; none of a table of anything else."""
+    """The images in the folder of a table that its first rows name; none for other tables."""
     from gpu_pipelines.data.settings import PrepareSettings
     from gpu_pipelines.data.sources.file_source import find_files
     from gpu_pipelines.data.sources.row_streams import Meter, Problem
@@ -143,12 +143,14 @@ def _images_named(table: Path, column: str) -> list[str]:
     except UserError:
         return []
     values = [row.get(column) for row in rows if not isinstance(row, Problem)]
-    names = [name.replace("\\", "/") for name in values if isinstance(name, str)]  # as on Windows, and as it is read
+    names = [
+        name.replace("\\", "/") for name in values if isinstance(name, str)
+    ]  # Windows paths, as prepare_data reads them
     return [name for name in names if (table.parent / name).is_file()]
 
 
 def _given_there(given: Mapping[str, object], here: Mapping[str, _Copied], target: str) -> dict[str, object]:
-    """Parameters for another target, where no file of this machine is seen, and no registry or tracker is left."""
+    """Parameters for another target, which sees no files, and keeps no registry or tracker, of this machine."""
     is_lost = {
         "registry": is_local(str(given.get("registry", ""))),
         "tracking": problems_of_tracking(str(given.get("tracking", "")), target, is_here=False),
@@ -167,7 +169,7 @@ def _is_here(value: str) -> bool:
         return False
     try:
         return Path(value).expanduser().exists()
-    except (OSError, RuntimeError, ValueError):  # a text that can be no path
+    except (OSError, RuntimeError, ValueError):  # a text that cannot be a path
         return False
 
 
@@ -177,7 +179,7 @@ def _commands_of_model(record: RunRecord) -> Iterator[str]:
         registry = record.parameters.get("registry", "")
         yield f"gpu-pipelines models show {name}" + (f" --registry {registry}" if registry else "")
         return
-    # NAME/versions/NUMBER lies below it.
+    # The path is that of NAME/versions/NUMBER below it.
     root = place.resolve().parents[2]
     where = "" if root == _REGISTRY.resolve() else f" --registry {shlex.quote(str(root))}"
     yield f"gpu-pipelines models show {name}{where}"
@@ -186,21 +188,21 @@ def _commands_of_model(record: RunRecord) -> Iterator[str]:
 
 
 def _going_on(record: RunRecord, request: Request) -> list[str]:
-    """The command with which a run goes on that failed or was interrupted, but for its options."""
+    """The command that continues a run that failed or was interrupted, without its options."""
     begun_anew = _is_of_another_training(record) or not (record.resumes or _has_trained(record))
     if record.status == "failed" and begun_anew:
         return [*_again(request), "--cache"]
-    # What a training goes on from is known by the run alone, and so is what was taken over of another place.
+    # Only the run knows what a training continues from, and what it reused from another place.
     if request.is_own:
         return ["gpu-pipelines", "run", request.pipeline, "--resume", record.run_id]
     if request.pipeline.replace("-", "_") in PIPELINES:
         return ["gpu-pipelines", "run", "--resume", record.run_id]
-    # A pipeline of somebody's whose file only the run that this one goes on from has.
+    # Only the continued run has the file of a user's own pipeline.
     return ["gpu-pipelines", "run", "--resume", record.resumes, *_parameters(request)]
 
 
 def _has_trained(record: RunRecord) -> bool:
-    """Whether it failed in a training that may go on from what it has left, where `--cache` would begin anew."""
+    """Whether it failed in a training that can continue from its files, where `--cache` would start again."""
     step = record.failed_step
     place = checkpoints_of(record) if _trains(step) and step.kind != UnfitParametersError.kind else ""
     # A script may save files, without folders.
@@ -208,7 +210,7 @@ def _has_trained(record: RunRecord) -> bool:
 
 
 def _is_of_another_training(record: RunRecord) -> bool:
-    """Whether a training was refused the checkpoints that it was to go on from: of other data, say."""
+    """Whether a training was refused its checkpoints, for example because they are for other data."""
     step = record.failed_step
     return _trains(step) and step.kind == InvalidRequestError.kind
 
@@ -218,7 +220,7 @@ def _trains(step: StepRecord) -> bool:
 
 
 def _again(request: Request) -> list[str]:
-    """The command of the request, but for what it had besides parameters."""
+    """The command of the request with its parameters only."""
     return ["gpu-pipelines", "run", request.pipeline, *_parameters(request)]
 
 
@@ -227,7 +229,7 @@ def _parameters(request: Request) -> list[str]:
 
 
 def _flags(options: Options) -> Iterator[str]:
-    """The options of a run as they were given: with other processes, say, a training would be another one."""
+    """The options of a run as given: with other processes, for example, a training would be a different one."""
     known = declared(type(options))
     for name, value in given_options(options).items():
         if "run" not in known[name].commands or known[name].hidden:
@@ -240,5 +242,5 @@ def _flags(options: Options) -> Iterator[str]:
 
 
 def _text(value: object) -> str:
-    """A value of a parameter as `-p` takes it; those of a file need not be texts."""
+    """A parameter's value for `-p`; values from a file need not be texts."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

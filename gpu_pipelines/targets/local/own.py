@@ -1,4 +1,4 @@
-"""A pipeline of anybody's as this machine runs it: packages that are here, containers where there is an engine."""
+"""A user's own pipeline as this machine runs it: with installed packages, and containers if there is an engine."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from gpu_pipelines.targets.own.pipeline import OwnPipeline
 from gpu_pipelines.targets.own.placed import Step, drop_unused, steps_in
 from gpu_pipelines.targets.spec_steps import tasks_in
 
-#: What KFP starts a component of Python code with.
+#: KFP's start of a component of Python code.
 _EXECUTOR = "kfp.dsl.executor_main"
-#: A component that KFP has built into an image: there is no code in the file.
+#: A component that KFP built into an image: its code is not in the file.
 _IN_IMAGE = ["python3", "-m", _EXECUTOR]
-#: The part of a command that installs packages first, and what installs them.
+#: The part of a command that installs packages first, and the installer in it.
 _INSTALLS = re.compile(r"python3 -m pip install (?P<what>.*?)\s*&&", re.DOTALL)
-#: Options of pip that KFP gives it, with a value behind them.
+#: KFP's options for pip that have a value.
 _OF_AN_INDEX = ("--index-url", "--extra-index-url", "--trusted-host")
 _CONTAINER = "gpu_pipelines.targets.local.container"
-#: What starts a job of Vertex AI, of whichever kind.
+#: The start of a Vertex AI job of any kind.
 _LAUNCHER = re.compile(r"google_cloud_pipeline_components\.container\.\S+")
 
 
@@ -44,18 +44,18 @@ def own_here(
     containers: bool,
     may_install: bool = False,
 ) -> tuple[Mapping[str, Any], Any]:
-    """A pipeline of one's own with what its steps read, which runs them again, and where their checkpoints are.
+    """A user's own pipeline with digests of what its steps read, so that changes run them again, and with checkpoints.
 
     Args:
         own: the pipeline.
         target: this machine, with the place of the checkpoints.
-        plans: what steps run on, by their names.
+        plans: accelerators of the steps, by their names.
         arguments: all parameters of the pipeline.
-        containers: as `for_this_machine` takes it, and the next.
-        may_install: the same.
+        containers: as for `for_this_machine`.
+        may_install: as for `for_this_machine`.
 
     Returns:
-        The pipeline as KFP's local runner runs it: its specification, and the component that it is.
+        The pipeline as KFP's local runner runs it: its specification, and the component.
     """
     from kfp.components import load_component_from_text
 
@@ -75,19 +75,20 @@ def own_here(
 def for_this_machine(
     documents: Sequence[Mapping[str, Any]], *, containers: bool, may_install: bool = False
 ) -> list[dict[str, Any]]:
-    """A compiled pipeline that KFP's local runner runs as it is meant.
+    """A compiled pipeline changed so that KFP's local runner runs it as intended.
 
-    Each task has a component of its own, by whose name the runner calls it and keeps what it leaves. What a step would
-    install has to be here: a run changes nothing of this environment. A container component runs in a container.
+    Each task gets a component of its own, by whose name the runner identifies it and keeps its results. Packages that a
+    step would install must be installed: a run does not change this environment. A container component runs in a
+    container.
 
     Args:
-        documents: those of the file.
+        documents: documents of the file.
         containers: whether container components run in containers; otherwise as processes of this machine.
-        may_install: whether a step may install what it says: this environment is there for the run alone.
+        may_install: whether a step may install its packages: this environment exists only for the run.
 
     Raises:
-        UserError: lists the packages that are missing, the containers for which there is no engine, and what steps
-            would get from a cluster.
+        UserError: lists the missing packages, the containers for which there is no engine, and what steps would get
+            from a cluster.
     """
     made = [copy.deepcopy(dict(each)) for each in documents]
     spec = made[0]
@@ -111,20 +112,20 @@ def for_this_machine(
         raise UserError.of_all(list(problems))
     _one_at_a_time(spec, {step.name for step in steps_in(spec) if step.uses_accelerators})
     drop_unused(made)
-    # What is for Kubernetes is for nobody here.
+    # Settings for Kubernetes have no effect here.
     return made[:1]
 
 
 def _ends_the_run(step: Step) -> bool:
-    """Whether it is told how the run went: it tells people, or clears up, after each run.
+    """Whether it gets the state of the run: it sends messages, or cleans up, after each run.
 
-    On the platforms no two runs give it the same; the local runner does.
+    On the platforms no two runs give it the same input; with the local runner they do.
     """
     return any("taskFinalStatus" in each for each in step.task.get("inputs", {}).get("parameters", {}).values())
 
 
 def require_no_container(steps: Sequence[Step]) -> None:
-    """Checks that all steps are Python code, as where the whole pipeline runs in one container.
+    """Checks that all steps are Python code, for a pipeline that runs in one container as a whole.
 
     Raises:
         UserError: lists those that are programs of an image.
@@ -138,7 +139,7 @@ def require_no_container(steps: Sequence[Step]) -> None:
 
 
 def _one_at_a_time(spec: Mapping[str, Any], accelerated: Collection[str]) -> None:
-    """Lets the turns of loops follow each other in which there are steps that take all accelerators of this machine."""
+    """Makes the turns of loops with steps that take all accelerators of this machine run one after the other."""
     for name, task in tasks_in(spec):
         if not ("parameterIterator" in task or "artifactIterator" in task):
             continue
@@ -149,7 +150,7 @@ def _one_at_a_time(spec: Mapping[str, Any], accelerated: Collection[str]) -> Non
 
 
 def _is_container(container: Mapping[str, Any]) -> bool:
-    """Whether a step is a program of its image, and no Python code of the file."""
+    """Whether a step is a program of its image, and not Python code of the file."""
     command = container.get("command", [])
     return command[: len(_IN_IMAGE)] == _IN_IMAGE or not any(_EXECUTOR in part for part in command)
 
@@ -177,9 +178,9 @@ def _problems_of_container(step: Step, containers: bool, engine: Callable[[], st
 
 
 def _wrap(container: dict[str, Any], containers: bool, parts: Sequence[ClusterPart]) -> None:
-    """Lets a step start its container, or its command, by a program of ours.
+    """Makes a step start its container, or its command, through a program of this project.
 
-    KFP's runner of processes takes commands alone in which its own executor is named.
+    KFP's process runner takes only commands that name its own executor.
     """
     image = ["--image", container.get("image", "")] if containers else []
     names = [*(each["name"] for each in container.get("env", [])), *(part.name for part in parts if not part.is_folder)]
@@ -203,21 +204,21 @@ def _wrap(container: dict[str, Any], containers: bool, parts: Sequence[ClusterPa
 
 
 def _without_installation(command: Sequence[str]) -> list[str]:
-    """The command of a Python component without what installs packages first: `sh -c "… && "$0" "$@""`."""
+    """The command of a Python component without the installation of packages: `sh -c "… && "$0" "$@""`."""
     if len(command) > 3 and command[1] == "-c" and "pip install" in command[2]:
         return list(command[3:])
     return list(command)
 
 
 def packages_by_address(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
-    """What steps would install that has no name to be looked for, such as `git+https://…`, each with its step."""
+    """Packages of steps that have no name to search for, such as `git+https://…`, each with its step."""
     for step in steps:
         if not _is_container(step.container):
             yield from ((step.name, word) for word in _installed_by(step) if _requirement(word) is None)
 
 
 def _missing(step: Step) -> list[str]:
-    """The packages that a step would install and that are not here in that version."""
+    """The packages of a step that are not installed here in the required version."""
     return [
         f"{step.name} needs {word}, which is not installed here. pip install {shlex.quote(word)}"
         for word in _installed_by(step)
@@ -228,7 +229,7 @@ def _missing(step: Step) -> list[str]:
 
 
 def _requirement(word: str) -> Any:
-    """A package by its name; None where it is an address or a file."""
+    """A package by its name; None for an address or a file."""
     from packaging.requirements import InvalidRequirement, Requirement
 
     try:
@@ -238,11 +239,11 @@ def _requirement(word: str) -> Any:
 
 
 def _installed_by(step: Step) -> Iterator[str]:
-    """What a step would install, as it gives it to pip."""
+    """The packages that a step would install, as it passes them to pip."""
     text = next((part for part in step.container.get("command", []) if "pip install" in part), "")
     for match in _INSTALLS.finditer(text):
         words = shlex.split(match["what"])
-        if "--no-deps" in words:  # KFP itself, which is here
+        if "--no-deps" in words:  # KFP itself, which is installed
             continue
         each = zip(["", *words], words, strict=False)
         yield from (word for option, word in each if not word.startswith("-") and option not in _OF_AN_INDEX)

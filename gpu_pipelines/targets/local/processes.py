@@ -1,4 +1,4 @@
-"""Ends everything that a run has started on this machine."""
+"""Ends all processes that a run has started on this machine."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from gpu_pipelines.distributed.processes import below
 from gpu_pipelines.distributed.signals import ASKING, Signalled, adopt_orphans, handled, interrupt, nudged
 from gpu_pipelines.step_environment import RUN_DIRECTORY
 
-# As long as a training has to write its last checkpoint.
+# The time that a training has for its last checkpoint.
 SECONDS_TO_END = 35.0
 _SECONDS_BETWEEN_LOOKS = 0.1
 
 
 @contextmanager
 def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
-    """Ends what the block has started if it is left by an exception, or by what ends a program, such as Ctrl-C.
+    """Ends the processes of the block if an exception or a signal that ends a program, such as Ctrl-C, leaves it.
 
-    Those are all processes below this one, but for the children that a program which runs a pipeline had before.
+    These are all processes below this one, except the children that a program had before it ran the pipeline.
 
     torchrun starts its workers in sessions of their own, which a Ctrl-C at the terminal does not reach. While the block
-    runs, orphans of this process's children come to it instead of to init, so that they can be found.
+    runs, this process becomes the parent of its children's orphans, in place of init, so that they can be found.
 
     Args:
-        stopping: is called after a Ctrl-C, a SIGTERM or the end of the terminal, before the processes are asked to end.
+        stopping: called after a Ctrl-C, a SIGTERM or the end of the terminal, before the processes are told to end.
             They may take `SECONDS_TO_END` for that; a second Ctrl-C or SIGTERM kills them.
     """
     import psutil
@@ -41,7 +41,7 @@ def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
             yield
         except BaseException as error:
             again = Signalled()
-            # Nothing may interrupt the cleaning up. The end of a terminal is often told twice.
+            # Nothing may interrupt the clean-up. The end of a terminal is often signalled twice.
             with handled(again.note, ASKING), handled(Signalled().note, (signal.SIGHUP,)):
                 if isinstance(error, KeyboardInterrupt):
                     stopping()
@@ -50,22 +50,22 @@ def no_process_left_behind(stopping: Callable[[], None]) -> Iterator[None]:
 
 
 def end_left_behind(directory: Path) -> None:
-    """Ends what is left of a run that was killed: its steps do not notice that, and go on.
+    """Ends the remaining processes of a run that was killed: its steps do not notice that, and keep running.
 
     Args:
-        directory: the run's.
+        directory: directory of the run.
     """
     import psutil
 
     left = []
     for process in psutil.process_iter():
-        # Those of other people are not shown.
+        # Processes of other users are not shown.
         with suppress(psutil.Error, OSError):
             of_run = process.environ().get(RUN_DIRECTORY)
             if of_run and Path(of_run).resolve() == directory.resolve():
                 left.append(process)
     if left:
-        print(f"{directory.name} was killed, and its step goes on: it is asked to end", file=sys.stderr, flush=True)
+        print(f"{directory.name} was killed, but its step still runs: it is told to end", file=sys.stderr, flush=True)
     for process in left:
         with suppress(psutil.NoSuchProcess):
             process.terminate()
@@ -74,11 +74,11 @@ def end_left_behind(directory: Path) -> None:
 
 
 def end_children(at_once: Callable[[], bool], spared: Collection[Any]) -> None:
-    """Asks the processes below this one to end (SIGTERM), and kills those that have not in time.
+    """Tells the processes below this one to end (SIGTERM), and kills those that do not in time.
 
     Args:
-        at_once: whether they are to be killed now; it is asked again and again.
-        spared: children of this process that stay, with what is below them.
+        at_once: whether to kill them now; called repeatedly.
+        spared: children of this process that stay, with their descendants.
     """
     import psutil
 
@@ -93,7 +93,7 @@ def end_children(at_once: Callable[[], bool], spared: Collection[Any]) -> None:
 
 
 def _below(spared: Collection[Any]) -> list[Any]:
-    """The processes below this one, but for some of its children and what is below them."""
+    """The processes below this one, except some of its children and their descendants."""
     import psutil
 
     children = [child for child in psutil.Process().children() if child not in spared]

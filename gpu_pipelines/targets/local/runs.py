@@ -1,4 +1,4 @@
-"""A run on this machine: run, recorded, and told with what came of it."""
+"""A run on this machine: running it, recording it, and reporting its results."""
 
 from __future__ import annotations
 
@@ -42,15 +42,15 @@ LINES_OF_LOG_SHOWN = 12
 METRICS_SHOWN = 4
 CHARACTERS_SHOWN = 200
 _WORD = re.compile(r"[\w.]+")
-#: What a step says that opens the path of an artifact in a bucket, which KFP makes of its URI.
+#: The error of a step that opens the path that KFP makes of the URI of an artifact in a bucket.
 _NO_MOUNT = re.compile(r"No such file or directory: '/(gcs|s3|minio)/")
-#: What a run on this machine costs.
+#: The cost of a run on this machine.
 NOTHING_TO_PAY = "nothing to pay: it ran on this machine"
-#: Between two writes of the report of a run that goes on; its page reads itself again as often.
+#: Seconds between two writes of the report of a running run; its page reloads as often.
 _SECONDS_BETWEEN_WRITES = 5.0
-#: As long as the run goes on; steps may end faster than that.
+#: Seconds between two reports while the run continues; steps may end faster.
 _SECONDS_BETWEEN_REPORTS = 1.0
-#: What a step does before it ends when it is interrupted.
+#: What an interrupted step does before it ends.
 _WHEN_STOPPED = {
     PREPARES: "keeps what is done and ends",
     PREDICTS: "keeps what is done and ends",
@@ -62,12 +62,12 @@ _WHEN_STOPPED = {
 
 @dataclass(frozen=True)
 class GoesOn:
-    """What a run on this machine takes of one that was elsewhere.
+    """What a run on this machine reuses of a run elsewhere.
 
     Attributes:
-        name: that of the other run.
+        name: name of the other run.
         whole: the pipeline with all its steps.
-        found: what it takes over.
+        found: the reused part.
     """
 
     name: str
@@ -84,10 +84,10 @@ class LocalRequest:
         pipeline: the KFP pipeline, built for this machine.
         values: its parameters.
         accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
-        spec: the pipeline as KFP compiles it; left out, it is compiled where that is asked for.
+        spec: the pipeline as KFP compiles it; left out, it is compiled when it is needed.
         resumed: checkpoints of the run that it continues; empty if it continues none.
         resumed_run: the name of that run.
-        goes_on: what it takes of a run elsewhere; None where it goes on from none.
+        goes_on: what it reuses of a run elsewhere; None if it continues none.
         of_kubernetes: whether it has settings for Kubernetes, which Vertex AI does not take.
     """
 
@@ -110,15 +110,15 @@ class LocalRequest:
 
     @property
     def tracking(self) -> str:
-        """The tracker; of a pipeline of one's own the steps are told by their inputs, whatever its parameters are."""
+        """The tracker; the steps of a user's own pipeline get it as an input, whatever its parameters are."""
         ours = self.name.replace("-", "_") in PIPELINES
         return str(self.values.arguments.get("tracking", "")) if ours else ""
 
     @property
     def dependencies(self) -> dict[str, list[str]]:
-        """For each task the tasks it needs, in an order in which they can run; see `without_early_checks`.
+        """The tasks that each task needs, by task, in a possible order; see `without_early_checks`.
 
-        Of a run that goes on from another one it is the whole pipeline, with what it takes over.
+        For a run that continues another one this is the whole pipeline, including the reused steps.
         """
         from gpu_pipelines.targets.compiled import steps_of
 
@@ -126,9 +126,9 @@ class LocalRequest:
 
 
 def without_early_checks(steps: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    """Steps with those that each needs, of those that check something only the ones right before it.
+    """Steps with those that each needs, where a check counts only for the steps right after it.
 
-    Every step needs the check of the request; that each says so is no news to who looks at the picture.
+    Every step needs the check of the request; showing that for each would only clutter the picture.
     """
 
     def is_news(need: str, others: Sequence[str]) -> bool:
@@ -145,13 +145,13 @@ def run_and_record(
     Args:
         request: the pipeline and its parameters.
         runs: gets a directory for the run.
-        observer: is told how it goes.
+        observer: gets the events of the run.
         reuse: skip steps whose inputs have not changed.
-        cost: what the run costs, in words, or where that stands.
+        cost: the cost of the run, in words, or where to find it.
 
     Raises:
-        RunFailedError: it has ended with an error that is no step's; the record and the outcome have it.
-        UserError: there can be no directory for it.
+        RunFailedError: it ended with an error that is not a step's; the record and the outcome have it.
+        UserError: its directory cannot be created.
     """
     from gpu_pipelines.targets.local.brought import brought_for_report
     from gpu_pipelines.targets.local.processes import end_left_behind
@@ -196,24 +196,24 @@ def run_and_record(
             raise RunFailedError(error.problem, error.remedy) from error
         if not (request.spec and isinstance(error, (ValueError, TypeError, KeyError, NotImplementedError))):
             raise
-        told = f"KFP's local runner cannot go on with {request.name}: {error}"
+        told = f"KFP's local runner cannot continue {request.name}: {error}"
         raise RunFailedError(told, f"Its logs are in {directory / 'logs'}.") from error
     watched.write(is_end=True)
     return record
 
 
 def _require_there(directory: Path) -> None:
-    """Checks that nobody has removed the folder of a run, which nothing can be said of then.
+    """Checks that the folder of a run still exists; without it nothing is known about the run.
 
     Raises:
-        RunFailedError: somebody has.
+        RunFailedError: it was removed.
     """
     if not directory.is_dir():
         raise RunFailedError(f"{directory}, the folder of the run, was removed while it ran.", "Run it again.")
 
 
 def _begun(request: LocalRequest, run_id: str, directory: Path, cost: str) -> RunRecord:
-    """The record of a run that begins, with the steps that it takes over."""
+    """The record of a run that begins, with the steps that it reuses."""
     from gpu_pipelines.artifacts.checkpoint_lock import ticks_at_start
     from gpu_pipelines.targets.run_record import RunRecord
 
@@ -238,11 +238,11 @@ def _begun(request: LocalRequest, run_id: str, directory: Path, cost: str) -> Ru
 
 
 class _Recorder:
-    """Keeps record and report of a run as it goes on, and lets another observer know.
+    """Writes record and report of a run while it runs, and informs another observer.
 
     Args:
-        record: the run's, to which its steps are added elsewhere.
-        request: what is run.
+        record: record of the run, to which its steps are added elsewhere.
+        request: request of the run.
         runs: directory of runs, whose page lists them all.
         observer: the other one.
     """
@@ -256,7 +256,7 @@ class _Recorder:
 
     @contextmanager
     def live(self) -> Iterator[None]:
-        """Writes it every few seconds as well, as long as the context lasts: a step may take hours."""
+        """Also writes it every few seconds, as long as the context lasts: a step may take hours."""
         ended = threading.Event()
 
         def write() -> None:
@@ -272,7 +272,7 @@ class _Recorder:
             thread.join()
 
     def artifacts(self) -> list[Left]:
-        """What the steps that have ended have left, or taken from earlier runs."""
+        """The artifacts that finished steps made, or reused from earlier runs."""
         from gpu_pipelines.targets.local.left import artifacts_left, note_makers
         from gpu_pipelines.targets.recorded_runs import CACHE
 
@@ -299,12 +299,12 @@ class _Recorder:
     def write(self, *, is_end: bool = False) -> None:
         """Writes the record, the report and, at the beginning and the end of a run, the page of all runs.
 
-        The report holds all steps, so on the way it is not written for each of many short ones. At the end the outcome
-        comes right after the record: on a full disk there may be no room for the pages.
+        The report has all steps, so during the run it is not written for each of many short ones. At the end the
+        outcome comes right after the record: on a full disk there may be no room for the pages.
 
         Args:
-            is_end: whether what cannot be written is an error. On the way it is not: the run itself goes on. Pages that
-                cannot be written are none either: what the run has come to is known without them.
+            is_end: whether a failed write is an error. During the run it is not: the run continues. Pages that cannot
+                be written are no error either: the result of the run is known without them.
         """
         from gpu_pipelines.reports.run_report import write_run_report
         from gpu_pipelines.reports.runs_page import write_runs_page
@@ -340,25 +340,25 @@ class _Recorder:
                 raise
             for step in self._record.steps:
                 if step.status == "failed":
-                    step.message = step.message or f"{first_line(error)}: its log may lack what it said last."
-            # How the run has ended is known from the record alone; the report can be made of it again.
+                    step.message = step.message or f"{first_line(error)}: its log may lack its last lines."
+            # The record alone has the result of the run; the report can be made again from it.
             self._record.report.unlink(missing_ok=True)
             self._record.save()
 
 
 def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
-    """Notes pages and metrics that the steps of a run have left.
+    """Records pages and metrics of the steps of a run.
 
     Args:
-        record: the run's.
-        artifacts: those of its steps.
+        record: record of the run.
+        artifacts: artifacts of its steps.
     """
     from gpu_pipelines.targets.local.left import finite, metrics_of, pages_of, texts_of
 
     record.pages, found = pages_of(artifacts), metrics_of(artifacts)
     record.metric_texts = texts_of(artifacts)
     found |= {name: number for name, value in record.outputs.items() if (number := finite(value)) is not None}
-    # The last figure of a run that did not get to its end is any, such as how many rows were read.
+    # The last figure of a run that did not finish is arbitrary, such as the number of rows read.
     figures = reversed(found) if record.status == "succeeded" else (name for name in found if name.startswith("test_"))
     key = next(iter(figures), "")
     if evaluation := record.evaluation:
@@ -370,7 +370,7 @@ def _note_what_is_left(record: RunRecord, artifacts: Sequence[Left]) -> None:
 
 
 def _say_unwritten(record: RunRecord, error: OSError) -> None:
-    """Says that there is no report of a run, or no page of all of them; one from the way would say that it runs."""
+    """Says that the report of a run, or the page of all runs, is missing; an earlier one would show it as running."""
     with suppress(OSError):
         record.report.unlink(missing_ok=True)
     told = f"warning: the report could not be written: {first_line(error)}; runs open {record.run_id} writes it"
@@ -378,7 +378,7 @@ def _say_unwritten(record: RunRecord, error: OSError) -> None:
 
 
 def _say_stopping(step: StepRecord | None) -> None:
-    """Says at once that a Ctrl-C has arrived, and what takes its time now."""
+    """Says at once that a Ctrl-C has arrived, and what takes time now."""
     from gpu_pipelines.targets.local.processes import SECONDS_TO_END
 
     if step is None:
@@ -389,7 +389,7 @@ def _say_stopping(step: StepRecord | None) -> None:
 
 
 def shown_result(record: RunRecord) -> list[str | Table]:
-    """What came of a run, line by line."""
+    """The results of a run, line by line."""
     if record.status != "succeeded":
         return list(_failure(record))
     end = [f"finished in {format_seconds(record.seconds)}", f"report: {record.report}"]
@@ -410,7 +410,7 @@ def _evaluation(record: RunRecord) -> list[str | Table]:
     evaluation = record.evaluation
     if evaluation is None:
         return []
-    # The report has them all.
+    # The report has all of them.
     asked = [evaluation.select_by, *(word for gate in evaluation.gates for word in _WORD.findall(gate["gate"]))]
     places = {name: place for place, name in reversed(list(enumerate(asked)))}
     metrics = sorted(evaluation.test["metrics"], key=lambda name: places.get(name, len(asked)))[:METRICS_SHOWN]
@@ -449,7 +449,7 @@ def _version(record: RunRecord) -> list[str]:
 
 def _failure(record: RunRecord) -> Iterator[str]:
     if record.status == "interrupted":
-        # What these have done is kept and found without being asked for. Of a run that resumed one it was asked for.
+        # Their work is kept and found automatically. A run that resumed another was started with --resume.
         goes_on_itself = record.steps and record.steps[-1].name in (PREPARES, PREDICTS)
         yield f"interrupted; logs: {record.directory / 'logs'}"
         yield f"run the same command {'again' if goes_on_itself or record.resumes else 'with --resume'} to continue"
@@ -466,4 +466,4 @@ def _failure(record: RunRecord) -> Iterator[str]:
             yield "no bucket is mounted here: open the uri of the artifact, not its path, or give a local one"
     yield f"log: {log}"
     if step.kind == UnavailableError.kind:
-        yield f"it is an error of a service; to go on at this step: gpu-pipelines run --resume {record.run_id}"
+        yield f"it is an error of a service; to continue at this step: gpu-pipelines run --resume {record.run_id}"

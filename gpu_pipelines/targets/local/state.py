@@ -1,4 +1,4 @@
-"""What steps on this machine read besides their inputs: part of the key under which their results are reused."""
+"""Digests of what steps on this machine read besides their inputs: part of the key of their cached results."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ from gpu_pipelines.training.script.settings import ScriptSettings
 
 
 def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
-    """For each step that reads more than its inputs, a digest of that.
+    """For each step that reads more than its inputs, a digest of the rest.
 
     Args:
         arguments: all parameters of the pipeline.
     """
-    if "model_version" in arguments:  # a prediction, whose results are never taken for those of another
+    if "model_version" in arguments:  # a prediction, whose results are never reused
         return {}
     program = digest_of_program()
     champion = open_registry(arguments["registry"]).champion(
@@ -52,12 +52,12 @@ def state_of_steps(arguments: Mapping[str, Any]) -> dict[str, str]:
 
 
 def digest_of_script(settings: ScriptSettings) -> str:
-    """A digest of what a script is made of: its code, or it and the files of its own that it imports.
+    """A digest of a script: of its code folder, or of the script and the user's files that it imports.
 
-    Empty where that is not on this machine, or a module of which nobody knows what belongs to it.
+    Empty if it is not on this machine, or is a module, whose files are not known.
 
     Args:
-        settings: what is run.
+        settings: settings of the script.
     """
     code, script = Path(settings.code).expanduser(), Path(settings.script.strip()).expanduser()
     if settings.code:
@@ -68,12 +68,12 @@ def digest_of_script(settings: ScriptSettings) -> str:
 
 
 def state_of_own(steps: Sequence[Step], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """The same for the steps of this project in a pipeline of one's own; by the names of their tasks.
+    """The same for the steps of this project in a user's own pipeline; by the names of their tasks.
 
-    A step that reads what is not known before the run is left out: its results are not reused.
+    A step that reads something not known before the run is left out: its results are not reused.
 
     Args:
-        steps: those of the pipeline.
+        steps: steps of the pipeline.
         arguments: all parameters of the pipeline.
     """
     program, found = digest_of_program(), {}

@@ -1,4 +1,4 @@
-"""The local target: the pipeline on this machine, with KFP's own local runner, one subprocess per step."""
+"""The local target: the pipeline on this machine, with KFP's own local runner, one subprocess for each step."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
 
 
 STEP_PACKAGES = ("jinja2", "matplotlib", "numpy", "PIL", "psutil", "pyarrow", "safetensors", "torch", "transformers")
-# The effect of one, a new version, is what it is run for, and the others look at what may have changed.
+# Steps that are run for their effect, such as a new version, and steps that check for changes.
 NEVER_REUSED = ("upload-model", PREDICTS, TELLS, *LOOKING_STEPS)
-#: The outputs of a run by the name that pipelines give them, each with the step and the step's own name of it.
+#: The outputs of a run by their names in pipelines, each with the step and the name of the step's output.
 _ARTIFACTS = {
     "data_report": ("prepare-data", "report"),
     "training_report": ("train-model", "training_report"),
@@ -54,7 +54,7 @@ _ARTIFACTS = {
     "best_checkpoint": ("evaluate-checkpoints", "best_checkpoint"),
     "model": ("upload-model", "model"),
 }
-#: Where a run that takes no results of others keeps those of its steps, as long as it goes on.
+#: Folder for the results of a run without the cache, while it runs.
 _OWN_CACHE = ".cache"
 _TRACKING = "tracking"
 _REASON = (WATCHES, "reason")
@@ -64,21 +64,21 @@ class LocalTarget:
     """Places steps on this machine.
 
     Args:
-        state_by_step: for each step that reads more than its inputs, a digest of that; it becomes part of the key under
-            which the step's results are kept for reuse.
-        checkpoint_uri: directory in which a training is to be continued; None for one of the run's own.
-        unfinished_work: directory in which a preparation, or a prediction, is kept until it is finished; None for one
-            of the run's own.
+        state_by_step: for each step that reads more than its inputs, a digest of the rest; it becomes part of the key
+            of the step's cached results.
+        checkpoint_uri: directory in which a training continues; None for one of the run's own.
+        unfinished_work: directory that keeps a preparation, or a prediction, until it is finished; None for one of the
+            run's own.
 
     Attributes:
-        registry: a directory where the command is run.
+        registry: a directory where the command runs.
         pipeline_job: the run's name; the local runner knows no resource names.
-        encryption_key: none; the registry takes that of the settings.
-        recipients: None: the command tells them itself, once the run has ended.
+        encryption_key: none; the registry uses that of the settings.
+        recipients: None: the command itself sends messages when the run has ended.
         notification: None: the command's exit status and the run's outcome.json tell how it ended.
         parameters: none.
         note: nothing.
-        for_check: that it is here.
+        for_check: that it runs on this machine.
     """
 
     registry = DEFAULT_REGISTRY
@@ -101,11 +101,11 @@ class LocalTarget:
         self._unfinished_work = unfinished_work
 
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
-        """The component itself, told which devices to use."""
+        """The component itself, with the devices to use."""
 
         def task(**arguments: Any) -> Any:
             if component.name not in LOOKING_STEPS:
-                # The environment says it: as an input it would be in the key under which results are kept.
+                # In the environment: an input would be part of the key of cached results.
                 arguments.pop(_TRACKING, None)
             placed = component(**arguments)
             known = component.name != RUNS_SCRIPT or RUNS_SCRIPT in self._state_by_step
@@ -125,7 +125,7 @@ def plan_here(spec: str) -> AcceleratorPlan | None:
     """The plan for `cpu:N`; None for an empty text, which means all GPUs of this machine, else two CPU processes.
 
     Raises:
-        UserError: the text is no accelerator, or one that is elsewhere.
+        UserError: the text is not an accelerator, or one that is elsewhere.
     """
     if not spec:
         return None
@@ -148,15 +148,15 @@ def compiled_for_here(name: str, planned: AcceleratorPlan, task: str = "") -> st
 
 @dataclass(frozen=True)
 class LocalRun:
-    """How a run on this machine went.
+    """The result of a run on this machine.
 
     Attributes:
         status: succeeded, failed or interrupted.
         steps: the steps that began, in order.
-        artifacts: place of each output that there is, by name; none unless the run succeeded.
+        artifacts: place of each existing output, by name; none unless the run succeeded.
         model: metadata of the registered version; empty if none was.
-        reason: why there was, or was not, anything to train; empty if nobody asked.
-        values: outputs of the pipeline that are no artifacts, by name.
+        reason: why there was, or was not, anything to train; empty if that was not checked.
+        values: outputs of the pipeline that are not artifacts, by name.
     """
 
     status: str
@@ -168,10 +168,10 @@ class LocalRun:
 
 
 def require_step_packages() -> None:
-    """Checks that what the steps import is installed, without importing it.
+    """Checks that the packages of the steps are installed, without importing them.
 
     Raises:
-        UserError: something is not.
+        UserError: one is not.
     """
     missing = [name for name in STEP_PACKAGES if find_spec(name) is None]
     if missing:
@@ -182,14 +182,13 @@ def require_step_packages() -> None:
 
 @dataclass(frozen=True)
 class RunPlace:
-    """Where a run on this machine keeps what it makes, and what it takes of earlier runs.
+    """Where a run on this machine keeps its results, and where it finds those of earlier runs.
 
     Attributes:
-        directory: the run; gets `artifacts/` and `logs/`.
-        cache: where results of steps are kept over runs.
-        reuse: whether it takes results of earlier runs for steps whose inputs have not changed.
-        checkpoints: below which the trainings of a pipeline of one's own have their checkpoints; empty for a place of
-            this run.
+        directory: directory of the run; gets `artifacts/` and `logs/`.
+        cache: folder of cached results.
+        reuse: whether it reuses results of earlier runs for steps whose inputs have not changed.
+        checkpoints: folder of the checkpoints of a user's own pipeline; empty for a place of this run.
     """
 
     directory: Path
@@ -199,21 +198,21 @@ class RunPlace:
 
     @property
     def results(self) -> Path:
-        """Where its steps look for results, and keep theirs: a run that takes none fills a cache of its own."""
+        """Where its steps find and keep results: a run without the cache has a cache of its own."""
         return self.cache if self.reuse else self.directory / _OWN_CACHE
 
     @property
     def error(self) -> Path:
-        """Where a step leaves what it failed with."""
+        """The file for the error of a step."""
         return self.directory / ".error.json"
 
     def variables(self, tracking: str) -> dict[str, str]:
-        """What the steps are told by their environment, with the tracker that they tell; empty for none."""
+        """The environment variables of the steps, including their tracker; empty for none."""
         run, own = self.directory.absolute(), f"artifacts/checkpoints/{self.directory.name}"
         return {
             ERROR_FILE: str(self.error.absolute()),
             RUN_DIRECTORY: str(run),
-            # Below artifacts/checkpoints of the run that is continued.
+            # Below artifacts/checkpoints of the continued run.
             TRACKED_RUN: str(Path(self.checkpoints).parents[2] if self.checkpoints else run),
             TRACKING: tracking,
             RUN_CHECKPOINTS: self.checkpoints or str(run / own),
@@ -236,12 +235,12 @@ def run_locally(
     Args:
         pipeline: a KFP pipeline, built for `LocalTarget`.
         arguments: its parameters; those left out have their defaults.
-        place: where it keeps what it makes.
-        observer: is told how it goes.
-        tracking: the tracker that the steps tell; empty for none.
+        place: where it keeps its results.
+        observer: gets the events of the run.
+        tracking: the tracker of the steps; empty for none.
         steps: gets the steps as they begin.
-        unshown: names of tasks that are no steps.
-        stopping: is called at once after a Ctrl-C or SIGTERM, with the step that runs, which may take a while to end; a
+        unshown: names of tasks that are not steps.
+        stopping: called at once after a Ctrl-C or SIGTERM, with the running step, which may take a while to end; a
             second Ctrl-C kills it.
     """
     from kfp import local
@@ -254,7 +253,7 @@ def run_locally(
         cache_root=str(place.results),
     )
     log = LocalLog(place.directory, place.error, observer, steps, unshown)
-    # Not variables of the tasks: they would be part of the key under which their results are kept.
+    # Not variables of the tasks: they would be part of the key of cached results.
     told = environment_with(place.variables(tracking))
     errors: list[Exception] = []
     try:
@@ -263,11 +262,11 @@ def run_locally(
             redirect_stdout(log),
             _logging_to(log),
             _printing_to(log),
-            # Ends after the processes have, for whose turns it waits.
+            # It ends after the processes, because it waits for their turns.
             as_on_platforms(place.cache.parent) as errors,
             _no_process_left(log, stopping),
         ):
-            # KFP takes no None: an optional parameter without a value is one that it is not told.
+            # KFP does not take None: an optional parameter without a value is left out.
             outputs = pipeline(**{name: value for name, value in arguments.items() if value is not None}).outputs
         log.end_running("succeeded")
         return _succeeded(log.steps, place.directory, outputs)
@@ -275,39 +274,39 @@ def run_locally(
         log.end_running("interrupted")
         return LocalRun("interrupted", log.steps)
     except RuntimeError as error:
-        # The only way in which the runner says that a task failed; anything else it raises is a defect and passes.
+        # The runner's only sign that a task failed; anything else that it raises is a defect and passes.
         if not any(step.status == "failed" for step in log.steps):
             raise next(iter(errors), error) from None
         return LocalRun("failed", log.steps)
     finally:
         place.error.unlink(missing_ok=True)
         if not place.reuse:
-            # It still leaves its results for a run that takes them.
+            # It still keeps its results for later runs with the cache.
             _merge(place.results, place.cache)
 
 
 def adopt_results(runs: Path, cache: Path) -> None:
-    """Keeps for reuse what the steps of runs have left that were killed, and could not do that themselves.
+    """Caches the results of steps of killed runs, which could not do that themselves.
 
     Args:
         runs: directory of runs.
-        cache: where results of steps are kept over runs.
+        cache: folder of cached results.
     """
     for left in runs.glob(f"*/{_OWN_CACHE}"):
-        with suppress(UserError):  # a damaged record is told of by `runs list`; it stops no other run
+        with suppress(UserError):  # `runs list` reports a damaged record; it stops no other run
             if left.is_dir() and RunRecord.load(left.parent).status == "died":
                 _merge(left, cache)
 
 
 def _succeeded(steps: list[StepRecord], directory: Path, outputs: Mapping[str, Any]) -> LocalRun:
-    """A run with what its steps have left, read from where KFP's executor wrote it.
+    """A run with the outputs of its steps, read from where KFP's executor wrote them.
 
-    The local runner hands over a pipeline's own outputs, and one with a branch that may not be taken has none.
+    The local runner returns a pipeline's own outputs, but none if the pipeline has a branch that may not be taken.
 
     Args:
-        steps: those that have run.
-        directory: the run's.
-        outputs: the pipeline's own, by name; they win, because a step whose results are reused wrote them elsewhere.
+        steps: the steps that ran.
+        directory: directory of the run.
+        outputs: the pipeline's own, by name; they win, because a reused step wrote them elsewhere.
     """
     contents = list(written(directory))
     found: dict[str, Any] = {}
@@ -333,7 +332,7 @@ def _succeeded(steps: list[StepRecord], directory: Path, outputs: Mapping[str, A
 
 
 def _plain(output: Any) -> Any:
-    """An output as JSON has it: of a list of artifacts their places, and of what is no finite number its text."""
+    """An output as JSON: the places of a list of artifacts, and the text of a number that is not finite."""
     if isinstance(output, list):
         return [_plain(each) for each in output]
     if isinstance(output, float) and finite(output) is None:
@@ -342,7 +341,7 @@ def _plain(output: Any) -> Any:
 
 
 def _is_of(name: str, step: str) -> bool:
-    """Whether a task is one of a step of this project, which KFP numbers from the second on."""
+    """Whether a task belongs to a step of this project, which KFP numbers from the second on."""
     return name == step or (name.startswith(f"{step}-") and name.removeprefix(f"{step}-").isdigit())
 
 
@@ -356,12 +355,12 @@ def _no_process_left(log: LocalLog, stopping: Callable[[StepRecord | None], None
 
 @contextmanager
 def _printing_to(log: LocalLog) -> Iterator[None]:
-    """Lets `print` be the log's, whatever the runner puts around it."""
+    """Makes `print` the log's, despite the runner's own wrapping."""
     before = builtins.print
     builtins.print = log.print
     try:
         with warnings.catch_warnings():
-            # The image's name, and CPUs and memory, are no matter here.
+            # The image's name, and CPUs and memory, do not matter here.
             warnings.filterwarnings("ignore", message=".*custom or non-Python base image")
             warnings.filterwarnings("ignore", message=".*have no effect in the current local runner")
             yield
@@ -371,7 +370,7 @@ def _printing_to(log: LocalLog) -> Iterator[None]:
 
 @contextmanager
 def _logging_to(stream: LocalLog) -> Iterator[None]:
-    """Sends log records to `stream`: that a step is reused is logged where the runner's own handler is not in place."""
+    """Sends log records to `stream`: the reuse of a step is logged while the runner's own handler is not installed."""
     root = logging.getLogger()
     handler, level = logging.StreamHandler(stream), root.level
     root.addHandler(handler)

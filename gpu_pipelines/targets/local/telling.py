@@ -1,4 +1,4 @@
-"""Tells people of the end of a run on this machine."""
+"""Sends messages about the end of a run on this machine."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message:
-    """What is to be said of a run.
+    """The message about a run.
 
     Args:
-        record: the run's.
-        link: where more is said; left out, the run's report.
-        price: of the machine, US dollars an hour; 0 for this one.
+        record: record of the run.
+        link: page with more; left out, the run's report.
+        price: price of the machine, US dollars an hour; 0 for this machine.
     """
     hours = record.seconds / 3600
     evaluation = record.evaluation
@@ -45,17 +45,17 @@ def message_of(record: RunRecord, link: str = "", price: float = 0.0) -> Message
 
 
 def last_line(directory: Path, failed: StepRecord) -> str:
-    """What a step has said last that left no error of its own.
+    """The last line of a step that left no error of its own.
 
     Args:
-        directory: the run's.
+        directory: directory of the run.
         failed: the step.
     """
     return next((line.strip() for line in last_lines(directory / str(failed.log), 1)), "it left no error")
 
 
 def tell_of(record: RunRecord, recipients: Recipients | None, link: str = "", price: float = 0.0) -> None:
-    """Tells people of the end of a run; see `gpu_pipelines.notifications.sending.tell`."""
+    """Sends the message about a run's end; see `gpu_pipelines.notifications.sending.tell`."""
     if recipients is not None:
         message = message_of(record, link, price)
         tell(message, recipients.notify, recipients.mail, about_nothing_new=recipients.about_nothing_new)
@@ -65,15 +65,15 @@ def tell_of(record: RunRecord, recipients: Recipients | None, link: str = "", pr
 def told_of_errors(
     pipeline: str, recipients: Recipients | None, outcome: str = "failed"
 ) -> Iterator[Callable[[RunRecord], None]]:
-    """Tells people of a run that ends inside of the context, or of the error that it ends with.
+    """Sends a message about the run that ends inside the context, or about the error that ends it.
 
     Args:
         pipeline: its name.
-        recipients: who is told; None for nobody.
-        outcome: what an error makes of the run.
+        recipients: who gets it; None for nobody.
+        outcome: state of the run after an error.
 
     Returns:
-        What is to be called with the record of a run that has one.
+        A function to call with the record of the run, if there is one.
     """
     try:
         yield lambda record: tell_of(record, recipients)

@@ -23,17 +23,17 @@ TRIAL_STEPS = 40
 
 @dataclass(frozen=True)
 class Trial:
-    """What a few steps have shown.
+    """The results of a few steps.
 
     Attributes:
         figures: samples/s, peak memory, share of the time spent on data.
-        model: parameters, operations and activations of the model, as `training.json` has them.
+        model: parameters, operations and activations of the model, as in `training.json`.
         total_steps: optimizer steps of the whole training.
         total_samples: rows that the whole training takes.
         rows_per_process: rows that one process takes through the model at once.
-        precision: in which the trial computed.
-        measured_on: the accelerators as the catalog names them; None on CPUs and on GPUs that it does not know.
-        optimizer: of the training.
+        precision: precision of the trial.
+        measured_on: the accelerators by their names in the catalog; None on CPUs and on GPUs that it does not know.
+        optimizer: optimizer of the training.
         has_average: whether it keeps a moving average of the weights.
     """
 
@@ -53,7 +53,7 @@ class Trial:
         return self.total_samples / self.figures["samples_per_second"] / 3600
 
     def workload(self) -> Workload:
-        """The whole training, as measured on a GPU of the catalog, else by the operations that were counted."""
+        """The whole training, as measured on a GPU of the catalog, else by the counted operations."""
         from gpu_pipelines.accelerators.workload import Workload
 
         if self.measured_on:
@@ -86,7 +86,7 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
         accelerator: `cpu:N`, or empty for all GPUs that are here, else two CPU processes.
 
     Raises:
-        UserError: the data or the training is not as asked for.
+        UserError: the data or the training is not as requested.
     """
     from gpu_pipelines.artifacts.checkpoint import read_configuration
     from gpu_pipelines.component_interface.step import fields_from
@@ -128,7 +128,7 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
 
 
 def _spec_of(devices: Mapping[str, Any]) -> str | None:
-    """The accelerators of a training as the catalog names them, if they can be planned with."""
+    """The accelerators of a training by their names in the catalog, if they can be planned with."""
     from gpu_pipelines.accelerators import PlanError, plan
     from gpu_pipelines.accelerators.device_names import catalog_names
 
@@ -141,7 +141,7 @@ def _spec_of(devices: Mapping[str, Any]) -> str | None:
 
 
 def shown_trial(trial: Trial) -> tuple[Advice, list[str | Table]]:
-    """The advice by a trial; and, line by line, what was measured, and what it means here and on each accelerator."""
+    """The advice from a trial, and lines with the measurements and their meaning here and on each accelerator."""
     from gpu_pipelines.accelerators.advice import advise
     from gpu_pipelines.accelerators.option import Wishes
     from gpu_pipelines.reports.durations import format_seconds
@@ -197,7 +197,7 @@ def _table(trial: Trial, advice: Advice) -> Table:
 
 
 def is_too_small(option: Option) -> bool:
-    """Whether the steps are so short that the launch of their kernels decides, and not the speed of the GPU."""
+    """Whether the steps are so short that launching their kernels, not the speed of the GPU, takes the time."""
     return option.time is not None and option.time.limit == "launches"
 
 
@@ -208,7 +208,7 @@ def _usd(value: float | None) -> str:
 
 
 def assumptions(trial: Trial) -> list[str]:
-    """What the projection rests on besides what the advice says itself."""
+    """Assumptions of the projection besides those of the advice."""
     found = []
     if not trial.measured_on:
         found.append(
