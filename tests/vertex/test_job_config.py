@@ -366,7 +366,7 @@ def test_a_pool_without_a_list_is_taken_as_gcloud_takes_it(accelerators: int, tm
     assert read["machineSpec"]["acceleratorCount"] == accelerators
     assert read["containerSpec"]["args"] == ["--fast"]
     for name in ("workerPoolSpecs", "args", "env"):
-        assert f"warning: {name} of job.yaml stands without a list" in done.err
+        assert f"warning: {name} of job.yaml is not in a list" in done.err
     dry = command("job", "submit", "--config", "job.yaml", "--project=p-123456", "--region=us-central1", "--dry-run")
     assert json.loads(dry.out)["body"]["jobSpec"]["workerPoolSpecs"] == [read]
 
@@ -399,7 +399,7 @@ def test_rank_0_without_a_gpu_is_taken_and_a_job_without_any_is_said_not_to_be_c
     ("machine", "told"),
     [
         ({"machineType": "a2-highgpu-2g"}, "acceleratorType: NVIDIA_TESLA_A100 and acceleratorCount: 2"),
-        ({"machineType": "g2-standard-8", "acceleratorCount": 1}, "g2-standard-8 has 1 × l4 in it"),
+        ({"machineType": "g2-standard-8", "acceleratorCount": 1}, "g2-standard-8 has 1 × l4, which the request"),
         ({"machineType": "n1-standard-8", "acceleratorCount": 1}, "acceleratorCount is 1, and there is no"),
     ],
 )

@@ -75,7 +75,7 @@ def test_steps_with_gpus_have_them_in_a_pipeline() -> None:
         (("--lustre", LUSTRE), "A Lustre file system is in a VPC network, and the job reaches none."),
         (("--dns-peering", DNS), "through a network attachment"),
         (("--lustre", "10.1.2.3:/scratch"), "is not of the form ip=10.0.0.2,filesystem=NAME"),
-        (("--lustre", LUSTRE.replace("10.1.2.3", "host")), "--lustre has ip=host, which is no IP address."),
+        (("--lustre", LUSTRE.replace("10.1.2.3", "host")), "--lustre has ip=host, which is not an IP address."),
         (("--lustre", LUSTRE.replace("=data", "=/data/x")), "--lustre has mount=/data/x"),
         (("--lustre", LUSTRE, "--lustre", LUSTRE), "Two file systems are to be mounted at data."),
         (("--dns-peering", "corp.example.com=p/n"), "is not of the form DOMAIN.=PROJECT/NETWORK"),

@@ -240,7 +240,7 @@ def test_the_request_is_the_one_that_the_sdk_makes(tmp_path: Path, cache: bool |
         ),
         (
             ["train_evaluate_upload", "--accelerator", "l4:4", "--persistent-resource", "r", "--strategy", "spot"],
-            ["A job on a persistent resource runs on machines that are there"],
+            ["A job on a persistent resource runs on its machines"],
         ),
         (
             ["sum.yaml", "-p", "a=1", "--network", "projects/1/global/networks/n", "--network-attachment", ATTACHMENT],

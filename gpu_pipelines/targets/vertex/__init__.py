@@ -1,1 +1,1 @@
-"""Vertex AI: pipelines, jobs without a pipeline, schedules, uploads, and what is asked of a project."""
+"""Vertex AI: pipelines, jobs without a pipeline, schedules, uploads, and checks of a project."""

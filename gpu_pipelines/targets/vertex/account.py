@@ -1,4 +1,4 @@
-"""How a run or a job on Vertex AI stands, and what it has cost."""
+"""State and cost of a run or a job on Vertex AI."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def account_of_job(name: str, settings: ProjectSettings) -> RunAccount:
 
 
 def _spec_of(job: Any) -> dict[str, Any]:
-    """The pipeline of a job, as the compiled file has it."""
+    """The pipeline of a job, as in the compiled file."""
     from google.protobuf import json_format
 
     spec: dict[str, Any] = json_format.MessageToDict(type(job).pb(job).pipeline_spec)
@@ -90,7 +90,7 @@ def _spec_of(job: Any) -> dict[str, Any]:
 
 
 def _tracked(job: Any) -> TrackedRun | None:
-    """By what trackers know a run: the checkpoints that its training has left; None where there are none."""
+    """The id of a run in trackers: the checkpoints of its training; None if there are none."""
     for detail in job.job_detail.task_details:
         if detail.task_name.startswith(TRAINING_STEPS) and "checkpoints" in detail.outputs:
             for artifact in detail.outputs["checkpoints"].artifacts:

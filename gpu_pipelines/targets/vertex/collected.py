@@ -1,4 +1,4 @@
-"""Artifacts of loops that a step of a pipeline takes as a list (`dsl.Collected`), of which Vertex AI takes so many."""
+"""Artifacts of loops that a step takes as a list (`dsl.Collected`), whose number Vertex AI limits."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-#: Of one input: https://github.com/kubeflow/kubeflow/issues/7513.
+#: Most artifacts of one input: https://github.com/kubeflow/kubeflow/issues/7513.
 MOST_ARTIFACTS = 100
 
 
 def told_collected(spec: Mapping[str, Any]) -> list[str]:
     """A warning for each step that takes more artifacts of loops than Vertex AI passes to one.
 
-    Turns over items that are known from the run alone are not counted.
+    Turns over items that only the run knows are not counted.
 
     Args:
         spec: the compiled pipeline.
@@ -27,7 +27,7 @@ def told_collected(spec: Mapping[str, Any]) -> list[str]:
 
 
 def _collections(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
-    """The steps that take artifacts of others, with the input and how many these are at least."""
+    """The steps that take artifacts of others, with the input and the least number of artifacts."""
     for part in (spec["root"], *spec.get("components", {}).values()):
         tasks = part.get("dag", {}).get("tasks", {})
         for step, task in tasks.items():
@@ -38,12 +38,12 @@ def _collections(spec: Mapping[str, Any]) -> Iterator[tuple[str, str, int]]:
 
 
 def _count(spec: Mapping[str, Any], task: Mapping[str, Any], output: str) -> int:
-    """How many artifacts an output of a task is at least."""
+    """The least number of artifacts of a task's output."""
     dag = spec["components"][task["componentRef"]["name"]].get("dag")
     if dag is None:
         return 1
     sources = dag.get("outputs", {}).get("artifacts", {}).get(output, {}).get("artifactSelectors", [])
-    # Of several sources a branch takes one.
+    # If there are several sources, a branch chooses one.
     inside = min(
         (_count(spec, dag["tasks"][each["producerSubtask"]], each["outputArtifactKey"]) for each in sources), default=1
     )

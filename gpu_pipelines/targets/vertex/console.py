@@ -1,6 +1,6 @@
 """Pages of the Google Cloud console, from the full names of resources.
 
-Those of Vertex AI are the addresses that google-cloud-aiplatform prints itself (`_dashboard_uri` of its classes).
+Pages of Vertex AI have the addresses that google-cloud-aiplatform prints itself (`_dashboard_uri` of its classes).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Data preparation on several machines without GPUs: a CustomJob, as a training on several nodes is one."""
+"""Data preparation on several machines without GPUs: a CustomJob, like a training on several nodes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.data_nodes import STANDARD, problems_of_data_nodes
 from gpu_pipelines.targets.vertex.job_spec import STEP_HOURS, JobOptions, job_around, seconds_of, worker_pools
 
-#: The machine of each replica where none is named: CPUs and memory as those of the plain task.
+#: The default machine of each replica, with the CPUs and memory of the plain task.
 DATA_MACHINE = "n2-standard-16"
 _BOOT_DISK = "pd-ssd"
 
@@ -24,9 +24,9 @@ class DataNodes:
     """The machines that prepare the data.
 
     Attributes:
-        nodes: how many.
-        machine_type: of each; empty for `DATA_MACHINE`.
-        strategy: how they are bought, one of `STRATEGIES`.
+        nodes: number of machines.
+        machine_type: their type; empty for `DATA_MACHINE`.
+        strategy: the way to buy them, one of `STRATEGIES`.
     """
 
     nodes: int = 1
@@ -39,7 +39,7 @@ class DataNodes:
         return self == DataNodes()
 
     def require(self) -> None:
-        """Checks what can be checked here.
+        """Makes the checks that need no service.
 
         Raises:
             UserError: lists what is wrong.
@@ -64,7 +64,7 @@ def data_job(
 
     Args:
         data: the machines.
-        container: what each replica runs.
+        container: container of each replica.
         settings: service account, network, key and labels.
         options: disk and variables.
 
@@ -75,6 +75,6 @@ def data_job(
     pools = worker_pools(
         {"machine_type": data.machine_type or DATA_MACHINE}, data.nodes, _BOOT_DISK, container, options
     )
-    # The replicas are a Ray cluster: one that is lost costs what it was doing, and joins again when it is restarted.
+    # The replicas are a Ray cluster: a lost one loses only its current work, and joins again when it is restarted.
     scheduling = {"strategy": data.strategy.upper(), "timeout": seconds_of(STEP_HOURS)}
     return job_around(pools, scheduling, "", settings, options)

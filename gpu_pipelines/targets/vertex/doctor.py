@@ -1,7 +1,7 @@
-"""Looks at all that a training on Vertex AI needs, and says what to run for each thing that is missing.
+"""Checks all that a training on Vertex AI needs, and says what to run for each thing that is missing.
 
-What needs no network is looked at first. Of the rest, each check asks its service once and gives up soon; where a
-service does not answer or may not be asked, the check says that it could not be made.
+Checks without the network come first. Each of the others calls its service once and gives up soon; if a service does
+not answer, or access is denied, the check says that it could not be made.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from gpu_pipelines.targets.vertex.target import evaluation_for
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 _QUOTA = "quota"
-#: Regions that the check of the quota names.
+#: Most regions to name in the check of the quota.
 _REGIONS_SHOWN = 3
 
 
 def _look_at_quota(access: AccessCheck) -> list[Check]:
     """Whether the project may use as many GPUs as the plan has, in its region or in any; the same for the evaluation.
 
-    The evaluation has a quota of its own where it runs on another GPU than the training.
+    The evaluation has a quota of its own if it runs on another GPU than the training.
     """
     if access.plan is None:
         return [Check(_QUOTA, NOT_KNOWN, "not looked at: there is no accelerator")]
@@ -66,7 +66,7 @@ def _quota_of(subject: str, plan: AcceleratorPlan, access: AccessCheck) -> Check
     return Check(subject, OK if report.enough else MISSING, told, report.command)
 
 
-#: Checks that ask a service, by their subject, in the order in which they are shown.
+#: Checks that call a service, by their subject, in the order in which they are shown.
 _REMOTE: Sequence[tuple[str, Callable[[AccessCheck], list[Check]]]] = (
     ("APIs", look_at_apis),
     ("your permissions", look_at_permissions),
@@ -85,12 +85,12 @@ def examine(
 
     Args:
         settings: of the project.
-        request: the accelerator that is meant to be used; None if there is none yet.
-        evaluation: the accelerator that models are evaluated on, `NAME:COUNT`; None for the one that is chosen.
-        offline: ask no service.
+        request: the accelerator to use; None if there is none yet.
+        evaluation: the accelerator of the evaluation, `NAME:COUNT`; None for the default.
+        offline: call no service.
 
     Yields:
-        What each check found, in the order of what builds on what.
+        The checks, each after those that it depends on.
     """
     yield look_at_versions()
     yield look_at_gcloud()
@@ -116,7 +116,7 @@ def _remote(access: AccessCheck) -> Iterator[Check]:
     try:
         check, number = look_at_project(access)
     except UnreachableError as error:
-        # The others would wait for the same; one is enough to know.
+        # The others would time out as well; one is enough to know.
         yield Check("project exists", NOT_KNOWN, f"{access.settings.project}: {error}")
         yield from _not_made(access.settings, "no network", begin=1)
         return
@@ -135,7 +135,7 @@ def _made(subject: str, look: Callable[[AccessCheck], list[Check]], access: Acce
 
 
 def _not_made(settings: ProjectSettings, why: str, begin: int = 0) -> Iterator[Check]:
-    # That these are not set has been said already.
+    # Missing settings were already reported.
     by_name = {"pipeline_root": "pipeline root", "image": "image"}
     not_set = {subject for name, subject in by_name.items() if getattr(settings, name) is None}
     for subject in ["project exists", *(subject for subject, _ in _REMOTE)][begin:]:

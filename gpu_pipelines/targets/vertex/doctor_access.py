@@ -1,4 +1,4 @@
-"""The doctor's checks of who may do what: credentials, project, APIs, the user's permissions, the service account."""
+"""The doctor's checks of access: credentials, project, APIs, the user's permissions, the service account."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import environment_with
 from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
 
-#: gcloud's own variable by which it sends no credentials, as to a server of a test.
+#: gcloud's own variable to send no credentials, such as to a test server.
 NO_CREDENTIALS = "CLOUDSDK_AUTH_DISABLE_CREDENTIALS"
 _SCOPE = "https://www.googleapis.com/auth/cloud-platform"
 _LOGIN = "gcloud auth application-default login"
@@ -33,14 +33,14 @@ IMAGE = re.compile(
     r"(?P<location>[a-z0-9-]+)-docker\.pkg\.dev/(?P<project>[^/]+)/(?P<repository>[^/]+)/(?P<package>[^:@]+)"
     r"(:(?P<tag>[^@]+))?(@(?P<digest>sha256:[0-9a-f]+))?"
 )
-#: What one has to be allowed to submit, and the role that allows it.
+#: Permissions that a user needs to submit jobs, and the role with each.
 _OWN_PERMISSIONS = {
     "aiplatform.customJobs.create": "roles/aiplatform.user",
     "aiplatform.pipelineJobs.create": "roles/aiplatform.user",
     "logging.logEntries.list": "roles/logging.viewer",
 }
 _PULL = "pull images"
-#: What a service account of jobs needs, and the roles that contain it; the first is the smallest.
+#: Permissions that a service account of jobs needs, and the roles that contain them; the first is the smallest.
 _ROLES_OF_JOBS = {
     "run steps of pipelines": ("roles/aiplatform.user", "roles/aiplatform.admin"),
     "read and write the pipeline root": (
@@ -52,18 +52,18 @@ _ROLES_OF_JOBS = {
     "write logs": ("roles/logging.logWriter", "roles/logging.admin"),
 }
 _ROLES_OF_EVERYTHING = ("roles/owner", "roles/editor")
-#: Members that stand for everybody, as in the policies of public images.
+#: Members that mean everybody, as in the policies of public images.
 _EVERYBODY = ("allUsers", "allAuthenticatedUsers")
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """What was found of credentials.
+    """The credentials that were found.
 
     Attributes:
-        check: whether they are there.
-        found: those of google.auth; None without any.
-        member: who that is, as policies name it, such as user:me@example.com.
+        check: whether there are any.
+        found: credentials of google.auth; None without any.
+        member: their account, as policies name it, such as user:me@example.com.
     """
 
     check: Check
@@ -73,14 +73,14 @@ class Credentials:
 
 @dataclass(frozen=True)
 class AccessCheck:
-    """What the checks of a project work with.
+    """The context of the checks of a project.
 
     Attributes:
-        settings: of the project; the project is known.
-        plan: the accelerator that is meant to be used; None if there is none.
+        settings: settings of the project; the project is known.
+        plan: the accelerator to use; None if there is none.
         rest: sends requests.
-        member: who asks, as policies name it.
-        evaluation: the accelerator that models are evaluated on; None if there is none.
+        member: the user's account, as policies name it.
+        evaluation: the accelerator of the evaluation; None if there is none.
         number: number of the project; empty if it could not be read.
     """
 
@@ -93,14 +93,14 @@ class AccessCheck:
 
 
 def find_credentials(*, offline: bool) -> Credentials:
-    """Application-default credentials, tried out unless `offline`."""
+    """Application-default credentials, which are tried unless `offline`."""
     if os.environ.get(NO_CREDENTIALS, "").lower() in ("true", "1"):
         return Credentials(Check("credentials", NOT_KNOWN, f"not used: {NO_CREDENTIALS} is set"), None, _member(None))
     import google.auth
     import google.auth.exceptions
     from google.auth.transport.requests import Request
 
-    # Without a network, the look for the metadata server of a Google machine would take nine seconds.
+    # Without a network, the search for the metadata server of a Google machine would take nine seconds.
     impatient = {"GCE_METADATA_TIMEOUT": "1", "GCE_METADATA_DETECT_RETRIES": "1"}
     try:
         with environment_with({name: os.environ.get(name, value) for name, value in impatient.items()}):
@@ -174,7 +174,7 @@ def look_at_apis(access: AccessCheck) -> list[Check]:
 
 
 def look_at_permissions(access: AccessCheck) -> list[Check]:
-    """Whether who asks may submit jobs and pipelines and read their logs."""
+    """Whether the user may submit jobs and pipelines and read their logs."""
     subject, project = "your permissions", access.settings.project
     wanted = list(_OWN_PERMISSIONS)
     answer = access.rest.post(
@@ -190,7 +190,7 @@ def look_at_permissions(access: AccessCheck) -> list[Check]:
 
 
 def look_at_service_account(access: AccessCheck) -> list[Check]:
-    """Whether what jobs run as exists, may be used by who asks, and has the roles that it needs."""
+    """Whether the account of jobs exists, the user may use it, and it has the roles that it needs."""
     account, project = access.settings.service_account, str(access.settings.project)
     if account is None:
         default = f"{access.number or 'NUMBER'}-compute@developer.gserviceaccount.com"
@@ -207,7 +207,7 @@ def look_at_service_account(access: AccessCheck) -> list[Check]:
     name, _, home = account.partition("@")
     owner = home.removesuffix(".iam.gserviceaccount.com")
     if owner == home:
-        # One that Google made has a number for its project, if any.
+        # An account that Google created has a number for its project, if any.
         owner = project
     if answer.status == 404:
         create = f"gcloud iam service-accounts create {name} --project={owner}"
@@ -261,7 +261,7 @@ def _roles_of(access: AccessCheck, account: str) -> Check:
     roles = _roles_in([*policies, *of_image], is_it)
     without = lacking(is_it)
     owner = image["project"] if image else project
-    # Of another project only the policy of the repository was looked at.
+    # For an image in another project only the policy of the repository was read.
     pull = without.pop(_PULL, "") if owner != project else ""
     if not (without or pull):
         return Check(subject, OK, ", ".join(sorted(roles)))
@@ -277,13 +277,13 @@ def _roles_of(access: AccessCheck, account: str) -> Check:
 
 
 def _roles_in(policies: Iterable[Mapping[str, Any]], applies: Callable[[str], bool]) -> set[str]:
-    """Roles that policies give to members of whom `applies` holds."""
+    """Roles in policies for members that match `applies`."""
     bindings = [bound for policy in policies for bound in policy.get("bindings", [])]
     return {str(bound["role"]) for bound in bindings if any(map(applies, bound.get("members", [])))}
 
 
 def _lacking(roles: set[str], roles_of_image: set[str]) -> dict[str, str]:
-    """What the roles do not allow, each with the smallest role that does; images may be pulled by those of theirs."""
+    """What the roles do not allow, each with the smallest role that does; image pulls may use the image's own roles."""
     held = {what: roles | roles_of_image if what == _PULL else roles for what in _ROLES_OF_JOBS}
     return {
         what: enough[0] for what, enough in _ROLES_OF_JOBS.items() if not held[what] & {*enough, *_ROLES_OF_EVERYTHING}
@@ -303,19 +303,19 @@ def bucket_of(settings: ProjectSettings) -> str:
 
 
 def repository_of(image: re.Match[str]) -> str:
-    """Path of the repository of an image, as Artifact Registry's interface has it; the image as `IMAGE` matches it."""
+    """Path of the repository of an image in Artifact Registry's interface; the image as `IMAGE` matches it."""
     return f"/v1/projects/{image['project']}/locations/{image['location']}/repositories/{image['repository']}"
 
 
 def could_not(access: AccessCheck, subject: str, answer: Answer, role: str = "", project: str = "") -> Check:
-    """That a check could not be made, from what the service said instead of an answer.
+    """A check that could not be made, from the service's error.
 
     Args:
-        access: what the checks work with.
-        subject: what was looked at.
-        answer: of the service.
-        role: the role that allows the look, if one is known.
-        project: the project on which it does; empty for that of the settings.
+        access: the context of the checks.
+        subject: subject of the check.
+        answer: answer of the service.
+        role: the role that the check needs, if it is known.
+        project: the project for that role; empty for the project of the settings.
     """
     told = f"could not be looked at: {answer.message}"
     if _is_switched_off(answer):

@@ -1,22 +1,22 @@
-"""What a check of the doctor finds."""
+"""The result of one of the doctor's checks."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: It is there; it is needed and not there; it is not needed, or could not be looked at.
+#: It exists; it is needed and missing; it is not needed, or could not be checked.
 OK, MISSING, NOT_KNOWN = "ok", "missing", "unknown"
 
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was looked at.
+    """The result of one check.
 
     Attributes:
-        subject: what it is, in a word or two.
+        subject: the subject, in a word or two.
         state: one of `OK`, `MISSING` and `NOT_KNOWN`.
-        message: what was found.
-        remedy: what to run or to do; empty if there is nothing to do.
+        message: the finding.
+        remedy: what to run or to do; empty for nothing.
     """
 
     subject: str

@@ -12,12 +12,12 @@ from gpu_pipelines.errors import nearest
 from gpu_pipelines.project_settings import FILE, ProjectSettings, flag_of
 from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
 
-#: Each of them says in its metadata which versions of the others it goes with.
+#: Each of them lists in its metadata the versions of the others that it supports.
 LIBRARIES = ("kfp", "google-cloud-pipeline-components", "google-cloud-aiplatform")
 
 
 def look_at_versions(libraries: tuple[str, ...] = LIBRARIES) -> Check:
-    """Whether the libraries are there, in versions that go together by what they require of each other."""
+    """Whether the libraries are installed, in versions that support each other by their own requirements."""
     found, problems = {}, []
     for name in libraries:
         try:
@@ -44,12 +44,12 @@ def _unmet(name: str, found: dict[str, str]) -> Iterator[tuple[str, str]]:
 
 
 def look_at_gcloud() -> Check:
-    """Whether gcloud is installed. Nothing here calls it, but every remedy is one of its commands."""
+    """Whether gcloud is installed. It is not called here, but every remedy is one of its commands."""
     program = shutil.which("gcloud")
     if program is None:
         return Check("gcloud", MISSING, "not installed", "Install it: https://cloud.google.com/sdk/docs/install")
     try:
-        # gcloud itself takes a second to say it.
+        # gcloud itself takes a second for that.
         version = (Path(program).resolve().parents[1] / "VERSION").read_text(encoding="utf-8").strip()
     except (OSError, IndexError, ValueError):
         return Check("gcloud", OK, program)
@@ -57,7 +57,7 @@ def look_at_gcloud() -> Check:
 
 
 def look_at_settings(settings: ProjectSettings) -> Iterator[Check]:
-    """Whether the settings that jobs need are known, and where they are from."""
+    """Whether the settings that jobs need are known, and their sources."""
     for name in ("project", "region"):
         value = getattr(settings, name)
         if value is None:
@@ -93,7 +93,7 @@ def _not_set(subject: str, name: str, command: str) -> Check:
 
 
 def create_bucket(name: str, region: str, project: str) -> str:
-    """The command that makes a bucket."""
+    """The command that creates a bucket."""
     return (
         f"gcloud storage buckets create gs://{name} --location={region} --uniform-bucket-level-access "
         f"--project={project}"
@@ -101,7 +101,7 @@ def create_bucket(name: str, region: str, project: str) -> str:
 
 
 def create_repository(kind: str, name: str, location: str, project: str) -> str:
-    """The command that makes a repository in Artifact Registry; `kind` is docker or kfp."""
+    """The command that creates a repository in Artifact Registry; `kind` is docker or kfp."""
     return (
         f"gcloud artifacts repositories create {name} --repository-format={kind} --location={location} "
         f"--project={project}"

@@ -1,4 +1,4 @@
-"""The doctor's checks of where things are kept: the bucket, the image, and the repository of pipelines."""
+"""The doctor's checks of storage: the bucket, the image, and the repository of pipelines."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""A run on Vertex AI as another one goes on from it, read from the service's `PipelineJob`.
+"""A run on Vertex AI in the form in which another run can continue it, read from the service's `PipelineJob`.
 
-The service has a run as it was sent, and of each task the values of its parameters in the metadata of its execution
+The service has the run as it was sent, and for each task the values of its parameters in the metadata of its execution
 (`input:NAME`, `output:NAME`) and its artifacts; google-cloud-aiplatform reads them there, in `metadata/execution.py`.
 """
 
@@ -18,7 +18,7 @@ _INPUT, _OUTPUT = "input:", "output:"
 
 
 def earlier_run(name: str, settings: ProjectSettings) -> EarlierRun:
-    """A run, with what is known of those that it has gone on from itself.
+    """A run, with the known results of the runs that it continued.
 
     Args:
         name: its full name.
@@ -55,7 +55,7 @@ def earlier_run(name: str, settings: ProjectSettings) -> EarlierRun:
 
 
 def _values(detail: Any) -> dict[str, Any]:
-    """The parameters that a task got and made, as the service has them."""
+    """The input and output parameters of a task, as the service has them."""
     from google.protobuf import json_format
 
     execution = type(detail).pb(detail).execution
@@ -63,7 +63,7 @@ def _values(detail: Any) -> dict[str, Any]:
 
 
 def _made(detail: Any, values: Mapping[str, Any]) -> Made:
-    """What a task has made: of what GCPC says of a job for itself, nothing."""
+    """The outputs of a task, without those that GCPC adds for a job."""
     from google.protobuf import json_format
 
     parameters = {key.removeprefix(_OUTPUT): value for key, value in values.items() if key.startswith(_OUTPUT)}

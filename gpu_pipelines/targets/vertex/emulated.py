@@ -1,4 +1,4 @@
-"""A run of Vertex AI rehearsed on this machine: the very request, sent to an emulator that is started for it."""
+"""A rehearsal of a Vertex AI run on this machine: the same request, sent to an emulator that is started for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _HTML = "system.HTML"
 
 
 def settings_for(settings: ProjectSettings) -> ProjectSettings:
-    """The settings of a project with those of the emulator's own in place of what is the cloud's.
+    """The settings of a project with the emulator's own in place of those for the cloud.
 
     Raises:
         UserError: the emulator is not installed.
@@ -33,7 +33,7 @@ def settings_for(settings: ProjectSettings) -> ProjectSettings:
         from gpu_pipelines.emulator.services import BUCKET, PROJECT, REGION
 
     region = settings.region or REGION
-    # Steps of this project run from its code: the image needs a name alone.
+    # This project's steps run from its code: the image needs only a name.
     image = settings.image or f"{region}-docker.pkg.dev/{PROJECT}/{STEPS_IMAGE}"
     return replace(settings, project=PROJECT, region=region, pipeline_root=f"gs://{BUCKET}/runs", image=image)
 
@@ -44,7 +44,7 @@ def run_emulated(target: Any, submission: Submission, watch: Watch) -> Outcome:
     Args:
         target: Vertex AI, as a `gpu_pipelines.targets.vertex.vertex.Vertex`.
         submission: the run.
-        watch: shows how it goes.
+        watch: shows the run.
 
     Raises:
         UserError: the emulator cannot be started, or refuses the request.
@@ -70,7 +70,7 @@ def _told(reports: list[str]) -> list[str]:
 
 
 def _copy_reports(api: VertexApi, name: str, folder: Path) -> Iterator[Path]:
-    """Copies the pages that the steps have written beside the state; gives where they are now."""
+    """Copies the pages of the steps to a folder beside the state; yields their new places."""
     for task in api.state.pipeline_jobs.one(name).job_detail.task_details:
         for output, held in task.outputs.items():
             for artifact in held.artifacts:

@@ -1,8 +1,8 @@
-"""A step that is tried on one choice of machines after the other, as a compiled file describes it.
+"""A step that tries one choice of machines after the other, as a compiled file describes it.
 
-GCPC's launcher creates one CustomJob. In its place stands one of this project, in the image of the steps, which gets
-the same payload and the choices: `gpu_pipelines.targets.vertex.fallback_launcher`. So the list is in the file, and
-holds for schedules too.
+In place of GCPC's launcher, which creates one CustomJob, the step runs a launcher of this project, in the image of the
+steps. It gets the same payload and the choices: `gpu_pipelines.targets.vertex.fallback_launcher`. So the list is in the
+file, and also applies to schedules.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from gpu_pipelines.targets.fallback.tries import FOLDER, Choice
 from gpu_pipelines.targets.vertex.job_spec import in_another_region
 
 LAUNCHER = "gpu_pipelines.targets.vertex.fallback_launcher"
-#: Its options: the choices, as JSON; the most that all tries may cost; where it writes down what was tried.
+#: Its options: the choices, as JSON; the most that all tries may cost; the place of the record of tries.
 CHOICES, MAX_PRICE, TRIES = "--choices", "--max_price", "--tries"
-#: Variables of the containers that say something of the machine.
+#: Variables of the containers that depend on the machine.
 _OF_MACHINE = (ACCELERATOR, PREEMPTION_HOURS)
 
 
 def choice_of(plan: AcceleratorPlan, spec: Mapping[str, Any]) -> Choice:
-    """A plan as the launcher gets it.
+    """A plan in the form for the launcher.
 
     Args:
         plan: the machines; without a region they are in that of the run.
@@ -49,7 +49,7 @@ def choice_of(plan: AcceleratorPlan, spec: Mapping[str, Any]) -> Choice:
 
 
 def become_fallback(task: Any, choices: Sequence[Choice], max_price: float | None, image: Any) -> None:
-    """Replaces what a task runs, GCPC's launcher, by the one that tries choices in order."""
+    """Replaces the program of a task, GCPC's launcher, by the one that tries choices in order."""
     from kfp import dsl
 
     container = task.container_spec
@@ -61,7 +61,7 @@ def become_fallback(task: Any, choices: Sequence[Choice], max_price: float | Non
 
 
 def choices_in(spec: Mapping[str, Any]) -> dict[str, tuple[list[Choice], float | None]]:
-    """The steps of a compiled pipeline that have choices, with these and the limit of price."""
+    """The steps of a compiled pipeline that have choices, with these and the price limit."""
     executors = spec.get("deploymentSpec", {}).get("executors", {})
     found = {}
     for key, component in spec.get("components", {}).items():
@@ -75,7 +75,7 @@ def choices_in(spec: Mapping[str, Any]) -> dict[str, tuple[list[Choice], float |
 
 
 def told_choices(spec: Mapping[str, Any]) -> list[str]:
-    """What the steps of a compiled pipeline fall back to and what that costs, line by line."""
+    """The choices of the steps of a compiled pipeline and their prices, line by line."""
     lines, found = [], choices_in(spec)
     for step, (choices, limit) in ((step, found[step]) for step in steps_of(spec) if step in found):
         for number, each in enumerate(choices, 1):
@@ -92,11 +92,11 @@ def job_on(
     """The `CustomJob` of a payload on the machines of a choice.
 
     Args:
-        payload: as GCPC's launcher gets it, for the first choice.
+        payload: payload of GCPC's launcher, for the first choice.
         choice: the machines.
         first: the first choice, whose variables the payload has.
-        seconds: the longest that it may run; None for as long as the choice says.
-        tried: what was tried before, for its report; empty for nothing.
+        seconds: the longest that it may run; None for the choice's own limit.
+        tried: the tries so far, for its report; empty for none.
     """
     job = without_empty(copy.deepcopy(dict(payload)))
     spec = job["job_spec"]
@@ -114,7 +114,7 @@ def job_on(
 
 
 def without_empty(value: Any) -> Any:
-    """JSON without what is empty, as GCPC's launcher sends it: a parameter that was not given is an empty text."""
+    """JSON without empty values, as GCPC's launcher sends it: a parameter that was not given is an empty text."""
     if isinstance(value, dict):
         kept = {name: without_empty(each) for name, each in value.items()}
         return {name: each for name, each in kept.items() if each not in (None, "", {}, [])}
@@ -124,7 +124,7 @@ def without_empty(value: Any) -> Any:
 
 
 def not_in(settings: ProjectSettings, region: str) -> str:
-    """Why a job with these settings cannot run in a region: what it needs is in another; empty if it can."""
+    """Why a job with these settings cannot run in a region: a resource that it needs is in another; empty if it can."""
     if settings.persistent_resource:
         return f"the persistent resource {settings.persistent_resource} is one choice; leave the lists out"
     return next(iter(in_another_region(settings, region)), "")

@@ -1,7 +1,7 @@
-"""What a step with choices runs in its own container: it sends its CustomJob to one choice after the other.
+"""The program of a step with choices in its own container: it sends its CustomJob to one choice after the other.
 
-It stands in the place of GCPC's launcher and gets its arguments, with the choices before them. What was tried is
-written down in the pipeline root before each request; a container that takes the place of this one goes on from there.
+It replaces GCPC's launcher and gets its arguments, after the choices. Tries are recorded in the pipeline root before
+each request; a successor of this container continues from there.
 
 `python3 -m gpu_pipelines.targets.vertex.fallback_launcher --choices JSON --tries gs://… --payload JSON …`
 """
@@ -38,9 +38,9 @@ from gpu_pipelines.targets.vertex.fallback import CHOICES, MAX_PRICE, TRIES, job
 from gpu_pipelines.targets.vertex.job_request import PreparedJob
 from gpu_pipelines.targets.vertex.jobs import cancel_job, job_with_label, submit_job
 
-#: How the service says that it has no machines, and that the project may not have more. The words are those of its
-#: errors, the second and third those of Compute Engine, which it passes on. The last is that of a region without the
-#: machine: of regions it is known what Compute Engine has there, and not which of it Vertex AI offers.
+#: The service's messages that it has no machines, and that the project may not have more. They are from its errors, the
+#: second and third from Compute Engine, which it passes on. The last is that of a region without the machine: the
+#: catalog knows what Compute Engine has in a region, but not which of it Vertex AI offers.
 _NO_CAPACITY = re.compile(
     r"Resources are insufficient|STOCKOUT|RESOURCE_POOL_EXHAUSTED|does not have enough resources|no resources available"
     r'|Machine type "?[\w-]+"? is not supported'
@@ -53,7 +53,7 @@ _STATES = {
     "JOB_STATE_PARTIALLY_SUCCEEDED": FAILED,
     "JOB_STATE_CANCELLED": CANCELLED,
 }
-#: What the service puts on everything that comes of a run, as GCPC's launcher does.
+#: Labels that the service puts on everything that a run creates, as GCPC's launcher does.
 _SYSTEM_LABELS = "VERTEX_AI_PIPELINES_RUN_LABELS"
 
 
@@ -63,10 +63,10 @@ class VertexJobs:
 
     Attributes:
         payload: the job as GCPC's launcher would send it.
-        first: the first choice, which the payload is made for.
+        first: the first choice, for which the payload was made.
         settings: project, and the region of the run.
-        resources: file in which the service looks for the job of the step; None for none.
-        tried: gives what was tried so far, for the report of the job.
+        resources: file in which the service finds the job of the step; None for none.
+        tried: returns the tries so far, for the report of the job.
     """
 
     payload: Mapping[str, Any]
@@ -131,7 +131,7 @@ class VertexJobs:
         return {}
 
     def _leave(self, name: str, region: str) -> None:
-        """Tells the service which job the step has, as GCPC's launcher does."""
+        """Tells the service the job of the step, as GCPC's launcher does."""
         if self.resources is not None:
             uri = f"https://{region}-aiplatform.googleapis.com/v1/{name}"
             content = {"resources": [{"resourceType": "CustomJob", "resourceUri": uri}]}
@@ -140,7 +140,7 @@ class VertexJobs:
 
 
 def refusal(reason: str) -> str | None:
-    """What a message of the service means for the next choice; None where it is about something else."""
+    """The meaning of the service's message for the next choice; None if it is about something else."""
     if _NO_QUOTA.search(reason):
         return NO_QUOTA
     return NO_CAPACITY if _NO_CAPACITY.search(reason) else None
@@ -155,12 +155,12 @@ def _system_labels() -> dict[str, str]:
 
 
 def tries_of(payload: Mapping[str, Any], folder: str, choices: Sequence[Choice], max_price: float | None) -> Tries:
-    """The tries of a step; its payload, as GCPC's launcher gets it, has its inputs and outputs in it."""
+    """The tries of a step; its payload for GCPC's launcher has its inputs and outputs in it."""
     return tries_at(folder, str(payload.get("display_name") or "step"), payload, choices, max_price)
 
 
 def run_step(given: argparse.Namespace, stopped: Signalled) -> None:
-    """Runs the step; arguments as of the command line."""
+    """Runs the step; arguments are those of the command line."""
     payload = json.loads(given.payload, strict=False)
     choices = [Choice(**each) for each in json.loads(given.choices)]
     tries = tries_of(payload, given.tries, choices, given.max_price)

@@ -1,4 +1,4 @@
-"""A run on Vertex AI as it goes: the state of each step and its log lines, until the end."""
+"""A run on Vertex AI while it runs: the state of each step and its log lines, until the end."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from gpu_pipelines.targets.vertex.logs import JobLogs, LogLine
 from gpu_pipelines.targets.vertex.machine_times import RUN_LABEL, launchers
 from gpu_pipelines.targets.vertex.run_state import RunState, StepState, state_of
 
-#: Lines of a step's log that are kept to be shown if it fails.
+#: Lines of a step's log that are kept, to show them if it fails.
 LINES_KEPT = 12
-#: How often the log is read again after the end, and at most how many seconds apart: lines arrive late.
+#: How often the log is read again after the end, and the most seconds in between: lines arrive late.
 _READINGS_AFTER_THE_END, _UNTIL_READ_AGAIN = 2, 5.0
 
 _UNFINISHED = ("waiting", "running")
@@ -38,14 +38,14 @@ _UNFINISHED = ("waiting", "running")
 def follow(
     name: str, settings: ProjectSettings, observer: Observer, every: float, warn: Callable[[str], None]
 ) -> Outcome:
-    """Waits for the end of a run and tells how it goes.
+    """Waits for the end of a run and shows it.
 
     Args:
         name: full name of the job.
         settings: project and region.
-        observer: is told of steps and of their lines.
-        every: seconds between two looks.
-        warn: is told, once, if the log cannot be read; the run is followed without it.
+        observer: gets the events of steps and their lines.
+        every: seconds between two reads.
+        warn: called once if the log cannot be read; the run is followed without it.
 
     Raises:
         UserError: there is no such run, or the service cannot be reached.
@@ -67,25 +67,25 @@ def follow(
 
 
 class _Steps:
-    """Tells an observer what is new since the last look."""
+    """Informs an observer of what is new since the last read."""
 
     def __init__(self, observer: Observer, logs: JobLogs) -> None:
         self._observer, self._logs = observer, logs
         self._records: dict[str, StepRecord] = {}
         self._ended: set[str] = set()
-        # By step and job: the launcher of a job says that it failed after the job has said why.
+        # By step and job: the launcher of a job reports that it failed after the job has given the reason.
         self._lines: dict[tuple[str, str], deque[str]] = {}
-        # By step, job and machine: what one machine says goes over several lines, those of others between them.
+        # By step, job and machine: a message of one machine has several lines, with those of others in between.
         self._executors: dict[tuple[str, str, str], ExecutorLines] = {}
         self._speakers: dict[tuple[str, str, str], StepRecord] = {}
-        # The job of each step that last said an error.
+        # The job of each step that last printed an error.
         self._failed: dict[str, str] = {}
 
     def look(self, run: RunState) -> None:
-        """Tells of each step that it began, of its lines, and that it ended."""
+        """Reports for each step its beginning, its lines, and its end."""
         lines = self._new_lines(run)
         for step in run.steps:
-            # The job of a step may speak before the run has the step as running.
+            # The job of a step may print lines before the run shows the step as running.
             said = lines.get(step.name, [])
             if (said or step.state != "waiting") and step.name not in self._records:
                 self._records[step.name] = StepRecord(step.name)
@@ -99,7 +99,7 @@ class _Steps:
                 self._observer.step_ended(record)
 
     def read_lines(self, run: RunState) -> None:
-        """Tells of new lines alone."""
+        """Reports only new lines."""
         for step, lines in self._new_lines(run).items():
             self._say(step, lines)
 
@@ -122,7 +122,7 @@ class _Steps:
             self._observer.step_said(step, line.shown)
 
     def outcome(self, run: RunState) -> Outcome:
-        """The end of a run, as it is told."""
+        """The outcome of a run."""
         if run.state == "succeeded":
             lines = [f"succeeded; its reports and metrics: {run_page(run.name)}"]
         else:
@@ -136,7 +136,7 @@ class _Steps:
             yield f"{ERROR_PREFIX}{run.name.rpartition('/')[2]} was {run.state}. {run.error}".rstrip()
             yield f"console: {run_page(run.name)}"
             return
-        # What one of its machines printed last after `error: `.
+        # The last output of one of its machines after `error: `.
         job = self._failed.get(failed.name) or self._last_heard(failed)
         speaking = (record for (step, of, _), record in self._speakers.items() if (step, of) == (failed.name, job))
         own = [record.message for record in speaking if record.message]
@@ -151,22 +151,22 @@ class _Steps:
         yield from (f"job: {custom_job_page(job)}" for job in failed.jobs)
 
     def _last_heard(self, step: StepState) -> str:
-        """The newest job of a step that has said anything: one that was launched, if there is one."""
+        """The newest job of a step that printed anything: a launched one, if there is one."""
         heard = [job for name, job in self._lines if name == step.name]
         launched = {name.rpartition("/")[2] for name in step.launched}
         return next(reversed([each for each in heard if each in launched] or heard), "")
 
 
 def _read(client: Any, name: str) -> Any:
-    with service_errors(f"Looking at {name.rpartition('/')[2]}", "The run goes on; try again later."):
+    with service_errors(f"Looking at {name.rpartition('/')[2]}", "The run continues; try again later."):
         return client.get_pipeline_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
 
 
 class _LaunchedJobs:
-    """Looks for the custom jobs that the steps of a run have launched, until it has found each.
+    """Searches for the custom jobs that the steps of a run launched, until it has found each.
 
-    A step that is a CustomJob runs as a small container that creates the job and waits for it. What the container knows
-    of the job is told with its outputs, after its end. Until then the job is found by its label.
+    A step that is a CustomJob runs as a small container that creates the job and waits for it. The container reports
+    the job only with its outputs, after its end. Until then the job is found by its label.
 
     Args:
         settings: project and region.
@@ -179,11 +179,11 @@ class _LaunchedJobs:
         self._of_steps: dict[str, list[Choice]] | None = None
 
     def added_to(self, run: RunState, job: Any) -> RunState:
-        """A run with the jobs that its steps have launched.
+        """A run with the jobs that its steps launched.
 
         Args:
-            run: how far it is.
-            job: the same as the service's `PipelineJob`.
+            run: its state.
+            job: the same run as the service's `PipelineJob`.
         """
         # A step with choices may launch another job at any time.
         known = self._jobs.keys() - self._choices(job.pipeline_spec).keys()
@@ -195,7 +195,7 @@ class _LaunchedJobs:
             for region in {str(self._settings.region)} | regions:
                 self._look(label, step_by_name, region)
         turns = Counter(step.task for step in run.steps)
-        # Whose of several turns a job is, is told at its end.
+        # Which of several turns a job belongs to is only reported at its end.
         return replace(run, steps=tuple(self._with_job(step) if turns[step.task] == 1 else step for step in run.steps))
 
     def _with_job(self, step: Any) -> Any:
@@ -203,7 +203,7 @@ class _LaunchedJobs:
         return replace(step, jobs=(*step.jobs, *launched), launched=(*step.launched, *launched))
 
     def _choices(self, spec: Any) -> dict[str, list[Choice]]:
-        """What the steps of the run are tried on, where it is more than one choice of machines."""
+        """The choices of the run's steps that have more than one choice of machines."""
         if self._of_steps is None:
             self._of_steps = {step: choices for step, (choices, _) in choices_in(spec).items()}
         return self._of_steps
@@ -221,7 +221,7 @@ class _LaunchedJobs:
                         found = self._jobs.setdefault(step_by_name[custom_job.display_name], [])
                         found += [custom_job.name] if custom_job.name not in found else []
         except AccessDeniedError:
-            # The lines of these steps come at their end then.
+            # The lines of these steps then come at their end.
             self._may_look = False
-        except UserError:  # a service that does not answer, or is asked too often, answers at the next look
+        except UserError:  # a service that does not answer, or limits requests, answers at the next try
             pass

@@ -1,4 +1,4 @@
-"""A job as the file that `gcloud ai custom-jobs create --config` takes, with the command for it and what it costs."""
+"""A job as the file for `gcloud ai custom-jobs create --config`, with its command and its cost."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ _REGIONS_SHOWN = 6
 
 
 def config_document(prepared: PreparedJob) -> dict[str, Any]:
-    """The `CustomJobSpec` with the names that gcloud and REST have for its fields."""
+    """The `CustomJobSpec` with the field names of gcloud and REST."""
     document: dict[str, Any] = _camel_case(prepared.spec)
     return document
 
 
 def job_document(prepared: PreparedJob) -> dict[str, Any]:
-    """The whole `CustomJob` as REST has it."""
+    """The whole `CustomJob` as in the REST API."""
     document: dict[str, Any] = _camel_case({name: part for name, part in prepared.job.items() if name != "labels"})
     # Keys of labels are the user's own.
     return {**document, "labels": prepared.labels} if prepared.labels else document
 
 
 def config_text(prepared: PreparedJob, file: str) -> str:
-    """The file, with what it is for and what it costs as comments.
+    """The file, with its purpose and its cost as comments.
 
     Args:
         prepared: the job.
@@ -51,7 +51,7 @@ def config_text(prepared: PreparedJob, file: str) -> str:
 
 
 def submit_command(prepared: PreparedJob, file: str) -> str:
-    """The command that submits the file: gcloud's, or this project's own where gcloud would refuse it."""
+    """The command that submits the file: gcloud's, or this project's own if gcloud would refuse it."""
     submission = Submission(prepared.name, prepared.project, prepared.region, prepared.labels, prepared.encryption_key)
     if leaves_a_pool_out(prepared.spec["worker_pool_specs"]):
         return submission.own_command(file)
@@ -59,7 +59,7 @@ def submit_command(prepared: PreparedJob, file: str) -> str:
 
 
 def told_machines(prepared: PreparedJob) -> list[str]:
-    """What the pools with GPUs are and cost, and what all pools cost together, on lines."""
+    """Lines with the machines and the cost of the pools with GPUs, and the cost of all pools together."""
     lines = [line for plan in prepared.plans for line in (told_plan(plan), told_cost(plan))]
     together = cost_of_all_pools(prepared)
     return [*lines, *([together] if together else [])]
@@ -67,13 +67,13 @@ def told_machines(prepared: PreparedJob) -> list[str]:
 
 def _told_regions(plan: AcceleratorPlan) -> str:
     if not plan.regions:
-        return "REGION: where it can be had is not known"
+        return "REGION: it is not known where it is available"
     more = f" and {len(plan.regions) - _REGIONS_SHOWN} more" if len(plan.regions) > _REGIONS_SHOWN else ""
     return f"REGION: one of {', '.join(plan.regions[:_REGIONS_SHOWN])}{more}"
 
 
 def _camel_case(value: Any) -> Any:
-    """Mappings with JSON's names in the place of those of protocol buffers; a `CustomJobSpec` has no free keys."""
+    """Mappings with JSON's names in place of those of protocol buffers; a `CustomJobSpec` has no free keys."""
     if isinstance(value, dict):
         return {_camel(name): _camel_case(content) for name, content in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
@@ -95,7 +95,7 @@ class _Sum:
 
 
 def cost_of_all_pools(prepared: PreparedJob) -> str:
-    """One line on what the machines of all pools cost together; empty for a job of one kind of machine."""
+    """A line with the cost of the machines of all pools together; empty for a job with one kind of machine."""
     pools = [pool for pool in prepared.spec["worker_pool_specs"] if pool]
     if not prepared.plans or len({str(pool.get("machine_spec")) for pool in pools}) < 2:
         return ""
@@ -114,7 +114,7 @@ def cost_of_all_pools(prepared: PreparedJob) -> str:
 
 
 def _sum(pools: list[dict[str, Any]], region: str, strategy: str, catalog: Catalog) -> _Sum | None:
-    """None where the price of one is not known."""
+    """None if the price of one is not known."""
     prices = [_price(pool, region, catalog) for pool in pools]
     total = 0.0
     for price in prices:

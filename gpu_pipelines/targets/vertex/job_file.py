@@ -1,6 +1,6 @@
-"""A job by its flags, or from a file as `gcloud ai custom-jobs create --config` takes it, which flags overrule.
+"""A job from flags, or from a file for `gcloud ai custom-jobs create --config`, over which flags win.
 
-A flag wins over the file, and the file over the project's settings. What neither flag nor rule touches stays as it is.
+A flag wins over the file, and the file over the project's settings. Values that no flag or rule changes stay.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from gpu_pipelines.yaml_output import is_utf8
 
 #: ON_DEMAND and LOW_COST are the deprecated names of STANDARD and SPOT.
 _STRATEGIES = {"SPOT": "spot", "LOW_COST": "spot", "FLEX_START": "flex-start"}
-#: Pools of a CustomJob by their place: rank 0, the other machines, servers, evaluators.
+#: Pools of a CustomJob by their position: rank 0, the other machines, servers, evaluators.
 _TRAINING, _SERVERS = (0, 1), 2
 _CONTAINERS = ("container_spec", "python_package_spec")
 _REDUCTION_SERVER = "/training/reductionserver"
@@ -48,16 +48,16 @@ Pool = dict[str, Any]
 
 
 def prepare_job(flags: JobFlags, settings: ProjectSettings, file: Path | None = None) -> PreparedJob:
-    """Checks all that is asked for, and builds the job.
+    """Checks the request, and builds the job.
 
     Args:
-        flags: what the command line says; it wins over the file.
-        settings: of the project; the file wins over them, unless they were given as flags.
-        file: a file as `gcloud ai custom-jobs create --config` takes it.
+        flags: the flags; they win over the file.
+        settings: settings of the project; the file wins over them, unless they were given as flags.
+        file: a file for `gcloud ai custom-jobs create --config`.
 
     Raises:
         UserError: something is wrong, or missing.
-        PlanError: the accelerator cannot be had like that.
+        PlanError: the accelerator is not available like that.
     """
     _require_output(flags.output_dir)
     _require_text(flags)
@@ -86,11 +86,11 @@ def prepare_job(flags: JobFlags, settings: ProjectSettings, file: Path | None = 
 
 
 def _prepare_from_file(path: Path, flags: JobFlags, settings: ProjectSettings) -> PreparedJob:
-    """The job of a file, with what flags change.
+    """The job of a file, with the changes by flags.
 
     Raises:
         UserError: the file is not what gcloud takes, or something in it is wrong.
-        PlanError: its accelerator cannot be had like that.
+        PlanError: its accelerator is not available like that.
     """
     spec, hints = read_job_file(path)
     effective = _settings_over(spec, settings)
@@ -106,7 +106,7 @@ def _prepare_from_file(path: Path, flags: JobFlags, settings: ProjectSettings) -
     if plans:
         problems += _set_for_gpus(spec, plans[0], effective, flags)
     else:
-        hints.append(f"No pool of {path} has a GPU, so its machines and their price were not looked at.")
+        hints.append(f"No pool of {path} has a GPU, so its machines and their price were not checked.")
         problems += _for_gpus_alone(flags)
     if problems:
         raise UserError.of_all(problems)
@@ -121,7 +121,7 @@ def _prepare_from_file(path: Path, flags: JobFlags, settings: ProjectSettings) -
 
 
 def _set_for_gpus(spec: dict[str, Any], plan: AcceleratorPlan, settings: ProjectSettings, flags: JobFlags) -> list[str]:
-    """What hangs on the machines with GPUs: how they are had, and what else there is for them."""
+    """Sets what depends on the machines with GPUs: how they are bought, and their other options."""
     require_job(plan, settings, flags.job)
     problems = _set_scheduling(spec.setdefault("scheduling", {}), plan, flags)
     problems += _set_reduction_servers(spec["worker_pool_specs"], plan, flags)
@@ -129,7 +129,7 @@ def _set_for_gpus(spec: dict[str, Any], plan: AcceleratorPlan, settings: Project
 
 
 def _for_gpus_alone(flags: JobFlags) -> list[str]:
-    """Why flags cannot be had in a job without GPUs."""
+    """Why flags cannot be used in a job without GPUs."""
     names = ("nodes", "machine_type", "strategy", "reservation", "hours", "max_wait", "boot_disk_gb")
     given = [f"--{name.replace('_', '-')}" for name in names if getattr(flags, name) is not None]
     given += ["--reduction-server"] if flags.reduction_server else []
@@ -139,7 +139,7 @@ def _for_gpus_alone(flags: JobFlags) -> list[str]:
 
 
 def _incomplete(pools: list[Pool]) -> list[str]:
-    """What the service needs of a pool that is used."""
+    """What a used pool lacks of what the service needs."""
     problems = [] if pools[0] else ["The first pool is empty; rank 0 is there."]
     for index, pool in enumerate(pools):
         if not pool:
@@ -153,7 +153,7 @@ def _incomplete(pools: list[Pool]) -> list[str]:
 
 
 def _settings_over(spec: Mapping[str, Any], settings: ProjectSettings) -> ProjectSettings:
-    """The settings that hold: of a flag, else of the file, else of the project."""
+    """The effective settings: from a flag, else from the file, else from the project."""
     of_file: dict[str, Any] = {
         name: spec[name]
         for name in ("service_account", "network", "tensorboard")
@@ -174,7 +174,7 @@ def _flag_value(settings: ProjectSettings, name: str) -> str | None:
 
 
 def _set_pools(pools: list[Pool], flags: JobFlags) -> None:
-    """As many replicas in the second pool as `--nodes` says."""
+    """Sets the replicas of the second pool to the number of `--nodes`."""
     if flags.nodes is None:
         return
     while len(pools) < 2:
@@ -186,7 +186,7 @@ def _set_pools(pools: list[Pool], flags: JobFlags) -> None:
 
 
 def _requests(spec: Mapping[str, Any], flags: JobFlags, region: str | None) -> dict[int, PlanRequest]:
-    """What each pool with GPUs asks for, by its place; a pool like the first one is counted to that."""
+    """The request of each pool with GPUs, by its position; a pool like the first one is counted as part of that."""
     scheduling = spec.get("scheduling", {})
     requests: dict[int, PlanRequest] = {}
     for index, pool in enumerate(spec["worker_pool_specs"]):
@@ -199,7 +199,7 @@ def _requests(spec: Mapping[str, Any], flags: JobFlags, region: str | None) -> d
         else:
             requests[index] = request
     if flags.nodes is not None and flags.nodes < 1 and 0 in requests:
-        # Left to the plan, which says so.
+        # Left to the plan, which reports it.
         requests[0] = replace(requests[0], nodes=flags.nodes)
     return requests
 
@@ -217,7 +217,7 @@ def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobFlags, region:
         nodes=pool.get("replica_count", 1),
         region=region,
         strategy=strategy,
-        # Another accelerator comes with a machine of its own.
+        # Another accelerator brings its own machine.
         machine_type=flags.machine_type or (machine.get("machine_type") if flags.accelerator is None else None),
         reservation=flags.reservation or (named if strategy == "reservation" else None),
         hours=flags.hours if flags.hours is not None else _hours(scheduling.get("timeout")),
@@ -225,17 +225,17 @@ def _request(pool: Pool, scheduling: Mapping[str, Any], flags: JobFlags, region:
 
 
 def _require_no_gpus(machine: Mapping[str, Any]) -> None:
-    """Refuses a machine without `acceleratorType` that has GPUs, which the service refuses as well.
+    """Refuses a machine with GPUs but without `acceleratorType`, as the service does.
 
     Raises:
-        UserError: GPUs are in the machine, or a number of them is given.
+        UserError: the machine has GPUs, or a number of them is given.
     """
     name, catalog = machine.get("machine_type", ""), load_catalog()
     known = catalog.machine_types.get(name)
     if known is not None and not known.attached:
         gpu, counts = next(iter(known.gpu_counts.items()))
         raise UserError(
-            f"{name} has {counts[0]} × {gpu} in it, which the request has to name.",
+            f"{name} has {counts[0]} × {gpu}, which the request must name.",
             f"Write acceleratorType: {catalog.gpus[gpu].enum} and acceleratorCount: {counts[0]} beside machineType.",
         )
     if count := machine.get("accelerator_count"):
@@ -250,7 +250,7 @@ def _strategy(machine: Mapping[str, Any], scheduling: Mapping[str, Any], flags: 
 
 
 def _hours(duration: str | None) -> float | None:
-    """Hours of a duration as JSON has it, such as `3600s`."""
+    """Hours of a JSON duration, such as `3600s`."""
     return float(duration.removesuffix("s")) / 3600 if duration else None
 
 
@@ -304,7 +304,7 @@ def _set_containers(pools: list[Pool], flags: JobFlags, image: str | None) -> li
     for index in _TRAINING:
         if index >= len(pools) or not pools[index]:
             continue
-        # Pools may share what they were copied from.
+        # Copies of pools may share their parts.
         pool = pools[index] = {**pools[index]}
         if image:
             before = pool.pop("python_package_spec", {})
@@ -332,7 +332,7 @@ def _container(before: Mapping[str, Any], flags: JobFlags) -> dict[str, Any]:
 
 
 def _set_reduction_servers(pools: list[Pool], plan: AcceleratorPlan, flags: JobFlags) -> list[str]:
-    """As many as the machines need; those of the file are left alone where no flag has changed the machines."""
+    """As many as the machines need; those of the file stay if no flag has changed the machines."""
     before = pools[_SERVERS] if len(pools) > _SERVERS else {}
     in_file = _REDUCTION_SERVER in image_of(before)
     machines_changed = any(flag is not None for flag in (flags.nodes, flags.accelerator, flags.machine_type))

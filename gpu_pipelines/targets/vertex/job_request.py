@@ -1,4 +1,4 @@
-"""The CustomJob that comes of what a job without a pipeline is asked to be, and its name."""
+"""The CustomJob of a request for a job without a pipeline, and its name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gpu_pipelines.container_registry import shut_down
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.yaml_output import fits_one_line
 
-#: What the API takes for `CustomJob.display_name`.
+#: Longest `CustomJob.display_name` of the API.
 LONGEST_NAME = 128
 
 
@@ -20,11 +20,11 @@ class PreparedJob:
     """A checked job, ready to be written or sent.
 
     Attributes:
-        job: the `CustomJob` with the names of the API's protobuf fields.
-        plans: what its pools run on, that of rank 0 first; pools without GPUs are left out.
+        job: the `CustomJob` with the field names of the API's protobuf types.
+        plans: the plans of its pools, that of rank 0 first; pools without GPUs are left out.
         project: id of the project; None if it is not known.
         region: its region; None if it is open.
-        hints: what is to be known of its file.
+        hints: remarks about its file.
     """
 
     job: dict[str, Any]
@@ -35,7 +35,7 @@ class PreparedJob:
 
     @property
     def remarks(self) -> list[str]:
-        """What is to be known of the job besides its plans."""
+        """Remarks about the job besides its plans."""
         pools = self.spec["worker_pool_specs"]
         return [*self.hints, *filter(None, map(shut_down, dict.fromkeys(map(image_of, pools))))]
 
@@ -63,7 +63,7 @@ class PreparedJob:
 
 
 def image_of(pool: Mapping[str, Any]) -> str:
-    """The image that a worker pool runs; empty for none."""
+    """The image of a worker pool; empty for none."""
     container = pool.get("container_spec", {})
     return str(container.get("image_uri") or pool.get("python_package_spec", {}).get("executor_image_uri", ""))
 
@@ -78,10 +78,10 @@ def default_name(plan: AcceleratorPlan | None, image: str) -> str:
 
 
 def checked_name(name: str) -> str:
-    """A display name that the API takes.
+    """A display name that the API accepts.
 
     Raises:
-        UserError: it takes none like this.
+        UserError: it does not accept this one.
     """
     if not name.strip() or len(name) > LONGEST_NAME:
         raise UserError(f"The name {name[:60]!r} has {len(name)} characters.", f"A job's name has 1 to {LONGEST_NAME}.")

@@ -1,4 +1,4 @@
-"""From a plan to the specification of a Vertex AI CustomJob, as plain data with the names of the API's own fields.
+"""From a plan to the specification of a Vertex AI CustomJob, as plain data with the API's own field names.
 
 Fields: https://cloud.google.com/vertex-ai/docs/reference/rest/v1/CustomJobSpec.
 """
@@ -17,16 +17,16 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import problems_of_variables
 from gpu_pipelines.targets.container import Container
 
-#: Vertex AI ends a job after this many hours unless it is told otherwise (`Scheduling.timeout`: seven days).
+#: Vertex AI's default limit of a job's hours (`Scheduling.timeout`: seven days).
 DEFAULT_HOURS = 168.0
 #: The default time limit of a pipeline's step. A step that hangs would cost seven times as much until the service
 #: ends it.
 STEP_HOURS = 24.0
-#: How long Flex-start waits for machines unless it is told otherwise (`Scheduling.max_wait_duration`: one day).
+#: Flex-start's default waiting time for machines (`Scheduling.max_wait_duration`: one day).
 DEFAULT_MAX_WAIT_HOURS = 24.0
-#: What the API takes for `DiskSpec.boot_disk_size_gb`.
+#: Sizes that the API allows for `DiskSpec.boot_disk_size_gb`.
 DISK_GB = (100, 64000)
-#: Most variables that one container takes.
+#: Most variables of one container.
 MAX_VARIABLES = 100
 
 #: A reduction server: https://cloud.google.com/vertex-ai/docs/training/distributed-training (page on Reduction Server).
@@ -38,7 +38,7 @@ _REDUCTION_REGISTRIES = ("us", "europe", "asia")
 
 @dataclass(frozen=True)
 class JobOptions:
-    """What a job takes besides its plan and the project's settings.
+    """The options of a job besides its plan and the project's settings.
 
     Attributes:
         boot_disk_gb: size of each machine's boot disk, GB.
@@ -46,8 +46,8 @@ class JobOptions:
         reduction_server: add a pool of reduction servers, which sum up the gradients of several machines.
         web_access: allow an interactive shell in the containers.
         environment: variables of the containers, by name.
-        lustre_mounts: Lustre file systems of each machine, as `LustreMount` has them.
-        dns_peerings: domains that a network resolves for the job, as `DnsPeeringConfig` has them.
+        lustre_mounts: Lustre file systems of each machine, as `LustreMount`.
+        dns_peerings: domains that a network resolves for the job, as `DnsPeeringConfig`.
     """
 
     boot_disk_gb: int = 200
@@ -60,17 +60,17 @@ class JobOptions:
 
 
 def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOptions) -> None:
-    """Checks what plan, settings and options are together.
+    """Checks the combination of plan, settings and options.
 
     Raises:
-        UserError: lists all that is wrong.
+        UserError: lists everything that is wrong.
     """
     problems = _problems_of_pools(plan, options)
     wait = options.max_wait_hours
     if wait is not None and plan.strategy != "flex-start":
         problems.append(f"Only flex-start waits for machines; the strategy is {plan.strategy}. Leave --max-wait out.")
     elif wait is not None and not (wait == 0 or (math.isfinite(wait) and wait * 3600 >= 1)):
-        # In whole seconds less is 0.
+        # In whole seconds anything less is 0.
         problems.append(f"A job cannot wait {wait:g} hours; 0 waits for ever, and a second is the least besides.")
     if settings.tensorboard and not settings.service_account:
         problems.append("A job that writes to Vertex AI TensorBoard needs a service account of its own. Give one.")
@@ -85,10 +85,10 @@ def require_job(plan: AcceleratorPlan, settings: ProjectSettings, options: JobOp
 
 
 def _problems_of_pools(plan: AcceleratorPlan, options: JobOptions) -> list[str]:
-    """What the worker pools of a job cannot be, whatever the project's settings are.
+    """What is wrong with the worker pools of a job, whatever the project's settings are.
 
     Raises:
-        UserError: the plan is of this machine.
+        UserError: the plan is for this machine.
     """
     if plan.is_local:
         raise UserError(
@@ -97,7 +97,7 @@ def _problems_of_pools(plan: AcceleratorPlan, options: JobOptions) -> list[str]:
     problems = []
     low, high = DISK_GB
     if not low <= options.boot_disk_gb <= high:
-        problems.append(f"A boot disk cannot have {options.boot_disk_gb} GB; {low} to {high} GB can be had.")
+        problems.append(f"A boot disk cannot have {options.boot_disk_gb} GB; give {low} to {high} GB.")
     if len(options.environment) > MAX_VARIABLES:
         problems.append(f"A container takes {MAX_VARIABLES} variables, not {len(options.environment)}.")
     problems += problems_of_variables(options.environment)
@@ -108,7 +108,7 @@ def _problems_of_pools(plan: AcceleratorPlan, options: JobOptions) -> list[str]:
 
 
 def in_another_region(settings: ProjectSettings, region: str) -> list[str]:
-    """What of the settings a job in a region cannot use, because it is in another one."""
+    """The settings that a job in a region cannot use, because they are in another region."""
     found = []
     for name in ("encryption_key", "network_attachment", "tensorboard"):
         value = getattr(settings, name)
@@ -120,11 +120,11 @@ def in_another_region(settings: ProjectSettings, region: str) -> list[str]:
 
 
 def _not_on_a_persistent_resource(plan: AcceleratorPlan, options: JobOptions) -> list[str]:
-    """What does not go together with machines that a persistent resource has already."""
+    """What does not go together with the existing machines of a persistent resource."""
     found = []
     if plan.strategy != "standard":
         found.append(
-            f"A job on a persistent resource runs on machines that are there; {plan.strategy} is a way to get others. "
+            f"A job on a persistent resource runs on its machines; {plan.strategy} is a way to get others. "
             "Leave --strategy and --reservation, or --persistent-resource, out."
         )
     if options.reduction_server:
@@ -135,7 +135,7 @@ def _not_on_a_persistent_resource(plan: AcceleratorPlan, options: JobOptions) ->
 
 
 def _without_a_network(settings: ProjectSettings, options: JobOptions) -> list[str]:
-    """What needs a way into a network that there is none of."""
+    """Options that need a network, if there is none."""
     found = []
     if options.lustre_mounts and not (settings.network or settings.network_attachment):
         found.append("A Lustre file system is in a VPC network, and the job reaches none. Give --network-attachment.")
@@ -162,7 +162,7 @@ def no_reduction_server(plan: AcceleratorPlan) -> str | None:
     if not plan.network_gbps:
         carriers = load_catalog().machines_with(gpu.name, plan.count)
         known = [other.name for other in carriers if other.network_with(gpu.name, plan.count)]
-        other = f"Give --machine-type {known[0]}" if known else "Leave it out, or train on other GPUs, a100:8 say"
+        other = f"Give --machine-type {known[0]}" if known else "Leave it out, or train on other GPUs, such as a100:8"
         return f"the network bandwidth of {machine.name}, by which the pool is sized, is not known. {other}."
     return None
 
@@ -183,12 +183,12 @@ def custom_job(
     options: JobOptions,
     output_directory: str | None = None,
 ) -> dict[str, Any]:
-    """A `CustomJob` with the names of the API's protobuf fields.
+    """A `CustomJob` with the field names of the API's protobuf types.
 
     Args:
-        plan: what it runs on.
+        plan: its machines.
         name: its display name.
-        container: what each replica runs.
+        container: container of each replica.
         settings: service account, network, key, TensorBoard and labels.
         options: disk, waiting, reduction servers and variables.
         output_directory: `gs://…`, from which Vertex AI makes AIP_MODEL_DIR, AIP_CHECKPOINT_DIR and
@@ -224,7 +224,7 @@ def fill_spec(
     web_access: bool,
     dns_peerings: Sequence[Mapping[str, str]] = (),
 ) -> None:
-    """Sets in a `CustomJobSpec` what is given besides pools and scheduling; what is not given stays."""
+    """Sets the given fields of a `CustomJobSpec` besides pools and scheduling; others stay."""
     for name in ("service_account", "network", "tensorboard"):
         if value := getattr(settings, name):
             spec[name] = value
@@ -255,16 +255,16 @@ def worker_pool_specs(
 ) -> list[dict[str, Any]]:
     """The worker pools of a job, as `aiplatform.CustomJob(worker_pool_specs=…)` takes them.
 
-    Rank 0 is alone in the first pool, the other machines are in the second, and reduction servers, where they are asked
-    for, in the third. How the machines are had is no part of the pools; see `AcceleratorPlan.scheduling_strategy`.
+    Rank 0 is alone in the first pool, the other machines are in the second, and reduction servers, if requested, in the
+    third. The way to buy the machines is not part of the pools; see `AcceleratorPlan.scheduling_strategy`.
 
     Args:
-        plan: what the job runs on.
-        container: what each machine runs.
+        plan: machines of the job.
+        container: container of each machine.
         options: disk, variables, reduction servers and mounts; left out, the defaults.
 
     Raises:
-        UserError: the plan is of this machine, or plan and options do not go together.
+        UserError: the plan is for this machine, or plan and options do not go together.
     """
     options = options or JobOptions()
     if problems := _problems_of_pools(plan, options):
@@ -276,13 +276,13 @@ def worker_pool_specs(
 def worker_pools(
     machine: dict[str, Any], nodes: int, boot_disk_type: str | None, container: Container, options: JobOptions
 ) -> list[dict[str, Any]]:
-    """The pools of machines that run the same: rank 0 alone, then the others.
+    """The pools of machines with the same container: rank 0 alone, then the others.
 
     Args:
         machine: `MachineSpec` of each.
-        nodes: how many there are.
-        boot_disk_type: such as pd-ssd.
-        container: what each runs.
+        nodes: number of machines.
+        boot_disk_type: type of the boot disk, such as pd-ssd.
+        container: container of each.
         options: disk and variables.
     """
     container_spec: dict[str, Any] = {"image_uri": container.image}
@@ -303,7 +303,7 @@ def worker_pools(
 
 
 def environment_variables(environment: Mapping[str, str]) -> list[dict[str, str]]:
-    """Variables as `ContainerSpec.env` has them."""
+    """Variables in the form of `ContainerSpec.env`."""
     return [{"name": name, "value": value} for name, value in environment.items()]
 
 
@@ -318,12 +318,12 @@ def scheduling(plan: AcceleratorPlan, options: JobOptions) -> dict[str, Any]:
 
 
 def timeout(plan: AcceleratorPlan) -> str:
-    """The longest the job may run, as the API writes durations."""
+    """The time limit of the job, as the API writes durations."""
     return seconds_of(plan.hours or DEFAULT_HOURS)
 
 
 def max_wait(options: JobOptions) -> str:
-    """The longest a Flex-start job waits for machines, as the API writes durations."""
+    """The longest wait of a Flex-start job for machines, as the API writes durations."""
     return seconds_of(DEFAULT_MAX_WAIT_HOURS if options.max_wait_hours is None else options.max_wait_hours)
 
 

@@ -1,4 +1,4 @@
-"""The file that `gcloud ai custom-jobs create --config` takes, read as gcloud reads it: a `CustomJobSpec`."""
+"""The file for `gcloud ai custom-jobs create --config`, read as gcloud reads it: a `CustomJobSpec`."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ _MOST_POOLS = 4
 
 
 def read_job_file(path: Path) -> tuple[dict[str, Any], list[str]]:
-    """A `CustomJobSpec`, with the names of the API's protobuf fields, each checked against the API's own types.
+    """A `CustomJobSpec`, with the field names of the API's protobuf types, each checked against the API's own types.
 
     Returns:
-        The spec, and what is to be known of the file.
+        The spec, and remarks about the file.
 
     Raises:
-        UserError: the file cannot be read, or is no `CustomJobSpec`.
+        UserError: the file cannot be read, or is not a `CustomJobSpec`.
     """
     what = f"The file {path}"
     root = node_of(read_text(path, what), what)
@@ -48,7 +48,7 @@ def read_job_file(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _checked(content: dict[str, Any], path: Path, hints: list[str]) -> dict[str, Any]:
-    # These types alone take a second; the whole of google.cloud.aiplatform takes seven.
+    # Importing only these types takes a second; the whole of google.cloud.aiplatform takes seven.
     from google.cloud.aiplatform_v1.types import custom_job
     from google.protobuf import json_format
 
@@ -68,13 +68,13 @@ def _checked(content: dict[str, Any], path: Path, hints: list[str]) -> dict[str,
 
 
 def _with_lists(content: dict[str, Any], descriptor: Any, path: Path, hints: list[str]) -> dict[str, Any]:
-    """The same with a list wherever the API has one: gcloud takes a value that stands alone for a list of it."""
+    """The same with a list wherever the API has one: gcloud takes a single value for a list of it."""
     fields = {name: field for field in descriptor.fields for name in (field.name, field.json_name)}
     found = {}
     for name, value in content.items():
         field = fields.get(name)
         if field is not None and field.is_repeated and not isinstance(value, (list, type(None))):
-            hints.append(f"{name} of {path} stands without a list; it was taken for a list of one, the usual form.")
+            hints.append(f"{name} of {path} is not in a list; it was taken as a list of one, the usual form.")
             value = [value]
         if field is not None and field.type == field.TYPE_STRING:
             _require_texts(name, value if isinstance(value, list) else [value], path)
@@ -99,7 +99,7 @@ def _require_texts(name: str, values: list[Any], path: Path) -> None:
 
 
 def _require_replicas(content: dict[str, Any], path: Path) -> None:
-    """A 0 must be seen here: protocol buffers do not tell it from a number that was not given, which is taken for 1."""
+    """Protocol buffers do not distinguish 0 from a missing number, which means 1, so a 0 must be noticed here."""
     for index, pool in enumerate(content.get("workerPoolSpecs") or content.get("worker_pool_specs") or []):
         counts = [pool[name] for name in ("replicaCount", "replica_count") if name in pool] if pool else []
         if any(str(count) == "0" for count in counts):

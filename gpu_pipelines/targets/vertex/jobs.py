@@ -1,8 +1,8 @@
 """Sends a custom job once, and follows it to its end.
 
-`customJobs.create` takes no id from the client, so a request that is sent twice makes two jobs, and two bills. Each job
-gets a label of its own; when an answer is lost, the service is asked for a job with that label, and only when it knows
-of none, and the request was surely refused, is it sent again.
+`customJobs.create` takes no id from the client, so a request that is sent twice creates two jobs, and two bills. Each
+job gets a unique label; when an answer is lost, the service is asked for a job with that label. The request is sent
+again only if there is none, and the request was surely refused.
 """
 
 from __future__ import annotations
@@ -30,16 +30,16 @@ from gpu_pipelines.targets.vertex.console import custom_job_page
 from gpu_pipelines.targets.vertex.job_request import PreparedJob
 from gpu_pipelines.targets.vertex.logs import JobLogs
 
-#: Whose value is another one for each job that is submitted.
+#: Label with a different value for each submitted job.
 REQUEST_LABEL = "gpu_pipelines_request"
-#: Seconds before each further try of a request that was refused for there being too many.
+#: Seconds before each further try of a request that was refused because there were too many.
 _WAITS = (1.0, 4.0, 16.0)
-#: Seconds before each look for a job whose answer was lost; a list may be behind.
+#: Seconds before each search for a job whose answer was lost; a list may be behind.
 _LOOKS = (0.0, 2.0, 5.0)
-#: A quota of GPUs, unlike one of requests per minute, is not there again in a few seconds.
+#: A quota of GPUs, unlike one of requests per minute, is not free again in a few seconds.
 _LASTING_QUOTA = "quota metrics exceed quota limits"
 
-#: States of a job that are its end, and what they are called here.
+#: Final states of a job, and their names here.
 _ENDS = {
     "JOB_STATE_SUCCEEDED": "succeeded",
     "JOB_STATE_FAILED": "failed",
@@ -52,11 +52,11 @@ _READINGS_AFTER_THE_END = 3
 
 @dataclass(frozen=True)
 class _JobState:
-    """How far a job is.
+    """The state of a job.
 
     Attributes:
         name: full name of the job.
-        state: one of the ends, such as succeeded; otherwise the service's word for it, in lower case.
+        state: a final one, such as succeeded; otherwise the service's word for it, in lower case.
         error: the service's message; empty if there is none.
         ended: whether nothing will change any more.
     """
@@ -73,20 +73,20 @@ def submit_job(prepared: PreparedJob, settings: ProjectSettings, label: str = ""
     Args:
         prepared: the job.
         settings: project and region; a region that is open is an error.
-        label: the value of `REQUEST_LABEL`, of this request alone; left out, a new one.
+        label: the value of `REQUEST_LABEL`, for this request only; left out, a new one.
 
     Returns:
         The full name of the job.
 
     Raises:
-        UserError: the service refuses it, or it cannot be told whether it was created.
+        UserError: the service refuses it, or it is not known whether it was created.
     """
     settings = replace(settings, project=prepared.project, region=prepared.region)
     settings.require("project", "region")
     label = label or secrets.token_hex(16)
     create = _creation(prepared, settings, label)
     lost = (
-        f"Whether it was created is not known. Look before you try again: gcloud ai custom-jobs list "
+        f"Whether it was created is not known. Check before you try again: gcloud ai custom-jobs list "
         f"--project={settings.project} --region={settings.region} --filter=labels.{REQUEST_LABEL}={label}"
     )
     try:
@@ -97,7 +97,7 @@ def submit_job(prepared: PreparedJob, settings: ProjectSettings, label: str = ""
 
 
 def _once(create: Callable[[], str], look: Callable[[], str | None]) -> str:
-    """The name of the job that `create` made, at once, unseen, or at a later try."""
+    """The name of the job that `create` made, at once, without an answer, or at a later try."""
     for wait in (*_WAITS, None):
         try:
             return create()
@@ -117,20 +117,20 @@ def _once(create: Callable[[], str], look: Callable[[], str | None]) -> str:
 
 
 def _was_refused_for_now(error: Exception) -> bool:
-    """Whether an error says that nothing was done, and that it may be done soon."""
+    """Whether an error says that nothing was done, and that it may succeed soon."""
     import google.api_core.exceptions as api
 
     return isinstance(error, api.TooManyRequests) and _LASTING_QUOTA not in str(error)
 
 
 def _was_never_sent(error: Exception) -> bool:
-    """Whether no connection was made, or no token was had to send with the request."""
+    """Whether no connection was made, or no token was available for the request."""
     import google.auth.exceptions as auth
     import requests
     import urllib3.exceptions
 
     if untrusted_certificate(error):
-        # Not a network failure; it is reported as what it is.
+        # Not a network failure; it is reported as it is.
         return False
     if isinstance(error, (requests.ConnectTimeout, auth.TransportError)):
         return True
@@ -139,7 +139,7 @@ def _was_never_sent(error: Exception) -> bool:
 
 
 def _creation(prepared: PreparedJob, settings: ProjectSettings, label: str) -> Callable[[], str]:
-    """What creates the job and returns its full name."""
+    """A function that creates the job and returns its full name."""
     from google.cloud.aiplatform_v1.types import CustomJob
     from google.protobuf import json_format
 
@@ -173,7 +173,7 @@ def job_with_label(client: Any, settings: ProjectSettings, label: str) -> str | 
 
 
 def is_custom_job(job: str) -> bool:
-    """Whether it is the number or the full name of a custom job; the id of a run has a letter first."""
+    """Whether it is the number or the full name of a custom job; the id of a run begins with a letter."""
     return job.isdigit() or "/customJobs/" in job
 
 
@@ -195,7 +195,7 @@ def full_job_name(job: str, settings: ProjectSettings) -> str:
 
 
 def cancel_job(name: str, settings: ProjectSettings) -> None:
-    """Asks that a job be cancelled.
+    """Requests the cancellation of a job.
 
     Raises:
         UserError: there is no such job, or it has ended.
@@ -205,13 +205,13 @@ def cancel_job(name: str, settings: ProjectSettings) -> None:
 
 
 def follow_job(name: str, settings: ProjectSettings, watch: Watch, every: float) -> Outcome:
-    """Shows how a job goes until its end.
+    """Shows a job until its end.
 
     Args:
         name: full name of the job.
         settings: project and region.
-        watch: shows its states and its lines, and says it if the log cannot be read.
-        every: seconds between two looks.
+        watch: shows its states and its lines, and a message if the log cannot be read.
+        every: seconds between two reads.
 
     Raises:
         UserError: there is no such job, or the service cannot be reached.
@@ -242,7 +242,7 @@ def follow_job(name: str, settings: ProjectSettings, watch: Watch, every: float)
 
 
 def _say_new(logs: JobLogs, name: str, watch: Watch) -> bool:
-    """Says the new lines of a job, and returns whether there were any."""
+    """Shows the new lines of a job, and returns whether there were any."""
     found = logs.new_lines([name.rpartition("/")[2]])
     for line in found:
         watch.say(line.shown)
@@ -250,12 +250,12 @@ def _say_new(logs: JobLogs, name: str, watch: Watch) -> bool:
 
 
 def _read(client: Any, name: str) -> _JobState:
-    with service_errors(f"Looking at {name.rpartition('/')[2]}", "The job goes on; try again later."):
+    with service_errors(f"Looking at {name.rpartition('/')[2]}", "The job continues; try again later."):
         job = client.get_custom_job(name=name, timeout=REQUEST_SECONDS, retry=tried_again())
     return _JobState(str(job.name), state_in_words(job), str(job.error.message), job.state.name in _ENDS)
 
 
 def state_in_words(job: Any) -> str:
-    """The state of the service's `CustomJob`: one of the ends, such as succeeded, or its word in lower case."""
+    """The state of the service's `CustomJob`: a final one, such as succeeded, or its word in lower case."""
     state = job.state.name
     return _ENDS.get(state, state.removeprefix("JOB_STATE_").lower())

@@ -1,4 +1,4 @@
-"""What the machines of Vertex AI jobs have written to Cloud Logging."""
+"""Lines that the machines of Vertex AI jobs wrote to Cloud Logging."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 from gpu_pipelines.errors import AccessDeniedError, UserError
 from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, logging_session, service_errors, tried_again
 
-#: Entries arrive up to some seconds late and out of order; so far back each reading looks again.
+#: Entries arrive some seconds late and out of order; each read begins so many seconds back.
 _LATE = timedelta(seconds=30)
 _PAGE = 1000
-#: The machine whose lines are shown without its name: the one that speaks for the job.
+#: The main machine, whose lines are shown without its name.
 _RANK_0 = "workerpool0-0"
 
 
@@ -23,7 +23,7 @@ class LogLine:
 
     Attributes:
         job: id of the custom job.
-        machine: name of the machine in the job, such as workerpool1-0; service for what Vertex AI says itself.
+        machine: name of the machine in the job, such as workerpool1-0; service for messages of Vertex AI itself.
         text: the line.
     """
 
@@ -33,19 +33,19 @@ class LogLine:
 
     @property
     def shown(self) -> str:
-        """The line, after the name of the machine where that is not rank 0's."""
+        """The line, with the name of the machine in front unless it is rank 0's."""
         return self.text if self.machine == _RANK_0 else f"[{self.machine}] {self.text}"
 
 
 class JobLogs:
-    """The log of custom jobs, read from where the last reading ended, until it may not be read.
+    """The log of custom jobs, read from where the last read ended, until access is denied.
 
     The log of a custom job has the resource type `ml_job`, and the job's id and its machine (`task_name`) as labels, as
     `gcloud ai custom-jobs stream-logs` reads it.
 
     Args:
         project: id of the project.
-        warn: is told why the log cannot be read: once where it may not be read, and else once until it can be again.
+        warn: called with why the log cannot be read: once if access is denied, else once until it can be read again.
     """
 
     def __init__(self, project: str, warn: Callable[[str], None]) -> None:
@@ -70,7 +70,7 @@ class JobLogs:
                     found += self._of_job(job)
             self._is_silent = False
         except UserError as error:
-            # A service that does not answer, or is asked too often, answers later. What was read is not read again.
+            # A service that does not answer, or limits requests, answers later. Lines are not read twice.
             self._is_lost = isinstance(error, AccessDeniedError)
             if not self._is_silent:
                 self._warn(error.problem)

@@ -1,4 +1,4 @@
-"""The machines that a run on Vertex AI has had, and for how long, from the service's own jobs."""
+"""The machines of a run on Vertex AI, and their times, from the service's own jobs."""
 
 from __future__ import annotations
 
@@ -24,23 +24,23 @@ from gpu_pipelines.targets.vertex.fallback import choices_in
 from gpu_pipelines.targets.vertex.machines import machines_of, of_several_jobs, searching
 from gpu_pipelines.targets.vertex.run_state import RunState, StepState
 
-#: Vertex AI Pipelines puts it on a run and on every job that comes of it:
+#: Label that Vertex AI Pipelines puts on a run and on every job that it creates:
 #: https://cloud.google.com/vertex-ai/docs/pipelines/gcpc-label-propagation.
 RUN_LABEL = "vertex-ai-pipelines-run-billing-id"
-#: What the figures of Vertex AI do not have in them.
+#: Costs that the figures of Vertex AI do not include.
 NOT_COUNTED = (*LEFT_OUT, "the fee for a run of a pipeline", "the containers that wait for the jobs of steps")
-#: The parameter of a pipeline that says what its search may cost.
+#: The parameter of a pipeline that limits the cost of its search.
 _BUDGET = "budget"
 _STRATEGIES = {"SPOT": "spot", "LOW_COST": "spot", "FLEX_START": "flex-start"}
 _RESERVED = ("ANY_RESERVATION", "SPECIFIC_RESERVATION")
 
 
 def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[MachineTime]:
-    """The machines of a run of a pipeline, those of each try of a step by themselves.
+    """The machines of a run of a pipeline, separately for each try of a step.
 
     Args:
-        run: how far it is.
-        job: the same as the service's `PipelineJob`.
+        run: its state.
+        job: the same run as the service's `PipelineJob`.
         settings: project and region.
 
     Raises:
@@ -55,7 +55,7 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
         there = replace(settings, region=place)
         jobs |= {str(each.name): each for each in _labelled(job_service(there).list_custom_jobs, job, there)}
     for name in step_by_job.keys() - jobs.keys():
-        # What Vertex AI Pipelines runs containers as need not be there for those who ask.
+        # The jobs that Vertex AI Pipelines runs containers as may be invisible to the user.
         if found := _custom_job(client, name):
             jobs[name] = found
     found_times = []
@@ -63,7 +63,7 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
         name: step_by_job.get(name) or step_by_name.get(each.display_name) or str(each.display_name)
         for name, each in jobs.items()
     }
-    # As they came one after another; those that never ran have no time, and no price.
+    # In order of time; those that never ran have no time, and no price.
     begun = {name: each for name, each in jobs.items() if each.start_time}
     for name, each in sorted(begun.items(), key=lambda named: named[1].start_time):
         found_times += times_of_job(step_by_job[name], each, name.split("/")[3])
@@ -78,14 +78,14 @@ def times_of_run(run: RunState, job: Any, settings: ProjectSettings) -> list[Mac
 
 
 def times_of_job(step: str, job: Any, region: str) -> list[MachineTime]:
-    """The machines of a custom job, those of each worker pool by themselves.
+    """The machines of a custom job, separately for each worker pool.
 
-    A job whose machines were preempted goes on as the same job, and its time with it.
+    A job whose machines were preempted continues as the same job, with the same time.
 
     Args:
-        step: whose job it is.
+        step: the step of the job.
         job: the service's `CustomJob`.
-        region: where it is.
+        region: its region.
     """
     return _of_pools(step, str(job.name), job.job_spec, _seconds(job), region)
 
@@ -93,16 +93,16 @@ def times_of_job(step: str, job: Any, region: str) -> list[MachineTime]:
 def planned_in(
     spec: Mapping[str, Any], region: str | None, values: Mapping[str, Any] | None = None
 ) -> dict[str, Planned]:
-    """What the steps of a compiled pipeline were to cost at most, as it was told before the run.
+    """The planned cost of the steps of a compiled pipeline, as shown before the run.
 
     Args:
         spec: the pipeline.
         region: where it runs.
-        values: of its parameters that were given.
+        values: the given values of its parameters.
     """
     try:
         machines = machines_of(spec, region)
-    except UserError:  # compiled by another version, for machines that its catalog had
+    except UserError:  # compiled by another version, with machines of another catalog
         return {}
     found, choices_by_step = {}, choices_in(spec)
     trials, several = searching(spec), of_several_jobs(spec)
@@ -113,7 +113,7 @@ def planned_in(
         choices, max_price = choices_by_step.get(each.step, ([], None))
         dearest = max((choice.per_hour for choice in choices if choice.per_hour), default=price)
         if dearest is not None and not each.persistent_resource:
-            # Each of several jobs may run for as long as it may: choices, trials, turns of a loop.
+            # Each of several jobs may run up to the limit: choices, trials, turns of a loop.
             is_one_job = len(choices) <= 1 and each.step not in several
             limit = budget if each.step in trials else max_price
             found[each.step] = Planned(dearest, each.plan.hours if is_one_job else None, limit)
@@ -121,15 +121,15 @@ def planned_in(
 
 
 def _budget(spec: Mapping[str, Any], values: Mapping[str, Any]) -> float | None:
-    """What the search of a run may cost; None for no limit."""
+    """The cost limit of a run's search; None for no limit."""
     declared = spec["root"].get("inputDefinitions", {}).get("parameters", {}).get(_BUDGET, {})
     return float(values.get(_BUDGET, declared.get("defaultValue")) or 0) or None
 
 
 def launchers(spec: Any) -> dict[str, str]:
-    """The tasks that launch custom jobs, their own or those of trials, by the display name that they give the job.
+    """The tasks that launch custom jobs, their own or those of trials, by the display name of the job.
 
-    A name that several give tells nothing of whose job it is, and is left out.
+    A name that several tasks use does not identify a job, and is left out.
     """
     found: dict[str, list[str]] = {}
     for step in steps_in(spec):
@@ -142,7 +142,7 @@ def launchers(spec: Any) -> dict[str, str]:
 
 
 def _labelled(list_jobs: Any, job: Any, settings: ProjectSettings) -> Iterator[Any]:
-    """The jobs that have come of a run, its failed tries too; none where it has no label."""
+    """The jobs that a run created, including its failed tries; none if it has no label."""
     if not (label := job.labels.get(RUN_LABEL)):
         return
     request = {"parent": location_of(settings), "filter": f'labels.{RUN_LABEL}="{label}"'}
@@ -193,7 +193,7 @@ def _of_pools(step: str, job: str, spec: Any, seconds: float, region: str) -> li
 
 
 def _of_container(step: StepState, region: str) -> MachineTime:
-    """The machine of a step that is a container of the pipeline, which the service does not tell."""
+    """The machine of a step that is a container of the pipeline, which the service does not report."""
     return MachineTime(step.task, "", "", "", 0, 1, step.seconds, "standard", region)
 
 
@@ -202,7 +202,7 @@ def _has_run(step: StepState) -> bool:
 
 
 def _seconds(job: Any) -> float:
-    """How long a job or a trial has run; 0 where it never did."""
+    """The seconds that a job or a trial has run; 0 if it never did."""
     if not job.start_time:
         return 0.0
     ended = job.end_time or datetime.now(timezone.utc)

@@ -1,4 +1,4 @@
-"""Which machines a compiled pipeline asks Vertex AI for, as plans, so that they can be checked and priced again."""
+"""The machines in a compiled pipeline for Vertex AI, as plans, so that they can be checked and priced again."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"
-#: How the accelerators of Vertex AI are named that are no TPUs.
+#: Prefix of Vertex AI's accelerators that are not TPUs.
 _GPUS = "NVIDIA_"
 _STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}
 
 
 @dataclass(frozen=True)
 class StepMachines:
-    """What a step runs on.
+    """The machines of a step.
 
     Attributes:
         step: name of the task.
         plan: the accelerators.
-        persistent_resource: id of the persistent resource that they are of; empty where the step gets its own.
+        persistent_resource: id of the persistent resource that has them; empty if the step gets its own.
     """
 
     step: str
@@ -43,14 +43,14 @@ class StepMachines:
 
 
 def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachines]:
-    """The GPUs of the steps that are CustomJobs, in the order in which the steps run; those of others are only checked.
+    """The GPUs of the steps that are CustomJobs, in the order of the steps; those of other steps are only checked.
 
     Args:
         spec: a compiled pipeline.
-        region: where it is to run; None to leave that open.
+        region: its region; None to leave that open.
 
     Raises:
-        UserError: lists what cannot be had there.
+        UserError: lists what is not available there.
     """
     found, problems = [], []
     jobs = _requests(spec, region)
@@ -69,12 +69,12 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
 
 
 def told_cost(machines: Sequence[StepMachines], spec: Mapping[str, Any], region: str | None) -> list[str]:
-    """What the steps' machines cost and what to know of them, line by line.
+    """The cost of the steps' machines and warnings about them, line by line.
 
     Args:
-        machines: of the steps.
+        machines: machines of the steps.
         spec: the pipeline.
-        region: where it runs.
+        region: its region.
     """
     several = of_several_jobs(spec)
     told = (_cost(each, region, each.step not in several) for each in machines)
@@ -95,7 +95,7 @@ def of_several_jobs(spec: Mapping[str, Any]) -> set[str]:
 
 
 def searching(spec: Mapping[str, Any]) -> set[str]:
-    """The components of a search, which has one budget: its trials, and what trains the best one longer."""
+    """The components of a search, which has one budget: its trials, and the longer training of the best one."""
     components = {key.removeprefix("comp-"): each for key, each in spec["components"].items()}
     return {
         name
@@ -109,11 +109,11 @@ def _component_of(step: Step) -> str:
 
 
 def not_evaluated(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> list[str]:
-    """What is wrong with the machine that a compiled pipeline evaluates on: too little memory for the model.
+    """What is wrong with the machine of a compiled pipeline's evaluation: too little memory for the model.
 
     Args:
         spec: a compiled pipeline.
-        arguments: its parameters, of which `model` says how large the model is, or not.
+        arguments: its parameters; `model` may give the size of the model.
     """
     size = parameters_of_model(str(arguments.get("model", "")), str(arguments.get("recipe") or ""))
     on, _ = _requests(spec, None).get(EVALUATES, (None, ""))
@@ -135,7 +135,7 @@ def trainings_without_gpus(spec: Mapping[str, Any]) -> list[str]:
 
 
 def data_nodes_of(spec: Mapping[str, Any]) -> int:
-    """On how many machines a compiled pipeline prepares its data."""
+    """The number of machines on which a compiled pipeline prepares its data."""
     job = _custom_jobs(spec).get(PREPARES)
     return sum(int(pool.get("replica_count", 1)) for pool in job[_POOLS]) if job else 1
 
@@ -151,7 +151,7 @@ def jobs_by_resource(spec: Mapping[str, Any]) -> dict[str, dict[str, list[dict[s
 
 
 def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """What is known before a run of the inputs of each step that is a CustomJob, by the name of the step."""
+    """The inputs that are known before a run, for each step that is a CustomJob, by the name of the step."""
     found = {}
     for step in steps_in(spec):
         inputs = step.spec.get("inputDefinitions", {}).get("parameters", {})
@@ -163,7 +163,7 @@ def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
 
 
 def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[PlanRequest, str]]:
-    """What each CustomJob step with GPUs asks for, and the persistent resource that it asks."""
+    """The request of each CustomJob step with GPUs, and its persistent resource."""
     found = {}
     for step, values in _custom_jobs(spec).items():
         pools = values[_POOLS]
@@ -187,7 +187,7 @@ def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[Pl
 
 
 def _of_kfp(spec: Mapping[str, Any], region: str | None) -> Iterator[tuple[str, PlanRequest]]:
-    """The GPUs of the steps that KFP's own `set_accelerator_type` was called on; Vertex AI chooses their machines."""
+    """The GPUs of the steps with KFP's own `set_accelerator_type`; Vertex AI chooses their machines."""
     for step in steps_in(spec):
         wanted = step.container.get("resources", {}).get("accelerator", {})
         kind, count = str(wanted.get("resourceType", wanted.get("type"))), str(wanted.get("resourceCount", "1"))

@@ -1,4 +1,4 @@
-"""Lustre file systems in the machines of jobs, and names that a network resolves for them."""
+"""Lustre file systems on the machines of jobs, and names that a network resolves for them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from gpu_pipelines.errors import UserError
 
-#: Where the service mounts them, below which each has its own name (`LustreMount.mount_point`).
+#: The service mounts them below this folder, each under its own name (`LustreMount.mount_point`).
 MOUNTED = "/mnt/lustre"
 _FIELDS = {"ip": "instance_ip", "volume": "volume_handle", "filesystem": "filesystem", "mount": "mount_point"}
 _FORM = "ip=10.0.0.2,filesystem=NAME,volume=projects/P/locations/ZONE/instances/ID,mount=data"
@@ -17,12 +17,12 @@ _NAMES = {
     "mount": (r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,62}", f"the name of a folder, which will be below {MOUNTED}"),
     "volume": (r"[^\s,]+", "what the instance is identified by"),
 }
-#: `DnsPeeringConfig`: the domain ends with a point, as Cloud DNS has it.
+#: `DnsPeeringConfig`: the domain ends with a dot, as in Cloud DNS.
 _PEERING = re.compile(r"(?P<domain>([a-z0-9-]+\.)+)=(?P<project>[a-z][a-z0-9:.-]+)/(?P<network>[a-z][a-z0-9-]{0,62})")
 
 
 def lustre_mounts(texts: Sequence[str] | None) -> list[dict[str, str]]:
-    """`WorkerPoolSpec.lustre_mounts` from what was given.
+    """`WorkerPoolSpec.lustre_mounts` from the given texts.
 
     Args:
         texts: each of the form ip=…,filesystem=…,volume=…,mount=….
@@ -55,12 +55,12 @@ def _problems(given: dict[str, str]) -> list[str]:
     try:
         ipaddress.ip_address(given["ip"])
     except ValueError:
-        found.append(f"--lustre has ip={given['ip'][:60]}, which is no IP address.")
+        found.append(f"--lustre has ip={given['ip'][:60]}, which is not an IP address.")
     return found
 
 
 def dns_peerings(texts: Sequence[str] | None) -> list[dict[str, str]]:
-    """`PscInterfaceConfig.dns_peering_configs` from what was given.
+    """`PscInterfaceConfig.dns_peering_configs` from the given texts.
 
     Args:
         texts: each of the form DOMAIN.=PROJECT/NETWORK.

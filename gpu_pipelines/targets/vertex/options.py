@@ -1,4 +1,4 @@
-"""What can be asked of Vertex AI on a command line: of pipelines, and of a job without a pipeline."""
+"""The options of Vertex AI on a command line: for pipelines, and for a job without a pipeline."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EVERYWHERE = STARTED | COMPILED | {"job"}
 
 @dataclass(frozen=True, kw_only=True)
 class VertexOptions(CloudOptions):
-    """What can be asked of Vertex AI."""
+    """The options of Vertex AI."""
 
     max_wait: float | None = compiled_in(
         None, "With flex-start: longest wait for machines; 0 waits for ever.", {"job"}, metavar="HOURS"
@@ -117,7 +117,7 @@ class VertexOptions(CloudOptions):
 
     @property
     def job(self) -> JobOptions:
-        """What the jobs of steps take besides their plan."""
+        """The options of steps' jobs besides their plan."""
         return self._job(self.boot_disk_gb)
 
     def _job(self, boot_disk_gb: int) -> JobOptions:
@@ -134,7 +134,7 @@ class VertexOptions(CloudOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class JobFlags(VertexOptions):
-    """What a command says of a job; None: not given, so that a file's own value stays."""
+    """The options of a job; None: not given, so that a file's own value stays."""
 
     config: Path | None = option(
         None, "Start from this config of gcloud ai custom-jobs create. Flags win over it.", _JOB, metavar="FILE"
@@ -158,7 +158,7 @@ class JobFlags(VertexOptions):
 
     @property
     def words(self) -> list[str]:
-        """What runs in place of the image's entrypoint.
+        """The command in place of the image's entrypoint.
 
         Raises:
             UserError: a quotation mark is left open.
@@ -167,5 +167,5 @@ class JobFlags(VertexOptions):
 
     @property
     def job(self) -> JobOptions:
-        """What the job takes besides its plan."""
+        """The options of the job besides its plan."""
         return self._job(JobOptions.boot_disk_gb if self.boot_disk_gb is None else self.boot_disk_gb)

@@ -1,4 +1,4 @@
-"""Whether a persistent resource has the machines that jobs want of it, asked before they are sent."""
+"""Checks, before jobs are sent, that a persistent resource has the machines that they need."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from gpu_pipelines.google_cloud.connection import (
 )
 from gpu_pipelines.project_settings import ProjectSettings
 
-#: The only state in which it takes jobs, as `PersistentResource.State` calls it.
+#: The only state in which it takes jobs, by its name in `PersistentResource.State`.
 _RUNNING = "RUNNING"
 
 
 def told_resource(resource: str, jobs: Mapping[str, Sequence[Mapping[str, Any]]], settings: ProjectSettings) -> str:
-    """Checks that a persistent resource is there and has the machines of some jobs, each of which runs by itself.
+    """Checks that a persistent resource exists and has the machines of some jobs, each of which runs by itself.
 
     Args:
         resource: its id.
-        jobs: their worker pools, by what the jobs are called.
+        jobs: their worker pools, by the names of the jobs.
         settings: project, region and network.
 
     Returns:
-        What it is and that it is paid for anyway, on a line.
+        A line with its machines, and that it is paid for anyway.
 
     Raises:
-        UserError: there is none, it takes no jobs, or it has other machines, or too few.
+        UserError: it does not exist, takes no jobs, or has other machines, or too few.
     """
     found = _found(resource, settings)
     state = type(found).State(found.state).name
@@ -69,7 +69,7 @@ def _found(resource: str, settings: ProjectSettings) -> Any:
 
 
 def _missing(resource: str, job: str, wanted: Sequence[Mapping[str, Any]], pools: Sequence[Any]) -> list[str]:
-    """What a job wants and a resource has not; all machines of one kind have to be of one pool."""
+    """The machines that a job needs and a resource lacks; all machines of one kind must be in one pool."""
     needed: Counter[tuple[str, str, int, str]] = Counter()
     for pool in wanted:
         if machine := pool.get("machine_spec"):

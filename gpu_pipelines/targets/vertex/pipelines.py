@@ -1,4 +1,4 @@
-"""Runs on Vertex AI Pipelines: the request for one, submitting it once and only once, reading and cancelling it."""
+"""Runs on Vertex AI Pipelines: the request for one, submitting it only once, reading and cancelling it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import parsed_documents, required_pipeline
 from gpu_pipelines.targets.spec_steps import tasks_in
 
-#: The name of a job in full.
+#: The full name of a job.
 FULL_NAME = re.compile(r"projects/[^/]+/locations/[^/]+/pipelineJobs/[^/]+")
-#: What the service takes as the id of a job (`CreatePipelineJobRequest.pipeline_job_id`).
+#: Ids that the service accepts for a job (`CreatePipelineJobRequest.pipeline_job_id`).
 _JOB_ID = re.compile(r"[a-z][-a-z0-9]{0,126}")
 
 
@@ -32,8 +32,8 @@ class PipelineRequest:
     """A run to be submitted.
 
     Attributes:
-        job_id: last part of the job's name. It is chosen here, so that a request which is sent twice makes one job.
-        job: the `PipelineJob` as the REST API has it.
+        job_id: last part of the job's name. It is chosen here, so that a request that is sent twice creates one job.
+        job: the `PipelineJob` as in the REST API.
     """
 
     job_id: str
@@ -45,10 +45,10 @@ def parsed_spec(text: str, origin: str) -> dict[str, Any]:
 
     Args:
         text: content of the file.
-        origin: what the file is called, for messages.
+        origin: name of the file in messages.
 
     Raises:
-        UserError: it is no compiled pipeline, or none that Vertex AI takes.
+        UserError: it is not a compiled pipeline, or not one that Vertex AI accepts.
     """
     documents = parsed_documents(text, origin)
     if len(documents) > 1:
@@ -75,14 +75,14 @@ def pipeline_job(
     cache: bool | None = None,
     template: str | None = None,
 ) -> dict[str, Any]:
-    """A `PipelineJob` as the REST API has it.
+    """A `PipelineJob` as in the REST API.
 
     Args:
         spec: the compiled pipeline.
         arguments: values of its parameters, by name.
         settings: pipeline root, service account, network, key, failure policy and labels.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.
-        template: address of the version in Artifact Registry that the pipeline is from; None for none.
+        template: address of the pipeline's version in Artifact Registry; None for none.
     """
     job: dict[str, Any] = {
         "displayName": name_of(spec),
@@ -112,13 +112,13 @@ def pipeline_job(
 def _with_caching(spec: Mapping[str, Any], cache: bool) -> dict[str, Any]:
     changed: dict[str, Any] = copy.deepcopy(dict(spec))
     for name, task in tasks_in(changed):
-        # What looks whether anything has changed must look each time.
+        # Steps that check for changes must do so each time.
         task["cachingOptions"] = {"enableCache": cache and name not in LOOKING_STEPS}
     return changed
 
 
 def submit(request: PipelineRequest, settings: ProjectSettings) -> str:
-    """Submits a run. A request whose answer is lost is sent again; its id makes sure that there is one job.
+    """Submits a run. A request whose answer is lost is sent again; its id ensures that there is one job.
 
     Returns:
         The full name of the job.
@@ -151,7 +151,7 @@ def submit(request: PipelineRequest, settings: ProjectSettings) -> str:
         try:
             return str(tried_again()(send)().name)
         except Conflict:
-            # Of a first try it would be another's job; of a later one it is ours, whose answer did not arrive.
+            # At a first try it would be somebody else's job; at a later one it is ours, whose answer was lost.
             if tries == 1:
                 raise
             return full_name(request.job_id, settings)
@@ -176,13 +176,13 @@ def full_name(job: str, settings: ProjectSettings) -> str:
 
 
 def settings_of(job: str, settings: ProjectSettings) -> ProjectSettings:
-    """Settings with the project and region of a job's full name, where it is one."""
+    """Settings with the project and region of a job's full name, if it is one."""
     parts = job.split("/")
     return replace(settings, project=parts[1], region=parts[3]) if len(parts) == 6 else settings
 
 
 def cancel(name: str, settings: ProjectSettings) -> None:
-    """Asks that a run be cancelled. Its CustomJobs are cancelled with it.
+    """Requests the cancellation of a run, which also cancels its CustomJobs.
 
     Args:
         name: its full name.

@@ -67,10 +67,10 @@ class PipelineRepository:
     def upload(self, text: str, tags: Sequence[str]) -> PipelineVersion:
         """Uploads a compiled pipeline, moves the tags to it, and reads both back.
 
-        What is uploaded twice is one version, because versions are named by their content.
+        A file that is uploaded twice is one version, because versions are named by their content.
 
         Raises:
-            UserError: a tag is none, or the repository does not take it.
+            UserError: a tag is invalid, or the repository refuses it.
         """
         for tag in tags:
             if not _TAG.fullmatch(tag):
@@ -97,7 +97,7 @@ class PipelineRepository:
         """The file of a version.
 
         Raises:
-            UserError: it is not there.
+            UserError: it does not exist.
         """
         with tempfile.TemporaryDirectory() as folder, service_errors(f"Reading {version.address}"):
             path = str(Path(folder) / "pipeline.yaml")
@@ -108,7 +108,7 @@ class PipelineRepository:
         """A version by its digest, or by a tag that names it now.
 
         Raises:
-            UserError: there is none.
+            UserError: there is no such version.
         """
         with service_errors(f"Looking for {package}/{reference} in {self.address}"):
             if _VERSION.fullmatch(reference):
@@ -139,7 +139,7 @@ def find_version(what: str, settings: ProjectSettings) -> PipelineVersion:
         settings: the repository.
 
     Raises:
-        UserError: it is no such address, or there is no such version.
+        UserError: it is not such an address, or there is no such version.
     """
     address, reference = what.rstrip("/"), DEFAULT_TAG
     if "://" in address:
@@ -157,7 +157,7 @@ def find_version(what: str, settings: ProjectSettings) -> PipelineVersion:
         settings.require("repository")
         repository = str(settings.repository)
         package, _, rest = address.partition("/")
-        # In the repository a pipeline has the name that KFP writes, with dashes.
+        # In the repository a pipeline has KFP's name, with dashes.
         package = package.replace("_", "-") if package in PIPELINES else package
         reference = rest or reference
     if not _NAME.fullmatch(package) or not (_VERSION.fullmatch(reference) or _TAG.fullmatch(reference)):
@@ -168,7 +168,7 @@ def find_version(what: str, settings: ProjectSettings) -> PipelineVersion:
 
 
 def _sent(request: Callable[[], T]) -> T:
-    """Sends a request that may be sent twice, again after errors that pass; an answer that is an error is raised."""
+    """Sends a request that may be sent twice, and retries it after transient errors; an error answer is raised."""
 
     def send() -> T:
         import google.api_core.exceptions as api
@@ -184,7 +184,7 @@ def _sent(request: Callable[[], T]) -> T:
 
 
 class _NoAuth:
-    """For an unencrypted address, which is a test's: without it the client would send what it finds on this machine."""
+    """For an unencrypted address, which is for tests: otherwise the client would send credentials of this machine."""
 
     def __call__(self, request: Any) -> Any:
         return request

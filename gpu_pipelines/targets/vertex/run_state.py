@@ -1,4 +1,4 @@
-"""How far a run on Vertex AI is, read from the service's `PipelineJob`."""
+"""The state of a run on Vertex AI, read from the service's `PipelineJob`."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from typing import Any
 
 from gpu_pipelines.targets.compiled import step_components, without_turns
 
-#: States of a run that are its end, and what they are called here.
+#: Final states of a run, and their names here.
 RUN_ENDS = {
     "PIPELINE_STATE_SUCCEEDED": "succeeded",
     "PIPELINE_STATE_FAILED": "failed",
     "PIPELINE_STATE_CANCELLED": "cancelled",
 }
-#: States of a step (`PipelineTaskDetail.State`), and what they are called here.
+#: States of a step (`PipelineTaskDetail.State`), and their names here.
 STEP_STATES = {
     "PENDING": "waiting",
     "RUNNING": "running",
@@ -34,15 +34,15 @@ _CUSTOM_JOB = re.compile(r"projects/[^/]+/locations/[^/]+/customJobs/[0-9]+")
 
 @dataclass(frozen=True)
 class StepState:
-    """How far a step of a run is.
+    """The state of a step of a run.
 
     Attributes:
-        name: name of the task in the pipeline; of one in a loop the name of the turn.
+        name: name of the task in the pipeline; in a loop, the name of the turn.
         task: name of the task in the pipeline.
         state: waiting, running, succeeded, reused, failed, cancelled or not triggered.
-        jobs: full names of the custom jobs that it runs as.
-        launched: those of them that a launcher in the container of the step has created.
-        seconds: how long it has run.
+        jobs: full names of its custom jobs.
+        launched: those of them that a launcher in the step's container created.
+        seconds: its duration so far.
         error: the service's message; empty if there is none.
     """
 
@@ -66,12 +66,12 @@ class StepState:
 
 @dataclass(frozen=True)
 class RunState:
-    """How far a run is.
+    """The state of a run.
 
     Attributes:
         name: full name of the job.
         state: succeeded, failed or cancelled; otherwise the service's word for it, in lower case.
-        steps: its steps that are known yet.
+        steps: its known steps.
         error: the service's message; empty if there is none.
     """
 
@@ -95,7 +95,7 @@ class RunState:
 
 
 def state_of(job: Any) -> RunState:
-    """How far a `PipelineJob` is."""
+    """The state of a `PipelineJob`."""
     names = step_components(job.pipeline_spec).keys()
     details = [each for each in job.job_detail.task_details if each.parent_task_id]
     details = [each for each in details if without_turns(each.task_name) in names]
@@ -111,12 +111,12 @@ def state_of(job: Any) -> RunState:
 
 
 def _never_begun(step: StepState) -> StepState:
-    """A step of a run that has ended: the service leaves one as it was whose branch was not taken."""
+    """A step of a run that has ended: the service does not update a step whose branch was not taken."""
     return replace(step, state="not triggered") if step.state == "waiting" else step
 
 
 def _names_of(details: Sequence[Any]) -> dict[int, str]:
-    """What each is called, by its id. Turns of one name get numbers as they come, which they keep."""
+    """The name of each, by its id. Turns of one name get numbers in order of time, and keep them."""
     times: Counter[str] = Counter()
     found = {}
     for detail in sorted(details, key=_came):
@@ -132,7 +132,7 @@ def _came(detail: Any) -> tuple[bool, float, int]:
 
 
 def _begun(detail: Any) -> tuple[bool, float, str]:
-    """Sorts steps by when they began; those that have not come last, by name."""
+    """Sorts steps by their beginning; those that have not begun come last, by name."""
     began = detail.start_time
     return not began, began.timestamp() if began else 0.0, detail.task_name
 
@@ -155,7 +155,7 @@ def _step(detail: Any, name: str) -> StepState:
 
 
 def _launched(detail: Any) -> tuple[str, ...]:
-    """The custom jobs that a launcher in the container of a step has created, as far as it has told of them."""
+    """The custom jobs that a launcher in a step's container created, as far as it has reported them."""
     told = detail.execution.metadata.get("output:gcp_resources") if detail.execution.metadata else None
     resources = json.loads(told).get("resources", []) if told else []
     return tuple(match[0] for item in resources if (match := _CUSTOM_JOB.search(str(item.get("resourceUri", "")))))

@@ -1,4 +1,4 @@
-"""Schedules of Vertex AI Pipelines: made once and only once, and compared with what was asked for after each change."""
+"""Schedules of Vertex AI Pipelines: created only once, and compared with the request after each change."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ from gpu_pipelines.google_cloud.connection import (
 )
 from gpu_pipelines.project_settings import ProjectSettings
 
-#: Seconds after a lost answer until the service is asked what it has done.
+#: Seconds after a lost answer before the service is asked what it did.
 _UNTIL_SEEN = 2.0
 #: Longest wait for the end of a deletion, seconds.
 _DELETION = 300.0
-#: Fields that the service may leave out of an answer where another says the same.
+#: Fields that the service may leave out of an answer if another one says the same.
 _SPEC, _TEMPLATE = "pipelineSpec", "templateUri"
 
 
 @dataclass(frozen=True)
 class ScheduleRequest:
-    """What a schedule is to be. None: not given, and at an update left as it is.
+    """The fields of a schedule. None: not given, and in an update left as it is.
 
     Attributes:
         name: its display name.
-        cron: when, with the time zone, as Vertex AI takes it.
+        cron: when, with the time zone, in Vertex AI's form.
         start: the first run is not before; None for at once.
         end: the last run is not after; None for no end.
-        max_runs: it is completed after so many runs; None for no limit.
-        max_concurrent: runs that it may have at the same time.
-        queue: whether a run that is due while as many run already waits, or is left out.
-        job: the `PipelineJob` that each run is, as the REST API has it.
+        max_runs: the schedule is completed after so many runs; None for no limit.
+        max_concurrent: most runs at the same time.
+        queue: whether a due run waits while the most runs are active, or is skipped.
+        job: the `PipelineJob` of each run, as in the REST API.
     """
 
     name: str | None = None
@@ -53,7 +53,7 @@ class ScheduleRequest:
     job: Mapping[str, Any] | None = None
 
     def to_json(self, settings: ProjectSettings) -> dict[str, Any]:
-        """The fields that are given, as the REST API's `Schedule` has them."""
+        """The given fields, as in the REST API's `Schedule`."""
         together = None if self.max_concurrent is None else str(self.max_concurrent)
         fields = {
             "displayName": self.name,
@@ -61,7 +61,7 @@ class ScheduleRequest:
             "startTime": _timestamp(self.start),
             "endTime": _timestamp(self.end),
             "maxRunCount": None if self.max_runs is None else str(self.max_runs),
-            # This one, which a schedule has to have, limits how many are being started, not how many run.
+            # This field is required; it limits how many runs are being started, not how many are active.
             "maxConcurrentRunCount": together,
             "maxConcurrentActiveRunCount": together,
             "allowQueueing": self.queue,
@@ -75,16 +75,16 @@ def _timestamp(moment: datetime | None) -> str | None:
 
 
 def create(request: ScheduleRequest, settings: ProjectSettings) -> dict[str, Any]:
-    """Makes a schedule, reads it back and compares it.
+    """Creates a schedule, reads it back and compares it.
 
-    The service gives a schedule its id, so a request whose answer is lost is not sent again: the schedule is looked for
-    by its name, which no other in the project and region may have.
+    The service gives a schedule its id, so a request whose answer is lost is not sent again: the schedule is searched
+    by its name, which must be unique in the project and region.
 
     Returns:
-        The schedule, as the REST API has it.
+        The schedule, as in the REST API.
 
     Raises:
-        UserError: there is one of that name, the service refuses it, or it is not what was asked for.
+        UserError: there is one of that name, the service refuses it, or it differs from the request.
     """
     name = str(request.name)
     if there := _named(name, settings):
@@ -111,18 +111,18 @@ def create(request: ScheduleRequest, settings: ProjectSettings) -> dict[str, Any
 
 
 def update(name: str, request: ScheduleRequest, settings: ProjectSettings) -> dict[str, Any]:
-    """Changes the fields of a schedule that the request gives, reads it back and compares it.
+    """Changes the given fields of a schedule, reads it back and compares it.
 
     Args:
         name: full name of the schedule.
-        request: what is to change.
+        request: the changes.
         settings: project and region.
 
     Returns:
-        The schedule, as the REST API has it.
+        The schedule, as in the REST API.
 
     Raises:
-        UserError: the service refuses it, or it is not what was asked for.
+        UserError: the service refuses it, or it differs from the request.
     """
     from google.protobuf.field_mask_pb2 import FieldMask
 
@@ -131,7 +131,7 @@ def update(name: str, request: ScheduleRequest, settings: ProjectSettings) -> di
     mask = FieldMask()
     mask.FromJsonString(",".join(changes))
     with service_errors(f"Changing the schedule {id_of_name(name)}"):
-        # A change that is made twice is the same change.
+        # Making a change twice has the same result.
         schedule_service(settings).update_schedule(
             schedule=message, update_mask=mask, timeout=REQUEST_SECONDS, retry=tried_again()
         )
@@ -139,10 +139,10 @@ def update(name: str, request: ScheduleRequest, settings: ProjectSettings) -> di
 
 
 def get(name: str, settings: ProjectSettings) -> dict[str, Any]:
-    """A schedule by its full name, as the REST API has it.
+    """A schedule by its full name, as in the REST API.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such schedule.
     """
     with service_errors(f"Looking at the schedule {id_of_name(name)}"):
         return _document(
@@ -151,7 +151,7 @@ def get(name: str, settings: ProjectSettings) -> dict[str, Any]:
 
 
 def all_schedules(settings: ProjectSettings) -> list[dict[str, Any]]:
-    """All schedules of the project in the region, as the REST API has them.
+    """All schedules of the project in the region, as in the REST API.
 
     Raises:
         UserError: they cannot be read.
@@ -163,7 +163,7 @@ def find(what: str, settings: ProjectSettings) -> dict[str, Any]:
     """A schedule by its id, its full name or its display name.
 
     Raises:
-        UserError: there is none, or several have that name.
+        UserError: there is no such schedule, or several have that name.
     """
     if what.isdecimal() or what.startswith("projects/"):
         return get(what if "/" in what else f"{location_of(settings)}/schedules/{what}", settings)
@@ -179,7 +179,7 @@ def find(what: str, settings: ProjectSettings) -> dict[str, Any]:
 
 
 def pause(name: str, settings: ProjectSettings) -> None:
-    """Lets a schedule start no more runs. Those that have begun go on.
+    """Stops a schedule from starting runs. Runs that have begun continue.
 
     Raises:
         UserError: the service refuses it.
@@ -193,7 +193,7 @@ def resume(name: str, settings: ProjectSettings, *, catch_up: bool) -> None:
     Args:
         name: full name of the schedule.
         settings: project and region.
-        catch_up: whether runs that were due in the meantime are made up for.
+        catch_up: whether to also start runs that were due in the meantime.
 
     Raises:
         UserError: the service refuses it.
@@ -202,7 +202,7 @@ def resume(name: str, settings: ProjectSettings, *, catch_up: bool) -> None:
 
 
 def delete(name: str, settings: ProjectSettings) -> None:
-    """Deletes a schedule and waits for that. Runs that have begun go on.
+    """Deletes a schedule and waits for that. Runs that have begun continue.
 
     Raises:
         UserError: the service refuses it.
@@ -221,7 +221,7 @@ def delete(name: str, settings: ProjectSettings) -> None:
         try:
             tried_again()(send)()
         except NotFound:
-            # What an earlier try has deleted is not there any more.
+            # An earlier try may have deleted it.
             if tries == 1:
                 raise
 
@@ -237,10 +237,10 @@ def id_of_name(name: str) -> str:
 
 
 def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]:
-    """The fields in which a schedule is not what was asked for, with both values.
+    """The fields in which a schedule differs from the request, with both values.
 
     Args:
-        asked: the fields that were sent, as the REST API has them.
+        asked: the fields that were sent, as in the REST API.
         found: the schedule as it was read back.
     """
     return [
@@ -250,11 +250,11 @@ def differences(asked: Mapping[str, Any], found: Mapping[str, Any]) -> list[str]
 
 
 def _normal(schedule: Mapping[str, Any]) -> dict[str, Any]:
-    """A schedule with every value written in the one way that the API's own types write it."""
+    """A schedule with every value in the one form of the API's own types."""
     document = _document(_message({name: value for name, value in schedule.items() if name != "name"}))
     request = document.get("createPipelineJobRequest", {})
     if "parent" in request:
-        # The service answers with the project's number where its id was sent.
+        # The service answers with the project's number if its id was sent.
         request["parent"] = request["parent"].partition("/locations/")[2]
     return document
 
@@ -287,7 +287,7 @@ def _as_asked(name: str, request: ScheduleRequest, settings: ProjectSettings, do
 
 
 def _turn(what: str, state: str, settings: ProjectSettings, method: str, request: Mapping[str, Any]) -> None:
-    """Brings a schedule into a state; one that is in it already, by an earlier try perhaps, is left alone."""
+    """Brings a schedule into a state; if it is already in it, for example by an earlier try, nothing is done."""
     from google.api_core.exceptions import BadRequest
 
     name = str(request["name"])

@@ -28,9 +28,9 @@ class VertexSchedules(Schedules):
 
     Args:
         settings: project and region.
-        options: those of the commands.
+        options: options of the commands.
         version: finds an uploaded version by its address.
-        look_at_resources: checks that the machines are there that a pipeline has of its own.
+        look_at_resources: checks that the persistent resources of a pipeline have its machines.
 
     Raises:
         UserError: project or region is not known.
@@ -53,22 +53,22 @@ class VertexSchedules(Schedules):
         return self._version(pipeline)
 
     def cron_of(self, found: Mapping[str, Any]) -> Cron:
-        """When runs of a schedule fall due."""
+        """The times of a schedule's runs."""
         return parse_cron(found["cron"])
 
     def contents(self, found: Mapping[str, Any]) -> tuple[Compiled, Mapping[str, Any]]:
         """The version that a schedule runs, and the values of its parameters."""
         job = found["createPipelineJobRequest"]["pipelineJob"]
-        # The service need not give back what is at the address of a version.
+        # The service need not return the content at the address of a version.
         spec = job.get("pipelineSpec") or self._version(job["templateUri"]).spec
         return Compiled(spec["pipelineInfo"]["name"], spec=spec), job["runtimeConfig"].get("parameterValues", {})
 
     def another(self, pipeline: str) -> Compiled:
-        """The version that a schedule is to run from now on."""
+        """The version that a schedule runs from now on."""
         return self._version(pipeline)
 
     def submission(self, wanted: Wanted) -> Submission:
-        """A schedule as the REST API has it, or the fields that are to be changed."""
+        """A schedule as in the REST API, or the fields to change."""
         timing, found, job = wanted.timing, wanted.found, None
         if wanted.compiled and wanted.values:
             job = self._changed(found, wanted.compiled, wanted.values) if found else self._new(wanted)
@@ -95,7 +95,7 @@ class VertexSchedules(Schedules):
 
     @staticmethod
     def _changed(found: Mapping[str, Any], compiled: Compiled, values: Values) -> dict[str, Any]:
-        """What each run is from now on: with another version, other parameters, or both; all else stays."""
+        """The changes of each run: another version, other parameters, or both; all else stays."""
         before = found["createPipelineJobRequest"]["pipelineJob"]
         taken = {name: value for name, value in values.taken.items() if value is not None}
         runtime = {**before["runtimeConfig"], "parameterValues": taken}
@@ -103,18 +103,18 @@ class VertexSchedules(Schedules):
         return {**job, "templateUri": compiled.origin.template} if compiled.origin and compiled.origin.template else job
 
     def send(self, submission: Submission) -> dict[str, Any]:
-        """Makes or changes a schedule."""
+        """Creates or changes a schedule."""
         request, found = submission.content
         if found:
             return schedules.update(found["name"], request, self._settings)
         return schedules.create(request, self._settings)
 
     def find(self, schedule: str) -> dict[str, Any]:
-        """The schedule of a name or id."""
+        """The schedule with a name or id."""
         return schedules.find(schedule, self._settings)
 
     def all(self) -> list[dict[str, Any]]:
-        """All of the project in the region."""
+        """All schedules of the project in the region."""
         return schedules.all_schedules(self._settings)
 
     def named(self, found: Mapping[str, Any]) -> tuple[str, str]:
@@ -122,7 +122,7 @@ class VertexSchedules(Schedules):
         return schedules.id_of(found), str(found["displayName"])
 
     def document(self, found: Mapping[str, Any]) -> Mapping[str, Any]:
-        """A schedule as the REST API has it."""
+        """A schedule as in the REST API."""
         return found
 
     def table(self, found: Sequence[Mapping[str, Any]]) -> Table | str:
@@ -161,13 +161,13 @@ class VertexSchedules(Schedules):
                 lines.append(f"{'' if number else 'next runs':<9} {shown_time(time)}")
         if not done:
             for number, (name, value) in enumerate(sorted(job["runtimeConfig"].get("parameterValues", {}).items())):
-                # The service holds every number with a point.
+                # The service writes every number with a decimal point.
                 text = f"{value:g}" if isinstance(value, float) else json.dumps(value, ensure_ascii=False)
                 lines.append(f"{'' if number else 'with':<9} {name} = {text}")
         return [*lines, f"{'console':<9} {schedule_page(found['name'])}"]
 
     def pause(self, schedule: str) -> Done:
-        """Lets it start no more runs."""
+        """Stops it from starting runs."""
         found = self.find(schedule)
         schedules.pause(found["name"], self._settings)
         return _done("paused", found)
@@ -192,7 +192,7 @@ def _done(what: str, found: Mapping[str, Any]) -> Done:
 def _runs(found: Mapping[str, Any]) -> str:
     limit = f" of at most {found['maxRunCount']}" if "maxRunCount" in found else ""
     waits = "; one that is due meanwhile waits" if found.get("allowQueueing") else ""
-    # One that was made without the limit starts runs whether others go on or not.
+    # A schedule without the limit starts runs whether or not others are active.
     together = found.get("maxConcurrentActiveRunCount", "any number")
     return f"{found.get('startedRunCount', 0)} so far{limit}, {together} at the same time{waits}"
 

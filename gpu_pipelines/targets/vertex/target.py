@@ -46,12 +46,12 @@ from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 #: CPUs and memory of the steps without a GPU; the service takes the closest machine that it has.
 _STEP_SIZES = {PREPARES: ("16", "64G"), **dict.fromkeys((*LOOKING_STEPS, TELLS), ("1", "4G"))}
 _OTHER_SIZE = ("4", "16G")
-#: The parameter of a pipeline that names the image of its steps, where none was known when it was compiled.
+#: The parameter of a pipeline for the image of its steps, if none was known when it was compiled.
 IMAGE_PARAMETER = "steps_image"
-#: How often a step is begun again after an error, seconds before the first time, and at most before others. The service
-#: cannot tell an error of its own from a user's. Each of these continues or repeats what was begun. The request is
-#: checked once: its errors are a user's, and no work is lost with it. A training is begun again once, from its newest
-#: checkpoint, unless it was given a time that it may take.
+#: How often a step is restarted after an error, the seconds before the first time, and the most before others. The
+#: service cannot distinguish its own errors from a user's. Each of these steps continues or repeats its work. The
+#: request is checked once: its errors are a user's, and no work is lost with it. A training is restarted once, from its
+#: newest checkpoint, unless it has a time limit.
 _RETRIES = {
     "check-for-new-data": 2,
     PREPARES: 2,
@@ -66,7 +66,7 @@ _RETRIES = {
 _FIRST_PAUSE, _LONGEST_PAUSE = 60, 600
 #: The service fills in the key of the run, or nothing: `ENCRYPTION_SPEC_KMS_KEY_NAME_PLACEHOLDER` of GCPC.
 ENCRYPTION_KEY = "{{$.pipeline_encryption_key_name}}"
-#: What a CustomJob's task runs: it creates the job, waits for it, and does no work of its own.
+#: The program of a CustomJob's task: it creates the job, waits for it, and does no work of its own.
 _LAUNCHER = "google_cloud_pipeline_components.container.v1.custom_job.launcher"
 _TENSORBOARD_OUTPUT = "{root}/tensorboard/{job}"
 
@@ -78,23 +78,23 @@ class VertexTarget:
         settings: image, service account, network, key, TensorBoard and labels.
         options: disk, waiting, reduction servers and variables.
         data: the machines of data preparation; left out, a plain task.
-        recipients: who is told of the end of a run by its last step; None for nobody.
+        recipients: who gets a message from the last step of a run; None for nobody.
 
     Attributes:
         checkpoint_uri: None: each run has a place of its own.
         registry: Vertex AI Model Registry of the project and region that the run is in.
         pipeline_job: the job's full name.
         encryption_key: the run's.
-        parameters: the image of the steps, where the settings have none.
+        parameters: the image of the steps, if the settings have none.
         note: the image of the steps, or where to give one.
-        for_check: on how many machines the data is prepared.
+        for_check: number of machines that prepare the data.
     """
 
     checkpoint_uri: str | None = None
     registry = VERTEX
     pipeline_job = "{{$.pipeline_job_resource_name}}"
     encryption_key = ENCRYPTION_KEY
-    #: What the steps with GPUs fall back to, each list from the plan on that a pipeline is built with.
+    #: What the steps with GPUs fall back to; each list begins with the plan that a pipeline is built with.
     fallbacks: Sequence[Fallback] = ()
 
     def __init__(
@@ -115,11 +115,11 @@ class VertexTarget:
     def place(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """A CustomJob that runs the component on each machine of the plan; without a plan, the component itself.
 
-        Data preparation on machines of its own is a CustomJob as well.
+        Data preparation on machines of its own is a CustomJob, too.
 
         Args:
             component: a KFP component.
-            plan: the accelerators it runs on; None for a step that needs none.
+            plan: its accelerators; None for a step that needs none.
 
         Raises:
             UserError: plan and settings do not go together, or the component cannot become a CustomJob.
@@ -147,7 +147,7 @@ class VertexTarget:
     def study(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """A search as a tuning job, each of whose trials is a CustomJob on the plan's machines.
 
-        Arguments as those of `StudyPlacement.study`; without a plan it is on a machine without accelerators.
+        Arguments as for `StudyPlacement.study`; without a plan it is on a machine without accelerators.
 
         Raises:
             UserError: plan and settings do not go together.
@@ -182,10 +182,10 @@ class VertexTarget:
     def text_of(
         self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
     ) -> str:
-        """The file of a pipeline of this project; arguments as those of `CloudTarget.text_of`.
+        """The file of a pipeline of this project; arguments as for `CloudTarget.text_of`.
 
         Raises:
-            UserError: there is no such pipeline, or it cannot run on Vertex AI so.
+            UserError: there is no such pipeline, or it cannot run on Vertex AI like that.
         """
         from gpu_pipelines.dag import load_pipeline
 
@@ -195,7 +195,7 @@ class VertexTarget:
         return text
 
     def evaluation_on(self, training: AcceleratorPlan) -> AcceleratorPlan:
-        """What scores a model that was trained on a plan: what suits those that the project builds by their names."""
+        """The evaluation's plan for a model that was trained on a plan: the one that suits the built-in models."""
         return evaluation_for(training, self._settings, LARGEST_BUILT_IN)
 
     @property
@@ -207,7 +207,7 @@ class VertexTarget:
 
     @property
     def _image(self) -> Any:
-        """The image of a plain step: its name, or what stands for the pipeline's parameter."""
+        """The image of a plain step: its name, or a reference to the pipeline's parameter."""
         return self._settings.image or _image_of_the_form()
 
     def _plain(self, component: Any) -> Callable[..., Any]:
@@ -231,12 +231,12 @@ class VertexTarget:
         return self._in_image(_with_fields(component, {**fields, **self._tensorboard_output()}), fields)
 
     def _job(self, plan: AcceleratorPlan, container: Container, of_author: Mapping[str, str]) -> dict[str, Any]:
-        """The `CustomJob` of what runs on a plan's machines.
+        """The `CustomJob` of a container on a plan's machines.
 
         Args:
             plan: the machines.
-            container: what each replica runs.
-            of_author: variables that the author of a component has given it.
+            container: container of each replica.
+            of_author: variables that the author of a component set.
 
         Raises:
             UserError: plan and settings do not go together.
@@ -251,8 +251,8 @@ class VertexTarget:
         return custom_job(plan, "", container, self._settings, options)
 
     def _choices(self, component: Any, plan: AcceleratorPlan | None) -> tuple[list[Choice], float | None] | None:
-        """What the step is tried on, in order, with the limit of price; None where there is nothing but a plan."""
-        # The evaluation may begin with the same machine as the training, and go on with others.
+        """The choices of the step, in order, with the price limit; None if there is only a plan."""
+        # The evaluation may begin with the same machine as the training, and continue with others.
         lists = list(self.fallbacks)[:: -1 if component.name == EVALUATES else 1]
         found = fallback_of(lists, plan)
         if found is None:
@@ -264,26 +264,26 @@ class VertexTarget:
         return choice_of(plan, self._job(plan, Container(STEPS_IMAGE), of_author)["job_spec"])
 
     def _options_on(self, plan: AcceleratorPlan) -> JobOptions:
-        """What a job takes on a plan: how long to wait is for those of a list that wait."""
+        """The options of a job on a plan: only those plans of a list that wait get a waiting time."""
         others = {each.strategy for asked in self.fallbacks for each in asked.plans}
         waits = plan.strategy == "flex-start" or "flex-start" not in others
         return self._options if waits else replace(self._options, max_wait_hours=None)
 
     def _data_job(self, component: Any) -> Callable[..., Any]:
-        # It has no curves to show, and needs none of the GPUs that a persistent resource has.
+        # It has no curves to show, and needs no GPUs of a persistent resource.
         settings = replace(self._settings, tensorboard=None, persistent_resource=None)
         fields = _fields_of(data_job(self._data, self._container_of(component), settings, self._options))
         return self._in_image(_with_fields(component, fields), fields)
 
     def _container_of(self, component: Any) -> Container:
-        """What each replica runs: the component's own command, in the image of the steps or in one of its own."""
+        """The container of each replica: the component's command, in the image of the steps or in one of its own."""
         given = _wrapped(component).component_spec.inputs["worker_pool_specs"].default[0]["container_spec"]
         image = given["image_uri"]
         image = (self._settings.image or STEPS_IMAGE) if image == STEPS_IMAGE else image
         return Container(image, as_process_1(given["command"]), given["args"])
 
     def _in_image(self, placed: Callable[..., Any], fields: Mapping[str, Any]) -> Callable[..., Any]:
-        """A CustomJob's component whose containers use the image of the pipeline's parameter, if it has that one."""
+        """A CustomJob's component whose containers use the image of the pipeline's parameter, if there is one."""
         if self._settings.image:
             return placed
 
@@ -293,7 +293,7 @@ class VertexTarget:
         return task
 
     def _of_the_form(self, pools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Worker pools in which the image of the steps is the parameter's, if there is one."""
+        """Worker pools that use the parameter for the image of the steps, if there is one."""
         return [dict(pool) for pool in pools] if self._settings.image else _pools_of_the_form(pools)
 
     def _tensorboard_output(self) -> dict[str, Any]:
@@ -316,21 +316,21 @@ _IMAGE = Parameter(
 
 
 def note_of_image(settings: ProjectSettings) -> str:
-    """What a file says of the image of its steps."""
+    """The note of a file about the image of its steps."""
     if settings.image:
         return f"Its steps run in {settings.image}."
     return f"Its steps run in the image that the parameter {IMAGE_PARAMETER} names, which has to be given."
 
 
 def _image_of_the_form() -> Any:
-    """What stands for the parameter of the pipeline that is being built."""
+    """A reference to the parameter of the pipeline that is being built."""
     from kfp.dsl.pipeline_channel import PipelineParameterChannel
 
     return PipelineParameterChannel(name=IMAGE_PARAMETER, channel_type="String")
 
 
 def _pools_of_the_form(pools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Worker pools in which the image of the steps is the parameter's; reduction servers keep their own."""
+    """Worker pools that use the parameter for the image of the steps; reduction servers keep their own."""
     made = copy.deepcopy([dict(pool) for pool in pools])
     for pool in made:
         if pool.get("container_spec", {}).get("image_uri") == STEPS_IMAGE:
@@ -339,7 +339,7 @@ def _pools_of_the_form(pools: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
 
 
 def _fields_of(job: Mapping[str, Any]) -> dict[str, Any]:
-    """A CustomJob as the inputs that the wrapped component has besides those of the step."""
+    """A CustomJob as the wrapped component's inputs besides those of the step."""
     spec = dict(job["job_spec"])
     fields = {"worker_pool_specs": spec.pop("worker_pool_specs"), **spec.pop("scheduling"), **spec}
     if "labels" in job:
@@ -357,8 +357,8 @@ def _with_fields(component: Any, fields: Mapping[str, Any]) -> Callable[..., Any
 
 
 def _with_vertex_model(component: Any) -> Any:
-    """The component with a `google.VertexModel` in the place of its model: the console leads from it to the registry,
-    and GCPC's components take it, such as the one that deploys."""
+    """The component with a `google.VertexModel` in place of its model: the console links it to the registry, and GCPC's
+    components take it, such as the one that deploys."""
     from google_cloud_pipeline_components.types.artifact_types import VertexModel
 
     changed = copy.deepcopy(component)
@@ -370,7 +370,7 @@ def _with_vertex_model(component: Any) -> Any:
 def _wrapped(component: Any) -> Any:
     """A component as GCPC's CustomJob component, made once for all plans.
 
-    GCPC writes the component as YAML and reads it again, which is most of what it takes.
+    GCPC writes the component as YAML and reads it again, which takes most of the time.
     """
     from google_cloud_pipeline_components.v1.custom_job import create_custom_training_job_from_component
 
@@ -382,7 +382,7 @@ def _wrapped(component: Any) -> Any:
 def require_no_field_of_a_job(component: Any) -> None:
     """Checks that no input of a component has the name of a CustomJob's field.
 
-    The wrapped component has the inputs of both, and one of the same name would silently take the field's place.
+    The wrapped component has the inputs of both, and an input of the same name would silently replace the field.
 
     Args:
         component: a KFP component.
@@ -401,18 +401,18 @@ def require_no_field_of_a_job(component: Any) -> None:
 
 
 def evaluation_for(plan: AcceleratorPlan, settings: ProjectSettings, parameters: float | None) -> AcceleratorPlan:
-    """What a pipeline evaluates on by default: `evaluation_plan`, or one node of the plan on a persistent resource.
+    """The default plan of a pipeline's evaluation: `evaluation_plan`, or one node of a persistent resource's plan.
 
     Args:
-        plan: what it trains on.
-        settings: the persistent resource, whose machines are paid for.
-        parameters: of the model; None where its size is not known.
+        plan: plan of the training.
+        settings: the persistent resource, whose machines are paid for anyway.
+        parameters: parameters of the model; None if its size is not known.
     """
     return replace(plan, nodes=1) if settings.persistent_resource else evaluation_plan(plan, parameters)
 
 
 def require_runnable(text: str) -> None:
-    """Checks what Vertex AI refuses, or takes and does something else with.
+    """Checks for what Vertex AI refuses, or silently treats in another way.
 
     Raises:
         UserError: the file has several documents, or a CustomJob's task has CPUs, memory or GPUs of its own.

@@ -1,7 +1,8 @@
 """A search as a HyperparameterTuningJob of Vertex AI: a step before it, GCPC's component, and a step after it.
 
-GCPC's component has no field for how machines are bought, how long a trial may run, when it ends early, and a few
-others of a job. They are added to the request that its launcher sends; image, command and launcher stay GCPC's.
+GCPC's component has no field for the way to buy machines, for the time limit of a trial, for early stopping, and for a
+few other fields of a job. They are added to the request that its launcher sends; image, command and launcher stay
+GCPC's.
 """
 
 from __future__ import annotations
@@ -15,25 +16,25 @@ from typing import Any
 from gpu_pipelines.targets.study_tasks import StudyOutputs, finished
 from gpu_pipelines.tuning.service.vertex_study import MEASUREMENT, METRICS
 
-#: What a replica of a trial runs; the service adds the parameters at the end.
+#: The program of a trial's replica; the service appends the parameters.
 TRIAL_COMMAND = ("python3", "-m", "gpu_pipelines.tuning.service.trial")
 _PAYLOAD = "--payload"
 #: KFP's placeholder for the region of the run: `LOCATION_PLACEHOLDER` of GCPC.
 _LOCATION = "{{$.pipeline_google_cloud_location}}"
-#: Pieces of GCPC's payload: what follows the study's own fields, and what begins those of a trial's job.
+#: Pieces of GCPC's payload: the end of the study's own fields, and the beginning of those of a trial's job.
 _AFTER_STUDY, _TRIAL_JOB = ', "max_trial_count": ', ', "trial_job_spec": {'
 #: Inputs of GCPC's component that are fields of a trial's job; the others are added.
 _KNOWN = ("worker_pool_specs", "service_account", "network", "base_output_directory")
-#: Of those that are added, the ones that `machines.py` reads from a compiled file.
+#: Added fields that `machines.py` reads from a compiled file.
 _READ = ("strategy", "timeout", "persistent_resource_id")
 
 
 def pools_of(pools: Sequence[Mapping[str, Any]], study: Any) -> list[dict[str, Any]]:
-    """Worker pools whose trials are of a study.
+    """Worker pools whose trials belong to a study.
 
     Args:
-        pools: of the job of a trial.
-        study: the folder of the study, or what stands for it in a pipeline.
+        pools: pools of a trial's job.
+        study: the folder of the study, or its placeholder in a pipeline.
     """
     made = [dict(pool) for pool in pools]
     for pool in made:
@@ -43,10 +44,10 @@ def pools_of(pools: Sequence[Mapping[str, Any]], study: Any) -> list[dict[str, A
 
 
 def tuning_job(job: Mapping[str, Any]) -> Any:
-    """GCPC's component for a tuning job whose trials are such a custom job.
+    """GCPC's component for a tuning job whose trials are such custom jobs.
 
     Args:
-        job: the `CustomJob` of a trial, with the names of the API's protobuf fields.
+        job: the `CustomJob` of a trial, with the field names of the API's protobuf types.
     """
     from google_cloud_pipeline_components.v1.hyperparameter_tuning_job import HyperparameterTuningJobRunOp
 
@@ -88,7 +89,7 @@ def _extend(
         read: fields of the trial's job that are inputs.
         scheduling: other fields of its scheduling.
         others: other fields of it.
-        labels: of the job.
+        labels: labels of the job.
     """
     from kfp.dsl.placeholders import InputValuePlaceholder as Input
 
@@ -99,7 +100,7 @@ def _extend(
     bought: list[Any] = ['"scheduling": {']
     for name in ("strategy", "timeout"):
         bought += [f'"{name}": "', Input(name), '", ']
-    # A flag that the service has by default anyway, so that no comma stands before nothing.
+    # A flag with the service's default value, so that no comma comes before nothing.
     bought.append(_inside({"disable_retries": False, **scheduling}) + "}, ")
     if "persistent_resource_id" in read:
         bought += ['"persistent_resource_id": "', Input("persistent_resource_id"), '", ']
@@ -135,7 +136,7 @@ class TuningTasks:
 
         Args:
             begun: the first task.
-            dataset: of the trials.
+            dataset: dataset of the trials.
             tracking: the tracker.
             fields: further inputs of the tuning job.
         """
@@ -151,7 +152,7 @@ class TuningTasks:
             study_spec_early_stopping=told["early_stopping"],
             max_trial_count=told["trials"],
             parallel_trial_count=told["parallel_trials"],
-            # A trial whose parameters do not fit is infeasible, and no reason to end the study.
+            # A trial whose parameters do not fit is infeasible, which is no reason to end the study.
             max_failed_trial_count=told["trials"],
             **fields,
         ).set_caching_options(False)

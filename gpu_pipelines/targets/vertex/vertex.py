@@ -48,19 +48,19 @@ if TYPE_CHECKING:
     from gpu_pipelines.targets.vertex.machines import StepMachines
     from gpu_pipelines.targets.vertex.scheduling import VertexSchedules
 
-#: Services that are empty on an emulator of a run's own, by how a place in them begins.
+#: Services that are empty on a run's own emulator, by the prefix of their places.
 _EMPTY = {"bq://": "BigQuery", "gs://": "Cloud Storage", MOUNTED: "Cloud Storage"}
-#: What a run writes to: there need be nothing.
+#: Kinds of places that a run writes to, which may be empty.
 _NOT_READ = (REGISTRY, OUTPUT)
 
 
 @dataclass(frozen=True)
 class Uploaded:
-    """What else is known of a pipeline on Vertex AI.
+    """Further information about a pipeline on Vertex AI.
 
     Attributes:
         machines: the GPUs of its steps.
-        template: address of the uploaded version that it is; None if it is none.
+        template: address of its uploaded version; None if there is none.
     """
 
     machines: Sequence[StepMachines]
@@ -83,26 +83,26 @@ class Vertex(VertexTarget, CloudTarget):
 
             self.settings = settings_for(self.settings)
         asked = self.options
-        # Whether the project is looked at before a run is sent, and what there was to say of it.
+        # Whether to check the project before a run is sent, and the messages of these checks.
         self._is_sent, self._told = False, list[str]()
         nodes = DataNodes(asked.data_nodes, asked.data_machine_type or "", asked.data_strategy or STANDARD)
         told = recipients_of(asked.notify, asked.notify_nothing_new, self.settings, variables=())
         VertexTarget.__init__(self, self.settings, self.options.job, nodes, told)
 
     def can_read(self, uri: str) -> bool:
-        """Buckets, tables and samples; what is in a bucket that is mounted; on an emulator, what is here."""
+        """Buckets, tables and samples; files in a mounted bucket; on an emulator, files of this machine."""
         if self.options.emulate and Path(uri).is_absolute() and Path(uri).exists():
             return True
         return super().can_read(uri) or (uri.startswith(MOUNTED) and uri != MOUNTED)
 
     def problems(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
-        """That the model is too large for the GPU that evaluates it; that an emulator of its own has no data."""
+        """Whether the model is too large for the GPU of the evaluation, or the run's own emulator has no data."""
         from gpu_pipelines.targets.vertex.machines import not_evaluated
 
         return self._empty(compiled, arguments) or not_evaluated(compiled.spec, arguments)
 
     def _empty(self, compiled: Compiled, arguments: Mapping[str, Any]) -> list[str]:
-        """What a run would read from a service that is empty on an emulator of the run's own."""
+        """Places that a run would read from services that are empty on its own emulator."""
         if not self.options.emulate:
             return []
         places = load_request(compiled.name.replace("-", "_")).places(arguments)
@@ -115,12 +115,12 @@ class Vertex(VertexTarget, CloudTarget):
         ]
 
     def defaults(self) -> dict[str, Any]:
-        """The images of the project, whose file is not there where the steps run."""
+        """The images of the project, whose settings file does not exist where the steps run."""
         return {"serving_image": self.settings.serving_image, IMAGE_PARAMETER: self.settings.image}
 
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
         """The pipeline as Vertex AI runs it."""
-        # Without an image, what stands for it is filled in where the file is run.
+        # Without an image, its placeholder is replaced when the file is run.
         settings = replace(self.settings, image=self.settings.image or STEPS_IMAGE)
         made = own.placed(VertexTarget(settings, self.options.job, self._data), plans, CHECKPOINT_URI)
         require_runnable(made.text)
@@ -133,7 +133,7 @@ class Vertex(VertexTarget, CloudTarget):
         return told_collected(spec)
 
     def load(self, request: Request) -> Compiled:
-        """The pipeline of a name, a file, or the address of an uploaded version."""
+        """The pipeline with a name, in a file, or at the address of an uploaded version."""
         needed = ["repository"] if request.to_publish else ["project", "region", "pipeline_root"]
         request.require(self, *needed)
         self._is_sent = not request.to_publish and not self.options.emulate
@@ -152,7 +152,7 @@ class Vertex(VertexTarget, CloudTarget):
         return replace(limited, told=[told, *limited.told])
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
-        """The `PipelineJob` with an id that no other has."""
+        """The `PipelineJob` with a unique id."""
         from gpu_pipelines.targets.vertex.pipelines import PipelineRequest, pipeline_job
 
         self._look_at_resources(compiled.spec)
@@ -162,15 +162,15 @@ class Vertex(VertexTarget, CloudTarget):
         return Submission(sent, lambda: [self._as_sent(f"pipelineJobs?pipelineJobId={sent.job_id}", sent.job)])
 
     def _look_at_resources(self, spec: Mapping[str, Any]) -> None:
-        """Says what the persistent resources of a pipeline are.
+        """Prints the machines of a pipeline's persistent resources.
 
         Raises:
-            UserError: one is not there, or has not the machines of its steps.
+            UserError: one does not exist, or lacks the machines of its steps.
         """
         from gpu_pipelines.targets.vertex.machines import jobs_by_resource
         from gpu_pipelines.targets.vertex.persistent_resource import told_resource
 
-        # An emulator of the run's own has no machines that stay.
+        # A run's own emulator has no persistent machines.
         for resource, jobs in ({} if self.options.emulate else jobs_by_resource(spec)).items():
             print(told_resource(resource, jobs, self.settings), file=sys.stderr)
 
@@ -208,7 +208,7 @@ class Vertex(VertexTarget, CloudTarget):
         return outcome if self.options.emulate else with_cost(outcome, lambda: self.account(run), watch.warn)
 
     def account(self, run: str) -> RunAccount:
-        """How a run or a custom job stands, and what it has cost."""
+        """The state and the cost of a run or a custom job."""
         from gpu_pipelines.targets.vertex import jobs, pipelines
         from gpu_pipelines.targets.vertex.account import account_of_job, account_of_run
 
@@ -233,13 +233,13 @@ class Vertex(VertexTarget, CloudTarget):
         return f"asked to cancel {name.rpartition('/')[2]}\nconsole: {page}"
 
     def is_run(self, run: str) -> bool:
-        """Whether a name is that of a job, in full or as such runs are named here."""
+        """Whether a name is the full name of a job, or has the form of this target's runs."""
         from gpu_pipelines.targets.vertex.pipelines import FULL_NAME
 
         return bool(FULL_NAME.fullmatch(run) or NAMED_HERE.fullmatch(run))
 
     def earlier(self, run: str) -> EarlierRun:
-        """A run as another one goes on from it."""
+        """A run in the form in which another one can continue it."""
         from gpu_pipelines.targets.vertex import earlier, jobs, pipelines
 
         if jobs.is_custom_job(run):
@@ -248,8 +248,8 @@ class Vertex(VertexTarget, CloudTarget):
         return earlier.earlier_run(pipelines.full_name(run, settings), settings)
 
     def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
-        """The pipeline with what an earlier run has done taken out of it."""
-        # It is no uploaded version any more.
+        """The pipeline without the finished steps of an earlier run."""
+        # It is no longer an uploaded version.
         return replace(compiled, spec=found.documents[0], origin=replace(compiled.origin, template=None))
 
     def publish(self, compiled: Compiled, tags: Sequence[str]) -> Done:
@@ -291,8 +291,8 @@ class Vertex(VertexTarget, CloudTarget):
 
         Args:
             text: the file.
-            origin: what it is called, for messages.
-            template: address of the uploaded version that it is; None if it is none.
+            origin: its name in messages.
+            template: address of its uploaded version; None if there is none.
         """
         from gpu_pipelines.targets.vertex import machines
         from gpu_pipelines.targets.vertex.pipelines import name_of, parsed_spec
@@ -337,7 +337,7 @@ class Vertex(VertexTarget, CloudTarget):
         from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
         model, recipe = (str(request.given.get(name) or "") for name in ("model", "recipe"))
-        # The default of the parameter `model` is built from its name.
+        # The default of the parameter `model` is a built-in one.
         size = parameters_of_model(model, recipe) if model or recipe else LARGEST_BUILT_IN
         training, evaluation = self.choices(
             self.settings.region, training_hours, lambda plan: evaluation_for(plan, self.settings, size)
@@ -345,7 +345,7 @@ class Vertex(VertexTarget, CloudTarget):
         return self.text_of(request.pipeline, training.plans[0], evaluation)
 
     def looked_at(self, asked: Fallback) -> Fallback:
-        """What the project has quota for; what to know of the places is noted."""
+        """The choices for which the project has quota; remarks about their regions are noted."""
         if len(asked.plans) < 2:
             return asked
         from gpu_pipelines.targets.fallback.places import told_of_data, with_quota
@@ -355,7 +355,7 @@ class Vertex(VertexTarget, CloudTarget):
         return asked
 
     def possible(self, asked: Fallback) -> Fallback:
-        """Without the regions in which something is not that the jobs need."""
+        """The choices without the regions that lack something that the jobs need."""
         if asked.is_plain:
             return asked
         found = asked.without(lambda plan: not_in(self.settings, plan.region or self.settings.region or ""))
