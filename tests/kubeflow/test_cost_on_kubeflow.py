@@ -36,7 +36,7 @@ def test_pods_of_steps_with_gpus_are_priced_for_as_long_as_they_ran(kfp_api: Kfp
     followed = command_line.command("follow", run, "--target", "kubeflow", "--interval", "0.1", cwd=folder)
     assert followed.status == 0, followed.err
     assert "cost: not known for 0.03 machine hours" in followed.out
-    assert "give --region, and there are prices" in followed.out
+    assert "give --region to see prices" in followed.out
     shown = ("runs", "show", run, "--target", "kubeflow", "--region", "us-central1")
     done = command_line.command(*shown, "--json", cwd=folder)
     assert done.status == 0, done.err

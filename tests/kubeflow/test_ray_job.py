@@ -205,7 +205,7 @@ def test_a_kuberay_without_tokens_is_refused_and_does_not_leave_the_cluster_open
     finished = run(kuberay, spec, command_of(tmp_path, f"{claim}/c"))
     assert finished.status == 1
     assert 'unknown field \\"spec.rayClusterSpec.authOptions\\"' in finished.err
-    assert "Look whether KubeRay is 1.5 or newer" in finished.err
+    assert "Check that KubeRay is 1.5 or newer" in finished.err
     assert "Traceback" not in finished.err
     assert not kuberay.ray_jobs
 

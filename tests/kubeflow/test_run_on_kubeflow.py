@@ -92,7 +92,7 @@ def test_what_the_nodes_cost_is_said_before_a_run_is_sent(folder: Path, kfp_api:
     assert "evaluation: 1 × g2-standard-8 with 1 × NVIDIA_L4, about $0.85 an hour" in told
     open_region = on_kubeflow(folder, PIPELINE, *given).err
     assert "$" not in open_region
-    assert "The region of the cluster is not known: give --region, and there are prices." in open_region
+    assert "The region of the cluster is not known: give --region to see prices." in open_region
     of_own = Path(__file__).parents[2] / "examples" / "pipelines" / "seeds.py"
     mine = on_kubeflow(folder, of_own, *given, "--region", "us-central1", "-p", "source=/mnt/gpu-pipelines/x").err
     assert "train-model: 1 × g2-standard-48 with 4 × NVIDIA_L4, about $4.00 an hour" in mine
@@ -186,7 +186,7 @@ def test_a_service_that_is_out_for_a_moment_does_not_end_the_following(
 def test_a_run_that_is_not_there_ends_the_following_at_once(folder: Path, kfp_api: KfpApi) -> None:
     followed = command(folder, "follow", "3f0c", "--target", "kubeflow", "--interval", "60")
     assert (followed.status, "Run 3f0c not found" in followed.err) == (2, True), followed.err
-    assert "The run goes on" not in followed.err
+    assert "The run continues" not in followed.err
     assert "kubeflow_namespace" in followed.err
     assert len([request for request in kfp_api.state.requests if request.endswith("runs/3f0c")]) == 1
 

@@ -152,7 +152,7 @@ def test_a_step_whose_pod_is_replaced_goes_on_with_its_train_job(
     again = start(kubernetes_api, spec, with_executor_input(command, document))
     (job,) = kubernetes_api.created
     assert again.stdout
-    assert f"TrainJob {job.name}: is there already, and goes on" in again.stdout.readline()
+    assert f"TrainJob {job.name}: exists already, and continues" in again.stdout.readline()
     assert job.runs
     again.send_signal(signal.SIGTERM)
     out, err = again.communicate(timeout=60)
@@ -173,7 +173,7 @@ def test_a_training_outlives_a_control_plane_that_does_not_answer(
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 75, out + err
-    assert "the control plane is being upgraded; it is waited for" in out
+    assert "the control plane is being upgraded; waiting for it" in out
 
 
 @pytest.mark.parametrize("is_elastic", [False, True])

@@ -1,4 +1,4 @@
-"""What an author has said for Kubernetes of a step that is a TrainJob, given to the nodes, where the step runs.
+"""An author's settings for Kubernetes of a step that is a TrainJob, given to the nodes, where the step runs.
 
 The step's own pod only waits for them. Fields: `KubernetesExecutorConfig` of kfp-kubernetes.
 """
@@ -15,7 +15,7 @@ from gpu_pipelines.targets.kubeflow.target import LAUNCHER_SIZE
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, require_no_trainers
 from gpu_pipelines.targets.spec_steps import tasks_in
 
-#: What nodes cannot be given, and what it is called.
+#: Settings that nodes cannot have, with their names in messages.
 _FOR_PODS_ALONE = {
     "configMapAsEnv": "variables from a ConfigMap",
     "configMapAsVolume": "a ConfigMap as a volume",
@@ -27,9 +27,9 @@ _FOR_PODS_ALONE = {
     "pvcMount": "a claim of its own",
     "secretAsVolume": "a secret as a volume",
 }
-#: The same of what is said once of a pod.
+#: The same for settings of a whole pod.
 _OF_THE_POD = {"podMetadata": "labels or annotations of pods", "securityContext": "a security context"}
-#: What the pod asks for that waits for the nodes, as KFP writes it.
+#: Resources of the pod that waits for the nodes, as KFP writes them.
 _OF_LAUNCHER = {
     "cpuRequest": float(LAUNCHER_SIZE.cpus),
     "memoryLimit": LAUNCHER_SIZE.memory_gib * 2**30 / 1e9,
@@ -42,15 +42,15 @@ _SHARED_MEMORY = "/dev/shm"  # noqa: S108 (nodes have one)
 
 
 def give_to_nodes(spec: Mapping[str, Any], executors: Mapping[str, dict[str, Any]]) -> None:
-    """Gives the nodes of steps that are TrainJobs what their author has set: secrets, labels of nodes, CPUs and so on.
+    """Gives the nodes of steps that are TrainJobs their author's settings: secrets, labels of nodes, CPUs and so on.
 
     Args:
         spec: a placed pipeline, which is changed.
-        executors: what is for Kubernetes, by executor, which is changed: what chooses nodes, and their size, are taken
-            from the pod that waits for them.
+        executors: settings for Kubernetes, by executor; changed: the choice of nodes, and their size, are removed from
+            the pod that waits for them.
 
     Raises:
-        UserError: an author wants what nodes cannot have.
+        UserError: an author's setting is not possible for nodes.
     """
     in_workspace = set(_in_workspace(spec))
     for label, executor in spec.get("deploymentSpec", {}).get("executors", {}).items():
@@ -63,7 +63,7 @@ def give_to_nodes(spec: Mapping[str, Any], executors: Mapping[str, dict[str, Any
 
 
 def _in_workspace(spec: Mapping[str, Any]) -> Iterator[str]:
-    """The executors of tasks that are told where the workspace of the run is: KFP mounts it in their own pods."""
+    """The executors of tasks that get the place of the run's workspace: KFP mounts it in their own pods."""
     from kfp import dsl
 
     for _, task in tasks_in(spec):
@@ -74,13 +74,13 @@ def _in_workspace(spec: Mapping[str, Any]) -> Iterator[str]:
 def _with_settings(
     job: dict[str, Any], config: dict[str, Any], resources: Mapping[str, Any], known: Sequence[str]
 ) -> str:
-    """The specification of a TrainJob with what its author has said.
+    """The specification of a TrainJob with its author's settings.
 
     Args:
         job: the specification.
-        config: what is for Kubernetes.
-        resources: those of the step's own pod, with what its author has asked for.
-        known: what nodes are known not to have, of what the step wants.
+        config: settings for Kubernetes.
+        resources: resources of the step's own pod, including those that its author requested.
+        known: known requests of the step that nodes cannot have.
     """
     left = list(known)
     left += [
@@ -112,12 +112,12 @@ def _with_settings(
 
 
 def _size(resources: Mapping[str, Any]) -> dict[str, int | None]:
-    """CPUs and memory that an author has asked for, as `PodNeeds` has them; None for those that are a parameter."""
+    """CPUs and memory that an author requested, as in `PodNeeds`; None for those that are a parameter."""
     from kubernetes.utils.quantity import parse_quantity
 
     found: dict[str, int | None] = {}
     for name, kind, unit in (("cpus", "Cpu", 1), ("memory_gib", "Memory", 2**30)):
-        # A node has as much as it may use; of both the limit is said last.
+        # A node gets as much as it may use; of requests and limits, the limit comes last.
         for amount in (resources.get(f"resource{kind}{which}") for which in ("Request", "Limit")):
             if amount and amount not in _OF_LAUNCHER.values():
                 try:
@@ -135,7 +135,7 @@ def _is_there(job: Mapping[str, Any], setting: Mapping[str, Any]) -> bool:
 
 
 def _secrets(settings: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
-    """Variables with the secrets of their values, as SECRET/KEY; None where it cannot be said so."""
+    """Variables with the secrets of their values, as SECRET/KEY; None if that form is not possible."""
     found: dict[str, str | None] = {}
     for setting in settings:
         name = _constant_name(setting)
@@ -145,12 +145,12 @@ def _secrets(settings: Sequence[Mapping[str, Any]]) -> dict[str, str | None]:
 
 
 def _constant_name(setting: Mapping[str, Any]) -> str:
-    """Name of a secret; empty where it is a parameter."""
+    """Name of a secret; empty if it is a parameter."""
     return str(setting.get("secretNameParameter", {}).get("runtimeValue", {}).get("constant") or "")
 
 
 def _toleration(setting: Mapping[str, Any]) -> dict[str, str] | None:
-    """A toleration as a TrainJob's specification has it; None where it has none such."""
+    """A toleration in the form of a TrainJob's specification; None if that form is not possible."""
     if not setting.get("key") or setting.get("effect") != "NoSchedule" or "tolerationSeconds" in setting:
         return None
     return {"key": setting["key"], "value": setting.get("value", "")}

@@ -1,4 +1,4 @@
-"""The cluster by Kubeflow's SDK, and what to tell a user who cannot reach it or is refused."""
+"""The cluster through Kubeflow's SDK, and messages for a user who cannot reach it or is refused."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ def connected() -> Any:
 
 
 def has_api(client: Any, group: str, version: str) -> bool:
-    """Whether the cluster has an API, which everybody may ask.
+    """Whether the cluster has an API; everybody may ask that.
 
     Raises:
-        UserError: it cannot be reached.
+        UserError: the cluster cannot be reached.
     """
     with service_errors(f"Asking for {group}/{version}"):
         try:
@@ -46,7 +46,7 @@ def has_api(client: Any, group: str, version: str) -> bool:
 
 
 def api_error() -> Any:
-    """The error of Kubernetes's client."""
+    """The error class of Kubernetes's client."""
     from kubernetes.client import ApiException
 
     return ApiException
@@ -54,7 +54,7 @@ def api_error() -> Any:
 
 @contextmanager
 def service_errors(what: str, remedy: str = "") -> Iterator[None]:
-    """Turns what the SDK raises, which hides the API's answer behind its own error, into one line.
+    """Turns errors of the SDK, which hides the API's answer behind its own error, into one line.
 
     Raises:
         UserError: in place of every error of the SDK, of the API, or of the network.
@@ -65,7 +65,7 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
         yield
     except UserError:
         raise
-    except Exception as error:  # The SDK raises RuntimeError, TimeoutError, and what its clients do.
+    except Exception as error:  # The SDK raises RuntimeError, TimeoutError, and errors of its clients.
         cause = error.__cause__ or error
         body = getattr(cause, "body", None)
         said = re.search(r'"message":\s*"((?:[^"\\]|\\.)*)"', str(body)) if body else None

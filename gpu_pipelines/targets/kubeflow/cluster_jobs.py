@@ -34,17 +34,17 @@ from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 #: Set by Kubeflow Pipelines in the pods of its steps.
 _POD_NAME = "KFP_POD_NAME"
 _SECONDS_BETWEEN_STREAMS = 2.0
-#: Seconds within which a connection is made, and within which a log has a line: one that says nothing may be lost.
+#: Seconds for making a connection, and for the next line of a log: a silent connection may be lost.
 _LOG_TIMEOUT = (15, 600)
 _MOST_MISSES = 5
-#: For how long a cluster is waited for that does not answer: the nodes compute on while its control plane is upgraded,
-#: which takes minutes where it is in one zone.
+#: How long to wait for a cluster that does not answer: the nodes go on computing while its control plane is upgraded,
+#: which takes minutes in a zonal cluster.
 _PATIENCE = 1800.0
 #: Reason of a job that reached its deadline (`TrainJobDeadlineExceededReason`, `JobFailedReason`).
 TOO_LONG = "DeadlineExceeded"
-#: How a job says that Kueue has not let it go yet.
+#: The condition of a job that Kueue has not yet admitted.
 SUSPENDED = "Suspended"
-#: Kubernetes's reason of a container that has used up its memory.
+#: Kubernetes's reason for a container that has used up its memory.
 OUT_OF_MEMORY = "OOMKilled"
 _Answer = TypeVar("_Answer")
 
@@ -54,7 +54,7 @@ class Failure:
     """Why a job failed.
 
     Attributes:
-        error: for the user.
+        error: the error for the user.
         resumable: whether it can be created again and continue: a node was taken away, or the step says so.
     """
 
@@ -63,7 +63,7 @@ class Failure:
 
 
 def memory_was_full(pod: Any) -> ProcessKilledError:
-    """The error of a pod whose container was killed because it had used up its memory."""
+    """The error for a pod whose container was killed because it had used up its memory."""
     return ProcessKilledError(
         f"The memory of {pod.metadata.name} was full, and it was killed ({OUT_OF_MEMORY}).",
         "Take a machine type with more memory, or have fewer processes load data.",
@@ -71,15 +71,15 @@ def memory_was_full(pod: Any) -> ProcessKilledError:
 
 
 class ClusterObjects:
-    """What this project makes in the namespace that this process or the current kubeconfig is in, and has pods.
+    """Objects with pods that this project creates in the namespace of this process or of the current kubeconfig.
 
     Args:
-        client: of the SDK; see `cluster_api.connected`.
+        client: client of the SDK; see `cluster_api.connected`.
 
     Attributes:
-        kind: as Kubernetes calls it.
+        kind: Kubernetes's name of the kind.
         api: group and version.
-        pod_label: the label of its pods that has its name.
+        pod_label: the label of its pods that holds its name.
     """
 
     kind: ClassVar[str]
@@ -104,12 +104,12 @@ class ClusterObjects:
         return [str(each["name"]) for each in metadata if not each.get("deletionTimestamp")]
 
     def owner(self) -> dict[str, Any] | None:
-        """Reference to what it is deleted with: the workflow that this pod belongs to, else the pod.
+        """Reference to the object with which it is deleted: the workflow that this pod belongs to, else the pod.
 
         The workflow outlives its pods, so that a step whose pod is replaced finds its job.
 
         Returns:
-            The reference; None where this is no pod, or the pod may not be read, which is said.
+            The reference; None if this is not a pod, or the pod may not be read, for which it prints a warning.
 
         Raises:
             UnavailableError: the cluster does not answer.
@@ -138,18 +138,18 @@ class ClusterObjects:
         remedy = f"Delete it: kubectl delete {self.kind.lower()} {name}."
         with service_errors(f"Deleting the {self.kind} {name}", remedy):
             try:
-                # Its name is free again once its pods are gone, and not before.
+                # Its name is free again only once its pods are gone.
                 self._api.delete_namespaced_custom_object(*self._place, name, propagation_policy="Foreground")
             except api_error() as error:
                 if error.status != HTTPStatus.NOT_FOUND:
                     raise
 
     def without_node(self, name: str) -> tuple[list[str], str]:
-        """The pods of one for which there is no node, and what the autoscaler says of that; empty for nothing."""
+        """The pods of one for which there is no node, and the autoscaler's message about that; empty for none."""
         return scheduling_of(self._core, self._namespace, self._pods(name))
 
     def held_up(self, name: str, nodes: int) -> HeldUp | None:
-        """What keeps pods of one from starting, though there are nodes for them; None for nothing."""
+        """What keeps pods of one from starting, although there are nodes for them; None for nothing."""
         return self._held_up(self._pods(name), nodes)
 
     def is_running(self, name: str) -> bool:
@@ -157,7 +157,7 @@ class ClusterObjects:
         return any(pod.status.phase not in (None, "Pending") for pod in self._pods(name))
 
     def _create(self, manifest: Mapping[str, Any], *, is_strict: bool = False) -> bool:
-        """Creates one; whether there was none of its name. Where it is strict, a field that is not known is refused."""
+        """Creates one; False if its name is taken. If it is strict, unknown fields are refused."""
         options = {"field_validation": "Strict"} if is_strict else {}
         try:
             self._api.create_namespaced_custom_object(*self._place, manifest, **options)
@@ -182,7 +182,7 @@ class ClusterObjects:
         return held_up(self._core, self._namespace, pods, nodes, makers)
 
     def _lines(self, pod: str, container: str) -> Iterator[tuple[str, str]]:
-        """The lines of a container's log while it is written, each after its time, which can be sorted as text."""
+        """The lines of a container's log while it is written, each after its time, which sorts as text."""
         stream = self._core.read_namespaced_pod_log(
             pod,
             self._namespace,
@@ -205,7 +205,7 @@ class Jobs(ClusterObjects, ABC):
 
     @abstractmethod
     def create(self, job: JobRequest) -> bool:
-        """Creates a job; False if there is one of its name.
+        """Creates a job; False if its name is taken.
 
         Raises:
             UserError: the cluster refuses it, or lacks what it needs.
@@ -225,8 +225,8 @@ class Jobs(ClusterObjects, ABC):
 
         Args:
             name: its name.
-            errors: with which the step has ended on its nodes.
-            nodes: how many it had.
+            errors: errors with which the step ended on its nodes.
+            nodes: number of its nodes.
         """
 
     def _too_long(self, name: str) -> Failure:
@@ -234,7 +234,7 @@ class Jobs(ClusterObjects, ABC):
 
 
 def caused_by(errors: Sequence[UserError]) -> Failure | None:
-    """The failure by the cause among errors, of which others have only lost their node; None where all have."""
+    """The failure by the cause among errors, as others have only lost their node; None if all have."""
     causes = [error for error in errors if not isinstance(root_of(error), NodeLostError)]
     return Failure(min(causes, key=distance_from_cause), resumable=False) if causes else None
 
@@ -245,7 +245,7 @@ class LogFollower:
     Args:
         jobs: where to read.
         name: name of the job.
-        say: takes a line.
+        say: called with each line.
     """
 
     def __init__(self, jobs: Jobs, name: str, say: Callable[[str], None]) -> None:
@@ -255,7 +255,7 @@ class LogFollower:
         self._thread.start()
 
     def stop(self, seconds: float = 5.0) -> None:
-        """Ends it, after the lines that are there have been read."""
+        """Ends it, after it has read the existing lines."""
         self._over.set()
         self._thread.join(seconds)
 
@@ -265,13 +265,13 @@ class LogFollower:
             last = self._over.is_set()
             try:
                 for time_of_line, line in self._jobs.log_lines(self._name, 0):
-                    # A stream that breaks off begins anew with the first line that is left: logs are rotated, and a
-                    # container that is started again has one of its own.
+                    # A stream that breaks off starts again with the first remaining line: logs are rotated, and a
+                    # restarted container has a log of its own.
                     if time_of_line > said:
                         self._say(line)
                         said = time_of_line
             except UserError:
-                # The log is for the reader alone; the state of the job is asked for elsewhere.
+                # The log is only for the reader; the state of the job is read elsewhere.
                 pass
             if last:
                 return
@@ -279,21 +279,21 @@ class LogFollower:
 
 
 class Misses:
-    """Counts failed looks at a job in a row.
+    """Counts failed reads of a job in a row.
 
     Args:
-        say: takes a line.
+        say: called with each line.
     """
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say, self._count, self._since = say, 0, 0.0
 
     def forget(self) -> None:
-        """Notes that a look succeeded."""
+        """Notes a successful read."""
         self._count = 0
 
     def add(self, error: UserError) -> None:
-        """Notes that a look failed; raises its error if there were too many."""
+        """Notes a failed read; raises its error if there were too many."""
         self._count += 1
         if self._count == 1:
             self._since = time.monotonic()
@@ -302,14 +302,14 @@ class Misses:
         if not isinstance(error, UnavailableError) or time.monotonic() - self._since > _PATIENCE:
             raise error
         if self._count == _MOST_MISSES:
-            self._say(f"{error.problem}; it is waited for")
+            self._say(f"{error.problem}; waiting for it")
 
 
 def answered(ask: Callable[[], _Answer], every: float, stopped: Signalled, say: Callable[[str], None]) -> _Answer:
-    """What a cluster answers, asked again as long as it cannot; see `wait` for the arguments.
+    """A cluster's answer, requested again while it cannot answer; `wait` describes the arguments.
 
     Args:
-        ask: may be called again where its answer was lost.
+        ask: may be called again if its answer was lost.
 
     Raises:
         UserError: the cluster refuses, or has not answered for half an hour.
@@ -333,16 +333,16 @@ def wait(
     say: Callable[[str], None],
     end: Callable[[], str] = lambda: "",
 ) -> str:
-    """Waits until a job is complete or has failed, and tells of each state.
+    """Waits until a job is complete or has failed, and reports each state.
 
     Args:
-        jobs: where it is.
+        jobs: the cluster's jobs.
         name: its name.
-        every: seconds between two looks.
+        every: seconds between two reads.
         stopped: whether this process was interrupted. An exception of a signal would be lost in the SDK, which catches
             everything.
-        say: takes a line.
-        end: Complete or Failed where that is known, although nodes have not ended, or not even begun; else empty.
+        say: called with each line.
+        end: returns Complete or Failed if that is known although nodes have not ended, or not begun; else empty.
 
     Returns:
         Complete or Failed.
@@ -376,14 +376,14 @@ def _timed(line: bytes) -> tuple[str, str]:
 
 
 class Starts:
-    """Says why pods have not started, each time that this changes, and ends jobs that need a person to fix them.
+    """Reports why pods have not started, whenever that changes, and ends jobs that need a person to fix them.
 
     Args:
-        jobs: where the job is.
-        nodes: how many it has.
-        say: takes a line.
-        tell_of_nodes: whether pods for which there is no node are told of as well.
-        is_elastic: whether the work begins with the nodes that are there: then one that runs is enough.
+        jobs: the cluster's jobs.
+        nodes: number of nodes.
+        say: called with each line.
+        tell_of_nodes: whether to report pods for which there is no node as well.
+        is_elastic: whether the work begins with the available nodes: then one running node is enough.
     """
 
     def __init__(
@@ -400,7 +400,7 @@ class Starts:
         self._said, self._since = "", 0.0
 
     def look(self, name: str) -> None:
-        """Looks at a job.
+        """Checks a job.
 
         Raises:
             UserError: a pod cannot start, and could not for a quarter of an hour.
@@ -408,15 +408,15 @@ class Starts:
         try:
             said, is_lasting = self._why(name)
         except UserError:
-            # It is for the reader alone; the state of the job is asked for elsewhere.
+            # It is only for the reader; the state of the job is read elsewhere.
             return
         if said and said != self._said:
             self._say(said)
         self._said = said
         self._since = (self._since or time.monotonic()) if is_lasting else 0.0
         if is_lasting and time.monotonic() - self._since > patience():
-            # Its nodes cost what they cost at work, and the Job of Kubernetes would wait as long as it may run.
-            raise UserError(f"The {self._jobs.kind} {name} does not start: {said}.", "Mend it, and run it again.")
+            # Its nodes cost as much as at work, and the Job of Kubernetes would wait as long as it may run.
+            raise UserError(f"The {self._jobs.kind} {name} does not start: {said}.", "Fix it, and run it again.")
 
     def _why(self, name: str) -> tuple[str, bool]:
         if self._tells_of_nodes:

@@ -1,4 +1,4 @@
-"""The client of Kubeflow Pipelines, and what to tell a user who cannot reach it or is refused."""
+"""The client of Kubeflow Pipelines, and messages for a user who cannot reach it or is refused."""
 
 from __future__ import annotations
 
@@ -18,16 +18,15 @@ from gpu_pipelines.errors import UnavailableError, UserError
 from gpu_pipelines.network_errors import error_of_status
 from gpu_pipelines.project_settings import ProjectSettings
 
-#: A token for the address, where it asks for one.
+#: A token for the address, if it needs one.
 TOKEN = "GPU_PIPELINES_KUBEFLOW_TOKEN"  # noqa: S105 (the name of a variable)
-#: What KFP's client takes for a deployment without profiles.
+#: KFP's client uses this for a deployment without profiles.
 _NO_NAMESPACE = "kubeflow"
-#: Seconds within which a connection is made, and within which an answer comes. (KFP's client passes over a single
-#: number that is not whole.)
+#: Seconds for making a connection, and for an answer. (KFP's client ignores a single number that is not whole.)
 _TIMEOUT = (15, 60)
-#: Things on one page of a list.
+#: Entries on one page of a list.
 _PAGE = 100
-#: What KFP's gateway in Google Cloud is called; its client finds credentials for it itself.
+#: The host of KFP's gateway in Google Cloud; its client finds credentials for it itself.
 _GOOGLE_PROXY = ".googleusercontent.com"
 _SIGN_IN = f"Give a token in {TOKEN}, or use a port-forward of svc/ml-pipeline-ui: docs/kubeflow.md."
 _NOT_THERE = "Look at its name or id, and at kubeflow_host and kubeflow_namespace."
@@ -43,13 +42,13 @@ class ForeignAnswerError(Exception):
 
 
 def connect(settings: ProjectSettings) -> Any:
-    """A `kfp.Client`, each of whose requests has a time limit and takes nothing for an answer but the API's.
+    """A `kfp.Client`, each of whose requests has a time limit and accepts only answers of the API.
 
     Args:
         settings: address and namespace.
 
     Raises:
-        UserError: the address is not known, or nobody answers there, or it is not the API that does.
+        UserError: the address is not known, nobody answers there, or something other than the API does.
     """
     settings.require("kubeflow_host")
     host = host_of(settings)
@@ -58,7 +57,7 @@ def connect(settings: ProjectSettings) -> Any:
         import kfp
 
         token = os.environ.get(TOKEN)
-        # The client would ask five times, five seconds apart.
+        # The client would try five times, five seconds apart.
         if not str(urlsplit(host).hostname).endswith(_GOOGLE_PROXY):
             _require_answer(host, token)
 
@@ -118,7 +117,7 @@ def _require_json(answer: Any, url: str) -> None:
 
 
 def host_of(settings: ProjectSettings) -> str:
-    """The address of Kubeflow Pipelines, without a slash at the end."""
+    """The address of Kubeflow Pipelines, without a final slash."""
     return str(settings.kubeflow_host).rstrip("/")
 
 
@@ -128,11 +127,11 @@ def page_of(path: str, settings: ProjectSettings) -> str:
 
 
 def all_of(list_page: Callable[..., Any], items: str, **options: Any) -> Iterator[Any]:
-    """What a method of the client lists, page by page.
+    """The entries that a method of the client lists, page by page.
 
     Args:
         list_page: the method.
-        items: what its answers call the things that are listed.
+        items: name of the entries in its answers.
         options: its further arguments.
     """
     token = ""
@@ -146,7 +145,7 @@ def all_of(list_page: Callable[..., Any], items: str, **options: Any) -> Iterato
 
 @contextmanager
 def quietly() -> Iterator[None]:
-    """Keeps back what KFP's client prints of its own accord, which would spoil what a command prints."""
+    """Suppresses output that KFP's client prints itself, which would spoil the output of a command."""
     with redirect_stdout(StringIO()):
         yield
 
@@ -156,8 +155,8 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
     """Turns an error of the service or of the network into one line.
 
     Args:
-        what: what was being done.
-        remedy: what to do where the service could not answer, or refused.
+        what: the action.
+        remedy: what to do if the service could not answer, or refused.
 
     Raises:
         UserError: in place of every such error.
@@ -185,7 +184,7 @@ def service_errors(what: str, remedy: str = "") -> Iterator[None]:
 
 
 def _said(error: Any) -> str:
-    """What the service said, without its stack of internal errors."""
+    """The service's message, without its stack of internal errors."""
     try:
         content = json.loads(error.body or "")
         text = content.get("error_message") or content.get("message") or content.get("error") or ""

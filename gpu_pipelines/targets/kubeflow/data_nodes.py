@@ -1,4 +1,4 @@
-"""Data preparation on several nodes of GKE: how many, and how they are bought."""
+"""Data preparation on several nodes of GKE: their number, and the way to buy them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from gpu_pipelines.targets.data_nodes import SPOT, STANDARD, problems_of_data_no
 from gpu_pipelines.targets.kubeflow.pods import SPOT_LABEL, PodNeeds, Toleration
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
 
-#: Of a node's memory, for what workers pass to each other.
+#: Share of a node's memory for exchange between workers.
 _SHARED_MEMORY_GIB = 8
 
 
@@ -21,8 +21,8 @@ class DataNodes:
     """The nodes that prepare the data.
 
     Attributes:
-        nodes: how many.
-        strategy: how they are bought, one of `STRATEGIES`.
+        nodes: number of nodes.
+        strategy: the way to buy them, one of `STRATEGIES`.
     """
 
     nodes: int = 1
@@ -44,10 +44,10 @@ class DataNodes:
             raise UserError.of_all(problems)
 
     def needs(self, of_one: PodNeeds) -> PodNeeds:
-        """What the pod on each node asks for.
+        """The needs of the pod on each node.
 
         Args:
-            of_one: what the step's pod asks for where it is alone.
+            of_one: the needs of the step's pod if it is alone.
         """
         shared = replace(of_one, shared_memory_gib=_SHARED_MEMORY_GIB)
         if not self.is_spot:
@@ -56,7 +56,7 @@ class DataNodes:
 
 
 def data_nodes_of(spec: Mapping[str, Any]) -> int:
-    """On how many nodes a compiled pipeline prepares its data."""
+    """The number of nodes on which a compiled pipeline prepares its data."""
     executors = spec.get("deploymentSpec", {}).get("executors", {})
     arguments = executors.get(f"exec-{PREPARES}", {}).get("container", {}).get("args", [])
     return TrainJobSpec.loads(arguments[1]).nodes if arguments[:1] == [SPEC_ARGUMENT] else 1

@@ -18,12 +18,12 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder, folder_at, is_rem
 from gpu_pipelines.component_interface.step import PLACE
 from gpu_pipelines.errors import Interrupted, UserError, as_data, from_data
 
-#: The argument by which KFP tells a step its inputs and outputs.
+#: KFP's argument with the inputs and outputs of a step.
 EXECUTOR_INPUT = "--executor_input"
-#: What a step writes last: its parameters, and what its artifacts have become.
+#: The last file of a step: its parameters, and the state of its artifacts.
 EXECUTOR_OUTPUT = "executor_output.json"
 _INPUTS, _OUTPUTS, _ERROR = "inputs", "outputs", "error"
-#: Where KFP's launcher puts the artifacts of each kind of storage (`LocalPathForURI`).
+#: Folders in which KFP's launcher puts the artifacts of each kind of storage (`LocalPathForURI`).
 _LOCAL_PATHS = {"gs://": "/gcs/", "minio://": "/minio/", "s3://": "/s3/"}
 
 
@@ -47,7 +47,7 @@ def with_executor_input(command: Sequence[str], document: dict[str, Any]) -> lis
 
 
 def local_path(uri: str) -> str:
-    """Where KFP's launcher has an artifact in the step's pod."""
+    """KFP's local path of an artifact in the step's pod."""
     for scheme, folder in _LOCAL_PATHS.items():
         if uri.startswith(scheme):
             return folder + uri.removeprefix(scheme)
@@ -82,19 +82,19 @@ class Exchange:
         return sent
 
     def sent(self, document: dict[str, Any]) -> dict[str, Any]:
-        """The executor input for the nodes, when the input artifacts have been copied."""
+        """The executor input for the nodes, once the input artifacts have been copied."""
         sent = copy.deepcopy(document)
         for name, artifacts in sent.get("inputs", {}).get("artifacts", {}).items():
             listed = artifacts.get("artifacts", [])
             for number, artifact in enumerate(listed):
                 if not (artifact.get("uri", "").startswith("gs://") or artifact.get("metadata", {}).get(PLACE)):
-                    # Of a loop there are several, each in a folder of its own.
+                    # In a loop there are several, each in a folder of its own.
                     own = f"{name}/{number}" if len(listed) > 1 else name
                     artifact["uri"] = f"{self.place}/{_INPUTS}/{own}"
         return sent
 
     def note(self, name: str, text: str) -> None:
-        """Leaves a line in the folder; one of the same name is replaced at once.
+        """Writes a line to the folder; an earlier one with the same name is replaced at once.
 
         Raises:
             UserError: the storage cannot be written to.
@@ -108,7 +108,7 @@ class Exchange:
         scratch.replace(Path(self.place) / name)
 
     def noted(self, name: str) -> str:
-        """What `note` left; empty if nothing.
+        """The line that `note` wrote; empty if there is none.
 
         Raises:
             UserError: the storage cannot be read.
@@ -121,18 +121,18 @@ class Exchange:
             return ""
 
     def forget(self, name: str) -> None:
-        """Removes what `note` left."""
+        """Removes the line that `note` wrote."""
         if is_remote(self.place):
             RemoteFolder(self.place).delete([name])
         else:
             (Path(self.place) / name).unlink(missing_ok=True)
 
     def send_error(self, node: int, error: UserError | Interrupted) -> None:
-        """Leaves the error with which the step has ended on a node."""
+        """Writes the error with which the step ended on a node."""
         self.note(f"{_ERROR}-{node}", json.dumps(as_data(error)))
 
     def errors(self, nodes: int) -> list[UserError]:
-        """The errors that nodes have left, interruptions apart, in order of the nodes."""
+        """The errors of the nodes, except interruptions, in order of the nodes."""
         told = [self.noted(f"{_ERROR}-{node}") for node in range(nodes)]
         found = [from_data(json.loads(text)) for text in told if text]
         return [error for error in found if isinstance(error, UserError)]
@@ -202,8 +202,8 @@ def for_node(document: dict[str, Any], scratch: Path) -> dict[str, Any]:
     """The executor input of a node, whose outputs go to a directory of its own.
 
     Args:
-        document: what the step has sent.
-        scratch: the directory; `outputs` below it is what `send_outputs` takes.
+        document: the document from the step.
+        scratch: the directory; `send_outputs` takes `outputs` below it.
     """
     changed = copy.deepcopy(document)
     directory, outputs = scratch / _OUTPUTS, changed["outputs"]

@@ -1,8 +1,8 @@
-"""What the step of a search runs in its own pod: it creates an Experiment of Katib, follows it, and deletes it.
+"""The program of a search's step in its own pod: it creates an Experiment of Katib, follows it, and deletes it.
 
-The Experiment has a name made of the run and the folder of the study: a pod that takes the place of this one goes on
-with it. It is deleted when it has ended, when the budget is spent, and when this process is to end; trials that still
-run save their state then.
+The name of the Experiment is made of the run and the folder of the study: a successor of this pod continues with it. It
+is deleted when it has ended, when the budget is spent, and when this process has to end; running trials then save their
+state.
 
 `python3 -m gpu_pipelines.targets.kubeflow.experiment --train-job JSON --study PLACE --job FILE`
 """
@@ -34,7 +34,7 @@ from gpu_pipelines.tuning.service.study import ServiceStudy
 
 #: Group and version of Katib's API.
 KATIB_API = ("kubeflow.org", "v1beta1")
-#: What is said of the trials, by the fields of an Experiment's status.
+#: Counts of trials, by the fields of an Experiment's status.
 _COUNTS = {
     "trialsRunning": "running",
     "trialsSucceeded": "done",
@@ -45,17 +45,17 @@ _COUNTS = {
 
 
 class Experiments(ClusterObjects):
-    """Experiments; arguments as of `ClusterObjects`. Its own pod chooses values, that of a Suggestion of its name."""
+    """Experiments; arguments as for `ClusterObjects`. The pod of a Suggestion with its name chooses values."""
 
     kind, api, pod_label = "Experiment", KATIB_API, "katib.kubeflow.org/suggestion"
 
     def __init__(self, client: Any) -> None:
         super().__init__(client)
-        #: What its trials are.
+        #: Kind of its trials.
         self.trials = TrainJobs(client)
 
     def create(self, job: JobRequest, study: ServiceStudy) -> bool:
-        """Creates an Experiment, owned by what this pod belongs to; whether there was none of its name.
+        """Creates an Experiment, owned by the object that owns this pod; False if its name is taken.
 
         Raises:
             UserError: the cluster refuses it, or lacks what it needs.
@@ -69,7 +69,7 @@ class Experiments(ClusterObjects):
             return self._create(experiment_of(replace(job, owner=self.owner()), study, kind))
 
     def status(self, name: str) -> dict[str, Any]:
-        """What Katib says of an Experiment.
+        """Katib's status of an Experiment.
 
         Raises:
             UserError: it is gone, or the cluster cannot be reached.
@@ -89,19 +89,19 @@ class Experiments(ClusterObjects):
 
 
 def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signalled) -> str:
-    """Carries out a study, or goes on with the Experiment that an earlier pod has created.
+    """Carries out a study, or continues with the Experiment that an earlier pod created.
 
     Args:
-        spec: what the TrainJob of a trial is made of.
+        spec: specification of a trial's TrainJob.
         place: folder of the study.
-        experiments: where it is created.
+        experiments: the cluster's Experiments.
         stopped: whether this process was interrupted.
 
     Returns:
         The name of the Experiment.
 
     Raises:
-        UserError: it has failed, and no trial has a loss.
+        UserError: it failed, and no trial has a loss.
         Interrupted: this process was interrupted.
     """
     documents = StudyDocuments(place)
@@ -112,11 +112,11 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
     job = JobRequest(name, spec, command_of_trial(study, place), labels)
     create, look = partial(experiments.create, job, study), partial(experiments.is_ending, name)
     while not (is_new := answered(create, interval(), stopped, _say)) and answered(look, interval(), stopped, _say):
-        # A pod of this step that was interrupted has deleted it, and its trials save their state.
-        print(f"Experiment {name}: is being deleted; its end is waited for", flush=True)
+        # An interrupted pod of this step has deleted it, and its trials are saving their state.
+        print(f"Experiment {name}: is being deleted; waiting for its end", flush=True)
         if stopped.wait(interval()):
             raise Interrupted("the step was interrupted")
-    told = f"{study.request.trials} trials, {study.request.parallel} at a time" if is_new else "is there, and goes on"
+    told = f"{study.request.trials} trials, {study.request.parallel} at a time" if is_new else "exists, and continues"
     print(f"Experiment {name}: {told}", flush=True)
     try:
         failure = _followed(experiments, name, spec, study, Records(documents), stopped)
@@ -124,12 +124,12 @@ def run(spec: TrainJobSpec, place: str, experiments: Experiments, stopped: Signa
         try:
             answered(partial(experiments.delete, name), interval(), stopped, _say)
         except (UserError, Interrupted) as error:
-            # It must not take the place of what the search has found, or of the error that is on its way.
+            # It must not replace the result of the search, or the error that is being raised.
             print(f"warning: {error}", flush=True)
     if failure and not any(each.loss is not None for each in Records(documents).all()):
         raise failure
     if failure:
-        print(f"warning: {failure.problem} What its trials have found counts.", flush=True)
+        print(f"warning: {failure.problem} The results of its trials count.", flush=True)
     return name
 
 
@@ -141,7 +141,7 @@ def _followed(
     records: Records,
     stopped: Signalled,
 ) -> UserError | None:
-    """Waits for the end of an Experiment, or of the budget, and says why its pods do not start; why it has failed."""
+    """Waits for the end of an Experiment or of the budget, and reports why pods do not start; returns why it failed."""
     starts: dict[str, Starts] = {}
     chooser = Starts(experiments, 1, _say, tell_of_nodes=True)
     last, misses = "", Misses(_say)
@@ -192,7 +192,7 @@ def experiments_here() -> Experiments:
     """The Experiments of the cluster.
 
     Raises:
-        UserError: it has no Katib, or cannot be reached.
+        UserError: the cluster has no Katib, or cannot be reached.
     """
     client = connected()
     if not has_api(client, *KATIB_API):

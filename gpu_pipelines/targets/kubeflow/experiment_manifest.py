@@ -14,21 +14,21 @@ from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 from gpu_pipelines.tuning.service.katib_study import search_of
 from gpu_pipelines.tuning.service.study import ServiceStudy
 
-#: What a node of a trial runs, before its arguments.
+#: The program of a trial's node, before its arguments.
 _TRIAL = ("python3", "-m", "gpu_pipelines.tuning.service.trial")
-#: Katib puts what rank 0 runs behind a shell, word by word as it is, unless that is a script already; and a shell that
-#: waits for a program does not tell it to stop (`wrapWorkerContainer` of its webhook).
+#: Katib puts rank 0's command behind a shell, word by word, unless it is a script already; and a shell that waits for a
+#: program does not pass a signal on to it (`wrapWorkerContainer` of its webhook).
 _SCRIPT = "{{ trap 'kill $trial; wait $trial' TERM; {} & trial=$!; wait $trial; }}"
-#: The name of the trial among Katib's parameters, and where that comes from.
+#: The name of the trial among Katib's parameters, and its source.
 _NAME, _FROM = "trialName", "${trialSpec.Name}"
-#: Conditions in GJSON, by which Katib sees how a TrainJob has ended.
+#: GJSON conditions for Katib to see how a TrainJob ended.
 _ENDED = 'status.conditions.#(type=="{}")#|#(status=="True")#'
 #: The pod of rank 0, whose log Katib reads.
 _RANK_0 = {"batch.kubernetes.io/job-completion-index": "0", "jobset.sigs.k8s.io/replicatedjob-name": NODE}
 
 
 def command_of_trial(study: ServiceStudy, place: str) -> list[str]:
-    """What each trial of a study runs, whose folder is at a place; Katib fills in the values."""
+    """The command of each trial of a study with a folder at a place; Katib fills in the values."""
     values = [f"--{each}=${{trialParameters.{each}}}" for each in study.request.space.names]
     program = [*_TRIAL, "--study", place, "--trial", f"${{trialParameters.{_NAME}}}", *values]
     return ["sh", "-c", _SCRIPT.format(shlex.join(program))]
@@ -38,8 +38,8 @@ def experiment_of(job: JobRequest, study: ServiceStudy, runtime_kind: str) -> di
     """An Experiment.
 
     Args:
-        job: the Experiment as it is asked for, with what the TrainJob of a trial is made of and runs.
-        study: the request.
+        job: the requested Experiment, with specification and command of a trial's TrainJob.
+        study: request of the study.
         runtime_kind: ClusterTrainingRuntime or TrainingRuntime.
     """
     trial = manifest_of(replace(job, owner=None), runtime_kind)
@@ -56,7 +56,7 @@ def experiment_of(job: JobRequest, study: ServiceStudy, runtime_kind: str) -> di
         ],
         "trialSpec": trial,
     }
-    # Katib gives the labels of an Experiment to the pod that chooses values, which has no part in the queue for GPUs.
+    # Katib gives the labels of an Experiment to the pod that chooses values, which must not wait in the queue for GPUs.
     without_queue = replace(job, spec=replace(job.spec, queue=""))
     return {
         "apiVersion": "kubeflow.org/v1beta1",

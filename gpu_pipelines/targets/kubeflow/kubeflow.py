@@ -90,11 +90,11 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         self.other_registries = others
 
     def can_read(self, uri: str) -> bool:
-        """Buckets, tables and samples; and what is on a claim that is mounted."""
+        """Buckets, tables and samples; and files on a mounted claim."""
         return super().can_read(uri) or self.can_write(uri)
 
     def can_write(self, path: str) -> bool:
-        """What is on a claim that is mounted."""
+        """Files on a mounted claim."""
         mounted = f"{MOUNT_PATH}/"
         return bool(claim_of(self.settings)) and path.startswith(mounted) and path != mounted
 
@@ -109,7 +109,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return made
 
     def load(self, request: Request) -> Compiled:
-        """The pipeline of a name, or a compiled file."""
+        """The pipeline with a name, or in a compiled file."""
         request.require(self, "kubeflow_host")
         if request.is_own:
             return self.of_file(request.pipeline)
@@ -125,7 +125,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return self._parsed(text, name, [*machines, *told_warnings(training.plans)])
 
     def possible(self, asked: Fallback) -> Fallback:
-        """The choices that a cluster can have: it is in one region, and a node pool is one choice."""
+        """The choices that are possible in a cluster: it is in one region, and a node pool is one choice."""
         regions = {each.region for each in asked.plans}
         if len(regions) > 1:
             raise UserError(
@@ -148,7 +148,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return replace(self._parsed(own.text, place, told), written=written.spec, item_types=written.item_types)
 
     def _told_nodes(self, plans: Mapping[str, AcceleratorPlan], looped: Collection[str] = ()) -> list[str]:
-        """The nodes of the steps, with what they cost where the region of the cluster is known."""
+        """The nodes of the steps, with their cost if the region of the cluster is known."""
         if not self.settings.region:
             return told_machines(plans)
         prices = (told_price(plan, self.settings.region, step not in looped) for step, plan in plans.items())
@@ -163,7 +163,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return Compiled(pipeline.name, text, pipeline.spec, known=known, origin=pipeline, told=told)
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
-        """The run with a name of its own."""
+        """The run with a unique name."""
         from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT, RunRequest, new_run_name
 
         sent = RunRequest(
@@ -208,7 +208,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return account(run, self.settings)
 
     def cancel(self, run: str) -> str:
-        """Ends a run; steps that run are stopped."""
+        """Ends a run and its running steps."""
         from gpu_pipelines.targets.kubeflow.runs import run_page, terminate
 
         self.settings.require("kubeflow_host")
@@ -216,11 +216,11 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return f"asked to cancel {run}\nconsole: {run_page(run, self.settings)}"
 
     def is_run(self, run: str) -> bool:
-        """Whether a name is an id as Kubeflow Pipelines gives them."""
+        """Whether a name has the form of an id of Kubeflow Pipelines."""
         return bool(OF_KUBEFLOW.fullmatch(run))
 
     def retried(self, run: str) -> Submission:
-        """A run whose failed steps the service begins again: under its name, with what the others have made."""
+        """A run whose failed steps the service starts again: under its name, with the results of the others."""
         from gpu_pipelines.targets.kubeflow.runs import require_retriable
 
         self.settings.require("kubeflow_host")
@@ -236,7 +236,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return replace(compiled, spec=spec, text=text, origin=KubeflowPipeline(text, spec, platform))
 
     def publish(self, compiled: Compiled, tags: Sequence[str]) -> Done:
-        """Uploads a version, whose name is a digest unless it is given one."""
+        """Uploads a version, whose name is a digest unless it is given."""
         from gpu_pipelines.targets.kubeflow import uploads
 
         if len(tags) > 1:
@@ -257,7 +257,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
         return KubeflowSchedules(self.settings, self.options, self.of_file, self._as_sent)
 
     def _as_sent(self, path: str, body: object) -> str:
-        """What a request is, for a dry run."""
+        """The request, for a dry run."""
         from gpu_pipelines.targets.kubeflow.connection import host_of
 
         return shown_request("POST", f"{host_of(self.settings)}/apis/v2beta1/{path}", body)

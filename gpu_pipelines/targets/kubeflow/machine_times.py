@@ -1,6 +1,6 @@
-"""The machines that a run on Kubeflow has had, and for how long: the nodes of its pods, while these ran.
+"""The machines of a run on Kubeflow, and their times: the nodes of its pods, while these ran.
 
-What a node costs before and after its pods is the cluster's: it depends on how the pool grows and shrinks.
+The cost of a node before and after its pods belongs to the cluster: it depends on how the pool grows and shrinks.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ from gpu_pipelines.targets.kubeflow.run_failure import pods_of_steps
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
 from gpu_pipelines.targets.spec_steps import tasks_in
 
-#: What is said where nothing can be priced.
-NO_PRICES = "The region of the cluster is not known: give --region, and there are prices."
-#: What the figures of Kubeflow do not have in them.
+#: The message if nothing has a price.
+NO_PRICES = "The region of the cluster is not known: give --region to see prices."
+#: Costs that the figures of Kubeflow do not include.
 NOT_COUNTED = (
     "the nodes while no pod of the run is on them",
     "nodes without GPUs, which other pods are on as well",
@@ -42,11 +42,11 @@ class Nodes:
     """The nodes of a step.
 
     Attributes:
-        nodes: how many.
-        machine: their type; empty where none of the catalog is meant.
+        nodes: number of nodes.
+        machine: their type; empty if no machine of the catalog is meant.
         gpu: name of the GPU; empty for none.
         gpus: of each node.
-        strategy: how they are bought.
+        strategy: the way to buy them.
     """
 
     nodes: int
@@ -59,14 +59,14 @@ class Nodes:
 def times_of_run(
     client: Any, run_id: str, spec: Mapping[str, Any], seconds: Mapping[str, float], region: str
 ) -> list[MachineTime]:
-    """The machines of a run, those of each pod of a step by themselves: a step that was tried again has several.
+    """The machines of a run, separately for each pod of a step: a step that was tried again has several.
 
     Args:
         client: a client of `connect`.
         run_id: id of the run.
-        spec: its pipeline, with what is for Kubernetes if there is any.
-        seconds: for which each step ran, by its name: what is taken where the workflow may not be read.
-        region: of the cluster; empty where it is not known.
+        spec: its pipeline, with settings for Kubernetes if there are any.
+        seconds: time that each step ran, by its name; used if the workflow may not be read.
+        region: region of the cluster; empty if it is not known.
     """
     nodes = nodes_of(spec)
     pods = pods_of_steps(client, run_id)
@@ -84,10 +84,10 @@ def times_of_run(
 
 
 def nodes_of(spec: Mapping[str, Any]) -> dict[str, Nodes]:
-    """The nodes that the steps of a run ask for, by the step.
+    """The nodes that the steps of a run request, by step.
 
     Args:
-        spec: the pipeline of a run, with what is for Kubernetes if there is any.
+        spec: the pipeline of a run, with settings for Kubernetes if there are any.
     """
     pipeline, platform = spec.get("pipeline_spec", spec), spec.get("platform_spec", {})
     executors = pipeline.get("deploymentSpec", {}).get("executors", {})
@@ -130,13 +130,13 @@ def _of_needs(needs: PodNeeds, nodes: int) -> Nodes:
 
 
 def _is_for(machine: MachineType, needs: PodNeeds) -> bool:
-    """Whether a pod with these needs was placed for that machine: it asks for what GKE leaves of it."""
+    """Whether a pod with these needs was placed for that machine: it requests what GKE leaves of the machine."""
     wanted = usable_cpus(machine.vcpus), usable_memory_gib(float(machine.memory_gb))
     return wanted == (needs.cpus, needs.memory_gib)
 
 
 def _seconds(pod: Mapping[str, Any]) -> float:
-    """For how long a pod has run, as Argo has it."""
+    """The seconds that a pod ran, by Argo's record."""
     began, ended = (_time(pod.get(name)) for name in ("startedAt", "finishedAt"))
     if began is None:
         return 0.0

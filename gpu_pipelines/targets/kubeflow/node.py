@@ -1,4 +1,4 @@
-"""What each node of a TrainJob runs: the step itself, with outputs that rank 0 alone hands back.
+"""The program of each node of a TrainJob: the step itself, with outputs that only rank 0 returns.
 
 `python3 -m gpu_pipelines.targets.kubeflow.node --exchange PLACE --silence SECONDS -- COMMAND…`
 """
@@ -29,16 +29,16 @@ from gpu_pipelines.targets.kubeflow.exchange import (
 )
 from gpu_pipelines.targets.kubeflow.sign_of_life import Listener
 
-#: How long a step that nobody waits for may save its state, seconds.
+#: Seconds for a step that nobody waits for to save its state.
 _SECONDS_TO_SAVE = 60.0
 _ORPHAN = "nobody waits for this TrainJob any more: the pod of its step is gone"
 
 
 def run(exchange: Exchange, command: Sequence[str], silence: float) -> int:
-    """Runs the step on this node, and sends its outputs if it has any, which is so on rank 0 alone.
+    """Runs the step on this node, and sends its outputs if it has any, which only rank 0 has.
 
     Args:
-        exchange: the folder that is shared with the step.
+        exchange: the folder shared with the step.
         command: the step.
         silence: seconds without a sign of the step's own pod after which this node ends.
 

@@ -1,8 +1,8 @@
-"""A step that is tried on one kind of node after the other: each choice a TrainJob, deleted and gone before the next.
+"""A step that tries one kind of node after the other: each choice is a TrainJob, which is gone before the next.
 
-GKE says with an event of a pod that it cannot make a node for it: `FailedScaleUp` (Compute Engine has no machine, or
-the project no quota) or `NotTriggerScaleUp` (no node pool can grow for it). A pod for which no node is found, and of
-which nothing is said, waits for a quarter of an hour: the cluster may have no autoscaler.
+GKE reports in an event of a pod that it cannot create a node for it: `FailedScaleUp` (Compute Engine has no machine, or
+the project no quota) or `NotTriggerScaleUp` (no node pool can grow for it). A pod without a node and without such an
+event waits for a quarter of an hour: the cluster may have no autoscaler.
 https://cloud.google.com/kubernetes-engine/docs/troubleshooting/cluster-autoscaler-scale-up
 """
 
@@ -40,13 +40,13 @@ from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 if TYPE_CHECKING:
     from gpu_pipelines.targets.kubeflow.trainer import TrainJobs
 
-#: Seconds that a TrainJob has to be gone with its pods, which get SIGTERM and half a minute.
+#: Seconds for a TrainJob and its pods to be gone; the pods get SIGTERM and half a minute.
 _LONGEST_END = 600.0
 _QUOTA = re.compile(r"quota", re.IGNORECASE)
 
 
 def choice_of(plan: AcceleratorPlan, spec: TrainJobSpec) -> Choice:
-    """A plan as the step's pod gets it; `spec` is the TrainJob on it."""
+    """A plan in the form for the step's pod; `spec` is the TrainJob on it."""
     machines = {name: asdict(spec)[name] for name in ("needs", "environment", "runtime", "restarts", "hours")}
     return Choice(named(plan), plan.region or "", dollars_per_hour(plan), plan.hours, machines)
 
@@ -57,7 +57,7 @@ def on_choice(spec: TrainJobSpec, choice: Choice, tried: str) -> TrainJobSpec:
     Args:
         spec: the TrainJob of the first choice.
         choice: the nodes.
-        tried: what was tried before, for its report.
+        tried: the earlier tries, for its report.
     """
     of_first = spec.choices[0]["machines"]["environment"]
     kept = {name: value for name, value in spec.environment.items() if of_first.get(name) != value}
@@ -74,16 +74,16 @@ def run_on_choices(
     stopped: Signalled,
     run_once: Callable[[TrainJobSpec, Callable[[str], None]], None],
 ) -> None:
-    """Runs a step on the first choice for which there are nodes, and on the next where they are taken away.
+    """Runs a step on the first choice that has nodes, and on the next if they are taken away.
 
     Args:
-        spec: what the TrainJob is made of, with its choices.
+        spec: specification of the TrainJob, with its choices.
         run: the run.
-        document: the step's executor input, without what another pod of it has otherwise.
-        jobs: where TrainJobs are.
+        document: the step's executor input, without the parts that differ between its pods.
+        jobs: the cluster's TrainJobs.
         stopped: whether this process was interrupted.
-        run_once: runs a TrainJob until it is complete, and deletes it; calls what it is given, with its name, at each
-            look.
+        run_once: runs a TrainJob until it is complete, and deletes it; calls its argument, with the TrainJob's name, at
+            each check.
 
     Raises:
         NoMachinesError: there are no nodes for any of them, or the money is spent.
@@ -123,7 +123,7 @@ def run_on_choices(
 
 
 class _Watched:
-    """The TrainJob of a try, looked at while it runs."""
+    """The TrainJob of a try, checked while it runs."""
 
     def __init__(self, tries: Tries, made: Try, jobs: TrainJobs, stopped: Signalled) -> None:
         self._tries, self._made, self._jobs, self._stopped = tries, made, jobs, stopped
@@ -131,10 +131,10 @@ class _Watched:
         self.is_spent = False
 
     def look(self, name: str) -> None:
-        """Notes that it runs, and says where there is no node for it, or no money.
+        """Records that it runs, and reports if there is no node for it, or no money.
 
         Raises:
-            NoMachinesError: there is none.
+            NoMachinesError: there is no node or no money.
             QuotaExceededError: the project has no quota for one.
         """
         if self._tries.made[-1].job != name:
@@ -155,11 +155,11 @@ class _Watched:
             raise NoMachinesError(f"no node was found for {', '.join(pods)} in {patience():.0f} s")
 
     def end(self, state: str, reason: str) -> None:
-        """Writes down how it has ended."""
+        """Records how it ended."""
         self._tries.change(state=state, reason=reason, ended=time.time())
 
     def require_gone(self) -> None:
-        """Waits until it is gone with its pods, so that no two cost.
+        """Waits until it is gone with its pods, so that two never cost at once.
 
         Raises:
             UserError: it is still there.
@@ -178,5 +178,5 @@ class _Watched:
 
 
 def with_choices(spec: TrainJobSpec, choices: list[Choice], max_price: float | None) -> TrainJobSpec:
-    """The TrainJob of a step with what it is tried on."""
+    """The TrainJob of a step with its choices."""
     return replace(spec, choices=tuple(asdict(each) for each in choices), max_price=max_price)

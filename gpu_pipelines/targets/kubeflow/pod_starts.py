@@ -1,7 +1,7 @@
-"""Why pods of a job do not start, though there are nodes for them.
+"""Why pods of a job do not start although there are nodes for them.
 
 A Job of Kubernetes, a TrainJob, and Argo below Kubeflow Pipelines wait for an image, a volume or a quota as long as
-they may run, and say so in no state of their own.
+they may run, and no state of theirs shows it.
 """
 
 from __future__ import annotations
@@ -14,21 +14,21 @@ from typing import Any
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.cluster_api import service_errors
 
-#: Seconds for which a pod may find no node without a word of the autoscaler, or no image, for tests.
+#: Seconds for which a pod may lack a node without a message of the autoscaler, or lack an image, for tests.
 PATIENCE = "GPU_PIPELINES_UNSCHEDULABLE_SECONDS"
 _PATIENCE = 900.0
-#: What the autoscaler says of a pod for which it makes no node.
+#: The autoscaler's reasons for a pod for which it creates no node.
 _NO_NODE = ("FailedScaleUp", "NotTriggerScaleUp")
 
 #: Reasons of a container that is about to start.
 _USUAL = ("ContainerCreating", "PodInitializing")
-#: Reasons that somebody has to mend (`pkg/kubelet/images` and `pkg/kubelet/kuberuntime` of Kubernetes).
+#: Reasons that a person has to fix (`pkg/kubelet/images` and `pkg/kubelet/kuberuntime` of Kubernetes).
 _LASTING = (
     *("ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull"),
     *("CreateContainerConfigError", "CreateContainerError"),
 )
-#: Reasons of events of a Job, a JobSet and a TrainJob that may not make what is theirs, for a quota say; and those of a
-#: RayCluster and a RayJob (`ray-operator/controllers/ray/utils/constant.go` of KubeRay).
+#: Reasons of events of a Job, a JobSet and a TrainJob that may not create their objects, such as for a quota; and those
+#: of a RayCluster and a RayJob (`ray-operator/controllers/ray/utils/constant.go` of KubeRay).
 _NOT_MADE = (
     *("FailedCreate", "JobCreationFailed", "TrainJobResourcesCreationFailed"),
     *("FailedToCreateHeadPod", "FailedToCreateWorkerPod", "FailedToCreateRayCluster", "FailedToCreateRayJobSubmitter"),
@@ -36,7 +36,7 @@ _NOT_MADE = (
 
 
 def patience() -> float:
-    """Seconds for which a pod may wait for what does not come by itself."""
+    """Seconds for which a pod may wait for something that will not come by itself."""
     return float(os.environ.get(PATIENCE) or _PATIENCE)
 
 
@@ -46,7 +46,7 @@ class HeldUp:
 
     Attributes:
         why: in Kubernetes's words, with the name of the pod.
-        is_lasting: whether it stays so until somebody mends it.
+        is_lasting: whether it stays until a person fixes it.
     """
 
     why: str
@@ -54,24 +54,24 @@ class HeldUp:
 
 
 def is_usual(reason: str) -> bool:
-    """Whether a container waits for nothing but its start, by the reason that Kubernetes gives."""
+    """Whether a container only waits for its start, by Kubernetes's reason."""
     return reason in _USUAL
 
 
 def suspended(name: str) -> HeldUp:
-    """What keeps the pods of a job from starting that Kueue, or somebody, has not let go."""
-    return HeldUp(f"{name} is suspended: it waits in its queue, or for somebody who lets it go on")
+    """Why the pods of a job do not start that Kueue, or a person, has suspended."""
+    return HeldUp(f"{name} is suspended: it waits in its queue, or for somebody to resume it")
 
 
 def held_up(api: Any, namespace: str, pods: Sequence[Any], nodes: int, makers: Sequence[str]) -> HeldUp | None:
-    """What keeps pods of a job from starting; None where that is nothing, or a node.
+    """What keeps pods of a job from starting; None for nothing, and for a missing node.
 
     Args:
-        api: Kubernetes's own.
-        namespace: theirs.
-        pods: those that there are.
-        nodes: how many there are to be.
-        makers: names of what makes them, one after the other.
+        api: Kubernetes's client.
+        namespace: namespace of the pods.
+        pods: the existing pods.
+        nodes: number of pods that there should be.
+        makers: names of the objects that create them, one after the other.
     """
     for pod in pods:
         for waiting in _waiting(pod):
@@ -86,7 +86,7 @@ def held_up(api: Any, namespace: str, pods: Sequence[Any], nodes: int, makers: S
     for maker in makers if len(pods) < nodes else ():
         event = _newest_event(api, namespace, maker)
         if event and event.reason in _NOT_MADE:
-            return HeldUp(f"{nodes - len(pods)} of {nodes} pods are not made: {event.message}")
+            return HeldUp(f"{nodes - len(pods)} of {nodes} pods were not created: {event.message}")
     return None
 
 
@@ -97,13 +97,13 @@ def _waiting(pod: Any) -> Iterator[Any]:
 
 
 def _newest_event(api: Any, namespace: str, name: str) -> Any | None:
-    """The last event of an object; None for none, and where events may not be read."""
+    """The last event of an object; None for none, and if events may not be read."""
     events = _events(api, namespace, name)
     return max(events, key=lambda event: str(event.last_timestamp or event.event_time), default=None)
 
 
 def _events(api: Any, namespace: str, name: str) -> list[Any]:
-    """The events of an object; none where they may not be read: who waits then does so until the patience is over."""
+    """The events of an object; none if they may not be read: then the caller waits until its patience ends."""
     try:
         with service_errors(f"Reading the events of {name}"):
             return list(api.list_namespaced_event(namespace, field_selector=f"involvedObject.name={name}").items)
@@ -112,12 +112,12 @@ def _events(api: Any, namespace: str, name: str) -> list[Any]:
 
 
 def scheduling_of(api: Any, namespace: str, pods: list[Any]) -> tuple[list[str], str]:
-    """The pods for which there is no node, and what the autoscaler says of the first of which it says something.
+    """The pods for which there is no node, and the autoscaler's message about the first of them that has one.
 
     Args:
-        api: Kubernetes's own.
-        namespace: theirs.
-        pods: of a job.
+        api: Kubernetes's client.
+        namespace: namespace of the pods.
+        pods: pods of a job.
     """
     waiting = [pod for pod in pods if any(_is_unschedulable(each) for each in pod.status.conditions or [])]
     for pod in waiting:

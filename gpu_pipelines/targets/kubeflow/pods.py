@@ -22,19 +22,19 @@ FLEX_START_LABEL = "cloud.google.com/gke-flex-start"
 QUEUED_TAINT = "cloud.google.com/gke-queued"
 NODE_POOL_LABEL = "cloud.google.com/gke-nodepool"
 ARCHITECTURE_TAINT = "kubernetes.io/arch"
-#: What Kueue reads: https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/.
+#: Labels that Kueue reads: https://kueue.sigs.k8s.io/docs/tasks/run/plain_pods/.
 QUEUE_LABEL = "kueue.x-k8s.io/queue-name"
 
-#: What GKE keeps of a node's memory, as GiB up to which the share goes, and the share; beyond the last 2 %. Besides it
+#: Memory of a node that GKE keeps: pairs of a limit in GiB and the share up to it; above the last limit 2 %. GKE also
 #: evicts pods when less than 0.1 GiB is free. https://cloud.google.com/kubernetes-engine/docs/concepts/plan-node-sizes
 _MEMORY_KEPT = ((4, 0.25), (8, 0.20), (16, 0.10), (128, 0.06), (math.inf, 0.02))
 _EVICTION_GIB = 0.1
-#: The same for CPUs; beyond the fourth 0.25 %.
+#: The same for CPUs; above the fourth 0.25 %.
 _CPUS_KEPT = ((1, 0.06), (2, 0.01), (4, 0.005), (math.inf, 0.0025))
-#: Left besides that to the kernel, which does not count as the node's memory, and to the pods that each node has: GKE's
-#: own (logging, metrics, network, GPU driver) and KFP's helper container beside a step. Not a figure of GKE's.
+#: Also left to the kernel, whose memory does not count as the node's, and to the pods that each node has: GKE's own
+#: (logging, metrics, network, GPU driver) and KFP's helper container beside a step. Not a figure of GKE's.
 _KERNEL_SHARE, _OTHER_PODS_GIB, _OTHER_PODS_CPUS = 0.02, 1.0, 0.5
-#: Part of a pod's memory that may be shared memory (/dev/shm), as Linux has it by default.
+#: Share of a pod's memory that may be shared memory (/dev/shm), as is Linux's default.
 _SHARED_MEMORY = 0.5
 
 
@@ -51,14 +51,14 @@ class Toleration:
     value: str = ""
 
     def to_json(self) -> dict[str, str]:
-        """As Kubernetes has it."""
+        """The toleration in Kubernetes's form."""
         value = {"operator": "Equal", "value": self.value} if self.value else {"operator": "Exists"}
         return {"key": self.key, **value, "effect": "NoSchedule"}
 
 
 @dataclass(frozen=True)
 class PodNeeds:
-    """What one pod asks for.
+    """The resources and nodes that one pod requests.
 
     Attributes:
         cpus: CPUs.
@@ -78,10 +78,10 @@ class PodNeeds:
 
 
 def pod_needs(plan: AcceleratorPlan, settings: ProjectSettings) -> PodNeeds:
-    """What the pod on each node of a plan asks for: its GPUs, and what GKE leaves of the rest of the machine.
+    """The needs of the pod on each node of a plan: its GPUs, and what GKE leaves of the rest of the machine.
 
     Args:
-        plan: what it runs on.
+        plan: its machines.
         settings: node pool.
 
     Raises:
@@ -123,17 +123,17 @@ def pod_needs(plan: AcceleratorPlan, settings: ProjectSettings) -> PodNeeds:
 
 
 def usable_memory_gib(machine_gib: float) -> int:
-    """Memory that a pod can ask for on a machine whose other pods are the node's own, whole GiB.
+    """Memory that a pod can request on a machine whose other pods are the node's own, whole GiB.
 
     Args:
-        machine_gib: memory of the machine; what Compute Engine calls GB are GiB.
+        machine_gib: memory of the machine; Compute Engine's GB are GiB.
     """
     kept = _kept(machine_gib, _MEMORY_KEPT) + _EVICTION_GIB + machine_gib * _KERNEL_SHARE
     return max(1, math.floor(machine_gib - kept - _OTHER_PODS_GIB))
 
 
 def usable_cpus(vcpus: int) -> int:
-    """CPUs that a pod can ask for on a machine whose other pods are the node's own."""
+    """CPUs that a pod can request on a machine whose other pods are the node's own."""
     return max(1, math.floor(vcpus - _kept(vcpus, _CPUS_KEPT) - _OTHER_PODS_CPUS))
 
 

@@ -1,4 +1,4 @@
-"""What the head of a RayJob runs: the command in its variable.
+"""The program of a RayJob's head: it runs the command in its variable.
 
 `python3 -m gpu_pipelines.targets.kubeflow.ray_job_command`
 """
@@ -15,7 +15,7 @@ from gpu_pipelines.targets.kubeflow.ray_job_manifest import COMMAND
 def main() -> None:
     """Becomes the command."""
     command = json.loads(base64.b64decode(os.environ.pop(COMMAND)))
-    os.execvp(command[0], command)  # noqa: S606 (it takes the place of this process, so that signals reach it)
+    os.execvp(command[0], command)  # noqa: S606 (it replaces this process, so that signals reach it)
 
 
 if __name__ == "__main__":

@@ -14,13 +14,13 @@ from typing import Any
 from gpu_pipelines.targets.kubeflow.train_job_manifest import metadata_of, pod_of, resources_of, variables_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 
-#: Name of the container of a node, and of the one that hands the job to the cluster and prints its log.
+#: Names of a node's container, and of the container that submits the job to the cluster and prints its log.
 NODE, SUBMITTER = "ray", "ray-job-submitter"
-#: Variable with the command of the job: `ray job submit` would hand it from shell to shell.
+#: Variable with the command of the job: `ray job submit` would pass it through shells.
 COMMAND = "GPU_PIPELINES_RAY_JOB_COMMAND"
 _PROGRAM = "gpu_pipelines.targets.kubeflow.ray_job_command"
 _WORKERS = "workers"
-#: For how long the pods are there when the job is over.
+#: How long the pods exist after the end of the job.
 _SECONDS_TO_LOOK = 60
 
 
@@ -28,9 +28,8 @@ def manifest_of(job: JobRequest, ray_version: str) -> dict[str, Any]:
     """A RayJob.
 
     Args:
-        job: what is asked for. One of its nodes is the head, which runs the command, on the cluster `auto`, and works
-            as well.
-        ray_version: of the image.
+        job: the request. One of its nodes is the head, which runs the command, on the cluster `auto`, and also works.
+        ray_version: Ray's version in the image.
     """
     spec, labels = job.spec, job.labels
     encoded = {"name": COMMAND, "value": base64.b64encode(json.dumps(list(job.command)).encode()).decode()}
@@ -51,10 +50,10 @@ def manifest_of(job: JobRequest, ray_version: str) -> dict[str, Any]:
             "submissionMode": "K8sJobMode",
             "submitterPodTemplate": _submitter(spec, labels),
             "activeDeadlineSeconds": round(spec.hours * 3600),
-            # The step's own pod creates another RayJob where that may help.
+            # The step's own pod creates another RayJob if that may help.
             "backoffLimit": 0,
             "shutdownAfterJobFinishes": True,
-            # The step's own pod looks why the head is gone, and then deletes all.
+            # The step's own pod checks why the head is gone, and then deletes everything.
             "ttlSecondsAfterFinished": _SECONDS_TO_LOOK,
             "rayClusterSpec": {
                 "rayVersion": ray_version,

@@ -1,4 +1,4 @@
-"""RayJobs of KubeRay: created, looked at, read, deleted."""
+"""RayJobs of KubeRay: creating, checking, reading and deleting them."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _NODE_TYPE, _HEAD = "ray.io/node-type", "head"
 #: `JobDeploymentStatus` of KubeRay, in the words of `Jobs.state`; with others it has not begun.
 _STATES = {"Running": "Running", "Retrying": "Running", "Complete": "Complete", "Failed": "Failed"}
 _REFUSED = "ValidationFailed"
-#: What Ray says of a job whose command has ended; of one that was lost it says something else.
+#: Ray's message about a job whose command has ended; a lost job has another one.
 _EXIT_STATUS = re.compile(r"failed with exit code (-?\d+)")
-#: The parameter of the step that gets the cluster, which is that of the head where it runs.
+#: The parameter of the step for the cluster, with the head's own address of it.
 _ADDRESS, _OF_THE_HEAD = "ray_address", "auto"
 
 
 class RayJobs(Jobs):
-    """RayJobs; arguments as of `ClusterObjects`. The Job of Kubernetes that submits one has its name."""
+    """RayJobs; arguments as for `ClusterObjects`. The Job of Kubernetes that submits one has the same name."""
 
     kind, api, pod_label = "RayJob", RAY_API, "batch.kubernetes.io/job-name"
 
@@ -49,14 +49,14 @@ class RayJobs(Jobs):
         document = executor_input_of(job.command)
         document.setdefault("inputs", {}).setdefault("parameterValues", {})[_ADDRESS] = _OF_THE_HEAD
         on_head = with_executor_input(job.command, document)
-        # The step's pod runs the image that the nodes run.
+        # The step's pod runs the same image as the nodes.
         manifest = manifest_of(replace(job, command=on_head), ray_version=version("ray"))
         with service_errors(
             f"Creating the RayJob {job.name}",
-            "Look whether KubeRay is 1.5 or newer, older ones know no tokens, and whether the step's service account "
+            "Check that KubeRay is 1.5 or newer, as older ones know no tokens, and that the step's service account "
             "may create RayJobs: docs/kubeflow.md.",
         ):
-            # Without its tokens, whoever reaches the cluster could run anything on it.
+            # Without its tokens, anybody who reaches the cluster could run anything on it.
             return self._create(manifest, is_strict=True)
 
     def state(self, name: str) -> str:
@@ -68,7 +68,7 @@ class RayJobs(Jobs):
         return _STATES.get(deployed, "Created")
 
     def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
-        """The lines of the step, whichever node is asked for: the pod that submits it prints them."""
+        """The lines of the step, for any node: the pod that submits it prints them."""
         with service_errors(f"Reading the log of {name}"):
             begun = [pod for pod in self._pods(name) if pod.status.phase != "Pending"]
             if not begun:
@@ -77,7 +77,7 @@ class RayJobs(Jobs):
             yield from self._lines(newest, SUBMITTER)
 
     def without_node(self, name: str) -> tuple[list[str], str]:
-        """Of the nodes, and of the pod that submits it; see `ClusterObjects`."""
+        """For the nodes, and for the pod that submits it; see `ClusterObjects`."""
         pods = self._nodes(self._status(name)) + self._pods(name)
         return scheduling_of(self._core, self._namespace, pods)
 
@@ -90,11 +90,11 @@ class RayJobs(Jobs):
         return self._held_up(self._nodes(status), nodes, cluster) or self._held_up(self._pods(name), 1, [name])
 
     def is_running(self, name: str) -> bool:
-        """Whether a node of it has one; see `ClusterObjects`."""
+        """Whether one of its pods has a node; see `ClusterObjects`."""
         return any(pod.status.phase not in (None, "Pending") for pod in self._nodes(self._status(name)))
 
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
-        """By what the step has left, by its head, and by what KubeRay and Ray say; see `Jobs`."""
+        """From the errors of the step, its head, and the messages of KubeRay and Ray; see `Jobs`."""
         status = self._status(name)
         said = str(status.get("message", ""))
         ended = _EXIT_STATUS.search(said)

@@ -1,4 +1,4 @@
-"""Why a step of a run failed: from the log of its pod, and from the status of the workflow that Argo runs.
+"""Why a step of a run failed: from the log of its pod, and from the status of Argo's workflow.
 
 The API's own answer about a run has no errors of its tasks and no names of their pods (`toApiPipelineTaskDetail` of KFP
 2.17), but it serves the workflow with its status (v1beta1) and the logs of pods (v1alpha1), to those who may read them.
@@ -19,10 +19,10 @@ from gpu_pipelines.targets.compiled import documents_of
 from gpu_pipelines.targets.kubeflow.connection import ForeignAnswerError
 from gpu_pipelines.targets.kubeflow.pod_starts import is_usual
 
-#: What Argo appends to the name of a node that it may start again.
+#: Suffix of Argo for the name of a node that it may start again.
 _ATTEMPT = re.compile(r"\([0-9]+\)$")
 _FAILED = ("Failed", "Error")
-#: What is said of a pod that waits and of which Argo says nothing, and seconds for which it is only new.
+#: The message for a waiting pod about which Argo reports nothing, and the seconds for which a pod is new.
 _NOTHING_SAID, _NEW = "Argo does not say why; a queue of Kueue may hold it", 60.0
 _DRIVER, _EXECUTOR = "-driver", "executor"
 
@@ -33,7 +33,7 @@ def base_name(display_name: str) -> str:
 
 
 def reason_of(client: Any, run_id: str, step: str) -> str:
-    """What a step said before it failed, else what Argo says of its pod; empty where neither may be read.
+    """The last message of a failed step, else Argo's message about its pod; empty if neither may be read.
 
     Args:
         client: a client of `connect`.
@@ -51,9 +51,9 @@ def reason_of(client: Any, run_id: str, step: str) -> str:
 
 
 def waits_of(client: Any, run_id: str) -> dict[str, str]:
-    """Why pods of steps have not started, by the step, in the words of Argo (`getPendingReason`).
+    """Why pods of steps have not started, by step, in the words of Argo (`getPendingReason`).
 
-    Empty where the workflow may not be read.
+    Empty if the workflow may not be read.
     """
     nodes = _workflow_of(client, run_id).get("status", {}).get("nodes", {}).values()
     said = {_step_of(node): _wait_of(node) for node in nodes if node.get("phase") == "Pending"}
@@ -61,7 +61,7 @@ def waits_of(client: Any, run_id: str) -> dict[str, str]:
 
 
 def _wait_of(node: dict[str, Any]) -> str:
-    """What a pod waits for; of one that Kueue holds by a gate Argo says nothing, nor of a new one."""
+    """What a pod waits for; Argo reports nothing about a pod that Kueue holds by a gate, or about a new one."""
     if said := str(node.get("message") or ""):
         return said
     began = datetime.fromisoformat(str(node.get("startedAt") or _now().isoformat()).replace("Z", "+00:00"))
@@ -73,9 +73,9 @@ def _now() -> datetime:
 
 
 def pods_of_steps(client: Any, run_id: str) -> dict[str, list[dict[str, Any]]]:
-    """The nodes of the workflow that are pods of steps, by the step, in the order in which they began.
+    """The nodes of the workflow that are pods of steps, by step, in the order in which they began.
 
-    Empty where the workflow may not be read.
+    Empty if the workflow may not be read.
     """
     found: dict[str, list[dict[str, Any]]] = {}
     nodes = _workflow_of(client, run_id).get("status", {}).get("nodes", {}).values()
@@ -87,7 +87,7 @@ def pods_of_steps(client: Any, run_id: str) -> dict[str, list[dict[str, Any]]]:
 
 
 def kept_pipeline(client: Any, run_id: str) -> dict[str, Any]:
-    """The pipeline of a run as the service has kept it, with what is for Kubernetes; empty where it may not be read."""
+    """The pipeline of a run as the service keeps it, with settings for Kubernetes; empty if it may not be read."""
     try:
         documents = documents_of(_run_of(client, run_id)["run"]["pipeline_spec"]["pipeline_manifest"])
     except (UserError, YAMLError, ValueError, KeyError, TypeError):
@@ -96,7 +96,7 @@ def kept_pipeline(client: Any, run_id: str) -> dict[str, Any]:
 
 
 def _step_of(node: dict[str, Any]) -> str:
-    """The step of which a node of a workflow is a pod: what runs it, or the driver before that; empty for none."""
+    """The step of a workflow's node, which is the step's pod or the driver before it; empty for none."""
     *above, own = [base_name(part) for part in str(node.get("name", "")).split(".")]
     if node.get("type") != "Pod":
         return ""
@@ -145,7 +145,7 @@ def _workflow_of(client: Any, run_id: str) -> dict[str, Any]:
 
 
 def _run_of(client: Any, run_id: str) -> Any:
-    """What the first version of the API tells of a run, which is more.
+    """The first API version's record of a run, which has more in it.
 
     Raises:
         ValueError: it cannot be read.
@@ -154,7 +154,7 @@ def _run_of(client: Any, run_id: str) -> Any:
 
 
 def _read(client: Any, path: str) -> str:
-    """What is at a path of the service; empty where it is not allowed, or not there."""
+    """The content at a path of the service; empty if it is not allowed, or does not exist."""
     from kfp_server_api import ApiException
     from urllib3.exceptions import HTTPError
 

@@ -1,4 +1,4 @@
-"""Runs on Kubeflow Pipelines: the request for one, submitting it, how far it is, and ending it."""
+"""Runs on Kubeflow Pipelines: the request for one, submitting it, its state, and ending it."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from gpu_pipelines.targets.run_account import RunAccount, StepAccount
 from gpu_pipelines.targets.spec_steps import tasks_in
 from gpu_pipelines.targets.steps import Observer, StepRecord
 
-#: The experiment that runs are filed under if no other is given.
+#: The default experiment of runs.
 DEFAULT_EXPERIMENT = "gpu-pipelines"
-#: States of a run and of its tasks (`RuntimeState`), and what they are called here.
+#: States of a run and of its tasks (`RuntimeState`), and their names here.
 _STATES = {
     "PENDING": "waiting",
     "RUNNING": "running",
@@ -39,7 +39,7 @@ _STATES = {
 }
 _ENDS = ("succeeded", "not triggered", "failed", "cancelled")
 _MISSES = 5
-#: The label of the run's pods as the bill of GKE has it, with the cluster's cost allocation switched on:
+#: The label of the run's pods in GKE's bill, with the cluster's cost allocation switched on:
 #: https://cloud.google.com/kubernetes-engine/docs/how-to/cost-allocations.
 RUN_LABEL = "k8s-label/pipeline/runid"
 
@@ -51,7 +51,7 @@ class KubeflowPipeline:
     Attributes:
         text: the file.
         spec: its first document, the pipeline.
-        platform: its second, what is for Kubernetes; empty if there is none.
+        platform: its second, settings for Kubernetes; empty if there are none.
     """
 
     text: str
@@ -74,10 +74,10 @@ def parsed_pipeline(text: str, origin: str) -> KubeflowPipeline:
 
     Args:
         text: content of the file.
-        origin: what the file is called, for messages.
+        origin: name of the file in messages.
 
     Raises:
-        UserError: it is no compiled pipeline, or one for Vertex AI.
+        UserError: it is not a compiled pipeline, or one for Vertex AI.
     """
     documents = parsed_documents(text, origin)
     spec = required_pipeline(documents[0] if documents else None, origin, "kubeflow")
@@ -97,12 +97,12 @@ class RunRequest:
 
     Attributes:
         name: its display name.
-        pipeline: what it runs.
+        pipeline: its pipeline.
         arguments: values of the pipeline's parameters.
-        experiment: the experiment that it is filed under.
+        experiment: its experiment.
         pipeline_root: where its artifacts go; None for the cluster's default.
         service_account: Kubernetes service account of its pods; None for the default.
-        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+        cache: whether steps may reuse results of earlier runs; None leaves each step its own setting.
     """
 
     name: str
@@ -114,7 +114,7 @@ class RunRequest:
     cache: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the request, as the REST API has it; the experiment by its name."""
+        """The body of the request, as in the REST API; the experiment by its name."""
         runtime: dict[str, Any] = {"parameters": given(self.arguments)}
         if self.pipeline_root:
             runtime["pipeline_root"] = self.pipeline_root
@@ -145,7 +145,7 @@ def submit(request: RunRequest, settings: ProjectSettings) -> str:
         UserError: the service refuses it, or cannot be reached.
     """
     client = connect(settings)
-    lost = f"Look whether it has begun: {page_of('runs', settings)}."
+    lost = f"Check whether it has begun: {page_of('runs', settings)}."
     with tempfile.TemporaryDirectory() as folder, quietly():
         path = Path(folder) / "pipeline.yaml"
         path.write_text(request.pipeline.text, encoding="utf-8")
@@ -164,7 +164,7 @@ def submit(request: RunRequest, settings: ProjectSettings) -> str:
 
 
 def experiment_id(client: Any, name: str, settings: ProjectSettings) -> str:
-    """The id of an experiment, which is made if there is none of the name.
+    """The id of an experiment, which is created if there is none with the name.
 
     Raises:
         UserError: the service cannot be reached, or does not allow it.
@@ -175,12 +175,12 @@ def experiment_id(client: Any, name: str, settings: ProjectSettings) -> str:
 
 @dataclass(frozen=True)
 class StepState:
-    """How far a step of a run is.
+    """The state of a step of a run.
 
     Attributes:
         name: name of the task in the pipeline.
         state: waiting, running, succeeded, not triggered, failed or cancelled.
-        seconds: how long it has run.
+        seconds: its duration so far.
         error: the service's message; empty if there is none.
     """
 
@@ -192,12 +192,12 @@ class StepState:
 
 @dataclass(frozen=True)
 class RunState:
-    """How far a run is.
+    """The state of a run.
 
     Attributes:
         run_id: its id.
-        state: as of a step.
-        steps: its steps that are known yet, in the order in which they began.
+        state: as for a step.
+        steps: its known steps, in the order in which they began.
         error: the service's message; empty if there is none.
     """
 
@@ -215,7 +215,7 @@ class RunState:
         return {**vars(self), "steps": [vars(step) for step in self.steps]}
 
     def outcome(self, settings: ProjectSettings) -> Outcome:
-        """The end of the run, as it is told."""
+        """The outcome of the run."""
         page = run_page(self.run_id, settings)
         if self.state == "succeeded":
             return Outcome(self.state, [f"succeeded; its reports and metrics: {page}"], self.to_json())
@@ -228,7 +228,7 @@ class RunState:
 
 
 def look(client: Any, run_id: str) -> RunState:
-    """How far a run is.
+    """The state of a run.
 
     Raises:
         UserError: there is no such run, or the service cannot be reached.
@@ -237,8 +237,8 @@ def look(client: Any, run_id: str) -> RunState:
 
 
 def _read(client: Any, run_id: str) -> tuple[Any, dict[str, Any]]:
-    """A run as the service's API has it, and its pipeline."""
-    with service_errors(f"Looking at the run {run_id}", "The run goes on; try again later."):
+    """A run from the service's API, and its pipeline."""
+    with service_errors(f"Looking at the run {run_id}", "The run continues; try again later."):
         run = client.get_run(run_id)
         return run, _spec_of(client, run)
 
@@ -257,7 +257,7 @@ def _state_of(run: Any, spec: dict[str, Any]) -> RunState:
 
 
 def _spec_of(client: Any, run: Any) -> dict[str, Any]:
-    """The pipeline of a run, with what is for Kubernetes; a run of an uploaded version has the id of that alone."""
+    """The pipeline of a run, with settings for Kubernetes; a run of an uploaded version has only its id."""
     spec = run.pipeline_spec
     reference = run.pipeline_version_reference
     if not spec and reference:
@@ -274,18 +274,18 @@ def _spec_of(client: Any, run: Any) -> dict[str, Any]:
 
 
 def _tasks_of(spec: dict[str, Any]) -> set[str]:
-    """Names of the tasks of a run's pipeline, of those within conditions and loops too."""
+    """Names of the tasks of a run's pipeline, including those within conditions and loops."""
     return {name for name, _ in tasks_in(spec.get("pipeline_spec", spec))}
 
 
 def follow(run_id: str, settings: ProjectSettings, observer: Observer, every: float) -> RunState:
-    """Waits for the end of a run and tells how it goes.
+    """Waits for the end of a run and shows it.
 
     Args:
         run_id: its id.
         settings: address and namespace.
-        observer: is told of steps that begin and end, and of pods that do not start.
-        every: seconds between two looks.
+        observer: gets the beginning and end of steps, and messages about pods that do not start.
+        every: seconds between two reads.
 
     Raises:
         UserError: there is no such run, or the service could not be reached several times in a row.
@@ -299,7 +299,7 @@ def follow(run_id: str, settings: ProjectSettings, observer: Observer, every: fl
             run, misses = _state_of(found, spec), 0
         except UnavailableError as error:
             misses += 1
-            # Where nothing has answered yet and nobody listens, the address is wrong or the port-forward is not there.
+            # If nothing has answered yet and nobody listens, the address is wrong or there is no port-forward.
             if misses >= _MISSES or (client is None and not error.status):
                 raise
             time.sleep(every)
@@ -330,7 +330,7 @@ def _with_reason(client: Any, run_id: str, step: StepState) -> StepState:
 
 
 def terminate(run_id: str, settings: ProjectSettings) -> None:
-    """Ends a run; steps that run are stopped.
+    """Ends a run and its running steps.
 
     Raises:
         UserError: there is no such run, or it has ended.
@@ -341,7 +341,7 @@ def terminate(run_id: str, settings: ProjectSettings) -> None:
 
 
 def account(run_id: str, settings: ProjectSettings) -> RunAccount:
-    """How a run stands, and what it has cost.
+    """The state and the cost of a run.
 
     Args:
         run_id: its id.
@@ -373,23 +373,23 @@ def account(run_id: str, settings: ProjectSettings) -> RunAccount:
 
 
 def require_retriable(run_id: str, settings: ProjectSettings) -> None:
-    """Checks that the service can begin the failed steps of a run again.
+    """Checks that the service can start the failed steps of a run again.
 
     Raises:
-        UserError: it runs, has succeeded, or cannot be looked at.
+        UserError: it is running, has succeeded, or cannot be read.
     """
     run = look(connect(settings), run_id)
     require_resumable(run_id, run.state, run.ended)
 
 
 def retry(run_id: str, settings: ProjectSettings) -> None:
-    """Begins the failed steps of a run again.
+    """Starts the failed steps of a run again.
 
     Raises:
         UserError: the service refuses it, or cannot be reached.
     """
     client = connect(settings)
-    lost = f"Look whether it goes on: {run_page(run_id, settings)}."
+    lost = f"Check whether it continues: {run_page(run_id, settings)}."
     with service_errors(f"Beginning the failed steps of {run_id} again", lost):
         # kfp.Client has no method for it.
         client._run_api.run_service_retry_run(run_id)
@@ -409,7 +409,7 @@ def _step(name: str, nodes: Sequence[Any]) -> StepState:
 
 
 def _begun(detail: Any) -> tuple[bool, str, str]:
-    """Sorts tasks by when they began; those that have not come last."""
+    """Sorts tasks by their beginning; those that have not begun come last."""
     began = _time(detail.start_time)
     return began is None, began.isoformat() if began else "", str(detail.display_name)
 

@@ -1,4 +1,4 @@
-"""Recurring runs of Kubeflow Pipelines as the commands make, find, show, pause and delete them."""
+"""Recurring runs of Kubeflow Pipelines, as the commands create, find, show, pause and delete them."""
 
 from __future__ import annotations
 
@@ -37,16 +37,16 @@ class RecurringRequest:
 
     Attributes:
         name: its name.
-        when: when it falls due.
+        when: times of its runs.
         start: no run before; None for now.
         end: no run after; None for no end.
-        max_concurrent: runs at the same time.
-        pipeline: what it runs: an uploaded version, or a pipeline that is sent with it.
+        max_concurrent: most runs at the same time.
+        pipeline: its pipeline: an uploaded version, or one that is sent with it.
         arguments: values of the pipeline's parameters.
-        experiment: the experiment that runs are filed under.
+        experiment: the experiment of the runs.
         pipeline_root: where artifacts go; None for the cluster's default.
         service_account: Kubernetes service account of the pods; None for the default.
-        cache: whether steps may take results of earlier runs; None leaves each step its own setting.
+        cache: whether steps may reuse results of earlier runs; None leaves each step its own setting.
     """
 
     name: str
@@ -62,7 +62,7 @@ class RecurringRequest:
     cache: bool | None = None
 
     def to_json(self) -> dict[str, Any]:
-        """The body of the request, as the REST API has it; the experiment by its name."""
+        """The body of the request, as in the REST API; the experiment by its name."""
         trigger = {
             "cron": cron_with_seconds(self.when),
             "start_time": _rfc3339(self.start),
@@ -87,7 +87,7 @@ class RecurringRequest:
 
     @contextmanager
     def as_sent(self) -> Iterator[dict[str, Any]]:
-        """What KFP's client takes of the pipeline, as long as the context lasts."""
+        """The pipeline in the form for KFP's client, as long as the context lasts."""
         if isinstance(self.pipeline, UploadedVersion):
             yield {"pipeline_id": self.pipeline.pipeline_id, "version_id": self.pipeline.version_id}
             return
@@ -98,10 +98,10 @@ class RecurringRequest:
 
 
 def _require_image(spec: Mapping[str, Any], uploaded: str) -> None:
-    """Checks that the pods of an uploaded pipeline can be started: KFP's client uploads a file as it is.
+    """Checks that the pods of an uploaded pipeline can start: KFP's client uploads a file as it is.
 
     Raises:
-        UserError: steps have the image that stands for one.
+        UserError: steps have the placeholder of an image.
     """
     executors = spec.get("deploymentSpec", {}).get("executors", {}).values()
     if any(each.get("container", {}).get("image") == STEPS_IMAGE for each in executors):
@@ -116,7 +116,7 @@ class KubeflowSchedules(Schedules):
 
     Args:
         settings: address, namespace, experiment.
-        options: those of the commands.
+        options: options of the commands.
         of_file: reads and places a pipeline in a file.
         as_sent: shows a request, from its path and its body.
 
@@ -198,7 +198,7 @@ class KubeflowSchedules(Schedules):
             )
 
     def find(self, schedule: str) -> Any:
-        """The recurring run of a name or id.
+        """The recurring run with a name or id.
 
         Raises:
             UserError: there is none, or several have the name.
@@ -227,7 +227,7 @@ class KubeflowSchedules(Schedules):
         return str(found.recurring_run_id), str(found.display_name)
 
     def document(self, found: Any) -> Mapping[str, Any]:
-        """A recurring run as the REST API has it."""
+        """A recurring run as in the REST API."""
         import kfp_server_api
 
         document: dict[str, Any] = kfp_server_api.ApiClient().sanitize_for_serialization(found)
@@ -248,7 +248,7 @@ class KubeflowSchedules(Schedules):
             done or "schedule": f"{found.display_name} ({found.recurring_run_id})",
             "state": _status(found),
             "cron": f"{_cron(found)} (seconds first, UTC)",
-            "runs": f"{found.max_concurrency or 1} at the same time; none is made up for",
+            "runs": f"{found.max_concurrency or 1} at the same time; missed runs are not started later",
         }
         lines = [f"{name:<9} {text}" for name, text in named.items()]
         if not done and found.runtime_config:
@@ -258,7 +258,7 @@ class KubeflowSchedules(Schedules):
         return [*lines, f"{'console':<9} {page}"]
 
     def pause(self, schedule: str) -> Done:
-        """Lets it start no more runs."""
+        """Stops it from starting runs."""
         return self._done("Pausing", "paused", "disable_recurring_run", schedule)
 
     def resume(self, schedule: str) -> Done:
@@ -278,12 +278,12 @@ class KubeflowSchedules(Schedules):
 
 
 def cron_with_seconds(when: Cron) -> str:
-    """A cron expression as Kubeflow Pipelines takes it: six fields, seconds first, Sunday as 0 alone.
+    """A cron expression in Kubeflow Pipelines' form: six fields, seconds first, Sunday only as 0.
 
     Format: https://pkg.go.dev/github.com/robfig/cron#hdr-CRON_Expression_Format
 
     Raises:
-        UserError: it is meant in another time zone than UTC, in which the service reads it.
+        UserError: it is in another time zone than UTC, in which the service reads it.
     """
     if when.zone not in ("UTC", "Etc/UTC"):
         raise UserError(
@@ -295,12 +295,12 @@ def cron_with_seconds(when: Cron) -> str:
 
 
 def _weekday(part: str) -> str:
-    """A part of the last field in which Sunday is 0, where Unix also knows 7."""
+    """A part of the last field with Sunday as 0; Unix also allows 7."""
     days, slash, step = part.partition("/")
     if days == "*":
         return part
     first, dash, last = days.partition("-")
-    # A single day with a step goes on to the end of the week.
+    # A single day with a step continues to the end of the week.
     end = int(last) if dash else (6 if slash else int(first))
     if max(int(first), end) < 7:
         return part

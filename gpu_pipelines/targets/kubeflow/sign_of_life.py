@@ -1,7 +1,7 @@
-"""How the nodes of a TrainJob know that somebody still waits for what they compute.
+"""How the nodes of a TrainJob know that somebody still waits for their results.
 
-The step's pod writes a new number into the folder that it shares with the nodes, again and again. A pod that was
-cancelled or lost does not, and may have had no time to delete its TrainJob.
+The step's pod repeatedly writes a new number into the folder that it shares with the nodes. A pod that was cancelled or
+lost does not, and may have had no time to delete its TrainJob.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.exchange import Exchange
 
 _SIGN, _ORPHANED = "waiting", "orphaned"
-#: How many signs there are in the time after which silence counts.
+#: Number of signs in the time after which silence counts.
 _SIGNS = 6
 
 
 class SignOfLife:
-    """Says that this process waits for the nodes, for as long as the block runs.
+    """Tells the nodes that this process waits for them, for as long as the block runs.
 
     Args:
         exchange: the folder that the nodes read.
@@ -33,7 +33,7 @@ class SignOfLife:
         self._thread = threading.Thread(target=self._keep, daemon=True, name="sign of life")
 
     def __enter__(self) -> SignOfLife:
-        # Those of before may have ended; a new start of theirs goes on.
+        # Earlier nodes may have ended; when they start again they continue.
         self._exchange.forget(_ORPHANED)
         self._exchange.note(_SIGN, uuid.uuid4().hex)
         self._thread.start()
@@ -50,11 +50,11 @@ class SignOfLife:
 
 
 class Listener:
-    """Waits, on a node, for the signs of the step's pod to stay away.
+    """Waits, on a node, until the signs of the step's pod stay away.
 
     Args:
         exchange: the folder.
-        silence: seconds after which they have.
+        silence: seconds without a sign after which they count as away.
     """
 
     def __init__(self, exchange: Exchange, silence: float) -> None:
@@ -62,13 +62,13 @@ class Listener:
 
     @property
     def is_orphan(self) -> bool:
-        """Whether a node of this TrainJob has found out before that nobody waits."""
+        """Whether a node of this TrainJob has already found that nobody waits."""
         return bool(self._exchange.noted(_ORPHANED))
 
     def wait(self, over: threading.Event) -> bool:
         """Returns True when nobody waits for this node any more, and False when `over` is set.
 
-        A storage that cannot be read says nothing about the pod, and its time does not count.
+        If the storage cannot be read, that says nothing about the pod, and the time does not count.
         """
         sign, heard = "", time.monotonic()
         every = self._silence / (2 * _SIGNS)

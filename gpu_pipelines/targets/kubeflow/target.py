@@ -2,11 +2,11 @@
 
 Data preparation on several nodes is a TrainJob too, or a RayJob, whose nodes are a Ray cluster.
 
-A pipeline becomes a file of two YAML documents: the pipeline, and what is for Kubernetes.
+A pipeline becomes a file of two YAML documents: the pipeline, and settings for Kubernetes.
 
-Spot nodes are taken away, and Kubeflow Pipelines cannot start such a step again: the manifests of its version 2.17 set
-Argo's `retryPolicy: OnError`, which leaves out pods that failed, and the longest pause of `set_retry` becomes Argo's
-`maxDuration`, which counts from the first attempt. Whoever waits for a TrainJob can.
+Spot nodes are taken away, and Kubeflow Pipelines cannot restart such a step: the manifests of its version 2.17 set
+Argo's `retryPolicy: OnError`, which excludes failed pods, and the longest pause of `set_retry` becomes Argo's
+`maxDuration`, which counts from the first attempt. The pod that waits for a TrainJob can restart it.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
 
 
-#: Where steps keep what they have done until all is.
+#: Where steps keep finished work until all of it is done.
 _UNFINISHED = {PREPARES: "unfinished-preparations", PREDICTS: "unfinished-predictions"}
-#: The claim that is mounted where neither a claim nor a bucket for checkpoints is given, and where claims are mounted.
+#: The claim to mount if neither a claim nor a bucket for checkpoints is given, and the place of claims.
 DEFAULT_CLAIM, MOUNT_PATH = "gpu-pipelines", "/mnt/gpu-pipelines"
 #: CPUs and GiB of memory of the steps without a GPU.
 _STEP_SIZES = {PREPARES: PodNeeds(8, 32), TELLS: PodNeeds(1, 2)}
 _OTHER_SIZE = PodNeeds(2, 8)
-#: What waits for a TrainJob computes nothing.
+#: The pod that waits for a TrainJob computes nothing.
 LAUNCHER_SIZE = PodNeeds(1, 2)
 #: How often a TrainJob on Spot nodes is created again when nodes are taken away.
 SPOT_RESTARTS = 10
@@ -69,7 +69,7 @@ class KubeflowTarget:
         settings: image, claim or bucket, node pool, pull secret, queue, service account.
         environment: variables of the steps.
         data: the nodes that prepare the data.
-        recipients: who is told of the end of a run by its last step; None for nobody.
+        recipients: who gets a message from the last step of a run; None for nobody.
         katib: whether Katib carries out a search; else it is one step, whose trials share a node.
 
     Raises:
@@ -78,19 +78,19 @@ class KubeflowTarget:
     Attributes:
         checkpoint_uri: on the claim or in the bucket, a folder for each run; artifacts are uploaded only when a step
             ends.
-        registry: a directory of the claim; without one Vertex AI Model Registry.
-        pipeline_job: the run's name; Vertex AI's registry takes names of its own pipeline jobs alone.
+        registry: a directory of the claim; without a claim Vertex AI Model Registry.
+        pipeline_job: the run's name; Vertex AI's registry takes only names of its own pipeline jobs.
         encryption_key: that of the settings, for models in Vertex AI Model Registry.
-        notification: None: Kubeflow Pipelines comes with no component that sends mail.
+        notification: None: Kubeflow Pipelines has no component that sends e-mails.
         parameters: none.
         note: the image of the steps, or how to give one.
-        for_check: that it is Kubeflow, and on how many nodes the data is prepared where that is more than one.
+        for_check: that it is Kubeflow, and the number of nodes that prepare the data if there are several.
     """
 
     pipeline_job = "{{$.pipeline_job_name}}"
     notification = None
     parameters: Mapping[str, Parameter] = MappingProxyType({})
-    #: What the steps with GPUs fall back to, each list from the plan on that a pipeline is built with.
+    #: What the steps with GPUs fall back to; each list begins with the plan that a pipeline is built with.
     fallbacks: Sequence[Fallback] = ()
 
     def __init__(
@@ -123,7 +123,7 @@ class KubeflowTarget:
 
         Args:
             component: a KFP component.
-            plan: the accelerators it runs on; None for a step that needs none.
+            plan: its accelerators; None for a step that needs none.
 
         Raises:
             UserError: GKE has no such nodes.
@@ -143,7 +143,7 @@ class KubeflowTarget:
             made = component(**arguments)
             made.set_caching_options(name in CACHED_STEPS)
             if name in _UNFINISHED:
-                # Artifacts are uploaded only when a step ends, so that beside them nothing would outlive its pod.
+                # Artifacts are uploaded only when a step ends, so only files outside of them outlive its pod.
                 made.set_env_variable(UNFINISHED_WORK, self._unfinished(name))
             if train_job is not None:
                 _become(made, train_job)
@@ -159,7 +159,7 @@ class KubeflowTarget:
     def study(self, component: Any, plan: AcceleratorPlan | None) -> Callable[..., Any]:
         """A search as an Experiment of Katib, each of whose trials is a TrainJob; or as one step.
 
-        Arguments as those of `StudyPlacement.study`; without a plan it is on a node without accelerators.
+        Arguments as for `StudyPlacement.study`; without a plan it is on a node without accelerators.
 
         Raises:
             UserError: GKE has no such nodes, or one step would have several.
@@ -192,7 +192,7 @@ class KubeflowTarget:
     def text_of(
         self, pipeline: str, plan: AcceleratorPlan, evaluation: AcceleratorPlan | None = None, task: str = ""
     ) -> str:
-        """The file of a pipeline, two YAML documents; arguments as those of `CloudTarget.text_of`.
+        """The file of a pipeline, two YAML documents; arguments as for `CloudTarget.text_of`.
 
         Raises:
             UserError: there is no such pipeline, or GKE has no such nodes.
@@ -202,7 +202,7 @@ class KubeflowTarget:
         return compiled(load_pipeline(pipeline).build(self, plan, evaluation, task=task))
 
     def evaluation_on(self, training: AcceleratorPlan) -> AcceleratorPlan:
-        """What scores a model that was trained on a plan: one GPU of its kind, or one of its machines."""
+        """The evaluation's plan for a model that was trained on a plan: one GPU of its kind, or one of its machines."""
         from gpu_pipelines.accelerators.one_gpu import one_gpu
 
         return one_gpu(training)
@@ -212,10 +212,10 @@ class KubeflowTarget:
         return self._settings.image or STEPS_IMAGE
 
     def _in_pod(self, task: Any, needs: PodNeeds) -> None:
-        """Gives a task what its pod asks for, the claim, and the variables."""
+        """Gives a task the needs of its pod, the claim, and the variables."""
         from kfp import kubernetes
 
-        # No limit on CPUs: a pod may use those that are idle.
+        # No limit on CPUs: a pod may use idle ones.
         if task.container_spec.image == STEPS_IMAGE:
             task.set_container_image(self._image)
         task.set_cpu_request(str(needs.cpus))
@@ -251,12 +251,12 @@ class KubeflowTarget:
 
     @property
     def _variables(self) -> dict[str, str]:
-        """Variables of every container: where Vertex AI Model Registry is, and those that were given."""
+        """Variables of every container: the place of Vertex AI Model Registry, and the given ones."""
         google = {"GOOGLE_CLOUD_PROJECT": self._settings.project, "GOOGLE_CLOUD_REGION": self._settings.region}
         return {**{name: value for name, value in google.items() if value}, **self._environment}
 
     def _train_job(self, step: str, plan: AcceleratorPlan | None, needs: PodNeeds) -> TrainJobSpec | None:
-        """What the step is as a TrainJob; None for one that is a pod.
+        """The step as a TrainJob; None for a step that is a pod.
 
         Raises:
             UserError: there are no such nodes.
@@ -283,7 +283,7 @@ class KubeflowTarget:
         )
 
     def _trial(self, plan: AcceleratorPlan) -> TrainJobSpec:
-        """What a trial of a search is as a TrainJob."""
+        """A trial of a search as a TrainJob."""
         return self._on_plan("trial", plan, pod_needs(plan, self._settings))
 
     def _on_nodes(self, step: str, nodes: int, needs: PodNeeds, *, is_spot: bool) -> TrainJobSpec:
@@ -306,7 +306,7 @@ class KubeflowTarget:
 
 
 def _become(task: Any, spec: TrainJobSpec) -> None:
-    """Replaces what a task runs by what creates a TrainJob that runs it on each node, with the task's variables."""
+    """Replaces the program of a task by one that creates a TrainJob for it, with the task's variables."""
     container = task.container_spec
     require_no_trainers(set(container.env or {}))
     on_node = replace(spec, environment={**(container.env or {}), **spec.environment})
@@ -315,5 +315,5 @@ def _become(task: Any, spec: TrainJobSpec) -> None:
 
 
 def claim_of(settings: ProjectSettings) -> str:
-    """The claim that is mounted in every step; empty where checkpoints go to a bucket and no claim is given."""
+    """The claim that is mounted in every step; empty if checkpoints go to a bucket and no claim is given."""
     return settings.volume_claim or ("" if settings.checkpoints else DEFAULT_CLAIM)

@@ -1,9 +1,9 @@
-"""What a step that is a TrainJob runs in its own pod: it creates the TrainJob, follows it, and hands on its outputs.
+"""The program of a step that is a TrainJob, in its own pod: it creates and follows the job, and returns its outputs.
 
-Data nodes are a RayJob of KubeRay where the cluster has no Kubeflow Trainer. The job has a name made of the run, the
-step and its inputs, and a number that counts its starts. A pod that takes the place of this one finds it by that and
-goes on with it. While this process runs it says so in the folder that it shares with the nodes; nodes that hear nothing
-for five minutes save their state and end, whatever became of this pod.
+Data nodes are a RayJob of KubeRay if the cluster has no Kubeflow Trainer. The name of the job is made of the run, the
+step and its inputs, and a number that counts its starts. A successor of this pod finds the job by its name and
+continues with it. While this process runs it says so in the folder that it shares with the nodes; nodes that hear
+nothing for five minutes save their state and end, whatever happened to this pod.
 
 `python3 -m gpu_pipelines.targets.kubeflow.train_job --train-job JSON -- COMMAND…`, with the command of the step.
 """
@@ -36,26 +36,26 @@ from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LA
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
 from gpu_pipelines.targets.kubeflow.trainer import TRAINER_API, TrainJobs
 
-#: Seconds between two looks at a TrainJob, and seconds without a sign of this process after which its nodes end, for
+#: Seconds between two checks of a TrainJob, and seconds without a sign of this process after which its nodes end, for
 #: tests.
 INTERVAL, SILENCE = "GPU_PIPELINES_TRAIN_JOB_INTERVAL", "GPU_PIPELINES_TRAIN_JOB_SILENCE"
 _INTERVAL, _SILENCE = 10.0, 300.0
 _NODE = "gpu_pipelines.targets.kubeflow.node"
-#: The longest name of a step from which Kubernetes can still make the names of pods, STEP-0123456789-00-node-0-0-abcde,
-#: within 63 letters.
+#: The longest name of a step for which Kubernetes can still name pods, STEP-0123456789-00-node-0-0-abcde, within 63
+#: letters.
 _STEP_LENGTH = 32
-#: How many names are tried while those before are being deleted.
+#: Number of names to try while jobs with earlier names are being deleted.
 _MOST_NAMES = 100
 
 
 class Attempts:
-    """The TrainJobs of one step of a run; there is one at a time.
+    """The TrainJobs of one step of a run; one exists at a time.
 
     Args:
-        spec: what they are made of.
+        spec: their specification.
         run: the run.
-        document: the step's executor input, which tells the iterations of a loop apart.
-        jobs: where they are.
+        document: the step's executor input, which distinguishes the iterations of a loop.
+        jobs: the cluster's jobs.
     """
 
     def __init__(self, spec: TrainJobSpec, run: str, document: dict[str, Any], jobs: Jobs) -> None:
@@ -67,7 +67,7 @@ class Attempts:
         self._number = 0
 
     def existing(self) -> str | None:
-        """The TrainJob that an earlier pod of this step has created, if it is there."""
+        """The TrainJob that an earlier pod of this step created, if it exists."""
         names = [name for name in self._jobs.find(self._labels) if name.rpartition("-")[2].isdecimal()]
         if not names:
             return None
@@ -76,15 +76,15 @@ class Attempts:
         return newest
 
     def create(self, command: Sequence[str]) -> str:
-        """Creates the next one; where one of its name is still being deleted, with the name after that.
+        """Creates the next one; if one with its name is still being deleted, with the name after that.
 
-        Called again after an error it creates no second one.
+        If it is called again after an error, it does not create a second one.
         """
         owner = self._jobs.owner()
         for number in range(self._number + 1, self._number + 1 + _MOST_NAMES):
             name = f"{self.name}-{number}"
             created = self._jobs.create(JobRequest(name, self.spec, command, self._labels, owner))
-            # It may be this step's, where the answer to its creation was lost.
+            # It may be this step's, if the answer to its creation was lost.
             if created or name in self._jobs.find(self._labels):
                 self._number = number
                 return name
@@ -92,13 +92,13 @@ class Attempts:
 
 
 def _digest(run: str, step: str, document: dict[str, Any]) -> str:
-    """What tells the inputs and outputs of a step, which its pod's successor has as well, from all others."""
+    """A digest of a step's inputs and outputs, which a successor of its pod has as well, and no other step."""
     same = _same_for_all_pods(document)
     return hashlib.sha256(json.dumps([run, step, same], sort_keys=True).encode()).hexdigest()[:10]
 
 
 def _same_for_all_pods(document: dict[str, Any]) -> dict[str, Any]:
-    """The executor input without what another pod of the step has otherwise."""
+    """The executor input without the parts that differ between pods of the step."""
     same = copy.deepcopy(document)
     # KFP's launcher puts the number of the pod into it (`qualifyExecutorLogsURI`).
     same.get("outputs", {}).get("artifacts", {}).pop("executor-logs", None)
@@ -106,16 +106,16 @@ def _same_for_all_pods(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Signalled) -> None:
-    """Runs a step as a TrainJob; created again where the nodes were taken away and the step can go on.
+    """Runs a step as a TrainJob; creates it again if the nodes were taken away and the step can continue.
 
     Args:
-        spec: what the TrainJob is made of.
+        spec: specification of the TrainJob.
         command: the step.
-        jobs: where it is created.
+        jobs: the cluster's jobs.
         stopped: whether this process was interrupted.
 
     Raises:
-        UserError: the step failed; with its own message where it has one.
+        UserError: the step failed; with its own message if it has one.
         Interrupted: it was interrupted, or its nodes were taken away too often.
     """
     document = executor_input_of(command)
@@ -127,7 +127,7 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Si
     existing = answered(attempts.existing, interval(), stopped, _say)
 
     def once(of_choice: TrainJobSpec, look: Callable[[str], None]) -> None:
-        """Runs the step on a choice; it goes on with a TrainJob of that which another pod has created."""
+        """Runs the step on a choice; continues with a TrainJob of the choice that another pod created."""
         nonlocal existing
         attempts.spec, before, existing = of_choice, existing, None
         starts = Starts(jobs, spec.nodes, _say)
@@ -140,7 +140,7 @@ def run_step(spec: TrainJobSpec, command: Sequence[str], jobs: Jobs, stopped: Si
 
     try:
         with SignOfLife(exchange, silence):
-            # What another pod has sent is being read.
+            # The TrainJob of another pod is being followed.
             sent = exchange.sent(document) if existing else exchange.send_inputs(document)
             on_node = ["python3", "-m", _NODE, "--exchange", exchange.place, "--silence", f"{silence:g}", "--"]
             on_node += with_executor_input(command, sent)
@@ -171,7 +171,7 @@ def _run_until_complete(
         if not existing:
             exchange.forget_errors(spec.nodes)
         name = existing or answered(partial(attempts.create, command), every, stopped, _say)
-        told = "is there already, and goes on" if existing else f"{spec.nodes} node{'s' if spec.nodes > 1 else ''}"
+        told = "exists already, and continues" if existing else f"{spec.nodes} node{'s' if spec.nodes > 1 else ''}"
         existing = None
         try:
             print(f"{jobs.kind} {name}: {told}", flush=True)
@@ -193,7 +193,7 @@ def _run_until_complete(
 
 
 def _end(end: Callable[[], str], look: Callable[[str], None], name: str) -> str:
-    """The end of a job, where it is known, after a look at it."""
+    """The end of a job, if it is known, after a check of it."""
     look(name)
     return end()
 
@@ -202,12 +202,12 @@ def _delete(jobs: Jobs, name: str) -> None:
     try:
         jobs.delete(name)
     except UserError as error:
-        # It must not take the place of the error that is on its way.
+        # It must not replace the error that is being raised.
         print(f"warning: {error}", file=sys.stderr, flush=True)
 
 
 def interval() -> float:
-    """Seconds between two looks at a job."""
+    """Seconds between two checks of a job."""
     return float(os.environ.get(INTERVAL) or _INTERVAL)
 
 
@@ -216,10 +216,10 @@ def _say(line: str) -> None:
 
 
 def jobs_for(spec: TrainJobSpec) -> Jobs:
-    """TrainJobs; for data nodes RayJobs of KubeRay, where the cluster has these alone.
+    """TrainJobs; for data nodes RayJobs of KubeRay, if the cluster has only these.
 
     Raises:
-        UserError: it has neither of them, or cannot be reached.
+        UserError: the cluster has neither, or cannot be reached.
     """
     client = connected()
     if not spec.is_elastic or has_api(client, *TRAINER_API):

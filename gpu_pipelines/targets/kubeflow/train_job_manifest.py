@@ -1,7 +1,7 @@
-"""The manifest of a TrainJob: what Kubeflow's SDK has no option for is who owns it, and variables from secrets.
+"""The manifest of a TrainJob; Kubeflow's SDK has no option for its owner, or for variables from secrets.
 
 Types: TrainJob of trainer.kubeflow.org/v1alpha1 (`kubeflow-trainer-api`). Trainer refuses variables of the container
-`node` in a runtime patch, so that all of them stand below `trainer`.
+`node` in a runtime patch, so all of them are below `trainer`.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 
-#: Name of the container of a node, and of the job that makes the nodes, in Trainer's runtimes.
+#: Names of a node's container, and of the job that creates the nodes, in Trainer's runtimes.
 NODE = "node"
-#: Labels by which the TrainJobs of a step are found: the run, as Kubeflow Pipelines labels its pods, and the step.
+#: Labels to find the TrainJobs of a step: the run, as Kubeflow Pipelines labels its pods, and the step.
 RUN_LABEL, STEP_LABEL = "pipeline/runid", "app.kubernetes.io/instance"
 _LONGEST_LABEL = 63
-#: Who may change these fields of the runtime, for the record.
+#: The manager of these fields of the runtime, for the record.
 _MANAGER = "gpu-pipelines/kubeflow"
-#: The user of the image of the steps, to whose group the files of a claim are given where its driver does that.
+#: The user of the steps' image, whose group gets the files of a claim if the claim's driver supports that.
 IMAGE_USER = 10001
 
 
 def manifest_of(job: JobRequest, runtime_kind: str) -> dict[str, Any]:
-    """A TrainJob, by a runtime that is a ClusterTrainingRuntime or a TrainingRuntime."""
+    """A TrainJob with a runtime that is a ClusterTrainingRuntime or a TrainingRuntime."""
     spec = job.spec
     return {
         "apiVersion": "trainer.kubeflow.org/v1alpha1",
@@ -51,7 +51,7 @@ def metadata_of(job: JobRequest) -> dict[str, Any]:
 
 
 def resources_of(spec: TrainJobSpec) -> dict[str, Any]:
-    """What the container of a node asks for."""
+    """The resources that a node's container requests."""
     needs = spec.needs
     amounts = {"cpu": str(needs.cpus), "memory": f"{needs.memory_gib}Gi"}
     if needs.gpus:
@@ -80,7 +80,7 @@ def _trainer(spec: TrainJobSpec, command: Sequence[str]) -> dict[str, Any]:
 
 
 def pod_of(spec: TrainJobSpec) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """A node's pod without its container, and what that mounts: nodes, shared memory, claim and pull secret."""
+    """A node's pod without its container, and the container's mounts: nodes, shared memory, claim and pull secret."""
     needs = spec.needs
     shared = {"medium": "Memory", "sizeLimit": f"{needs.shared_memory_gib}Gi"}
     volumes: list[dict[str, Any]] = [{"name": "shared-memory", "emptyDir": shared}]

@@ -1,10 +1,10 @@
 """How a compiled file describes a step that runs as a TrainJob; the step's pod makes the TrainJob from it.
 
-The training runtime that a TrainJob starts from sets up the network by which GPUs of several nodes reach each other.
-Machines with networks of their own for GPUs need more than labels: further interfaces in the pod, a helper beside the
-training, libraries of the node, settings of NCCL. Manifests of the runtimes: docs/kubeflow-runtimes/, after those of
+The training runtime of a TrainJob sets up the network between the GPUs of several nodes. Machines with networks of
+their own for GPUs need more than labels: further interfaces in the pod, a helper beside the training, libraries of the
+node, settings of NCCL. Manifests of the runtimes: docs/kubeflow-runtimes/, after those of
 https://github.com/GoogleCloudPlatform/container-engine-accelerators (gpudirect-tcpx, gpudirect-tcpxo, gpudirect-rdma).
-Without them NCCL would take the ordinary network, and say so nowhere.
+Without them NCCL would silently use the ordinary network.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.kubeflow.pods import PodNeeds, Toleration
 
-#: The runtime that Kubeflow Trainer comes with for torchrun's variables.
+#: Kubeflow Trainer's own runtime for torchrun's variables.
 DEFAULT_RUNTIME = "torch-distributed"
 #: The training runtime of docs/kubeflow-runtimes/ that sets up a network, by the network's name in the catalog. There
 #: is none for machines whose nodes share NVLink as well, by ComputeDomains of NVIDIA's DRA driver.
@@ -27,36 +27,36 @@ RUNTIMES = {
     "GPUDirect-TCPXO": "gpu-pipelines-tcpxo",
     "GPUDirect-RDMA": "gpu-pipelines-rdma",
 }
-#: The option by which a step that is a TrainJob is told its specification.
+#: The option with the specification of a step that is a TrainJob.
 SPEC_ARGUMENT = "--train-job"
 #: Variables that Trainer sets, and refuses in a TrainJob (`TorchRunReservedEnvNames`).
 _TRAINERS = {f"PET_{name}" for name in ("NNODES", "NPROC_PER_NODE", "NODE_RANK", "MASTER_ADDR", "MASTER_PORT")}
-#: The longest that a TrainJob runs where nobody said how long: as long as a custom job of Vertex AI.
+#: The default time limit of a TrainJob: that of a custom job of Vertex AI.
 DEFAULT_HOURS = 168.0
 
 
 @dataclass(frozen=True)
 class TrainJobSpec:
-    """What a TrainJob is made of, besides the command.
+    """The specification of a TrainJob, besides the command.
 
     Attributes:
-        step: name of the step that it is the work of.
-        image: image that the nodes run.
+        step: name of its step.
+        image: image of the nodes.
         nodes: number of nodes.
-        needs: what each asks for.
+        needs: needs of each.
         storage: gs://… or a mounted directory, which all nodes and the step share.
-        runtime: the training runtime that it starts from.
+        runtime: its training runtime.
         volume_claim: PersistentVolumeClaim that is mounted in each node; empty for none.
-        mount_path: where.
+        mount_path: place of the mount.
         pull_secret: secret with which the image is pulled; empty for none.
         queue: queue of Kueue that it waits in; empty for none.
         service_account: Kubernetes service account of the nodes; empty for the namespace's default.
         environment: variables of the nodes.
         secrets: variables whose values are in Kubernetes secrets, each as SECRET/KEY.
         hours: the longest that it may run.
-        restarts: how often it is created again after an interruption that it can continue from.
+        restarts: most times to create it again after an interruption from which it can continue.
         is_elastic: whether nodes may come late, leave and come back, so that it is done when rank 0 is.
-        choices: what it is tried on in order, the first being this one; empty for this one alone.
+        choices: choices to try in order, the first being this one; empty for only this one.
         max_price: most that all tries together may cost, USD; None for no limit.
     """
 
@@ -80,7 +80,7 @@ class TrainJobSpec:
     max_price: float | None = None
 
     def content(self) -> dict[str, Any]:
-        """The specification as JSON has it, without what is newer than the first files and is not used."""
+        """The specification as JSON, without newer fields that are not used."""
         newer = {"is_elastic": False, "choices": (), "max_price": None}
         return {name: value for name, value in asdict(self).items() if name not in newer or value != newer[name]}
 
@@ -95,7 +95,7 @@ class TrainJobSpec:
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> TrainJobSpec:
-        """The specification that JSON tells."""
+        """The specification in a JSON object."""
         content = {**content, "choices": tuple(content.get("choices", ()))}
         needs = dict(content.pop("needs"))
         tolerations = tuple(Toleration(**each) for each in needs.pop("tolerations"))
@@ -104,13 +104,13 @@ class TrainJobSpec:
 
 @dataclass(frozen=True)
 class JobRequest:
-    """A job that is to be created: a TrainJob, a RayJob, or an Experiment of TrainJobs.
+    """A job to create: a TrainJob, a RayJob, or an Experiment of TrainJobs.
 
     Attributes:
         name: its name.
-        spec: what it is made of.
-        command: what its nodes run; of a RayJob the head alone.
-        labels: by which it, and its pods, are found again.
+        spec: its specification.
+        command: command of its nodes; for a RayJob only of the head.
+        labels: labels to find it, and its pods.
         owner: reference to the object with which Kubernetes deletes it; None for none.
     """
 
@@ -122,10 +122,10 @@ class JobRequest:
 
 
 def require_no_trainers(variables: Set[str]) -> None:
-    """Checks that none of some variables is one that Kubeflow Trainer sets.
+    """Checks that Kubeflow Trainer sets none of some variables.
 
     Raises:
-        UserError: one is.
+        UserError: it sets one.
     """
     if taken := sorted(variables & _TRAINERS):
         raise UserError(
@@ -135,11 +135,11 @@ def require_no_trainers(variables: Set[str]) -> None:
 
 
 def runtime_for(plan: AcceleratorPlan, chosen: str | None) -> str:
-    """The training runtime that the nodes of a plan start from.
+    """The training runtime for the nodes of a plan.
 
     Args:
         plan: machine and number of nodes.
-        chosen: the one of the settings (`kubeflow_runtime`); None if there is none.
+        chosen: the runtime of the settings (`kubeflow_runtime`); None if there is none.
 
     Raises:
         UserError: the GPUs of the machine have a network that the runtime does not set up.

@@ -1,4 +1,4 @@
-"""TrainJobs of Kubeflow Trainer through its SDK: created, looked at, read, deleted."""
+"""TrainJobs of Kubeflow Trainer through its SDK: creating, checking, reading and deleting them."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TRAINER_API = ("trainer.kubeflow.org", "v1alpha1")
 
 
 class TrainJobs(Jobs):
-    """TrainJobs; arguments as of `ClusterObjects`."""
+    """TrainJobs; arguments as for `ClusterObjects`."""
 
     kind, api, pod_label = "TrainJob", TRAINER_API, "jobset.sigs.k8s.io/jobset-name"
 
@@ -36,8 +36,8 @@ class TrainJobs(Jobs):
         """See `Jobs`; the cluster needs the runtime."""
         with service_errors(
             f"Creating the TrainJob {job.name}",
-            f"Look whether Kubeflow Trainer with the runtime {job.spec.runtime} is installed, and the step's service "
-            "account may create TrainJobs: docs/kubeflow.md.",
+            f"Check that Kubeflow Trainer with the runtime {job.spec.runtime} is installed, and that the step's "
+            "service account may create TrainJobs: docs/kubeflow.md.",
         ):
             kind = self._client.get_runtime(job.spec.runtime).kind.value
             return self._create(manifest_of(job, runtime_kind=kind))
@@ -49,7 +49,7 @@ class TrainJobs(Jobs):
         if ended := [each for each in ("Complete", "Failed") if each in true]:
             return ended[0]
         begun = [pod for pod in pods if pod.status.phase in ("Running", "Succeeded")]
-        # The SDK takes one that a queue has let go for one that was only created, because it has a condition.
+        # The SDK shows a job that a queue has admitted as only created, because it has a condition.
         return "Running" if len(begun) == job["spec"]["trainer"]["numNodes"] else "Created"
 
     def log_lines(self, name: str, node: int) -> Iterator[tuple[str, str]]:
@@ -60,7 +60,7 @@ class TrainJobs(Jobs):
                     yield from self._lines(pod.metadata.name, NODE)
 
     def failure(self, name: str, errors: Sequence[UserError], nodes: int) -> Failure:
-        """By what the nodes have left, and by their pods; see `Jobs`."""
+        """From the errors of the nodes, and from their pods; see `Jobs`."""
         conditions = self._get(name).get("status", {}).get("conditions", [])
         if any(each.get("reason") == TOO_LONG for each in conditions):
             return self._too_long(name)
@@ -88,7 +88,7 @@ class TrainJobs(Jobs):
         return self._held_up(pods, nodes, (f"{name}-{NODE}-0", name))
 
     def is_gone(self, name: str) -> bool:
-        """Whether there is no such job any more, nor a pod of it."""
+        """Whether there is no such job any more, and no pod of it."""
         try:
             self._get(name)
         except NotFoundError:
@@ -97,7 +97,7 @@ class TrainJobs(Jobs):
 
 
 def _true_conditions(job: Mapping[str, Any]) -> set[str]:
-    """The types of the conditions of a job that are so."""
+    """The types of a job's conditions that are true."""
     return {each["type"] for each in job.get("status", {}).get("conditions", []) if each.get("status") == "True"}
 
 
@@ -114,7 +114,7 @@ def _node_of(pod: Any) -> int:
 
 
 def _disruption(pod: Any) -> str | None:
-    """Why the node of a pod was taken away, in Kubernetes's words; None where it was not."""
+    """Why the node of a pod was taken away, in Kubernetes's words; None if it was not."""
     conditions = pod.status.conditions or []
     found = (each for each in conditions if each.type == _DISRUPTED and each.status == "True")
     return next(((each.message or "").rstrip(".") for each in found), None)
@@ -133,6 +133,6 @@ def _was_full(pod: Any) -> bool:
 
 
 def _end(pod: Any) -> Any | None:
-    """How a pod's container has ended; None if it has not."""
+    """The end of a pod's container; None if it has not ended."""
     ends = (each.state.terminated for each in pod.status.container_statuses or [] if each.name == NODE and each.state)
     return next((each for each in ends if each is not None), None)

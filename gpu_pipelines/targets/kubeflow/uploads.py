@@ -1,4 +1,4 @@
-"""Pipelines in Kubeflow Pipelines' own store: a pipeline by its name, and its versions, which never change."""
+"""Pipelines in Kubeflow Pipelines' own store: a pipeline by its name, and its immutable versions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class UploadedVersion:
         version: name of the version.
         pipeline_id: id of the pipeline.
         version_id: id of the version.
-        spec: the pipeline as it was compiled.
+        spec: the compiled pipeline.
     """
 
     pipeline: str
@@ -40,20 +40,20 @@ class UploadedVersion:
 
 
 def default_version(text: str) -> str:
-    """The name of a version that was given none: ours, and a digest of the file; the same file has the same name."""
+    """The default name of a version: ours, and a digest of the file; the same file has the same name."""
     return f"{__version__}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
 
 
 def upload(pipeline: KubeflowPipeline, version: str, settings: ProjectSettings) -> tuple[UploadedVersion, bool]:
-    """Uploads a version of a pipeline, which is made if there is none of its name.
+    """Uploads a version of a pipeline, which is created if there is none with its name.
 
     Args:
-        pipeline: what is uploaded.
+        pipeline: the pipeline.
         version: name of the version.
         settings: address and namespace.
 
     Returns:
-        The version, and whether it is new: with the name of a digest, it may be there already.
+        The version, and whether it is new: with the name of a digest, it may exist already.
 
     Raises:
         UserError: there is another version of that name, or the service refuses it.
@@ -80,10 +80,10 @@ def upload(pipeline: KubeflowPipeline, version: str, settings: ProjectSettings) 
 
 
 def find_version(address: str, settings: ProjectSettings) -> UploadedVersion:
-    """The version that `PIPELINE` or `PIPELINE/VERSION` stands for; without one, the newest.
+    """The version for `PIPELINE` or `PIPELINE/VERSION`; without a version, the newest.
 
     Raises:
-        UserError: there is none.
+        UserError: there is no such version.
     """
     client = connect(settings)
     name, _, wanted = address.partition("/")
