@@ -161,7 +161,7 @@ def test_tokens_stay_out_of_messages(tmp_path: Path) -> None:
     file = tmp_path / "tokens"
     file.write_text("secret\n")
     for given in ({"TOKEN_FILE": str(file)}, {"TOKEN": "secret"}):
-        with pytest.raises(UserError, match="not of the form of a bearer token") as refused:
+        with pytest.raises(UserError, match="not in the form of a bearer token") as refused:
             ServerSettings.of_environment({f"GPU_PIPELINES_SERVING_{name}": value for name, value in given.items()})
         assert "secret" not in str(refused.value)
     assert TOKEN not in repr(ServerSettings(tokens=(TOKEN,)))
