@@ -56,6 +56,7 @@ def test_pieces_come_back_with_their_numbers_from_workers_that_are_made_once(
     assert [square for square, _ in in_order] == [number**2 for number in range(30)]
 
 
+@pytest.mark.slow_but_for("processes")
 def test_a_slow_piece_does_not_let_the_others_pile_up(executor: Executor, tmp_path: Path) -> None:
     taken: list[int] = []
 

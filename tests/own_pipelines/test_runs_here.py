@@ -182,6 +182,7 @@ def test_a_metric_that_no_platform_reads_fails_its_step(where: tuple[str, ...], 
     assert "An output or a metric is NaN" in done.err
 
 
+@pytest.mark.slow_but_for("9")
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
 def test_an_interrupted_run_without_a_training_is_continued_as_it_says(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "measured.py").write_text(METRICS)

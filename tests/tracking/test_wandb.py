@@ -36,6 +36,7 @@ def begun(folder: Path) -> int:
     return len(list(folder.glob("wandb/offline-run-*")))
 
 
+@pytest.mark.slow
 def test_a_training_that_is_killed_has_each_step_once(tmp_path: Path) -> None:
     killed(2, "wandb:team/project", tmp_path / "killed", lambda: begun(tmp_path))
     require_whole(curves(tmp_path), MANY_STEPS)
