@@ -263,14 +263,13 @@ class RemoteFolder:
         self._path = path.rstrip("/")
 
     def names(self) -> list[str]:
-        """Relative paths of all files below the folder, as they are now; empty if there is none."""
-        try:
-            with as_user_errors(self.uri, "listed"):
-                self._files.invalidate_cache()
-                found = self._files.find(self._path)
-        except FileNotFoundError:
-            raise NotFoundError(f"{self.uri} cannot be listed: there is no such bucket.", "Check its name.") from None
-        return sorted(filter(_is_file, (path[len(self._path) + 1 :] for path in found)))
+        """Relative paths of all files below the folder, as they are now; empty if there is none.
+
+        Raises:
+            NotFoundError: there is no such bucket.
+            UserError: it cannot be listed.
+        """
+        return sorted(self._details())
 
     def state(self) -> str:
         """Hex SHA-256 of the names of all files with what distinguishes versions of a file."""
@@ -289,9 +288,12 @@ class RemoteFolder:
 
     def _details(self) -> dict[str, Mapping[str, Any]]:
         """The storage's details of all files as they are now, by relative path."""
-        with as_user_errors(self.uri, "listed"):
-            self._files.invalidate_cache()
-            found = self._files.find(self._path, detail=True)
+        try:
+            with as_user_errors(self.uri, "listed"):
+                self._files.invalidate_cache()
+                found = self._files.find(self._path, detail=True)
+        except FileNotFoundError:
+            raise NotFoundError(f"{self.uri} cannot be listed: there is no such bucket.", "Check its name.") from None
         named = {path[len(self._path) + 1 :]: info for path, info in found.items()}
         return {name: info for name, info in named.items() if _is_file(name)}
 

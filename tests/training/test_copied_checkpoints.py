@@ -111,3 +111,5 @@ def test_of_a_script_only_what_a_model_needs_is_copied_where_there_is_room(
     copied("fits", weights_only=True)
     with pytest.raises(UserError, match=r"have 0\.0 GB, and the disk has 0\.0 GB free"):
         copied("too-large", weights_only=False)
+    with pytest.raises(UserError, match="gs://no-such-bucket/x cannot be listed: there is no such bucket"):
+        local_copy("gs://no-such-bucket/x", tmp_path / "none", foreign=True)
