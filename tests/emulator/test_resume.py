@@ -386,7 +386,7 @@ def loops(mode: str = "bad"):
 def test_loops_in_several_pipelines_of_one_are_each_taken_over(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     (tmp_path / "loops.py").write_text(LOOPS)
     failed = run(vertex_emulator, tmp_path, "loops.py:loops")
-    assert said(vertex_emulator)[-1] == 'fourth: ["b", "b"]'
+    assert said(vertex_emulator)[-1] == 'fourth: ["b", "b"]', failed.error.message
     gone_on = run(vertex_emulator, tmp_path, "--resume", failed.name, "-p", "mode=good")
     assert gone_on.state.name == "PIPELINE_STATE_SUCCEEDED", gone_on.error.message
     assert said(vertex_emulator)[6:] == ['fourth: ["b", "b"]'], "the second loop's, and nothing else runs"
