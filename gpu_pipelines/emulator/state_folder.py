@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import json
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
@@ -44,6 +45,7 @@ class StateFolder:
         self._take()
         self._check_version()
         self._logs: IO[str] | None = None
+        self._writing = threading.Lock()
 
     def write(self, kind: str, name: str, document: Mapping[str, Any]) -> None:
         """Saves a resource.
@@ -59,7 +61,8 @@ class StateFolder:
         path = self._path(kind, name)
         try:
             path.parent.mkdir(exist_ok=True)
-            replace_file(path, json.dumps(document).encode())
+            with self._writing:  # two equal tasks may end at once, and have one result in the cache
+                replace_file(path, json.dumps(document).encode())
         except OSError as error:
             raise self._refusal(error) from error
 

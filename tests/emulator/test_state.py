@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -233,6 +234,17 @@ def test_it_ends_though_a_step_does_not(start: Starter) -> None:
         assert time.monotonic() < until
         time.sleep(0.05)
     assert emulator.end() == 0
+
+
+def test_writers_of_one_resource_at_the_same_time_each_write_it(tmp_path: Path) -> None:
+    from gpu_pipelines.emulator.state_folder import StateFolder
+
+    state = StateFolder(tmp_path)
+    with ThreadPoolExecutor(4) as threads:
+        list(threads.map(lambda number: state.write("cache", "same", {"number": number}), range(400)))
+    ((_, kept),) = state.documents("cache")
+    assert kept["number"] in range(400)
+    state.close()
 
 
 WRITER = """
