@@ -102,7 +102,13 @@ class MlflowRegistry(Registry):
     def _require_fit(self, experiment: Any) -> None:
         with self._errors("Opening the registry"):
             # It changes nothing, but needs the same permission as the upload.
-            self._client.set_experiment_tag(experiment.experiment_id, _MANAGED_BY, _OURS)
+            tag = partial(self._client.set_experiment_tag, experiment.experiment_id, _MANAGED_BY, _OURS)
+            try:
+                tag()
+            except Exception as error:
+                if "IntegrityError" not in str(error):
+                    raise
+                tag()  # the server cannot set a new tag for two uploads at the same moment
         if would_lose_files(self.uri, experiment.artifact_location):
             raise UserError(
                 f"The server of {self.uri} neither takes files nor keeps them in a bucket: they would stay in "
