@@ -102,13 +102,7 @@ class MlflowRegistry(Registry):
     def _require_fit(self, experiment: Any) -> None:
         with self._errors("Opening the registry"):
             # It changes nothing, but needs the same permission as the upload.
-            tag = partial(self._client.set_experiment_tag, experiment.experiment_id, _MANAGED_BY, _OURS)
-            try:
-                tag()
-            except Exception as error:
-                if "IntegrityError" not in str(error):
-                    raise
-                tag()  # the server cannot set a new tag for two uploads at the same moment
+            self._client.set_experiment_tag(experiment.experiment_id, _MANAGED_BY, _OURS)
         if would_lose_files(self.uri, experiment.artifact_location):
             raise UserError(
                 f"The server of {self.uri} neither takes files nor keeps them in a bucket: they would stay in "
@@ -210,7 +204,8 @@ class MlflowRegistry(Registry):
         if (found := self._client.get_experiment_by_name(EXPERIMENT)) is not None:
             return str(found.experiment_id)
         try:
-            return str(self._client.create_experiment(EXPERIMENT, artifact_location=place))
+            # With its tag: the server fails to add one for two uploads at the same moment.
+            return str(self._client.create_experiment(EXPERIMENT, place, {_MANAGED_BY: _OURS}))
         except MlflowException as error:
             # Another upload has created it in the meantime.
             if error.error_code != _EXISTS:
