@@ -12,7 +12,7 @@ from gpu_pipelines.cli.target_options import AsJson, with_fields
 from gpu_pipelines.terminal import wrapped
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.vertex.doctor_checks import Check
+    from gpu_pipelines.targets.vertex.doctor.checks import Check
 
 _WIDTH = 22
 
@@ -28,7 +28,7 @@ def doctor(
 ) -> None:
     """Check what training on Vertex AI (Gemini Enterprise Agent Platform) needs; exits with 1 if it is missing."""
     from gpu_pipelines.driver.doctor import checks_of
-    from gpu_pipelines.targets.vertex.doctor_checks import MISSING
+    from gpu_pipelines.targets.vertex.doctor.checks import MISSING
 
     checks = checks_of(options, accelerator, offline=offline)
     found = list(checks) if as_json else _shown(checks)

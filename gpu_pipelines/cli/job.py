@@ -15,7 +15,7 @@ from gpu_pipelines.cli.run import follow_run, ways_back
 from gpu_pipelines.cli.target_options import INTERVAL, Arguments, AsJson, Interval, with_fields
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.vertex.job_request import PreparedJob
+    from gpu_pipelines.targets.vertex.jobs.request import PreparedJob
 
 _FLAGS = "gpu_pipelines.targets.vertex.options:JobFlags"
 
@@ -35,7 +35,7 @@ def config(
     from gpu_pipelines.driver.jobs import prepared_job, tell_cautions
     from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
     from gpu_pipelines.targets.compiled import require_another, write_file
-    from gpu_pipelines.targets.vertex.job_config import config_text, submit_command
+    from gpu_pipelines.targets.vertex.jobs.config import config_text, submit_command
 
     if output is not None and options.config is not None:
         require_another(output, options.config, "job of --config")
@@ -89,7 +89,7 @@ app.command("cancel", hidden=True)(cancel_run_or_job)
 
 
 def _as_sent(prepared: PreparedJob) -> dict[str, Any]:
-    from gpu_pipelines.targets.vertex.job_config import job_document
+    from gpu_pipelines.targets.vertex.jobs.config import job_document
 
     parent = f"projects/{prepared.project}/locations/{prepared.region}"
     return {"method": "POST", "path": f"/v1/{parent}/customJobs", "body": job_document(prepared)}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gpu_pipelines.driver.opening import options_given
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.vertex.doctor_checks import Check
+    from gpu_pipelines.targets.vertex.doctor.checks import Check
     from gpu_pipelines.targets.vertex.options import VertexOptions
 
 
@@ -36,7 +36,7 @@ def doctor(accelerator: str | None = None, *, offline: bool = False, **options: 
 def checks_of(options: VertexOptions, accelerator: str | None, *, offline: bool) -> Iterator[Check]:
     """The checks of `doctor`, each as soon as it is made."""
     from gpu_pipelines.accelerators.request import PlanRequest
-    from gpu_pipelines.targets.vertex.doctor import examine
+    from gpu_pipelines.targets.vertex.doctor.doctor import examine
 
     settings = options.project_settings()
     request = None

@@ -11,7 +11,7 @@ from gpu_pipelines.driver.run import Run, teller
 
 if TYPE_CHECKING:
     from gpu_pipelines.project_settings import ProjectSettings
-    from gpu_pipelines.targets.vertex.job_request import PreparedJob
+    from gpu_pipelines.targets.vertex.jobs.request import PreparedJob
     from gpu_pipelines.targets.vertex.options import JobFlags
 
 
@@ -41,7 +41,7 @@ def job_config(
         UserError: something is wrong, or missing.
         PlanError: the accelerator is not available like that.
     """
-    from gpu_pipelines.targets.vertex.job_config import config_document
+    from gpu_pipelines.targets.vertex.jobs.config import config_document
     from gpu_pipelines.targets.vertex.options import JobFlags
 
     flags = container_options(JobFlags, "job", accelerator, command, options)
@@ -84,7 +84,7 @@ def submit_job(
 
 def prepared_job(flags: JobFlags, arguments: Sequence[str]) -> tuple[PreparedJob, ProjectSettings]:
     """The checked job, and the settings of its project; errors as those of `job_config`."""
-    from gpu_pipelines.targets.vertex.job_file import prepare_job
+    from gpu_pipelines.targets.vertex.jobs.file import prepare_job
 
     settings = flags.project_settings()
     return prepare_job(replace(flags, arguments=arguments), settings, flags.config), settings
@@ -103,7 +103,7 @@ def job_to_send(
     Raises:
         UserError: something is wrong, or missing.
     """
-    from gpu_pipelines.targets.vertex.job_config import told_machines
+    from gpu_pipelines.targets.vertex.jobs.config import told_machines
 
     prepared, settings = prepared_job(flags, arguments)
     for line in told_machines(prepared):
@@ -127,7 +127,7 @@ def sent_job(prepared: PreparedJob, settings: ProjectSettings, tell: Callable[[s
         UserError: the service refuses it, or it is not known whether it was created.
     """
     from gpu_pipelines.targets.vertex.console import custom_job_page
-    from gpu_pipelines.targets.vertex.jobs import submit_job as send
+    from gpu_pipelines.targets.vertex.jobs.custom_jobs import submit_job as send
     from gpu_pipelines.targets.vertex.persistent_resource import told_resource
     from gpu_pipelines.targets.vertex.vertex import Vertex
 

@@ -24,7 +24,7 @@ from gpu_pipelines.migration.study import MigratedStudy, study_of
 from gpu_pipelines.migration.tuning import tuning_fields
 from gpu_pipelines.project_settings import ProjectSettings, has_form, problems_of_labels
 from gpu_pipelines.submit_commands import NOT_BY_GCLOUD, leaves_a_pool_out
-from gpu_pipelines.targets.vertex.job_request import checked_name
+from gpu_pipelines.targets.vertex.jobs.request import checked_name
 
 
 @dataclass(frozen=True)

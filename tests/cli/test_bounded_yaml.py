@@ -20,7 +20,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.migration.job_file import read_job_file
 from gpu_pipelines.project_settings import FILE, load_project_settings
 from gpu_pipelines.targets.compiled import documents_of
-from gpu_pipelines.targets.vertex.job_file import prepare_job
+from gpu_pipelines.targets.vertex.jobs.file import prepare_job
 from gpu_pipelines.targets.vertex.options import JobFlags
 from gpu_pipelines.yaml_input import data_of, node_of, text_of
 

@@ -23,10 +23,10 @@ from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.fallback import tries as tries_of_module
 from gpu_pipelines.targets.fallback.tries import Choice, Try
 from gpu_pipelines.targets.fallback.trying import INTERVAL, PATIENCE, try_in_order
-from gpu_pipelines.targets.vertex import jobs as jobs_module
 from gpu_pipelines.targets.vertex.fallback import choice_of
 from gpu_pipelines.targets.vertex.fallback_launcher import VertexJobs, tries_of
 from gpu_pipelines.targets.vertex.job_spec import JobOptions, custom_job
+from gpu_pipelines.targets.vertex.jobs import custom_jobs
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.bill import BillLine
@@ -148,13 +148,13 @@ def quick() -> Iterator[None]:
     """Times of seconds in the place of minutes: between looks, until a lost request is known, the shortest job."""
     import os
 
-    least, looks = tries_of_module.LEAST_SECONDS, jobs_module._LOOKS
-    tries_of_module.LEAST_SECONDS, jobs_module._LOOKS = 0.05, (0.0, 0.05, 0.05)
+    least, looks = tries_of_module.LEAST_SECONDS, custom_jobs._LOOKS
+    tries_of_module.LEAST_SECONDS, custom_jobs._LOOKS = 0.05, (0.0, 0.05, 0.05)
     os.environ.update({INTERVAL: "0.05", PATIENCE: "0.3"})
     try:
         yield
     finally:
-        tries_of_module.LEAST_SECONDS, jobs_module._LOOKS = least, looks
+        tries_of_module.LEAST_SECONDS, custom_jobs._LOOKS = least, looks
         for name in (INTERVAL, PATIENCE):
             os.environ.pop(name, None)
 

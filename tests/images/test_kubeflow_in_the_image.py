@@ -48,7 +48,7 @@ def test_a_compiled_file_runs_with_its_claim_mounted(tmp_path: Path) -> None:
 def test_the_image_can_start_a_train_job() -> None:
     engine = docker.from_env()
     program = (
-        "from gpu_pipelines.targets.kubeflow import node, train_job\n"
+        "from gpu_pipelines.targets.kubeflow.in_cluster import node, train_job\n"
         "from kubeflow.trainer import TrainerClient, CustomTrainerContainer\n"
         "from kubeflow.trainer.options import RuntimePatch\n"
         "print('ready')"

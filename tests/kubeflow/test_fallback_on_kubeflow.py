@@ -15,7 +15,7 @@ from step_on_nodes import command_of, run, spec_on, until
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.kubeflow.node_choices import choice_of, with_choices
+from gpu_pipelines.targets.kubeflow.in_cluster.node_choices import choice_of, with_choices
 from gpu_pipelines.targets.kubeflow.pods import pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 

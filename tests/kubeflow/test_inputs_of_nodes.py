@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpu_pipelines.targets.kubeflow.exchange import Exchange
+from gpu_pipelines.targets.kubeflow.in_cluster.exchange import Exchange
 
 
 def test_each_artifact_of_a_list_gets_to_the_nodes(tmp_path: Path) -> None:

@@ -17,10 +17,10 @@ from gpu_pipelines.dag import PUBLISHED
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
+from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import manifest_of
 from gpu_pipelines.targets.kubeflow.kubeflow import Kubeflow
 from gpu_pipelines.targets.kubeflow.pods import usable_cpus, usable_memory_gib
 from gpu_pipelines.targets.kubeflow.target import KubeflowTarget
-from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec, runtime_for
 from gpu_pipelines.targets.published import file_of
 
@@ -224,7 +224,7 @@ def test_several_nodes_are_a_train_job_whose_step_has_no_gpu(files: dict[str, tu
     assert "nvidia.com/gpu" not in main_of(pod)["resources"]["limits"]
     assert "nodeSelector" not in pod["spec"]
     container = file.container("train-model")
-    assert container["command"] == ["python3", "-m", "gpu_pipelines.targets.kubeflow.train_job"]
+    assert container["command"] == ["python3", "-m", "gpu_pipelines.targets.kubeflow.in_cluster.train_job"]
     command, job = container["args"][3:], train_job_of(file, "train-model")
     assert job["nodes"] == 4
     assert job["needs"]["gpus"] == planned.count

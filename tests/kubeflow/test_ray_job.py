@@ -28,8 +28,8 @@ from step_on_nodes import (
 )
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.kubeflow.ray_job_manifest import COMMAND, manifest_of
-from gpu_pipelines.targets.kubeflow.train_job import jobs_for
+from gpu_pipelines.targets.kubeflow.in_cluster.ray_job_manifest import COMMAND, manifest_of
+from gpu_pipelines.targets.kubeflow.in_cluster.train_job import jobs_for
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 
 #: Where the client of Kubernetes, once imported, looks for the cluster.

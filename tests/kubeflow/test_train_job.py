@@ -28,9 +28,9 @@ from step_on_nodes import (
     until,
 )
 
-from gpu_pipelines.targets.kubeflow.exchange import with_executor_input
-from gpu_pipelines.targets.kubeflow.train_job import Attempts
-from gpu_pipelines.targets.kubeflow.train_job_manifest import manifest_of
+from gpu_pipelines.targets.kubeflow.in_cluster.exchange import with_executor_input
+from gpu_pipelines.targets.kubeflow.in_cluster.train_job import Attempts
+from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import DEFAULT_HOURS, JobRequest, TrainJobSpec
 
 

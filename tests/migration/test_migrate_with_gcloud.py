@@ -74,7 +74,7 @@ def test_gcloud_takes_the_jobs_of_the_page(
     assert CustomJobSpec.pb(request.custom_job.job_spec) == json_format.ParseDict(config, CustomJobSpec.pb()())
     assert request.custom_job.display_name == "my_job"
     # gpu-pipelines job submit takes the same file.
-    from gpu_pipelines.targets.vertex.job_file import prepare_job
+    from gpu_pipelines.targets.vertex.jobs.file import prepare_job
     from gpu_pipelines.targets.vertex.options import JobFlags
 
     prepared = prepare_job(JobFlags(), ProjectSettings(region="us-central1"), tmp_path / "vertex.yaml")

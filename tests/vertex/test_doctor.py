@@ -17,8 +17,8 @@ from command_line import command
 from conftest import set_variables
 
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, server_of
-from gpu_pipelines.targets.vertex.doctor_access import find_credentials
-from gpu_pipelines.targets.vertex.doctor_local import look_at_versions
+from gpu_pipelines.targets.vertex.doctor.access import find_credentials
+from gpu_pipelines.targets.vertex.doctor.local import look_at_versions
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi

@@ -18,8 +18,8 @@ from gpu_pipelines.migration import migrate
 from gpu_pipelines.migration.gcloud_flags import parse_command
 from gpu_pipelines.migration.job_file import read_job
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.job_config import config_text, job_document
-from gpu_pipelines.targets.vertex.job_file import prepare_job
+from gpu_pipelines.targets.vertex.jobs.config import config_text, job_document
+from gpu_pipelines.targets.vertex.jobs.file import prepare_job
 from gpu_pipelines.targets.vertex.options import JobFlags
 
 if TYPE_CHECKING:

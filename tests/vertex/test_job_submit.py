@@ -18,8 +18,8 @@ from vertex_commands import put_persistent_resource
 import gpu_pipelines
 from gpu_pipelines.errors import RunFailedError, UserError
 from gpu_pipelines.project_settings import VARIABLES
-from gpu_pipelines.targets.vertex import jobs as vertex_jobs
-from gpu_pipelines.targets.vertex.jobs import REQUEST_LABEL
+from gpu_pipelines.targets.vertex.jobs import custom_jobs
+from gpu_pipelines.targets.vertex.jobs.custom_jobs import REQUEST_LABEL
 from gpu_pipelines.targets.vertex.logs import JobLogs
 
 if TYPE_CHECKING:
@@ -34,8 +34,8 @@ def api(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     """The server, with what leads to it in the environment; waits are short."""
     set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(vertex_jobs, "_WAITS", (0.01, 0.02))
-    monkeypatch.setattr(vertex_jobs, "_LOOKS", (0.0, 0.01))
+    monkeypatch.setattr(custom_jobs, "_WAITS", (0.01, 0.02))
+    monkeypatch.setattr(custom_jobs, "_LOOKS", (0.0, 0.01))
     return vertex_api
 
 

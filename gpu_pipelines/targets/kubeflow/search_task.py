@@ -5,7 +5,7 @@ from kfp import dsl
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, TrainJobSpec
 
-_LAUNCHER = "gpu_pipelines.targets.kubeflow.experiment"
+_LAUNCHER = "gpu_pipelines.targets.kubeflow.in_cluster.experiment"
 
 
 def search_component(spec: TrainJobSpec) -> dsl.base_component.BaseComponent:

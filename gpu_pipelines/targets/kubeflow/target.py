@@ -28,7 +28,7 @@ from gpu_pipelines.registry import VERTEX
 from gpu_pipelines.step_environment import ACCELERATOR, RUN, STORAGE, UNFINISHED_WORK, preemption_variables
 from gpu_pipelines.targets.compiled import compiled, note_of_file
 from gpu_pipelines.targets.kubeflow.data_nodes import DataNodes
-from gpu_pipelines.targets.kubeflow.node_choices import choice_of, with_choices
+from gpu_pipelines.targets.kubeflow.in_cluster.node_choices import choice_of, with_choices
 from gpu_pipelines.targets.kubeflow.pods import GPU_RESOURCE, QUEUE_LABEL, PodNeeds, pod_needs
 from gpu_pipelines.targets.kubeflow.train_job_spec import (
     DEFAULT_HOURS,
@@ -59,7 +59,7 @@ SPOT_RESTARTS = 10
 _OTHER_RESTARTS = 3
 #: The label by which Kubeflow Pipelines finds the pods of a run (LabelKeyWorkflowRunId of its backend).
 _RUN_LABEL = "metadata.labels['pipeline/runid']"
-_LAUNCHER = "gpu_pipelines.targets.kubeflow.train_job"
+_LAUNCHER = "gpu_pipelines.targets.kubeflow.in_cluster.train_job"
 
 
 class KubeflowTarget:

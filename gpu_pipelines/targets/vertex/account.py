@@ -16,7 +16,7 @@ from gpu_pipelines.google_cloud.connection import (
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.run_account import RunAccount, StepAccount
 from gpu_pipelines.targets.vertex import console
-from gpu_pipelines.targets.vertex.jobs import REQUEST_LABEL, state_in_words
+from gpu_pipelines.targets.vertex.jobs.custom_jobs import REQUEST_LABEL, state_in_words
 from gpu_pipelines.targets.vertex.machine_times import (
     NOT_COUNTED,
     RUN_LABEL,

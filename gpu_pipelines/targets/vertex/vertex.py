@@ -196,12 +196,13 @@ class Vertex(VertexTarget, CloudTarget):
 
     def follow(self, run: str, watch: Watch, every: float) -> Outcome:
         """Waits for the end of a run, or of a custom job."""
-        from gpu_pipelines.targets.vertex import jobs, pipelines
+        from gpu_pipelines.targets.vertex import pipelines
         from gpu_pipelines.targets.vertex.follow import follow
+        from gpu_pipelines.targets.vertex.jobs import custom_jobs
 
         settings = pipelines.settings_of(run, self.settings)
-        if jobs.is_custom_job(run):
-            outcome = jobs.follow_job(jobs.full_job_name(run, settings), settings, watch, every)
+        if custom_jobs.is_custom_job(run):
+            outcome = custom_jobs.follow_job(custom_jobs.full_job_name(run, settings), settings, watch, every)
         else:
             with watch.steps() as observer:
                 outcome = follow(pipelines.full_name(run, settings), settings, observer, every, watch.warn)
@@ -209,22 +210,24 @@ class Vertex(VertexTarget, CloudTarget):
 
     def account(self, run: str) -> RunAccount:
         """The state and the cost of a run or a custom job."""
-        from gpu_pipelines.targets.vertex import jobs, pipelines
+        from gpu_pipelines.targets.vertex import pipelines
         from gpu_pipelines.targets.vertex.account import account_of_job, account_of_run
+        from gpu_pipelines.targets.vertex.jobs import custom_jobs
 
         settings = pipelines.settings_of(run, self.settings)
-        if jobs.is_custom_job(run):
-            return account_of_job(jobs.full_job_name(run, settings), settings)
+        if custom_jobs.is_custom_job(run):
+            return account_of_job(custom_jobs.full_job_name(run, settings), settings)
         return account_of_run(pipelines.full_name(run, settings), settings)
 
     def cancel(self, run: str) -> str:
         """Cancels a run with the jobs of its steps, or a custom job."""
-        from gpu_pipelines.targets.vertex import console, jobs, pipelines
+        from gpu_pipelines.targets.vertex import console, pipelines
+        from gpu_pipelines.targets.vertex.jobs import custom_jobs
 
         settings = pipelines.settings_of(run, self.settings)
-        if jobs.is_custom_job(run):
-            name = jobs.full_job_name(run, settings)
-            jobs.cancel_job(name, settings)
+        if custom_jobs.is_custom_job(run):
+            name = custom_jobs.full_job_name(run, settings)
+            custom_jobs.cancel_job(name, settings)
             page = console.custom_job_page(name)
         else:
             name = pipelines.full_name(run, settings)
@@ -240,9 +243,10 @@ class Vertex(VertexTarget, CloudTarget):
 
     def earlier(self, run: str) -> EarlierRun:
         """A run in the form in which another one can continue it."""
-        from gpu_pipelines.targets.vertex import earlier, jobs, pipelines
+        from gpu_pipelines.targets.vertex import earlier, pipelines
+        from gpu_pipelines.targets.vertex.jobs import custom_jobs
 
-        if jobs.is_custom_job(run):
+        if custom_jobs.is_custom_job(run):
             raise InvalidRequestError(f"{run} is a custom job, not a run of a pipeline.", "Submit it again.")
         settings = pipelines.settings_of(run, self.settings)
         return earlier.earlier_run(pipelines.full_name(run, settings), settings)

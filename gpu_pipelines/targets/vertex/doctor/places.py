@@ -7,9 +7,9 @@ from urllib.parse import quote
 
 from gpu_pipelines.google_cloud.locations import is_in
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.doctor_access import IMAGE, AccessCheck, bucket_of, could_not, repository_of
-from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
-from gpu_pipelines.targets.vertex.doctor_local import create_bucket, create_repository
+from gpu_pipelines.targets.vertex.doctor.access import IMAGE, AccessCheck, bucket_of, could_not, repository_of
+from gpu_pipelines.targets.vertex.doctor.checks import MISSING, NOT_KNOWN, OK, Check
+from gpu_pipelines.targets.vertex.doctor.local import create_bucket, create_repository
 
 _BUCKET_PERMISSIONS = ("storage.objects.create", "storage.objects.get", "storage.objects.list")
 

@@ -5,7 +5,8 @@ step and its inputs, and a number that counts its starts. A successor of this po
 continues with it. While this process runs it says so in the folder that it shares with the nodes; nodes that hear
 nothing for five minutes save their state and end, whatever happened to this pod.
 
-`python3 -m gpu_pipelines.targets.kubeflow.train_job --train-job JSON -- COMMAND…`, with the command of the step.
+`python3 -m gpu_pipelines.targets.kubeflow.in_cluster.train_job --train-job JSON -- COMMAND…`, with the command of the
+step.
 """
 
 from __future__ import annotations
@@ -27,20 +28,20 @@ from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.cluster_api import connected, has_api
-from gpu_pipelines.targets.kubeflow.cluster_jobs import Jobs, LogFollower, Starts, answered, wait
-from gpu_pipelines.targets.kubeflow.exchange import Exchange, executor_input_of, with_executor_input
-from gpu_pipelines.targets.kubeflow.node_choices import run_on_choices
-from gpu_pipelines.targets.kubeflow.ray_jobs import RAY_API, RayJobs
-from gpu_pipelines.targets.kubeflow.sign_of_life import SignOfLife
-from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
+from gpu_pipelines.targets.kubeflow.in_cluster.cluster_jobs import Jobs, LogFollower, Starts, answered, wait
+from gpu_pipelines.targets.kubeflow.in_cluster.exchange import Exchange, executor_input_of, with_executor_input
+from gpu_pipelines.targets.kubeflow.in_cluster.node_choices import run_on_choices
+from gpu_pipelines.targets.kubeflow.in_cluster.ray_jobs import RAY_API, RayJobs
+from gpu_pipelines.targets.kubeflow.in_cluster.sign_of_life import SignOfLife
+from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import RUN_LABEL, STEP_LABEL
+from gpu_pipelines.targets.kubeflow.in_cluster.trainer import TRAINER_API, TrainJobs
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
-from gpu_pipelines.targets.kubeflow.trainer import TRAINER_API, TrainJobs
 
 #: Seconds between two checks of a TrainJob, and seconds without a sign of this process after which its nodes end, for
 #: tests.
 INTERVAL, SILENCE = "GPU_PIPELINES_TRAIN_JOB_INTERVAL", "GPU_PIPELINES_TRAIN_JOB_SILENCE"
 _INTERVAL, _SILENCE = 10.0, 300.0
-_NODE = "gpu_pipelines.targets.kubeflow.node"
+_NODE = "gpu_pipelines.targets.kubeflow.in_cluster.node"
 #: The longest name of a step for which Kubernetes can still name pods, STEP-0123456789-00-node-0-0-abcde, within 63
 #: letters.
 _STEP_LENGTH = 32

@@ -38,7 +38,7 @@ from gpu_pipelines.targets.kubeflow.pod_starts import patience
 from gpu_pipelines.targets.kubeflow.train_job_spec import TrainJobSpec
 
 if TYPE_CHECKING:
-    from gpu_pipelines.targets.kubeflow.trainer import TrainJobs
+    from gpu_pipelines.targets.kubeflow.in_cluster.trainer import TrainJobs
 
 #: Seconds for a TrainJob and its pods to be gone; the pods get SIGTERM and half a minute.
 _LONGEST_END = 600.0

@@ -1,6 +1,6 @@
 """The program of each node of a TrainJob: the step itself, with outputs that only rank 0 returns.
 
-`python3 -m gpu_pipelines.targets.kubeflow.node --exchange PLACE --silence SECONDS -- COMMAND…`
+`python3 -m gpu_pipelines.targets.kubeflow.in_cluster.node --exchange PLACE --silence SECONDS -- COMMAND…`
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.signals import handled
 from gpu_pipelines.errors import ERROR_FILE, INTERRUPTED, left_error
-from gpu_pipelines.targets.kubeflow.exchange import (
+from gpu_pipelines.targets.kubeflow.in_cluster.exchange import (
     EXECUTOR_OUTPUT,
     Exchange,
     executor_input_of,
@@ -27,7 +27,7 @@ from gpu_pipelines.targets.kubeflow.exchange import (
     outputs_in,
     with_executor_input,
 )
-from gpu_pipelines.targets.kubeflow.sign_of_life import Listener
+from gpu_pipelines.targets.kubeflow.in_cluster.sign_of_life import Listener
 
 #: Seconds for a step that nobody waits for to save its state.
 _SECONDS_TO_SAVE = 60.0

@@ -14,7 +14,7 @@ from gpu_pipelines.accelerators.cost import RegionPrice, price_in
 from gpu_pipelines.accelerators.together import share_zone
 from gpu_pipelines.submit_commands import Submission, leaves_a_pool_out
 from gpu_pipelines.targets.plan_lines import told_cost, told_plan
-from gpu_pipelines.targets.vertex.job_request import PreparedJob
+from gpu_pipelines.targets.vertex.jobs.request import PreparedJob
 from gpu_pipelines.yaml_output import comment, yaml_text
 
 #: Most regions that a comment names.

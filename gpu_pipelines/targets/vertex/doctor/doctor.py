@@ -20,7 +20,7 @@ from gpu_pipelines.accelerators.request import PlanRequest, require_gpu
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.google_cloud.rest import Rest, UnreachableError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.vertex.doctor_access import (
+from gpu_pipelines.targets.vertex.doctor.access import (
     AccessCheck,
     find_credentials,
     look_at_apis,
@@ -28,9 +28,9 @@ from gpu_pipelines.targets.vertex.doctor_access import (
     look_at_project,
     look_at_service_account,
 )
-from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
-from gpu_pipelines.targets.vertex.doctor_local import look_at_gcloud, look_at_settings, look_at_versions
-from gpu_pipelines.targets.vertex.doctor_places import look_at_bucket, look_at_image, look_at_repository
+from gpu_pipelines.targets.vertex.doctor.checks import MISSING, NOT_KNOWN, OK, Check
+from gpu_pipelines.targets.vertex.doctor.local import look_at_gcloud, look_at_settings, look_at_versions
+from gpu_pipelines.targets.vertex.doctor.places import look_at_bucket, look_at_image, look_at_repository
 from gpu_pipelines.targets.vertex.target import evaluation_for
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 

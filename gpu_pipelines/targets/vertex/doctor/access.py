@@ -12,7 +12,7 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.google_cloud.rest import Answer, Rest
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.step_environment import environment_with
-from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
+from gpu_pipelines.targets.vertex.doctor.checks import MISSING, NOT_KNOWN, OK, Check
 
 #: gcloud's own variable to send no credentials, such as to a test server.
 NO_CREDENTIALS = "CLOUDSDK_AUTH_DISABLE_CREDENTIALS"

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_pipelines.errors import INTERRUPTED, NodeLostError, ProcessFailedError, UserError, first_line
 from gpu_pipelines.targets.kubeflow.cluster_api import service_errors
-from gpu_pipelines.targets.kubeflow.cluster_jobs import (
+from gpu_pipelines.targets.kubeflow.in_cluster.cluster_jobs import (
     OUT_OF_MEMORY,
     SUSPENDED,
     TOO_LONG,
@@ -19,9 +19,9 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     caused_by,
     memory_was_full,
 )
-from gpu_pipelines.targets.kubeflow.exchange import executor_input_of, with_executor_input
+from gpu_pipelines.targets.kubeflow.in_cluster.exchange import executor_input_of, with_executor_input
+from gpu_pipelines.targets.kubeflow.in_cluster.ray_job_manifest import SUBMITTER, manifest_of
 from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, scheduling_of, suspended
-from gpu_pipelines.targets.kubeflow.ray_job_manifest import SUBMITTER, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 #: Group and version of its API.

@@ -27,7 +27,7 @@ from gpu_pipelines.network_errors import untrusted_certificate
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.messages import Outcome, Watch
 from gpu_pipelines.targets.vertex.console import custom_job_page
-from gpu_pipelines.targets.vertex.job_request import PreparedJob
+from gpu_pipelines.targets.vertex.jobs.request import PreparedJob
 from gpu_pipelines.targets.vertex.logs import JobLogs
 
 #: Label with a different value for each submitted job.

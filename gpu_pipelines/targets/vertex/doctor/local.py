@@ -10,7 +10,7 @@ from pathlib import Path
 from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.errors import nearest
 from gpu_pipelines.project_settings import FILE, ProjectSettings, flag_of
-from gpu_pipelines.targets.vertex.doctor_checks import MISSING, NOT_KNOWN, OK, Check
+from gpu_pipelines.targets.vertex.doctor.checks import MISSING, NOT_KNOWN, OK, Check
 
 #: Each of them lists in its metadata the versions of the others that it supports.
 LIBRARIES = ("kfp", "google-cloud-pipeline-components", "google-cloud-aiplatform")

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpu_pipelines.errors import INTERRUPTED, NodeLostError, NotFoundError, ProcessFailedError, UserError
 from gpu_pipelines.targets.kubeflow.cluster_api import service_errors
-from gpu_pipelines.targets.kubeflow.cluster_jobs import (
+from gpu_pipelines.targets.kubeflow.in_cluster.cluster_jobs import (
     OUT_OF_MEMORY,
     SUSPENDED,
     TOO_LONG,
@@ -16,8 +16,8 @@ from gpu_pipelines.targets.kubeflow.cluster_jobs import (
     caused_by,
     memory_was_full,
 )
+from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import NODE, manifest_of
 from gpu_pipelines.targets.kubeflow.pod_starts import HeldUp, suspended
-from gpu_pipelines.targets.kubeflow.train_job_manifest import NODE, manifest_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest
 
 _INDEX_LABEL = "batch.kubernetes.io/job-completion-index"

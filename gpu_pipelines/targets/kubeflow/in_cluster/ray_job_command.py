@@ -1,6 +1,6 @@
 """The program of a RayJob's head: it runs the command in its variable.
 
-`python3 -m gpu_pipelines.targets.kubeflow.ray_job_command`
+`python3 -m gpu_pipelines.targets.kubeflow.in_cluster.ray_job_command`
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import base64
 import json
 import os
 
-from gpu_pipelines.targets.kubeflow.ray_job_manifest import COMMAND
+from gpu_pipelines.targets.kubeflow.in_cluster.ray_job_manifest import COMMAND
 
 
 def main() -> None:

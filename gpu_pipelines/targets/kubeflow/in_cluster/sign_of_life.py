@@ -12,7 +12,7 @@ import uuid
 from contextlib import suppress
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.targets.kubeflow.exchange import Exchange
+from gpu_pipelines.targets.kubeflow.in_cluster.exchange import Exchange
 
 _SIGN, _ORPHANED = "waiting", "orphaned"
 #: Number of signs in the time after which silence counts.

@@ -4,7 +4,7 @@ The name of the Experiment is made of the run and the folder of the study: a suc
 is deleted when it has ended, when the budget is spent, and when this process has to end; running trials then save their
 state.
 
-`python3 -m gpu_pipelines.targets.kubeflow.experiment --train-job JSON --study PLACE --job FILE`
+`python3 -m gpu_pipelines.targets.kubeflow.in_cluster.experiment --train-job JSON --study PLACE --job FILE`
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.errors import Interrupted, NotFoundError, UserError
 from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.kubeflow.cluster_api import connected, has_api, service_errors
-from gpu_pipelines.targets.kubeflow.cluster_jobs import ClusterObjects, Misses, Starts, answered
-from gpu_pipelines.targets.kubeflow.experiment_manifest import command_of_trial, experiment_of
-from gpu_pipelines.targets.kubeflow.train_job import interval
-from gpu_pipelines.targets.kubeflow.train_job_manifest import RUN_LABEL, STEP_LABEL
+from gpu_pipelines.targets.kubeflow.in_cluster.cluster_jobs import ClusterObjects, Misses, Starts, answered
+from gpu_pipelines.targets.kubeflow.in_cluster.experiment_manifest import command_of_trial, experiment_of
+from gpu_pipelines.targets.kubeflow.in_cluster.train_job import interval
+from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import RUN_LABEL, STEP_LABEL
+from gpu_pipelines.targets.kubeflow.in_cluster.trainer import TrainJobs
 from gpu_pipelines.targets.kubeflow.train_job_spec import SPEC_ARGUMENT, JobRequest, TrainJobSpec
-from gpu_pipelines.targets.kubeflow.trainer import TrainJobs
 from gpu_pipelines.tuning.service.documents import StudyDocuments
 from gpu_pipelines.tuning.service.records import RUNNING, Price, Records
 from gpu_pipelines.tuning.service.study import ServiceStudy

@@ -11,14 +11,14 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from gpu_pipelines.targets.kubeflow.train_job_manifest import metadata_of, pod_of, resources_of, variables_of
+from gpu_pipelines.targets.kubeflow.in_cluster.train_job_manifest import metadata_of, pod_of, resources_of, variables_of
 from gpu_pipelines.targets.kubeflow.train_job_spec import JobRequest, TrainJobSpec
 
 #: Names of a node's container, and of the container that submits the job to the cluster and prints its log.
 NODE, SUBMITTER = "ray", "ray-job-submitter"
 #: Variable with the command of the job: `ray job submit` would pass it through shells.
 COMMAND = "GPU_PIPELINES_RAY_JOB_COMMAND"
-_PROGRAM = "gpu_pipelines.targets.kubeflow.ray_job_command"
+_PROGRAM = "gpu_pipelines.targets.kubeflow.in_cluster.ray_job_command"
 _WORKERS = "workers"
 #: How long the pods exist after the end of the job.
 _SECONDS_TO_LOOK = 60

@@ -1,0 +1,1 @@
+"""What runs in the cluster: the steps' programs that create jobs on several nodes, and the program of each node."""
