@@ -44,7 +44,7 @@ NO_IMAGE = {"reason": "ErrImagePull", "message": "no match for platform in manif
 NO_VOLUME = {"reason": "ContainerCreating", "event": "Multi-Attach error for volume pvc-1"}
 NO_POD = {"event": "pods is forbidden: exceeded quota: gpus"}
 #: What the pods of steps run.
-LAUNCHERS = "gpu_pipelines.targets.kubeflow"
+LAUNCHERS = "gpu_pipelines.targets.kubeflow.in_cluster"
 #: Of what the pod of the step runs, at its jobs.
 SECONDS_BETWEEN_LOOKS = 0.1
 #: How KFP compiles a component to a command, without what it installs.
