@@ -6,6 +6,7 @@ not import torch.
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -31,6 +32,9 @@ _FIRST_FILE = "-model-00001-of-"
 METRICS = "metrics.jsonl"
 CONFIGURATION = "training.json"
 TENSORBOARD = "tensorboard"
+#: Folders and files that are checkpoints, as most training programs name them; the number gives their order. Accelerate
+#: writes checkpoint_0, and Lightning epoch=0-step=20.ckpt, of which the step tells more.
+CHECKPOINT_NAME = re.compile(r"(epoch=[0-9]+-)?(step|checkpoint|epoch)[-_=](?P<number>[0-9]{1,15})(?![0-9]).*")
 
 
 @dataclass(frozen=True)

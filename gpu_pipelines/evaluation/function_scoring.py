@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
+from gpu_pipelines.artifacts.checkpoint import CHECKPOINT_NAME, CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
@@ -24,9 +23,6 @@ from gpu_pipelines.evaluation.user_function import UserFunction, load_function
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.registry.directory import VERSION
 
-#: Folders and files that are checkpoints, as most training programs name them; the number gives their order. Accelerate
-#: writes checkpoint_0, and Lightning epoch=0-step=20.ckpt, of which the step tells more.
-CHECKPOINT_NAME = re.compile(r"(epoch=[0-9]+-)?(step|checkpoint|epoch)[-_=](?P<number>[0-9]{1,15})(?![0-9]).*")
 CHECKPOINT_PATTERNS = ("step[-_=]*", "checkpoint[-_=]*", "epoch[-_=]*")
 #: What is written beside the files of a model, so that it cannot be among them.
 WRITTEN_BESIDE = (EVALUATION, MODEL_CARD, VERSION)

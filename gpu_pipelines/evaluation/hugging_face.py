@@ -12,6 +12,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import nn
 
+from gpu_pipelines.artifacts.checkpoint import CHECKPOINT_NAME
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.exported_model import INDEX, weight_files
 from gpu_pipelines.errors import UserError, first_line
@@ -25,7 +26,6 @@ from gpu_pipelines.tasks.text_tokenizer import OTHER_TEMPLATES, TOKENIZER, TextT
 KEPT = ("*.safetensors", "*.safetensors.index.json", "*.json", "*.jinja", "merges.txt", "vocab.txt", "*.model")
 #: What a training program leaves beside the weights.
 LEFT_OUT = ("trainer_state.json", "training_args.json", "evaluation.json", "examples.json", "benchmarks.json")
-_CHECKPOINT = re.compile(r"(step|checkpoint|epoch)-[0-9]")
 #: Files that Python's pickle reads, as Lightning and torch.save write them.
 _PICKLED = (".ckpt", ".pt", ".pth", ".bin", ".pkl")
 _NUMBER = re.compile(r".*?(?P<number>[0-9]{1,15})[^0-9]*")
@@ -46,7 +46,7 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
     """
     found = [(path, _number_of(path)) for path in sorted(directory.glob("*")) if is_model(path)]
     if is_model(directory):
-        found = [(path, number) for path, number in found if _CHECKPOINT.match(path.name)]
+        found = [(path, number) for path, number in found if CHECKPOINT_NAME.fullmatch(path.name)]
         found.append((directory, max((number for _, number in found), default=0)))
     for path, _ in found:
         # A program that was killed before it wrote weights has left neither.
@@ -57,6 +57,19 @@ def models_in(directory: Path) -> list[tuple[Path, int]]:
                 "model by its save_pretrained, which writes safetensors.",
             )
     return sorted(found, key=lambda entry: (entry[1], entry[0].name))
+
+
+def without_model(directory: Path) -> dict[str, list[str]]:
+    """Folders named as checkpoints that hold no model: their names, by the reason, as `accelerator.save_state` leaves.
+
+    Args:
+        directory: in which other models were found.
+    """
+    found: dict[str, list[str]] = {}
+    for path in directory.glob("*"):
+        if CHECKPOINT_NAME.fullmatch(path.name) and path.is_dir() and not is_model(path):
+            found.setdefault(why_none(path) or "There is no model in it.", []).append(path.name)
+    return found
 
 
 def why_none(directory: Path) -> str:
@@ -75,7 +88,10 @@ def why_none(directory: Path) -> str:
     if shard := first(".distcp"):
         return f"{shard} is a part of the weights: let the script save whole ones, as FULL_STATE_DICT of FSDP does."
     if weights := first(".safetensors"):
-        return f"{weights} has no {CONFIG} beside it: save the model by its save_pretrained."
+        return (
+            f"{weights} has no {CONFIG} beside it: save the model by its save_pretrained, or its settings too, by "
+            "model.config.save_pretrained."
+        )
     if pickle := first(*_PICKLED):
         return (
             f"{pickle} is a pickle, which can run any code when it is read, so it is not read: save the model by its "

@@ -30,7 +30,14 @@ from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
-from gpu_pipelines.evaluation.hugging_face import copy_adapters, copy_model, damaged_file, models_in, why_none
+from gpu_pipelines.evaluation.hugging_face import (
+    copy_adapters,
+    copy_model,
+    damaged_file,
+    models_in,
+    why_none,
+    without_model,
+)
 from gpu_pipelines.evaluation.models import Loaded, ModelSource, champion_errors
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
@@ -346,6 +353,8 @@ def _foreign_candidates(directory: Path) -> list[Candidate]:
             print(f"warning: passing over {path.name}: {damaged} is damaged or missing", flush=True)
         else:
             found.append(Candidate(path, step=number))
+    for why, names in without_model(directory).items():
+        print(f"warning: passing over {some_of(names, _MOST_NAMED)}: {why}", flush=True)
     if not found:
         raise UserError(f"{directory} has no model whose weights are whole.", "Train for at least one checkpoint more.")
     return found

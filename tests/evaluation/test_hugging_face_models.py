@@ -114,7 +114,7 @@ def test_checkpoints_of_another_program_are_ranked_exported_and_compared(
 
 
 def test_checkpoints_count_beside_the_model_that_a_trainer_has_saved_at_the_end(
-    texts: Dataset, trained: Path, tmp_path: Path
+    texts: Dataset, trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = tmp_path / "output"
     shutil.copytree(trained, folder)
@@ -122,12 +122,18 @@ def test_checkpoints_count_beside_the_model_that_a_trainer_has_saved_at_the_end(
     for name in ("config.json", "model.safetensors"):
         shutil.copy(trained / "checkpoint-1000" / name, folder)
     shutil.copytree(trained / "checkpoint-500", folder / "onnx")
+    # As the examples of Accelerate name them, whose save_state writes no settings.
+    (folder / "checkpoint-500").rename(folder / "step_500")
+    for name in ("step_8", "step_16"):
+        (folder / name).mkdir()
+        shutil.copy(trained / "checkpoint-500/model.safetensors", folder / name)
     evaluation = evaluate(texts, folder, tmp_path)
     assert [(scored["name"], scored["step"]) for scored in evaluation.checkpoints] == [
-        ("checkpoint-500", 500),
+        ("step_500", 500),
         ("checkpoint-1000", 1000),
         ("output", 1000),
     ]
+    assert "passing over step_16, step_8: model.safetensors has no config.json beside it: " in capsys.readouterr().out
     first, last, saved = (scored["val"] for scored in evaluation.checkpoints)
     assert last == saved != first
 
