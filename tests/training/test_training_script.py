@@ -150,9 +150,11 @@ def test_a_script_that_writes_to_a_path_has_written_to_a_bucket_and_finds_it_aga
     )
     uri = f"memory://{tmp_path.name}/run"
     for _ in range(2):
-        run_script(ScriptSettings(script=str(tmp_path / "script.py"), launcher="plain"), tmp_path, uri)
+        summary = run_script(ScriptSettings(script=str(tmp_path / "script.py"), launcher="plain"), tmp_path, uri)
     folder = RemoteFolder(uri)
     assert folder.names() == ["checkpoint-1/config.json", "checkpoint-2/config.json"]
+    assert summary
+    assert summary.figures()["checkpoints"] == 2
     assert folder.read("checkpoint-2/config.json").decode() == f"{uri}/"
 
 
@@ -189,7 +191,7 @@ def test_a_metric_that_ends_as_no_number_has_no_last_value(tmp_path: Path, capsy
 
 def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:
     summary = run(tmp_path, "print('done')\n")
-    assert "steps" not in summary.figures()
+    assert not {"steps", "checkpoints"} & summary.figures().keys()
     write_report(summary, tmp_path / "report.html")
     assert "wrote no metrics" in (tmp_path / "report.html").read_text()
 

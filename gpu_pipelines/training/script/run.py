@@ -13,7 +13,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gpu_pipelines.artifacts.checkpoint import METRICS
+from gpu_pipelines.artifacts.checkpoint import CHECKPOINT_NAME, METRICS
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.distributed.launch import launch, run_program
@@ -49,7 +49,7 @@ class ScriptSummary:
         devices: the processes on each node, and their devices.
         nodes: number of machines.
         seconds: duration of this launch.
-        checkpoints: names of the checkpoints in this project's format.
+        checkpoints: names of the checkpoints in this project's format; if there are none, of what is named as one.
         metrics: entries of the script's metrics file, by step.
     """
 
@@ -78,9 +78,9 @@ class ScriptSummary:
         last = {f"final_{name}": value for name, value in sorted(ends.items()) if math.isfinite(value)}
         steps = {"steps": self.metrics[-1]["step"]} if self.metrics else {}
         processes = self.nodes * self.devices.processes
-        return {**steps, **last, "seconds": round(self.seconds, 1), "processes": processes} | {
-            "checkpoints": len(self.checkpoints)
-        }
+        # A model right in the folder has no such name, and 0 would say that nothing was saved.
+        saved = {"checkpoints": len(self.checkpoints)} if self.checkpoints else {}
+        return {**steps, **last, "seconds": round(self.seconds, 1), "processes": processes, **saved}
 
 
 def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> ScriptSummary | None:
@@ -130,7 +130,9 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
             lock.require_held()
             require_not_taken_for_path(store.uri)
             store.publish_log()
-        names = [checkpoint.name for checkpoint in store.complete()]
+        entries = sorted(path.name for path in Path(checkpoints).iterdir())
+        named = [name for name in entries if CHECKPOINT_NAME.fullmatch(name)]
+        names = [checkpoint.name for checkpoint in store.complete()] or named
         metrics = read_metrics(store.directory / METRICS)
     return ScriptSummary(settings, devices, cluster.nodes, time.monotonic() - started, names, metrics)
 
