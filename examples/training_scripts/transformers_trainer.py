@@ -7,6 +7,8 @@
 import argparse
 import json
 import os
+import signal
+import sys
 from pathlib import Path
 
 import torch
@@ -61,6 +63,27 @@ class Curves(TrainerCallback):
                 file.write(json.dumps(line) + "\n")
 
 
+class Interruption(TrainerCallback):
+    """Saves a checkpoint where the run is interrupted: `enable_jit_checkpoint` does so for a single process alone."""
+
+    def __init__(self):
+        self.told_to_stop = False
+
+    def on_train_begin(self, arguments, state, control, **others):
+        signal.signal(signal.SIGTERM, self.stop)
+
+    def stop(self, *_):
+        self.told_to_stop = True
+
+    def on_step_end(self, arguments, state, control, **others):
+        # All processes have to agree that one of them was interrupted.
+        stop = torch.tensor(float(self.told_to_stop), device=arguments.device)
+        if torch.distributed.is_initialized():
+            torch.distributed.all_reduce(stop)
+        if stop:
+            self.told_to_stop = control.should_save = control.should_training_stop = True
+
+
 def main():
     labels = data.manifest.labels
     config = BertConfig(
@@ -88,12 +111,14 @@ def main():
         ),
         train_dataset=Rows("train"),
         processing_class=tokenizer,
-        callbacks=[Curves()],
+        callbacks=[Curves(), interruption := Interruption()],
     )
     # A run that was interrupted goes on; the Trainer writes this file of a checkpoint last.
     whole = [file.parent for file in Path(checkpoints).glob("checkpoint-*/trainer_state.json")]
     last = max(whole, key=lambda folder: int(folder.name.partition("-")[2]), default=None)
     trainer.train(resume_from_checkpoint=last and str(last))
+    if interruption.told_to_stop:
+        sys.exit(75)
 
 
 if __name__ == "__main__":

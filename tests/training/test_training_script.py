@@ -273,19 +273,27 @@ def test_the_example_goes_on_from_a_checkpoint_that_the_trainer_has_finished(tmp
 
 
 @pytest.mark.slow
-def test_the_example_with_lightning_saves_what_it_has_where_it_is_interrupted(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("example", "begins", "left"),
+    [
+        (EXAMPLE, "    def on_step_end(self, arguments, state, control, **others):\n", {"checkpoint-2"}),
+        (LIGHTNING, "        step = trainer.global_step\n", {"step-2", "last.ckpt"}),
+    ],
+)
+def test_the_examples_save_what_they_have_where_they_are_interrupted(
+    tmp_path: Path, example: Path, begins: str, left: set[str]
+) -> None:
     (tmp_path / "texts.csv").write_text("text,label\n" + "".join(f"row {n},{n % 2}\n" for n in range(60)))
     prepare_data(PrepareSettings(source=str(tmp_path / "texts.csv"), task="text_classification"), tmp_path / "data")
-    text = LIGHTNING.read_text()
-    begins = "        step = trainer.global_step\n"
+    text = example.read_text()
     assert begins in text
-    told_at_3 = text.replace(
-        begins, f"{begins}        if step == 3:\n            signal.raise_signal(signal.SIGTERM)\n"
-    )
+    step = "step" if example == LIGHTNING else "state.global_step"
+    raises = f"        if {step} == 2 and os.environ['RANK'] == '0':\n            signal.raise_signal(signal.SIGTERM)\n"
+    told_at_2 = text.replace(begins, begins + raises)
     given: dict[str, Any] = {"launcher": "torchrun", "processes_per_node": 2, "arguments": ["--steps", 6]}
     with pytest.raises(Interrupted):
-        run(tmp_path, told_at_3, **given)
-    assert {path.name for path in (tmp_path / "out").glob("*")} == {"step-3", "last.ckpt", "metrics.jsonl"}
+        run(tmp_path, told_at_2, **given)
+    assert {path.name for path in (tmp_path / "out").glob("*")} == {*left, "metrics.jsonl"}
     assert [entry["step"] for entry in run(tmp_path, text, **given).metrics] == [1, 2, 3, 4, 5, 6]
     lines = (tmp_path / "out/metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
