@@ -7,9 +7,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.artifacts.checkpoint import METRICS
+from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.registry import RegisteredVersion
+
+#: In the message of a directory without checkpoints.
+_MOST_NAMED = 8
 
 
 class NoComparisonError(UserError):
@@ -42,6 +46,12 @@ class Candidate:
     def name(self) -> str:
         name = f"{self.path.name} (ema)" if self.ema else self.path.name
         return f"{self.training}/{name}" if self.training else name
+
+
+def left_in(directory: Path) -> str:
+    """What a training has left in a folder where no checkpoint was found, as part of a sentence."""
+    names = [path.name for path in directory.iterdir() if not path.name.startswith(".") and path.name != METRICS]
+    return f"only {some_of(names, _MOST_NAMED)}" if names else "nothing"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
 from gpu_pipelines.errors import NotFoundError, UserError, some_of
-from gpu_pipelines.evaluation.candidates import Candidate, NoComparisonError
+from gpu_pipelines.evaluation.candidates import Candidate, NoComparisonError, left_in
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.user_function import UserFunction, load_function
@@ -176,8 +176,9 @@ def _candidates(directory: Path, training: str) -> list[Candidate]:
             print(f"warning: passing over {path.name}: its name does not end in a number", flush=True)
     if not found:
         raise UserError(
-            f"{directory} has no checkpoints.",
-            "They are the folders or files named step-NUMBER, checkpoint-NUMBER or epoch-NUMBER.",
+            f"{directory} has no checkpoints: the training left {left_in(directory)} there.",
+            "They are the folders or files named step-NUMBER, checkpoint-NUMBER or epoch-NUMBER. Rename them; with "
+            "run --resume the training is not repeated.",
         )
     return sorted(found, key=lambda candidate: candidate.step)
 

@@ -86,7 +86,10 @@ def why_none(directory: Path) -> str:
         return next((str(path.relative_to(directory)) for path in files if path.suffix in endings), "")
 
     if shard := first(".distcp"):
-        return f"{shard} is a part of the weights: let the script save whole ones, as FULL_STATE_DICT of FSDP does."
+        return (
+            f"{shard} is a part of the weights: let the script save whole ones, as FULL_STATE_DICT of FSDP does, or "
+            f"merge them by `accelerate merge-weights` and put a {CONFIG} beside them."
+        )
     if weights := first(".safetensors"):
         return (
             f"{weights} has no {CONFIG} beside it: save the model by its save_pretrained, or its settings too, by "

@@ -15,7 +15,6 @@ from torch import nn
 from gpu_pipelines.artifacts.checkpoint import (
     CONFIGURATION,
     MARKER,
-    METRICS,
     Checkpoint,
     complete_checkpoints,
     read_configuration,
@@ -26,7 +25,7 @@ from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.integrity import digest_of
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
+from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels, left_in
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
@@ -57,7 +56,7 @@ EXAMPLES_KEPT = 4
 ROWS_TRIED = 64
 #: Share of a prediction that it may differ by in a batch of another size, which rounds otherwise, in fp32.
 _SAME = 0.01
-#: In the message of a directory without checkpoints.
+#: In the warning of folders without a model.
 _MOST_NAMED = 8
 
 
@@ -318,9 +317,7 @@ def _require_written(directory: Path) -> None:
     """
     if not directory.is_dir() or (directory / CONFIGURATION).is_file():
         return
-    names = sorted(path.name for path in directory.iterdir() if not path.name.startswith(".") and path.name != METRICS)
-    held = f"only {some_of(names, _MOST_NAMED)}" if names else "nothing"
-    problem = f"{directory} has no checkpoint that can be scored: the training left {held} there."
+    problem = f"{directory} has no checkpoint that can be scored: the training left {left_in(directory)} there."
     raise UserError(
         f"{problem} {why_none(directory)}".rstrip(),
         "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "

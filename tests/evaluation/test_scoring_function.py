@@ -219,10 +219,10 @@ def test_what_is_no_checkpoint_is_passed_over_or_refused(folder: Path, capfd: py
     assert "passing over checkpoint-last" in capfd.readouterr().out
     (folder / "checkpoints/epoch-8/evaluation.json").write_text("{}")
     assert "has files named evaluation.json" in refused(folder, out="other")
-    (folder / "empty").mkdir()
+    (folder / "orbax/20").mkdir(parents=True)
     settings = settings_in(folder, scoring_function=f"{folder}/scoring.py:score")
-    with pytest.raises(UserError, match="has no checkpoints"):
-        evaluate_checkpoints(settings, folder / "data", folder / "empty", folder / "out")
+    with pytest.raises(UserError, match=r"has no checkpoints: the training left only 20 there\.(.|\n)*Rename"):
+        evaluate_checkpoints(settings, folder / "data", folder / "orbax", folder / "out")
 
 
 def test_the_report_shows_the_metrics_of_the_function(folder: Path) -> None:
