@@ -322,7 +322,8 @@ def _require_written(directory: Path) -> None:
         f"{problem} {why_none(directory)}".rstrip(),
         "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "
         "*.safetensors), or its adapters in peft's layout, in a folder such as checkpoint-100. For a format of its own "
-        "give scoring_function.",
+        "give scoring_function. You can also add what is missing to the folders: with run --resume the training is not "
+        "repeated.",
     )
 
 

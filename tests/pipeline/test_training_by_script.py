@@ -72,6 +72,7 @@ def test_a_script_that_broke_off_goes_on_by_the_command_that_is_shown(tmp_path: 
     assert "run-training-script: goes on" in done.out
     assert "has no checkpoint that can be scored: the training left only checkpoint-1 there." in done.err
     assert "GPU_PIPELINES_CHECKPOINTS" in done.err
+    assert "with run --resume the training is not repeated" in done.err
 
 
 @pytest.mark.slow
