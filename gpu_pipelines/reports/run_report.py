@@ -24,6 +24,8 @@ REPORTS = ("evaluation_report", "training_report", "data_report")
 KINDS = {"succeeded": "good", "reused": "", "running": "", "failed": "bad", "died": "bad", "interrupted": "warn"}
 #: Seconds after which the report of a running run is reloaded.
 _REFRESH = 5
+#: The parameter with the variables of a script, whose values may be secrets: the page is made to be passed on.
+_ENVIRONMENT = "script_environment"
 
 
 def write_run_report(record: RunRecord, said: Mapping[str, str] | None = None) -> None:
@@ -58,7 +60,10 @@ def write_run_report(record: RunRecord, said: Mapping[str, str] | None = None) -
             for step, page in shown
             if not is_page(page)
         ],
-        parameters={name: shown_value(value) for name, value in record.parameters.items()},
+        parameters={
+            name: ", ".join(value) if name == _ENVIRONMENT else shown_value(value)
+            for name, value in record.parameters.items()
+        },
     )
     # A browser that reads it meanwhile gets a complete page.
     scratch = record.report.with_name(f".{record.report.name}")

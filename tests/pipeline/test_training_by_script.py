@@ -23,7 +23,7 @@ IMAGE = ("--image", "europe-docker.pkg.dev/p/r/steps:1")
 def test_a_script_of_transformers_trains_and_its_model_is_evaluated_and_uploaded(tmp_path: Path) -> None:
     script = Path(shutil.copy(EXAMPLE, tmp_path / "train.py"))
     data = ("task=text_classification", "source=sample:docstrings", "gates=accuracy>=0", "smoke_test=false")
-    given = ("script=train.py", "script_arguments=--steps,4", *data)
+    given = ("script=train.py", "script_arguments=--steps,4", 'script_environment={"KEY": "a-secret"}', *data)
     request = ("run", PIPELINE, *(part for each in given for part in ("-p", each)), "--accelerator", "cpu:1")
     done = gpu_pipelines(*request, cwd=tmp_path)
     assert done.status == 0, done.out + done.err
@@ -38,6 +38,8 @@ def test_a_script_of_transformers_trains_and_its_model_is_evaluated_and_uploaded
     page = (record["directory"] / "report.html").read_text()
     assert "docstrings version 1 is the champion" in page
     assert "<h2>Training</h2>" in page
+    assert ">KEY<" in page
+    assert "a-secret" not in page
     again = gpu_pipelines(*request, "--cache", cwd=tmp_path)
     assert again.status == 0, again.out + again.err
     assert "run-training-script: reused" in again.out
