@@ -36,3 +36,10 @@ def _limit(group: Path) -> float:
 def own_cores() -> int:
     """The share of this process if a launcher has started several on this machine; at least one."""
     return max(1, cores() // int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+
+
+def compute_on_cores_alone() -> None:
+    """Has PyTorch compute with no more threads than there are cores; it does not know the limit of a container."""
+    import torch  # takes seconds
+
+    torch.set_num_threads(min(torch.get_num_threads(), cores()))

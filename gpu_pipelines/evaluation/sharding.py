@@ -26,7 +26,7 @@ from gpu_pipelines.errors import ProcessFailedError, UnfitParametersError, UserE
 from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.models import ModelSource
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
-from gpu_pipelines.processors import cores
+from gpu_pipelines.processors import compute_on_cores_alone, cores
 from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
 
 #: Shards that the rows of a split are cut into for each process.
@@ -105,8 +105,7 @@ class ShardedRunner:
         self._devices = list(devices)
         self._pools: list[ProcessPoolExecutor] = []
         self._ready: list[Future[None]] = []
-        # Of the limit of a container PyTorch does not know.
-        torch.set_num_threads(min(torch.get_num_threads(), cores()))
+        compute_on_cores_alone()
         self._at_once = len(devices) > 1 and (at_once or devices[0] != "cpu")
         if self._at_once:
             self._start_others()

@@ -9,7 +9,7 @@ import torch
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.integrity import require_undamaged
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.processors import cores
+from gpu_pipelines.processors import compute_on_cores_alone
 from gpu_pipelines.serving.predictor import Predictor
 from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.serving.settings import ServerSettings
@@ -36,8 +36,10 @@ def load_predictor(directory: Path, settings: ServerSettings, threads: int = 0, 
     require_undamaged(directory)
     task = task_named(task_of(directory))
     kind = task.load_predictor()
-    # PyTorch does not know the CPU limit of a container.
-    torch.set_num_threads(threads or min(torch.get_num_threads(), cores()))
+    if threads:
+        torch.set_num_threads(threads)
+    else:
+        compute_on_cores_alone()
     try:
         predictor = kind(directory, settings, torch.device(device or ("cuda" if gpus_here() else "cpu")))
     except (OSError, KeyError, ValueError, TypeError, torch.OutOfMemoryError) as error:

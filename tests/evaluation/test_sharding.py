@@ -208,7 +208,7 @@ def of_a_full_gpu(runner: Runner, source: ModelSource, seen: list[Any]) -> None:
 
 def test_no_more_threads_compute_than_a_container_has_cores(numbers: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     training, before = {"model": "linear", "recipe": "evaluations:Regression"}, torch.get_num_threads()
-    monkeypatch.setattr(sharding, "cores", lambda: 2)
+    monkeypatch.setattr("gpu_pipelines.processors.cores", lambda: 2)
     torch.set_num_threads(3)
     try:
         ShardedRunner(RunnerSettings(numbers.directory, training, "", 4), ["cpu"], at_once=True)

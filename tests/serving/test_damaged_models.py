@@ -21,7 +21,7 @@ from gpu_pipelines.serving.settings import ServerSettings
 
 def test_no_more_threads_compute_than_a_container_has_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model, before = export("text_classification", tmp_path / "model"), torch.get_num_threads()
-    monkeypatch.setattr("gpu_pipelines.serving.predictors.cores", lambda: 2)
+    monkeypatch.setattr("gpu_pipelines.processors.cores", lambda: 2)
     torch.set_num_threads(3)
     try:
         load_predictor(model, ServerSettings())
