@@ -39,11 +39,22 @@ def test_what_nccl_wrote_down_of_this_training_is_kept_beside_the_checkpoints(
     assert capsys.readouterr().out == f"what NCCL did last is in {tmp_path}/run/nccl\n"
 
 
-def test_what_nccl_wrote_down_of_a_script_is_kept_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_nccl_wrote_down_of_a_script_is_kept_and_not_of_a_training_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    with nccl_dumps.dumps_kept(CheckpointStore(str(tmp_path / "beside"), tmp_path)):
+        beside = Path(os.environ.pop("TORCH_NCCL_DEBUG_INFO_TEMP_FILE") + "1")
+        beside.write_bytes(b"another's")
+        os.utime(beside, (1e10, 1e10))
+        hang(tmp_path)
+    assert [path.name for path in (tmp_path / "run" / "nccl").iterdir()] == ["nccl-rank-0"]
+    assert (tmp_path / "run" / "nccl" / "nccl-rank-0").read_text() == "a dump"
+    assert "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in os.environ
+
+
+def hang(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text(HANGS)
     settings = ScriptSettings(script=str(tmp_path / "script.py"), launcher="plain")
     with pytest.raises(UserError):
         run_script(settings, tmp_path, str(tmp_path / "run"))
-    assert (tmp_path / "run" / "nccl" / "nccl-rank-0").read_text() == "a dump"
-    assert "TORCH_NCCL_DEBUG_INFO_TEMP_FILE" not in os.environ
