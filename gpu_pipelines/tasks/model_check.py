@@ -88,6 +88,11 @@ def problems_of_configuration(
         ]
     if task.auto_class == "AutoModelForCausalLM" and _is_encoder(built):
         return [" ".join(sees_ahead(model))]
+    if task.auto_class == "AutoModelForCausalLM" and is_pretrained(model) and (saved := _without_head(built)):
+        return [
+            f"The model {model} was saved as a {saved}, without the head that predicts tokens. Give one that was saved "
+            f"as a {type(built).__name__}."
+        ]
     if "sequence_length" not in task.parameters:
         return []
     may_cross = built.config.model_type in CROSSING or not takes_positions(built)
@@ -218,6 +223,20 @@ def _is_encoder(model: Any) -> bool:
     """
     told = getattr(model.config, "is_decoder", None)
     return told is False and any(getattr(part, "is_decoder", None) is False for part in model.modules())
+
+
+def _without_head(built: Any) -> str:
+    """The class that weights were saved of, if it has no head that predicts tokens and the table is none; else empty.
+
+    Args:
+        built: a language model of transformers, with the configuration of the weights.
+    """
+    import transformers
+
+    saved, *_ = built.config.architectures or [""]
+    head, kind = built.get_output_embeddings(), getattr(transformers, saved, type(built))
+    is_table = head is None or head.weight is built.get_input_embeddings().weight
+    return "" if is_table or issubclass(kind, transformers.GenerationMixin) else saved
 
 
 def crosses_documents(model: str) -> tuple[str, str]:

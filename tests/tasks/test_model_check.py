@@ -21,7 +21,9 @@ from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
 
 from gpu_pipelines.artifacts.remote_files import connected
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.model_check import longest_row, problems_of_configuration
+from gpu_pipelines.tasks.pretrained import from_pretrained
 from gpu_pipelines.tasks.tasks import task_named
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
@@ -59,6 +61,30 @@ def test_an_encoder_is_refused_where_the_next_token_is_learned(
     place = written(tmp_path / "model", getattr(transformers, f"{kind}Config")(**SMALL, **told, vocab_size=99))
     for task in ("causal_lm", "preference"):
         assert ("sees later tokens. Choose a decoder" in wrong(task, place)) == is_wrong
+
+
+@pytest.mark.parametrize(
+    ("kind", "is_tied", "is_wrong"),
+    [
+        ("Model", False, True),
+        ("ForSequenceClassification", False, True),
+        ("Model", True, False),
+        ("ForCausalLM", False, False),
+    ],
+)
+def test_weights_without_a_head_that_predicts_tokens_are_refused(
+    tmp_path: Path, kind: str, is_tied: bool, is_wrong: bool
+) -> None:
+    config = transformers.LlamaConfig(**SMALL, vocab_size=99, tie_word_embeddings=is_tied)
+    getattr(transformers, f"Llama{kind}")(config).save_pretrained(tmp_path)
+    said = f"was saved as a Llama{kind}, without the head that predicts tokens. Give one that was saved as a LlamaFor"
+    for task in ("causal_lm", "preference"):
+        assert (said in wrong(task, str(tmp_path))) == is_wrong
+    if is_wrong:
+        with pytest.raises(UserError, match=r"lm_head\.weight"):
+            from_pretrained(transformers.AutoModelForCausalLM, str(tmp_path), (), lambda *_: False)
+    else:
+        from_pretrained(transformers.AutoModelForCausalLM, str(tmp_path), (), lambda *_: False)
 
 
 @pytest.mark.parametrize(
