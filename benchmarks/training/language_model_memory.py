@@ -60,6 +60,7 @@ class Job:
         words: the size of the vocabulary.
         is_held: whether frozen weights are in 16 bits, and logits are computed in chunks.
         recompute: whether the activations of the layers are recomputed.
+        selective: whether recomputation leaves out what `recompute=selective` does.
     """
 
     layers: int
@@ -72,6 +73,7 @@ class Job:
     words: int = WORDS
     is_held: bool = True
     recompute: bool = True
+    selective: bool = False
 
     def workload(self) -> Workload:
         """The workload for `advise`."""
@@ -88,6 +90,7 @@ class Job:
             lora_rank=self.lora_rank or None,
             quantize_base=self.quantize_base,
             recompute=self.recompute,
+            selective=self.selective,
         )
 
     def configuration(self) -> Any:
@@ -209,7 +212,7 @@ def peak_of(job: Job, recipe: CausalLanguageModel) -> float:
     with FakeTensorMode(allow_non_fake_inputs=True), logits_at_once(job):
         blocks = recipe.blocks(model)
         if job.recompute:
-            blocks = recompute_activations(model, blocks)
+            blocks = recompute_activations(model, blocks, selective=job.selective)
         if mesh is not None:
             shard(model, blocks, mesh, "bf16")
         emptied(model.train(), CPU)

@@ -35,8 +35,6 @@ _EXPERTS = "Mixtral or Qwen3-30B-A3B"
 MORE_IF_KEPT = {
     "deberta-v2": ("DeBERTa-v3", _ENCODER, "3 to 4 times as much"),
     "gemma2": ("Gemma 2", _DECODER, "4.4 times as much at 4,096 tokens"),
-    "gemma3_text": ("Gemma 3", _DECODER, "1.6 times as much"),
-    "gpt2": ("GPT-2", _DECODER, "1.2 times as much"),
     "gpt_oss": ("gpt-oss", _EXPERTS, "3.6 times as much at 4,096 tokens"),
     "modernbert": ("ModernBERT", _ENCODER, "1.2 times as much"),
 }
@@ -279,5 +277,6 @@ def _likeness(workload: Workload) -> str:
         return f"{layers}." + (more and f" {name} keeps {more} where nothing is recomputed (a trial says).")
     others = ", ".join(f"{name} {more}" for name, kind, more in MORE_IF_KEPT.values() if kind == like)
     return (
-        f"{layers}. Others keep more where nothing is recomputed: {others}; --activations-per-sample or a trial says."
+        f"{layers}. Others keep more where nothing is recomputed: {others}; --family, --activations-per-sample or a "
+        "trial says."
     )

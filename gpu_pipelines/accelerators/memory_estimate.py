@@ -6,8 +6,10 @@ percent on the large ones.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from gpu_pipelines.accelerators.model_config import PLAIN_DECODERS
 from gpu_pipelines.accelerators.workload import BLOCK, OPTIMIZER_BYTES, USUAL_EXPERTS, Workload
 
 #: Bytes of a trained weight and of its gradient: both stay in fp32 in every precision, because mixed precision is
@@ -30,22 +32,33 @@ ACTIVATION_BYTES_PER_FLOP = 0.0125
 #: tests/training/test_on_a_fake_cluster.py counts them.
 KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 16, 2), (54, 15.5, 2), 12.3
 #: What a layer of a language model keeps beside that for each of its parameters more than a Llama's 13, in parts of the
-#: square of the width: those of a wider MLP, as Qwen2.5 has, whose layers have 18 to 20. The second number is for
-#: selective recomputation.
+#: square of the width: those of a wider MLP, as Qwen2.5 has, whose layers have 18 to 20; and less for each fewer. The
+#: second number is for selective recomputation.
 PARAMETERS_OF_LLAMAS, KEPT_OF_WIDER = 13, (2.8, 0.7, 0.0)
 #: The same for one with adapters, whose frozen matrices need no rows for gradients of their own: 42 by fake tensors on
 #: a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all). Recomputed selectively it keeps more, because the products of
 #: adapters are counted, too.
-KEPT_BESIDE_ADAPTERS = (40, 18, 2)
-#: What a layer of some families keeps beside that, such as what norms of queries and keys do in fp32; and the same
-#: beside adapters, between that of one GPU and that of several, which differ by 2 to 8.
-#: tests/training/test_language_model_memory.py counts them.
+KEPT_BESIDE_ADAPTERS, KEPT_OF_WIDER_BESIDE_ADAPTERS = (40, 18, 2), (2.3, 0.7, 0.0)
+#: The same of a family whose MLP has no gate and whose norms compute in 16 bits, as those of encoders.
+KEPT_WITHOUT_GATE, KEPT_WITHOUT_GATE_BESIDE_ADAPTERS = KEPT_BY_ENCODERS, (27, 20, 2)
+#: What a layer of some families keeps beside that: norms of queries and keys, and of what a layer adds, in fp32; a GELU
+#: of several operations; adapters on every linear layer, where peft names none. Of two numbers the second is for
+#: selective recomputation; the second pair is beside adapters, between that of one GPU and that of several, which
+#: differ by 2 to 8. tests/training/test_language_model_memory.py counts them.
 KEPT_MORE_BY = {
-    "granite": (0, 7),
-    "olmo2": (17, 16),
-    "phi3": (2, 12),
-    "qwen3": (7, 6),
-    "smollm3": (3, 17),
+    "gemma3_text": ((30, 0), (15, 0)),
+    "gpt2": ((31, 2), (28, 4)),
+    "gpt_neox": ((4, 2), (0, 4)),
+    "granite": ((0, 0), (9, 6)),
+    "olmo": ((-8, 0), (10, 9)),
+    "olmo2": ((16, 0), (18, 9)),
+    "olmo3": ((16, 0), (18, 9)),
+    "opt": ((-5, 0), (0, 0)),
+    "phi": ((23, 0), (30, 8)),
+    "phi3": ((3, 6), (12, 19)),
+    "qwen3": ((8, 0), (7, 0)),
+    "smollm3": ((1, 0), (18, 13)),
+    "starcoder2": ((0, -2), (10, 4)),
 }
 #: Families that scale or cap what their head gives, so that all logits are made at once.
 LOGITS_NOT_LAST = frozenset(("gemma2", "granite", "granitemoe"))
@@ -244,21 +257,38 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
     layers, hidden = workload.shape
     tokens = workload.sequence_length * batch
     used = (workload.used_parameters - workload.outer_parameters) / layers / hidden**2
-    kept: tuple[float, ...] = KEPT_BY_ENCODERS
+    kept: Sequence[float] = KEPT_BY_ENCODERS
     if workload.active_parameters:
         of_layer, of_expert, of_parameter = KEPT_WITH_EXPERTS
         experts = workload.experts_per_token or USUAL_EXPERTS
         kept = (of_layer + of_expert * experts + of_parameter * used, *KEPT_OF_RECOMPUTED_EXPERTS)
     elif workload.predicts_words:
-        kept = KEPT_BY_LANGUAGE_MODELS
-        if workload.lora_rank is not None:
-            beside_adapters, *recomputed = KEPT_BESIDE_ADAPTERS
-            kept = (kept[0] if workload.recompute else beside_adapters, *recomputed)
-        wider = max(used - PARAMETERS_OF_LLAMAS, 0.0)
-        kept = tuple(each + more * wider for each, more in zip(kept, KEPT_OF_WIDER, strict=True))
+        kept = _of_language_models(workload, used)
     whole, *partly = kept
-    whole += KEPT_MORE_BY.get(workload.family, (0, 0))[0 if workload.lora_rank is None else 1]
     unit, logits = tokens * hidden * width / 2, _logits(workload, tokens)
     if not workload.recompute:
         return layers * whole * unit, 0.0, logits
     return layers * partly[0 if workload.selective else 1] * unit, HELD_BY_RECOMPUTED * whole * unit, logits
+
+
+def _of_language_models(workload: Workload, used: float) -> list[float]:
+    """Bytes that a layer keeps for each token and unit of its width: whole, recomputed selectively, and recomputed.
+
+    Args:
+        workload: the job, of a model without experts.
+        used: parameters of a layer, in parts of the square of the width.
+    """
+    usual: Sequence[float] = KEPT_BY_LANGUAGE_MODELS
+    # Where the shape is estimated, the width of the MLP is not known.
+    wider = used - PARAMETERS_OF_LLAMAS if workload.layers and workload.hidden_size else 0.0
+    beside_adapters = KEPT_BESIDE_ADAPTERS
+    if workload.family in PLAIN_DECODERS:
+        usual, beside_adapters, wider = KEPT_WITHOUT_GATE, KEPT_WITHOUT_GATE_BESIDE_ADAPTERS, 0.0
+    adapted = workload.lora_rank is not None
+    kept, of_wider = usual, KEPT_OF_WIDER
+    if adapted:
+        kept, of_wider = beside_adapters, KEPT_OF_WIDER_BESIDE_ADAPTERS
+    if workload.recompute:  # what is held of the one layer is then the same with adapters
+        kept = (usual[0], *kept[1:])
+    more = (*KEPT_MORE_BY.get(workload.family, ((0, 0), (0, 0)))[adapted], 0)
+    return [each + wider * of_each + beside for each, of_each, beside in zip(kept, of_wider, more, strict=True)]

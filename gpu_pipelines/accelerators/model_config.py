@@ -24,6 +24,8 @@ _OF_EXPERTS = frozenset(("gpt_oss", "granitemoe", "mixtral", "olmoe", "phimoe", 
 #: Families that predict no words, and those that read images.
 _ENCODERS = frozenset(("bert", "camembert", "deberta-v2", "distilbert", "modernbert", "roberta", "xlm-roberta"))
 _OF_IMAGES = frozenset(("vit",))
+#: Families that predict words, with an MLP of two matrices.
+PLAIN_DECODERS = _PLAIN - _ENCODERS - _OF_IMAGES
 #: Families that learn a row for each position, and those of them whose first two rows are not for tokens.
 _WITH_POSITIONS = _ENCODERS - {"deberta-v2", "modernbert"} | {"gpt2", "opt"}
 _BEHIND_PADDING = frozenset(("camembert", "roberta", "xlm-roberta"))
