@@ -223,6 +223,7 @@ def peak_of(job: Job, recipe: CausalLanguageModel) -> float:
         batch = {"input_ids": tokens, "targets": tokens, "position_ids": torch.arange(job.tokens)[None]}
         for number in range(2):
             state = [value for each in optimizer.state.values() for value in each.values()]
+            state += [weight.grad for weight in trained if weight.grad is not None]
             with PeakMemory([*model.parameters(), *model.buffers(), *state]) as memory, memory.of_fsdp():
                 with computing_in("bf16", "cpu"):
                     loss = recipe.loss(model, batch)
@@ -230,7 +231,8 @@ def peak_of(job: Job, recipe: CausalLanguageModel) -> float:
             del loss
             if number == 0:
                 optimizer.step()
-                optimizer.zero_grad()
+                # Where nothing is sharded, gradients stay: they are parts of DDP's buckets.
+                optimizer.zero_grad(set_to_none=mesh is not None)
     return memory.peak / 1e9
 
 

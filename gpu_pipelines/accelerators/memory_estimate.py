@@ -60,6 +60,9 @@ KEPT_MORE_BY = {
     "smollm3": ((1, 0), (18, 13)),
     "starcoder2": ((0, -2), (10, 4)),
 }
+#: What each layer keeps beside that where the weights are trained and whole, and so in fp32: what goes from layer to
+#: layer is then in fp32, too. The second number is for a layer that is recomputed.
+KEPT_OF_WHOLE = (9, 2)
 #: Families that scale or cap what their head gives, so that all logits are made at once.
 LOGITS_NOT_LAST = frozenset(("gemma2", "granite", "granitemoe"))
 #: What one layer that is recomputed holds when its gradients are made, adapters or not, in parts of the first of
@@ -159,7 +162,11 @@ def estimate_memory(workload: Workload, precision: str, gpus: int, parallelism: 
         "gathered": 0.0,
     }
     if parallelism == "ddp":
-        parts["copies"] = trained * width if width < BYTES_PER_WEIGHT else 0.0
+        if width < BYTES_PER_WEIGHT:
+            # In a table that is no head, words are looked up in fp32.
+            looked_up = 0.0 if workload.tied or workload.lora_rank is not None else workload.table
+            parts["copies"] = max(trained - looked_up, 0.0) * width
+            parts["activations"] += _kept_in_fp32(workload)
     else:
         parts |= _moment_of_the_most(workload, width, parts["gradients"])
     return MemoryEstimate(parallelism=parallelism, **{name: size / 1e9 for name, size in parts.items()})
@@ -269,6 +276,16 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
     if not workload.recompute:
         return layers * whole * unit, 0.0, logits
     return layers * partly[0 if workload.selective else 1] * unit, HELD_BY_RECOMPUTED * whole * unit, logits
+
+
+def _kept_in_fp32(workload: Workload) -> float:
+    """Bytes that layers keep beside what they keep of weights in 16 bits, where none is sharded or frozen."""
+    is_counted = workload.activation_bytes_per_sample is not None or not workload.is_transformer
+    if is_counted or workload.lora_rank is not None:
+        return 0.0
+    layers, hidden = workload.shape
+    kept = KEPT_OF_WHOLE[bool(workload.recompute)]
+    return layers * kept * workload.sequence_length * (workload.batch or 1) * hidden
 
 
 def _of_language_models(workload: Workload, used: float) -> list[float]:

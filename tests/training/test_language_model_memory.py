@@ -128,6 +128,14 @@ def test_what_layers_of_a_family_keep_beside_adapters_is_counted_if_they_are_rec
 
 
 @pytest.mark.slow
+def test_what_goes_between_layers_is_in_fp32_where_trained_weights_are_whole() -> None:
+    # Most of what is held are weights, whatever the tokens.
+    few, more = (measured(Job(4, 4096, 32, tokens, recompute=False)) for tokens in (1024, 2048))
+    kept = {name: more[name] - few[name] for name in few}
+    assert kept["advise_gb"] == pytest.approx(kept["peak_gb"], rel=0.1)
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "most"),
     [("8B, LoRA 16, one L4", L4), ("8B, LoRA 16 on NF4, one L4", 10.0), ("8B, all weights, 8 H100", H100)],
