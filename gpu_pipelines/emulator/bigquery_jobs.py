@@ -21,6 +21,7 @@ from gpu_pipelines.emulator.bucket_places import BucketPlaces
 #: The most jobs that are remembered.
 _MOST_JOBS = 1000
 _ROWS_OF_A_PAGE = 10_000
+_API = "https://bigquery.googleapis.com/bigquery/v2"
 _ID = re.compile(r"[\w-]{1,1024}", re.ASCII)
 _REASONS = {400: "invalid", 404: "notFound", 409: "duplicate", 501: "notImplemented"}
 
@@ -108,6 +109,8 @@ class Jobs:
             "kind": "bigquery#job",
             "id": f"{job.project}:US.{name}",
             "jobReference": {"projectId": job.project, "jobId": name, "location": "US"},
+            # Where Google's pipeline components ask for the job again.
+            "selfLink": f"{_API}/projects/{job.project}/jobs/{name}?location=US",
             "status": {"state": state},
         }
         if isinstance(job, LoadJob):

@@ -139,7 +139,10 @@ def test_files_of_a_bucket_and_of_this_machine_are_loaded(
 def test_a_select_runs_and_all_else_is_refused_by_name(client: bigquery.Client) -> None:
     loaded(client)
     query = f"SELECT text, id FROM `{PROJECT}.shop.reviews` WHERE id < 2 ORDER BY id"
-    assert [tuple(row) for row in client.query(query).result()] == [("text 0", 0), ("text 1", 1)]
+    job = client.query(query)
+    assert [tuple(row) for row in job.result()] == [("text 0", 0), ("text 1", 1)]
+    # GCPC's component for queries asks there for the end of its job.
+    assert client._http.get(job.self_link).json()["status"]["state"] == "DONE"
     (counted,) = client.query_and_wait("WITH few AS (SELECT * FROM `shop.reviews`) SELECT COUNT(*) AS n FROM few")
     assert counted["n"] == 25
     checked = client.query(query, job_config=bigquery.QueryJobConfig(dry_run=True))
