@@ -13,7 +13,7 @@ def check_for_drift(
     findings: Output[Artifact],
     report: Output[HTML],
     metrics: Output[Metrics],
-    dataset: Input[Dataset] | None = None,
+    dataset: Input[Dataset] = None,
     source: str = "sample:digits",
     registry: str = "./registry",
     model_name: str = "",

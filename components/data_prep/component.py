@@ -11,7 +11,7 @@ def prepare_data(
     dataset: Output[Dataset],
     report: Output[HTML],
     statistics: Output[Metrics],
-    data: Input[Artifact] | None = None,
+    data: Input[Artifact] = None,
     source: str = "sample:digits",
     test_source: str = "",
     source_format: str = "auto",

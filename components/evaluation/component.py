@@ -16,8 +16,8 @@ def evaluate_checkpoints(
     confusion: Output[ClassificationMetrics],
     report: Output[HTML],
     benchmark_results: Output[Artifact],
-    checkpoints: Input[Artifact] | None = None,
-    more_checkpoints: Input[Artifact] | None = None,
+    checkpoints: Input[Artifact] = None,
+    more_checkpoints: Input[Artifact] = None,
     collected: Input[list[Artifact]] | None = None,
     gates: list = [],  # noqa: B006 (KFP takes the default from here)
     select_by: str = "",

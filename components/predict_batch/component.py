@@ -11,7 +11,7 @@ def predict_batch(
     predictions: Output[Dataset],
     report: Output[HTML],
     statistics: Output[Metrics],
-    model: Input[Model] | None = None,
+    model: Input[Model] = None,
     source: str = "sample:digits",
     output: str = "",
     output_format: str = "jsonl",
