@@ -7,7 +7,8 @@ from typing import Any
 
 from gpu_pipelines.component_interface.parameter import Parameter, parameters_in
 
-# The folder of each component, by its name; in the order of their parameters in a pipeline's form.
+# The folder of each component, by its name; in the order of their parameters in a pipeline's form. A folder with the name
+# of a component would be imported in its place.
 COMPONENTS = {
     "prepare_data": "data_prep",
     "train_model": "training",
@@ -16,9 +17,9 @@ COMPONENTS = {
     "evaluate_checkpoints": "evaluation",
     "upload_model": "model_upload",
     "check_for_new_data": "data_watch",
-    "check_for_drift": "check_for_drift",
-    "predict_batch": "predict_batch",
-    "check_request": "check_request",
+    "check_for_drift": "drift",
+    "predict_batch": "prediction",
+    "check_request": "request",
     "send_message": "notifications",
 }
 # Components that only this project places: of a search by a service, put around it by a target, and `check_prediction`.

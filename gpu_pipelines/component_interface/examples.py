@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from gpu_pipelines.component_interface.catalog import COMPONENTS
-
 _PREPARED = '    prepared = prepare_data(source=source)\n    dataset = prepared.outputs["dataset"]\n'
 
 #: Imports, and the function's body, which takes `source`.
@@ -60,7 +58,7 @@ _PARTS = {
 """,
     ),
     "check_for_drift": (
-        ["accelerate", "prepare_data", "train_model"],
+        ["accelerate", "check_for_drift", "prepare_data", "train_model"],
         """    logged = "bq://my-project.logging.photos"
     watched = check_for_drift(source=logged, registry="vertex://", model_name="photos")
     with dsl.If(watched.outputs["Output"] == True):
@@ -69,7 +67,7 @@ _PARTS = {
 """,
     ),
     "predict_batch": (
-        ["accelerate"],
+        ["accelerate", "predict_batch"],
         """    predicted = predict_batch(source=source, registry="vertex://", model_name="photos")
     # Of upload_model: model=….outputs["model"], in place of a name.
     accelerate(predicted, "l4:1")
@@ -83,7 +81,7 @@ _PARTS = {
 """,
     ),
     "check_request": (
-        ["prepare_data"],
+        ["check_request", "prepare_data"],
         """    checked = check_request(source=source, task="text_classification")
     prepare_data(
         source=source,
@@ -105,13 +103,11 @@ def export_rows(rows: dsl.Output[dsl.Artifact]):
 def example(name: str) -> str:
     """A file with a pipeline that uses the component of that name."""
     imported, body = _PARTS[name]
-    # The package that holds the component has the same name, and would be imported in its place.
-    beside = f"\nfrom gpu_pipelines.components.{name}.component import {name}" if COMPONENTS[name] == name else ""
     place = "bert-onnx" if name == "upload_model" else "photos"
     before = _STEP_BEFORE if "export_rows" in body else ""
     return f"""from kfp import dsl
 
-from gpu_pipelines.components import {", ".join(imported)}{beside}
+from gpu_pipelines.components import {", ".join(imported)}
 
 
 {before}@dsl.pipeline(name="my-pipeline")

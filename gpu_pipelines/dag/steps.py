@@ -12,10 +12,10 @@ from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.accelerators.one_gpu import one_gpu
 from gpu_pipelines.component_interface.catalog import settings_of
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.components.check_request.component import check_request
 from gpu_pipelines.components.data_prep.component import prepare_data
 from gpu_pipelines.components.evaluation.component import evaluate_checkpoints
 from gpu_pipelines.components.model_upload.component import upload_model
+from gpu_pipelines.components.request.component import check_request
 from gpu_pipelines.components.training.component import train_model
 from gpu_pipelines.components.tuning.component import tune_model
 from gpu_pipelines.dag.advanced import ADVANCED, COMMON, fields_of_advanced, is_of, parameter_with, parameters_of_users

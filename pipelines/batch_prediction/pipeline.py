@@ -7,7 +7,7 @@ from kfp.dsl import HTML, Dataset
 
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.components.check_prediction.component import check_prediction
-from gpu_pipelines.components.predict_batch.component import predict_batch
+from gpu_pipelines.components.prediction.component import predict_batch
 from gpu_pipelines.dag.batch_prediction import parameters_for, require_one_node
 from gpu_pipelines.dag.parameters import inputs_from, with_parameters
 from gpu_pipelines.dag.placement import Placement

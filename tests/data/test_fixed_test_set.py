@@ -13,7 +13,7 @@ from conftest import write_photos
 from preparing import prepare_alone, write_texts
 
 from gpu_pipelines.artifacts.dataset import Dataset, Manifest
-from gpu_pipelines.components.check_request.component import check_request
+from gpu_pipelines.components.request.component import check_request
 from gpu_pipelines.dag.train_evaluate_upload import places
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report

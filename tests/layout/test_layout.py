@@ -17,6 +17,7 @@ import pytest
 from conftest import gpu_pipelines, printed_by
 from kfp.dsl.executor import Executor
 
+from gpu_pipelines import components
 from gpu_pipelines.component_interface.catalog import COMPONENTS, load_component
 from gpu_pipelines.component_interface.readme import readme
 from gpu_pipelines.dag import PIPELINES, PREDICTION, load_pipeline, load_request
@@ -187,6 +188,14 @@ def test_every_input_and_output_is_described_and_every_parameter_has_a_default(n
     for entry, described in spec.inputs.items():
         is_needed = "@" in described.type or (name, entry) in _NEEDED
         assert described.optional or is_needed, f"{entry} has no default"
+
+
+def test_every_component_is_imported_from_the_package_of_all() -> None:
+    """Packages with the names of three components were imported in their place, and could not be called."""
+    for name in COMPONENTS:
+        component = load_component(name)
+        assert getattr(components, name) is component
+        assert name in components.__all__
 
 
 @pytest.mark.parametrize("name", COMPONENTS)

@@ -83,7 +83,7 @@ def test_a_job_that_gcpc_has_made_of_a_training_of_ours_runs_in_the_given_image(
 LOOKING = """
 from kfp import dsl
 from gpu_pipelines.components import check_for_new_data, prepare_data, train_model
-from gpu_pipelines.components.check_request.component import check_request
+from gpu_pipelines.components.request.component import check_request
 
 
 @dsl.pipeline(name="looking")

@@ -152,8 +152,7 @@ def test_a_model_and_a_source_that_do_not_go_together_are_refused_before_a_machi
 
 OWN = """
 from kfp import dsl
-from gpu_pipelines.components import accelerate
-from gpu_pipelines.components.predict_batch.component import predict_batch
+from gpu_pipelines.components import accelerate, predict_batch
 @dsl.pipeline(name="mine")
 def mine(name: str = "photos", source: str = "gs://example-bucket/photos"):
     accelerate(predict_batch(source=source, model_name=name), "l4:1")
