@@ -382,6 +382,7 @@ def on_a_cluster() -> str:
     kubernetes.use_secret_as_env(step, "keys", {"token": "TOKEN"})
     kubernetes.use_secret_as_env(step, "more-keys", {"token": "OTHER_TOKEN"}, optional=True)
     kubernetes.use_config_map_as_env(step, "places", {"claim": "CLAIM"})
+    kubernetes.use_field_path_as_env(step, "POD", "metadata.name")
     kubernetes.mount_pvc(step, "words", "FOLDER")
     kubernetes.empty_dir_mount(step, "shared", "/dev/shm", "Memory", "1Gi")
     return step.output
@@ -403,6 +404,7 @@ def test_what_a_cluster_gives_a_step_has_to_be_here(tmp_path: Path) -> None:
     for message in (
         "read has the variable TOKEN of the secret keys on Kubernetes, which is not here. Set it: export TOKEN=…",
         "read has the variable CLAIM of the ConfigMap places on Kubernetes",
+        "read has the variable POD of the pod's field metadata.name on Kubernetes",
         f"read has the volume claim words at {claim} on Kubernetes, which is not here. Make the folder",
     ):
         assert message in done.err
@@ -410,13 +412,43 @@ def test_what_a_cluster_gives_a_step_has_to_be_here(tmp_path: Path) -> None:
     assert "/dev/shm" not in done.err
     claim.mkdir()
     (claim / "word").write_text("b")
-    there = {"TOKEN": "a", "CLAIM": str(claim)}
+    there = {"TOKEN": "a", "CLAIM": str(claim), "POD": "c"}
     done = command("run", "own.py:on_a_cluster", cwd=tmp_path, environment=there)
     assert done.status == 0, done.err
     assert newest_run(tmp_path)["outputs"] == {"Output": "ab"}
     done = command("run", "own.py:with_a_claim", cwd=tmp_path)
     assert done.status == 2
     assert "createpvc makes or deletes a volume claim, and no Kubernetes is here." in done.err
+
+
+TRAINS_ON_A_CLUSTER = """
+from kfp import dsl, kubernetes
+
+from gpu_pipelines.components import accelerate, prepare_data, train_model
+
+
+@dsl.pipeline(name="trains-on-a-cluster")
+def trains_on_a_cluster():
+    prepared = prepare_data(source="sample:digits")
+    trained = accelerate(train_model(dataset=prepared.outputs["dataset"]), "l4:1")
+    kubernetes.use_secret_as_env(trained, "keys", {"token": "OF_A_TRACKER"})
+    kubernetes.mount_pvc(prepared, "photos", "/of/a/cluster")
+"""
+
+
+def test_what_a_cluster_gives_steps_of_this_project_is_noted(tmp_path: Path) -> None:
+    """They have other means, such as the token of a login; a file for a cluster failed at its training."""
+    (tmp_path / "own.py").write_text(TRAINS_ON_A_CLUSTER)
+    done = command("run", "own.py", "--dry-run", cwd=tmp_path)
+    assert (done.status, done.err.count("note: ")) == (0, 2)
+    assert "note: train-model has the variable OF_A_TRACKER of the secret keys on Kubernetes, which is not" in done.err
+    assert "note: prepare-data has the volume claim photos at /of/a/cluster on Kubernetes, which is not" in done.err
+    elsewhere = command("run", "own.py", "--target", "compute_engine", "--accelerator", "l4:1", cwd=tmp_path)
+    assert elsewhere.status == 2
+    assert "Only Kubernetes has the volume claim photos at /of/a/cluster (prepare-data), the var" in elsewhere.err
+    assert command("compile", "own.py", "--target", "kubeflow", "-o", "own.yaml", cwd=tmp_path).status == 0
+    done = command("run", "own.yaml", cwd=tmp_path)
+    assert (done.status, done.err.count("was compiled for --target kubeflow")) == (2, 1)
 
 
 IN_A_POOL = """

@@ -1,14 +1,15 @@
-"""What a step of a user's own gets from Kubernetes, and this machine may lack: variables and volumes."""
+"""What a step gets from Kubernetes, and this machine may lack: variables and volumes."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_environment import RUN
 from gpu_pipelines.targets.own.placed import Step, executors_on_kubernetes
 
 #: The settings of kfp-kubernetes (`kubernetes_executor_config.proto`) that set variables, with the source of each.
@@ -21,7 +22,13 @@ _VOLUMES = {
     "genericEphemeralVolume": "volume",
     "emptyDirMounts": "volume",
 }
-_CALLED = {"secret": "secret", "configMap": "ConfigMap", "pvc": "volume claim", "volume": "volume"}
+_CALLED = {
+    "secret": "secret",
+    "configMap": "ConfigMap",
+    "field": "pod's field",
+    "pvc": "volume claim",
+    "volume": "volume",
+}
 #: KFP's components CreatePVC and DeletePVC: the cluster does what the names of these images say.
 _STUBS = "argostub/"
 
@@ -55,16 +62,17 @@ class ClusterPart:
 
 
 def cluster_parts(step: Step, documents: Sequence[Mapping[str, Any]]) -> list[ClusterPart]:
-    """The variables and folders that a step of a compiled pipeline gets from a cluster; this project's steps need none.
+    """The variables and folders that a step of a compiled pipeline gets from a cluster.
 
     Args:
         step: the step.
         documents: documents of the compiled file: the pipeline, and settings for Kubernetes if there are any.
     """
-    if len(documents) == 1 or step.is_ours:
+    if len(documents) == 1:
         return []
     settings = executors_on_kubernetes(documents[1]).get(step.spec["executorLabel"], {})
-    found = []
+    fields = settings.get("fieldPathAsEnv", [])
+    found = [ClusterPart(each["name"], "field", each["fieldPath"], False, False) for each in fields]
     for key, kind in _VARIABLES.items():
         for each in settings.get(key, []):
             names = [pair["envVar"] for pair in each.get("keyToEnv", [])]
@@ -76,18 +84,35 @@ def cluster_parts(step: Step, documents: Sequence[Mapping[str, Any]]) -> list[Cl
 
 
 def problems_without_cluster(step: Step, parts: Sequence[ClusterPart]) -> list[str]:
-    """What a step needs from a cluster and this machine lacks, each with a remedy."""
+    """What a step needs from a cluster and this machine lacks, each with a remedy.
+
+    The steps of this project have other means: a token that its client has kept, data and scripts by their places.
+    """
+    if any(part.kind == "field" and part.name == RUN for part in parts):
+        return [
+            "The file was compiled for --target kubeflow, and its checkpoints are in the cluster. Run the pipeline "
+            "from before it was compiled."
+        ]
     if step.container.get("image", "").startswith(_STUBS):
         return [
             f"{step.name} makes or deletes a volume claim, and no Kubernetes is here. Pass files as artifacts, or "
             "mount a claim by its name, for which a folder can stand here."
         ]
-    return [
-        f"{step.name} has {part} on Kubernetes, which is not here. "
-        + ("Make the folder, with what the step finds there." if part.is_folder else f"Set it: export {part.name}=…")
-        for part in parts
-        if not (part.is_here or part.is_optional)
-    ]
+    return [] if step.is_ours else list(_lacking(step, parts))
+
+
+def missed_without_cluster(steps: Iterable[Step], documents: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """What this project's steps would have in a cluster and this machine lacks, each with a remedy."""
+    for step in steps:
+        if step.is_ours:
+            yield from _lacking(step, cluster_parts(step, documents))
+
+
+def _lacking(step: Step, parts: Sequence[ClusterPart]) -> Iterator[str]:
+    for part in parts:
+        if not (part.is_here or part.is_optional):
+            fill, export = "Make the folder, with what the step finds there.", f"Set it: export {part.name}=…"
+            yield f"{step.name} has {part} on Kubernetes, which is not here. {fill if part.is_folder else export}"
 
 
 def require_no_cluster(steps: Sequence[Step], documents: Sequence[Mapping[str, Any]]) -> None:

@@ -14,6 +14,7 @@ from gpu_pipelines.component_interface.step import CHECKPOINTS_OF_RUN
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.notifications.recipients import recipients_of
 from gpu_pipelines.project_settings import ProjectSettings
+from gpu_pipelines.targets.local.cluster_parts import missed_without_cluster
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.local.own import for_this_machine, own_here, packages_by_address
 from gpu_pipelines.targets.local.runs import GoesOn, LocalRequest, run_and_record, shown_result
@@ -162,8 +163,7 @@ class Local(LocalTarget, Target):
         plans = plans_here(own.steps, self.options.accelerator)
         # Steps that cannot run here are reported before anything else is required.
         for_this_machine(own.documents, containers=self.options.containers)
-        for step, package in packages_by_address(own.steps):
-            told = f"{step} would install {package}, which has no name to search for: make sure that it is installed."
+        for told in (*packages_by_address(own.steps), *missed_without_cluster(own.steps, own.documents)):
             print(f"note: {told}", file=sys.stderr)
         return Compiled(own.name, spec=own.spec, origin=own, known={"plans": plans}, item_types=own.item_types)
 

@@ -210,11 +210,13 @@ def _without_installation(command: Sequence[str]) -> list[str]:
     return list(command)
 
 
-def packages_by_address(steps: Iterable[Step]) -> Iterator[tuple[str, str]]:
-    """Packages of steps that have no name to search for, such as `git+https://…`, each with its step."""
+def packages_by_address(steps: Iterable[Step]) -> Iterator[str]:
+    """Of packages that have no name to search for, such as `git+https://…`: which step would install which."""
     for step in steps:
-        if not _is_container(step.container):
-            yield from ((step.name, word) for word in _installed_by(step) if _requirement(word) is None)
+        for word in () if _is_container(step.container) else _installed_by(step):
+            if _requirement(word) is None:
+                why = "which has no name to search for: make sure that it is installed."
+                yield f"{step.name} would install {word}, {why}"
 
 
 def _missing(step: Step) -> list[str]:
