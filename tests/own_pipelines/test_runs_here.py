@@ -324,8 +324,10 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
         "def b() -> None:\n    pass\n"
         "@dsl.container_component\n"
         "def c():\n    return dsl.ContainerSpec(image='busybox', command=['true'])\n"
+        "@dsl.container_component\n"
+        "def d():\n    return dsl.ContainerSpec('gcpc', ['google_cloud_pipeline_components.container.v1.bigquery'])\n"
         "@dsl.pipeline\n"
-        "def needs():\n    a()\n    b()\n    c()\n"
+        "def needs():\n    a()\n    b()\n    c()\n    d()\n"
     )
     done = command("run", "needs.py", cwd=tmp_path, environment={"PATH": str(tmp_path)})
     assert done.status == 2
@@ -333,6 +335,8 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
         "a needs no-such-package>=2, which is not installed here",
         "b needs numpy<1, which is not installed here",
         "c runs in the container busybox, and there is neither docker nor podman here",
+        "d is a component of Google's, which this machine starts only in a rehearsal: --target vertex --emulate. To "
+        "run the other steps here, run a pipeline without it.",
     ):
         assert message in done.err
     (tmp_path / "docker").write_text("#!/bin/sh\nexit 1\n")

@@ -31,8 +31,9 @@ _INSTALLS = re.compile(r"python3 -m pip install (?P<what>.*?)\s*&&", re.DOTALL)
 #: KFP's options for pip that have a value.
 _OF_AN_INDEX = ("--index-url", "--extra-index-url", "--trusted-host")
 _CONTAINER = "gpu_pipelines.targets.local.container"
-#: The start of a Vertex AI job of any kind.
+#: The start of a component of Google's, such as a job of Vertex AI or a query; and of one that sends e-mails.
 _LAUNCHER = re.compile(r"google_cloud_pipeline_components\.container\.\S+")
+_SENDS_EMAILS = "vertex_notification_email"
 
 
 def own_here(
@@ -156,12 +157,15 @@ def _is_container(container: Mapping[str, Any]) -> bool:
 
 
 def _problems_of_container(step: Step, containers: bool, engine: Callable[[], str]) -> list[str]:
-    if _LAUNCHER.search(" ".join(step.container.get("command", []))):
-        return [
-            f"{step.name} is a job of Vertex AI, which this machine starts only in a rehearsal: --target vertex "
-            "--emulate. To run the step here, use its component itself and accelerate(task, …), or run the pipeline "
-            "from before it was compiled for --target vertex."
-        ]
+    if found := _LAUNCHER.search(" ".join(step.container.get("command", []))):
+        where = "which this machine starts only in a rehearsal: --target vertex --emulate"
+        if step.has_accelerators:
+            return [
+                f"{step.name} is a job of Vertex AI, {where}. To run the step here, use its component itself and "
+                "accelerate(task, …), or run the pipeline from before it was compiled for --target vertex."
+            ]
+        instead = "use send_message of this project" if _SENDS_EMAILS in found[0] else "run a pipeline without it"
+        return [f"{step.name} is a component of Google's, {where}. To run the other steps here, {instead}."]
     if containers and not engine():
         here = " and ".join(filter(shutil.which, ENGINES))
         what = f"{here} cannot be reached. Start it" if here else "there is neither docker nor podman here. Install one"
