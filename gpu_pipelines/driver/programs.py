@@ -23,7 +23,7 @@ _ONE_AT_A_TIME = threading.RLock()
 
 
 def run(
-    pipeline: Any,
+    pipeline: Any = "",
     target: str = "local",
     accelerator: str = "",
     cache: bool | None = None,
@@ -39,7 +39,7 @@ def run(
 
     Args:
         pipeline: the name of one of this project, `FILE.py` or `FILE.py:function`, a compiled file, or a function that
-            `@dsl.pipeline` decorates.
+            `@dsl.pipeline` decorates. Empty for that of the run to resume.
         target: local, vertex, kubeflow, compute_engine, or that of another package.
         accelerator: what to train on, such as `l4:4`; empty for all GPUs that are here, else two CPU processes.
         cache: whether steps may take results of earlier runs; None leaves each step its own setting.

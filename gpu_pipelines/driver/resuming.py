@@ -170,7 +170,7 @@ def _known(earlier: EarlierRun) -> str:
     if name not in PIPELINES:
         raise InvalidRequestError(
             f"{earlier.name} is a run of {earlier.pipeline}, a pipeline from a file.",
-            "Give its file before --resume.",
+            "Give its file as the pipeline.",
         )
     return name
 

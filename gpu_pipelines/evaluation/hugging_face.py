@@ -135,8 +135,8 @@ def open_model(directory: Path, dataset: Dataset) -> tuple[Any, nn.Module, list[
     """
     task = dataset.manifest.task
     remedy = (
-        "Score them by a function of your own: -p scoring_function=file.py:function. With run --resume the training is "
-        "not repeated."
+        "Score them by a function of your own: scoring_function=file.py:function. A resumed run does not repeat the "
+        "training."
     )
     if not task_named(task).architectures:
         raise UserError(f"Models in Hugging Face layout cannot be scored for the task {task!r}.", remedy)

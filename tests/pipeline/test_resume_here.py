@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from command_line import command
 from conftest import newest_run
 
+import gpu_pipelines
 from gpu_pipelines.driver.resuming import resumed_submission
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.targets.local.local import Local, LocalOptions
 from gpu_pipelines.targets.run_record import RunRecord
 
@@ -45,7 +48,8 @@ def test_a_run_here_goes_on_with_its_parameters(tmp_path: Path) -> None:
     refused = command(*resume, "-p", "text=other", cwd=tmp_path)
     assert (refused.status, "text is of first, which is done in" in refused.err) == (2, True), refused.err
     assert newest_run(tmp_path)["run_id"] == failed["run_id"]
-    assert "a pipeline from a file" in command("run", "--resume", cwd=tmp_path).err
+    with pytest.raises(UserError, match="Give its file as the pipeline"):
+        gpu_pipelines.run(resume=failed["run_id"], runs=tmp_path / "runs")
     failed_again = command(*resume, "-p", "mode=bad", cwd=tmp_path)
     resumed = newest_run(tmp_path)["run_id"]
     assert failed_again.status == 1
