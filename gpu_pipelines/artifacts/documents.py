@@ -71,7 +71,8 @@ def read_document(path: Path, what: str) -> dict[str, Any]:
     try:
         content = path.read_bytes()
     except FileNotFoundError:
-        raise UserError(f"{path.parent} is no {what}: it has no {path.name}.") from None
+        lacks = f"has no {path.name}" if path.parent.exists() else "does not exist"
+        raise UserError(f"{path.parent} is no {what}: it {lacks}.") from None
     except OSError as error:
         raise UserError(f"{path} cannot be read: {error.strerror or error}.") from None
     return document_in(content, str(path))

@@ -317,6 +317,11 @@ def _require_written(directory: Path) -> None:
     """
     if not directory.is_dir() or (directory / CONFIGURATION).is_file():
         return
+    # As `artifacts/checkpoints` of a run, with a folder for the run.
+    trainings = [path.parent for depth in ("*", "*/*") for path in directory.glob(f"{depth}/{CONFIGURATION}")]
+    if trainings:
+        problem = f"{directory} has no checkpoints itself: it is a folder of trainings."
+        raise UserError(problem, f"Give one of them: {some_of(sorted(map(str, trainings)), _MOST_NAMED)}.")
     problem = f"{directory} has no checkpoint that can be scored: the training left {left_in(directory)} there."
     raise UserError(
         f"{problem} {why_none(directory)}".rstrip(),

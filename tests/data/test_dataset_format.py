@@ -281,8 +281,10 @@ def test_the_fingerprint_does_not_change_when_files_are_renamed(tmp_path: Path) 
 def test_without_its_manifest_a_directory_is_no_dataset(tmp_path: Path) -> None:
     with open_writer(tmp_path) as writer:
         writer.add("train", "x", row(0))
-    with pytest.raises(UserError, match="is no dataset"):
+    with pytest.raises(UserError, match=r"is no dataset: it has no dataset\.json"):
         Dataset(tmp_path)
+    with pytest.raises(UserError, match="is no dataset: it does not exist"):
+        Dataset(tmp_path / "none")
 
 
 def test_a_second_attempt_that_is_broken_off_does_not_pass_for_the_first(tmp_path: Path) -> None:

@@ -129,6 +129,7 @@ def test_what_cannot_be_scored_is_refused_with_the_reason(numbers: Dataset, tmp_
     assert "names no recipe" in refused("none")
     write_configuration(tmp_path / "none", {"task": "own_numbers"})
     assert "does not name the model" in refused("none")
+    assert f"it is a folder of trainings.\n  Give one of them: {tmp_path / 'good'}," in refused("")
 
 
 # Language models
