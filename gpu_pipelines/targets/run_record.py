@@ -234,7 +234,7 @@ class RunRecord:
         """Which model is the champion if the run's model is not, and where to find the reason, in words."""
         evaluation = self.evaluation
         if evaluation is None:
-            return "it was not evaluated"
+            return "it was not evaluated in this run"
         if not evaluation.champion and "champion" in self.model.get("aliases", []):
             return "another run has registered it meanwhile, and it is the champion"
         if evaluation.passed and not evaluation.champion:

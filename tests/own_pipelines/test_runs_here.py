@@ -704,6 +704,8 @@ def test_an_attempt_after_which_a_step_succeeded_is_not_why_the_run_failed(tmp_p
     assert "RuntimeError: it is broken" in done.err.partition("log: ")[0]
 
 
+# KFP's, also for steps that read the bucket.
+@pytest.mark.filterwarnings("error:It looks like you're using the remote file")
 def test_a_path_in_a_bucket_that_is_mounted_nowhere_is_told_as_such(tmp_path: Path) -> None:
     (tmp_path / "elsewhere.py").write_text(ELSEWHERE)
     done = gpu_pipelines("run", "elsewhere.py:imported", "-p", "table=gs://bucket/table.csv", cwd=tmp_path)

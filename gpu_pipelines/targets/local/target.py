@@ -360,9 +360,11 @@ def _printing_to(log: LocalLog) -> Iterator[None]:
     builtins.print = log.print
     try:
         with warnings.catch_warnings():
-            # The image's name, and CPUs and memory, do not matter here.
+            # The image's name, and CPUs and memory, do not matter here. A bucket does only for a step that opens a path
+            # in it, which is told then.
             warnings.filterwarnings("ignore", message=".*custom or non-Python base image")
             warnings.filterwarnings("ignore", message=".*have no effect in the current local runner")
+            warnings.filterwarnings("ignore", message=".*using the remote file")
             yield
     finally:
         builtins.print = before
