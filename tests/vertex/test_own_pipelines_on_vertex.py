@@ -172,6 +172,14 @@ def test_the_machines_of_gcpcs_jobs_are_checked_and_priced(
     assert said in done.err
 
 
+def test_names_of_gcloud_in_a_job_of_gcpc_are_refused(vertex_api: VertexApi, tmp_path: Path) -> None:
+    """GCPC's launcher refused them in the run: `Unknown field for WorkerPoolSpec: machineSpec`."""
+    (tmp_path / "theirs.py").write_text(OF_GCPC.replace('"machine_spec":', '"machineSpec":'))
+    done = command(vertex_api, tmp_path, "run", "theirs.py", "--target", "vertex", "--dry-run")
+    assert done.status == 2
+    assert "custom-training-job: worker_pool_specs has machineSpec. Its names are those of Python: machine_" in done.err
+
+
 OF_KFP = """
 from kfp import dsl
 @dsl.component(install_kfp_package=False)

@@ -52,7 +52,7 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
     Raises:
         UserError: lists what is not available there.
     """
-    found, problems = [], []
+    found, problems = [], list(_misnamed(spec))
     jobs = _requests(spec, region)
     for step, request in [*((step, request) for step, (request, _) in jobs.items()), *_of_kfp(spec, region)]:
         try:
@@ -157,9 +157,19 @@ def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         inputs = step.spec.get("inputDefinitions", {}).get("parameters", {})
         given = {name: value.get("runtimeValue", {}).get("constant") for name, value in step.inputs.items()}
         values = {name: definition.get("defaultValue") for name, definition in inputs.items()} | given
-        if isinstance(values.get(_POOLS), list) and values[_POOLS]:
+        pools = values.get(_POOLS)
+        # An output of another step may stand for a pool.
+        if isinstance(pools, list) and pools and all(isinstance(pool, Mapping) for pool in pools):
             found[step.name] = values
     return found
+
+
+def _misnamed(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Fields of machines by their names in gcloud's files, which GCPC's launcher refuses when the step runs."""
+    for step, values in _custom_jobs(spec).items():
+        if names := sorted({name for pool in values[_POOLS] for name in pool if name != name.lower()}):
+            pythonic = [re.sub("([A-Z])", r"_\1", name).lower() for name in names]
+            yield f"{step}: {_POOLS} has {', '.join(names)}. Its names are those of Python: {', '.join(pythonic)}."
 
 
 def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[PlanRequest, str]]:
