@@ -188,11 +188,19 @@ def _problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str,
     """What is wrong with the parameters of this project's components in a user's pipeline."""
     from gpu_pipelines.dag.places import problems_of_own_files
     from gpu_pipelines.registry import open_registry
-    from gpu_pipelines.targets.own.values import places_of, predictions_of, problems_of, sources_of, uploads_to
+    from gpu_pipelines.targets.own.values import (
+        imported_from_here,
+        places_of,
+        predictions_of,
+        problems_of,
+        sources_of,
+        uploads_to,
+    )
 
     steps = steps_of(compiled)
     places = places_of(steps, arguments)
-    problems = problems_of(steps, arguments) + target.unreachable(places)
+    imported = imported_from_here(compiled.written or compiled.spec, arguments)
+    problems = problems_of(steps, arguments) + target.unreachable([*places, *imported])
     problems = problems or problems_of_own_files(places, target.written)
     if problems or not target.is_here:
         return problems

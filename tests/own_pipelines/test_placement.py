@@ -435,6 +435,33 @@ def test_a_place_that_a_target_cannot_read_is_refused_before_anything_is_sent() 
     assert "The source /data/photos is not where Vertex AI can read it" in done.err
 
 
+IMPORTS = """
+from kfp import dsl
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def read(data: dsl.Input[dsl.Artifact]): ...
+@dsl.pipeline
+def imports(place: str):
+    read(data=dsl.importer(artifact_uri=place, artifact_class=dsl.Artifact).output)
+    with dsl.If(place != ""):
+        read(data=dsl.importer(artifact_uri="HERE", artifact_class=dsl.Artifact).output)
+"""
+
+
+@pytest.mark.parametrize("target", ["vertex", "kubeflow"])
+def test_an_artifact_of_this_machine_is_not_imported_elsewhere(target: str, tmp_path: Path) -> None:
+    (tmp_path / "imports.py").write_text(IMPORTS.replace("HERE", str(tmp_path)))
+    given = (
+        "-p",
+        f"place={tmp_path}",
+        *(SETTINGS if target == "vertex" else ("--kubeflow-host", "http://localhost:9")),
+    )
+    done = command("run", "imports.py", "--target", target, *given, "--dry-run", cwd=tmp_path)
+    assert done.status == 2
+    assert f"The artifact of importer {tmp_path} is not where" in done.err
+    assert f"The artifact of importer-2 {tmp_path} is not where" in done.err
+    assert command("run", "imports.py", "-p", f"place={tmp_path}", "--dry-run", cwd=tmp_path).status == 0
+
+
 @pytest.mark.parametrize(
     "target",
     [

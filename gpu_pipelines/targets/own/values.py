@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.component_interface.catalog import settings_of
@@ -28,6 +29,7 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import PredictSettings
 from gpu_pipelines.targets.own.placed import Step
+from gpu_pipelines.targets.spec_steps import tasks_in
 from gpu_pipelines.tasks.tasks import task_problems
 from gpu_pipelines.training.script.settings import ScriptSettings
 
@@ -188,6 +190,23 @@ def _default(step: Step, name: str) -> Any:
 def places_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> list[Place]:
     """The places that this project's components read and write, as far as they are known before a run."""
     return list(dict.fromkeys(_places(steps, arguments)))
+
+
+def imported_from_here(spec: Mapping[str, Any], arguments: Mapping[str, Any]) -> Iterator[Place]:
+    """The places on this machine that importers of a pipeline name, as far as they are known before a run.
+
+    A path that does not exist here may be one of the image.
+    """
+    at_root = spec.get("root", {}).get("dag", {}).get("tasks", {})
+    for name, task in tasks_in(spec):
+        label = spec["components"][task["componentRef"]["name"]].get("executorLabel", "")
+        if "importer" in spec["deploymentSpec"]["executors"].get(label, {}):
+            given = task.get("inputs", {}).get("parameters", {}).get("uri", {})
+            uri = given.get("runtimeValue", {}).get("constant")
+            if at_root.get(name) is task:
+                uri = uri or arguments.get(given.get("componentInputParameter", ""))
+            if isinstance(uri, str) and uri and "://" not in uri and Path(uri).exists():
+                yield Place(f"artifact of {name}", uri, DATA)
 
 
 def _places(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[Place]:
