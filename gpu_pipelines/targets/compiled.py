@@ -18,6 +18,8 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.spec_steps import tasks_in
 from gpu_pipelines.yaml_input import require_bounded
 
+#: In the program of Google's component for e-mails, which Vertex AI Pipelines alone runs: elsewhere it only raises.
+EMAILS_OF_VERTEX = "vertex_notification_email"
 #: Files that programs write are larger than those of people.
 _LIMITS_OF_A_FILE = 20
 

@@ -360,11 +360,27 @@ def of_vertex():
 """
 
 
+EMAILS = """
+from google_cloud_pipeline_components.v1.vertex_notification_email import VertexNotificationEmailOp
+from kfp import dsl
+@dsl.component(base_image="python:3.11")
+def work(): ...
+@dsl.pipeline(name="emails")
+def emails():
+    with dsl.ExitHandler(VertexNotificationEmailOp(recipients=["team@example.com"])):
+        work()
+"""
+
+
 def test_a_job_of_vertex_ai_is_refused_where_a_file_is_compiled(folder: Path) -> None:
     (folder / "of_vertex.py").write_text(OF_VERTEX)
     finished = command(folder, "compile", "of_vertex.py", "--target", "kubeflow", "-o", "out.yaml")
     assert finished.status == 2
     assert "of-vertex is for Vertex AI: steps of it are CustomJobs" in finished.err
+    (folder / "emails.py").write_text(EMAILS)
+    finished = command(folder, "compile", "emails.py", "--target", "kubeflow", "-o", "out.yaml")
+    assert finished.status == 2
+    assert "emails sends e-mails by a component of Google's that only Vertex AI Pipelines runs" in finished.err
     assert not (folder / "out.yaml").exists()
 
 

@@ -14,7 +14,7 @@ from typing import Any
 from gpu_pipelines.accelerators.spent import spent_on
 from gpu_pipelines.errors import ERROR_PREFIX, UnavailableError, UserError
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.compiled import parsed_documents, required_pipeline
+from gpu_pipelines.targets.compiled import EMAILS_OF_VERTEX, parsed_documents, required_pipeline
 from gpu_pipelines.targets.earlier import require_resumable
 from gpu_pipelines.targets.kubeflow.connection import connect, page_of, quietly, service_errors
 from gpu_pipelines.targets.kubeflow.machine_times import NO_PRICES, NOT_COUNTED, times_of_run
@@ -77,7 +77,7 @@ def parsed_pipeline(text: str, origin: str) -> KubeflowPipeline:
         origin: name of the file in messages.
 
     Raises:
-        UserError: it is not a compiled pipeline, or one for Vertex AI.
+        UserError: it is not a compiled pipeline, or has steps that only Vertex AI runs.
     """
     documents = parsed_documents(text, origin)
     spec = required_pipeline(documents[0] if documents else None, origin, "kubeflow")
@@ -86,6 +86,11 @@ def parsed_pipeline(text: str, origin: str) -> KubeflowPipeline:
             f"{origin} is for Vertex AI: steps of it are CustomJobs.",
             "Give the pipeline from before it was compiled for Vertex AI. In place of a CustomTrainingJobOp of your "
             "own use the component itself and accelerate(task, …).",
+        )
+    if EMAILS_OF_VERTEX in text:
+        raise UserError(
+            f"{origin} sends e-mails by a component of Google's that only Vertex AI Pipelines runs.",
+            "Use send_message of this project in its place.",
         )
     platform = documents[1] if len(documents) > 1 else {}
     return KubeflowPipeline(text, spec, platform)

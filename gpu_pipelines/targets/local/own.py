@@ -14,6 +14,7 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import INPUT_STATE
+from gpu_pipelines.targets.compiled import EMAILS_OF_VERTEX
 from gpu_pipelines.targets.local.cluster_parts import ClusterPart, cluster_parts, problems_without_cluster
 from gpu_pipelines.targets.local.container import ENGINES, engine_here
 from gpu_pipelines.targets.local.state import state_of_own
@@ -31,9 +32,8 @@ _INSTALLS = re.compile(r"python3 -m pip install (?P<what>.*?)\s*&&", re.DOTALL)
 #: KFP's options for pip that have a value.
 _OF_AN_INDEX = ("--index-url", "--extra-index-url", "--trusted-host")
 _CONTAINER = "gpu_pipelines.targets.local.container"
-#: The start of a component of Google's, such as a job of Vertex AI or a query; and of one that sends e-mails.
+#: The start of a component of Google's, such as a job of Vertex AI or a query.
 _LAUNCHER = re.compile(r"google_cloud_pipeline_components\.container\.\S+")
-_SENDS_EMAILS = "vertex_notification_email"
 
 
 def own_here(
@@ -164,7 +164,7 @@ def _problems_of_container(step: Step, containers: bool, engine: Callable[[], st
                 f"{step.name} is a job of Vertex AI, {where}. To run the step here, use its component itself and "
                 "accelerate(task, …), or run the pipeline from before it was compiled for --target vertex."
             ]
-        instead = "use send_message of this project" if _SENDS_EMAILS in found[0] else "run a pipeline without it"
+        instead = "use send_message of this project" if EMAILS_OF_VERTEX in found[0] else "run a pipeline without it"
         return [f"{step.name} is a component of Google's, {where}. To run the other steps here, {instead}."]
     if containers and not engine():
         here = " and ".join(filter(shutil.which, ENGINES))
