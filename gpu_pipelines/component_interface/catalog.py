@@ -7,8 +7,8 @@ from typing import Any
 
 from gpu_pipelines.component_interface.parameter import Parameter, parameters_in
 
-# The folder of each component, by its name; in the order of their parameters in a pipeline's form. A folder with the name
-# of a component would be imported in its place.
+# The folder of each component, by its name; in the order of their parameters in a pipeline's form. A folder with the
+# name of a component would be imported in its place.
 COMPONENTS = {
     "prepare_data": "data_prep",
     "train_model": "training",

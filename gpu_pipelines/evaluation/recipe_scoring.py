@@ -56,7 +56,7 @@ EXAMPLES_KEPT = 4
 ROWS_TRIED = 64
 #: Share of a prediction that it may differ by in a batch of another size, which rounds otherwise, in fp32.
 _SAME = 0.01
-#: In the warning of folders without a model.
+#: In messages that name folders.
 _MOST_NAMED = 8
 
 
