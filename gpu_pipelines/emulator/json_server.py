@@ -10,10 +10,12 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.certificates import Certificates
+
+_CHUNK = 1 << 20
 
 
 class JsonHandler(BaseHTTPRequestHandler):
@@ -41,6 +43,18 @@ class JsonHandler(BaseHTTPRequestHandler):
             self.send_header(name, value)
         self.end_headers()
         self.wfile.write(content)
+
+    def send_file(self, status: int, file: BinaryIO, length: int, kind: str, **headers: str) -> None:
+        """Answers with so many bytes of a file, from where it is."""
+        self.send_response(status)
+        for name, value in {"Content-Type": kind, "Content-Length": str(length), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        while length and (chunk := file.read(min(length, _CHUNK))):
+            self.wfile.write(chunk)
+            length -= len(chunk)
+        # Of a file that became shorter meanwhile, the client must not wait for the rest.
+        self.close_connection = self.close_connection or length > 0
 
     def log_message(self, *_: Any) -> None:
         pass

@@ -62,6 +62,10 @@ class _Handler(ProxyHandler):
         elif self.api.storage.serves(request.path):
             stored = self.api.storage.answer(self.command, self.path, dict(self.headers), content, host)
             status, kind, content, told = stored.status, stored.kind, stored.content, stored.headers
+            if stored.file:
+                with stored.file as file:
+                    self._fail(fault) if fault else self.send_file(status, file, stored.length, kind, **told)
+                return
         else:
             status, kind, content = self._answer(request)
             told = {}

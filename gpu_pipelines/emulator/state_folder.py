@@ -17,7 +17,9 @@ from urllib.parse import quote
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.errors import UserError
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+#: It has the records of all objects in one file, and is still read.
+_BEFORE = 1
 _RECORD, _LOCK, _RESOURCES, _LOGS = "emulator.json", "emulator.lock", "resources", "logs.jsonl"
 _NEW = ".new"
 
@@ -154,14 +156,14 @@ class StateFolder:
 
     def _check_version(self) -> None:
         record = self.folder / _RECORD
-        if record.exists():
-            found = _read(record).get("format_version")
-            if found != FORMAT_VERSION:
-                raise UserError(
-                    f"The state in {self.folder} has the format {found!r}; this version reads {FORMAT_VERSION}.",
-                    "Give another --state, or start the version of gpu-pipelines that has written it.",
-                )
+        found = _read(record).get("format_version") if record.exists() else None
+        if found == FORMAT_VERSION:
             return
+        if record.exists() and found != _BEFORE:
+            raise UserError(
+                f"The state in {self.folder} has the format {found!r}; this version reads {FORMAT_VERSION}.",
+                "Give another --state, or start the version of gpu-pipelines that has written it.",
+            )
         try:
             replace_file(record, json.dumps({"format_version": FORMAT_VERSION}).encode())
         except OSError as error:

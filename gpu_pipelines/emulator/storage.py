@@ -1,31 +1,36 @@
-"""Cloud Storage: gcp-storage-emulator over files, behind this server's address, so that one address suffices and faults
-apply."""
+"""Cloud Storage: the handlers of gcp-storage-emulator over files, and what they lack for many and for large objects."""
 
 from __future__ import annotations
 
 import json
+import re
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import partial
-from http.server import HTTPServer
+from email.message import Message
+from io import BytesIO
 from pathlib import Path
-from typing import Any
-from urllib.parse import parse_qs, urlsplit
+from types import SimpleNamespace
+from typing import Any, BinaryIO
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-import requests
-from gcp_storage_emulator.server import RequestHandler
+from gcp_storage_emulator.exceptions import NotFound
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.bucket_files import BucketFiles
-from gpu_pipelines.emulator.storage_preconditions import CheckingRouter
+from gpu_pipelines.emulator.bucket_files import HERE, BucketFiles
+from gpu_pipelines.emulator.object_names import listed
+from gpu_pipelines.emulator.storage_preconditions import CheckingRouter, failed_precondition
 
 #: gsutil's uploads in pieces have their own path.
 _PIECES = "/resumable/upload/"
 _PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/", _PIECES)
+_BUCKETS = "/storage/v1/b"
+_LIST = re.compile(r"/storage/v1/b/([^/]+)/o")
+_CONTENT = re.compile(r"(/download)?/storage/v1/b/([^/]+)/o/(.+)")
+_RANGE = re.compile(r"\s*bytes=([0-9]*)-([0-9]*)\s*")
 #: Headers of an answer: the address of an upload, and its progress.
 _TOLD = ("Location", "Range", "Content-Range", "ETag", "X-Goog-Generation", "X-Goog-Hash")
 _UPLOADS = ("media", "multipart", "resumable")
-_SECONDS = 60
 
 
 @dataclass(frozen=True)
@@ -37,16 +42,20 @@ class StorageAnswer:
         kind: content type.
         content: the body.
         headers: further headers.
+        file: the body, from where the file is; None for `content`.
+        length: bytes of the file.
     """
 
     status: int
     kind: str
-    content: bytes
+    content: bytes = b""
     headers: dict[str, str] = field(default_factory=dict)
+    file: BinaryIO | None = None
+    length: int = 0
 
 
 class Storage:
-    """Buckets, and the emulator that serves them.
+    """Buckets, and what answers for them.
 
     Args:
         buckets: a folder with a folder for each bucket.
@@ -59,82 +68,113 @@ class Storage:
     """
 
     def __init__(self, buckets: Path, records: Path, bucket: str, project_number: str) -> None:
-        # The emulator answers one request at a time, and forgets those that wait too long.
         self._lock = threading.RLock()
         self._bucket = bucket
-        self._server = _Server(("127.0.0.1", 0), RequestHandler)
-        self._address = f"http://127.0.0.1:{self._server.server_port}"
-        try:
-            self.files = BucketFiles(buckets, records, project_number, self._address)
-        except BaseException:
-            self._server.server_close()
-            raise
-        self._server.RequestHandlerClass = partial(_Handler, self.files)
-        # A short interval, because `shutdown` waits for the end of one.
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True)
-        self._thread.start()
+        self.files = BucketFiles(buckets, records, project_number)
         if bucket not in self.files.buckets:
             self.add_bucket(bucket)
 
     def serves(self, path: str) -> bool:
-        """Whether a path belongs to Cloud Storage; the emulator has no permissions."""
+        """Whether a path belongs to Cloud Storage; its handlers have no permissions."""
         return path.startswith(_PATHS) and not path.endswith("/iam/testPermissions")
 
-    def answer(self, verb: str, target: str, headers: dict[str, str], content: bytes, host: str) -> StorageAnswer:
-        """The emulator's answer to a request to a host, such as https://storage.googleapis.com."""
+    def answer(self, verb: str, target: str, headers: Mapping[str, str], content: bytes, host: str) -> StorageAnswer:
+        """The answer to a request to a host, such as https://storage.googleapis.com."""
         if target.startswith(_PIECES):
             target = target.removeprefix("/resumable")
         address = urlsplit(target)
-        query = parse_qs(address.query)
-        kinds, most = query.get("uploadType", [""]), query.get("maxResults", ["1"])[-1]
-        if not most.isdecimal():
-            return _refusal(400, f"Invalid value at 'maxResults': {most!r}.")
-        if verb == "POST" and address.path.startswith("/upload/") and kinds[-1] not in _UPLOADS:
-            return _refusal(400, f"Invalid upload type: {kinds[-1]!r}.")
-        passed = {name: value for name, value in headers.items() if name.lower() not in ("host", "accept-encoding")}
+        query = dict(parse_qsl(address.query))
+        if verb == "POST" and address.path.startswith("/upload/") and query.get("uploadType") not in _UPLOADS:
+            return _refusal(400, f"Invalid upload type: {query.get('uploadType', '')!r}.")
         try:
             with self._lock:
-                found = requests.request(verb, self._address + target, headers=passed, data=content, timeout=_SECONDS)
-        except requests.ConnectionError:
-            if why := self.files.refused():
-                refusal = ApiError(400, f"The emulator cannot write the object: {why}", "FAILED_PRECONDITION")
-                return StorageAnswer(refusal.code, "application/json", refusal.json())
-            # Its answer to requests that it cannot parse, such as gcloud's uploads.
+                return self._answer(verb, target, headers, content, host)
+        except NotFound:
+            return _refusal(404, f"{verb} {target}: Not Found.")
+        except ApiError as error:
+            return _refusal(error.code, error.message, error.status)
+        except Exception:  # Its handlers' errors about requests that they cannot parse, of any kind.
             return _refusal(400, f"The emulator does not take {verb} {target}.")
-        kind = found.headers.get("Content-Type", "application/json")
-        if found.status_code == 501:
+
+    def _answer(self, verb: str, target: str, headers: Mapping[str, str], content: bytes, host: str) -> StorageAnswer:
+        address = urlsplit(target)
+        query = dict(parse_qsl(address.query))
+        if verb == "GET" and address.path == _BUCKETS:
+            return _json(listed("storage#buckets", self.files.buckets, query), host)
+        if verb == "GET" and (match := _LIST.fullmatch(address.path)):
+            return _json(self.files.list(unquote(match[1]), query), host)
+        if verb == "GET" and (match := _CONTENT.fullmatch(address.path)) and (match[1] or query.get("alt") == "media"):
+            if refused := failed_precondition(self.files, verb, target, "", b""):
+                return _refusal(*refused) if refused[0] >= 400 else StorageAnswer(refused[0], "application/json")
+            return self._content(unquote(match[2]), unquote(match[3]), headers)
+        call = _Call(self.files, verb, target, headers, content)
+        CheckingRouter(call).handle(verb)
+        if call.status == 501:
             return _refusal(400, f"The emulator does not take {verb} {target}.")
-        if found.status_code >= 400 and not _is_error(found.content):
-            return _refusal(found.status_code, f"{verb} {target}: {found.reason or 'refused'}.")
-        told = {name: value for name, value in found.headers.items() if name in _TOLD}
-        if "Location" in told:
-            told["Location"] = told["Location"].replace(self._address, host)
-        return StorageAnswer(found.status_code, kind, found.content, told)
+        body, kind = call.wfile.getvalue(), call.told.get("Content-Type", "application/json")
+        if call.status >= 400 and not _is_error(body):
+            return _refusal(call.status, f"{verb} {target}: {call.phrase or 'refused'}.")
+        told = {name: value.replace(HERE, host) for name, value in call.told.items() if name in _TOLD}
+        return StorageAnswer(call.status, kind, body.replace(HERE.encode(), host.encode()), told)
+
+    def _content(self, bucket: str, name: str, headers: Mapping[str, str]) -> StorageAnswer:
+        record, file = self.files.opened(bucket, name)
+        size = int(record["size"])
+        kind, told = (
+            record.get("contentType") or "application/octet-stream",
+            {"X-Goog-Generation": record["generation"]},
+        )
+        wanted = next((value for key, value in headers.items() if key.lower() == "range"), "")
+        first, last = _part(wanted, size)
+        if first >= size and wanted:
+            file.close()
+            return StorageAnswer(416, "application/json", headers={"Content-Range": f"bytes */{size}"})
+        file.seek(first)
+        if wanted:
+            told["Content-Range"] = f"bytes {first}-{last}/{size}"
+        else:
+            told["X-Goog-Hash"] = f"crc32c={record['crc32c']},md5={record['md5Hash']}"
+        return StorageAnswer(206 if wanted else 200, kind, headers=told, file=file, length=last + 1 - first)
 
     def add_bucket(self, name: str) -> None:
-        """Creates a bucket; the emulator itself takes no location."""
-        with self._lock:
-            at = f"{self._address}/storage/v1/b"
-            requests.post(at, json={"name": name}, timeout=_SECONDS).raise_for_status()
-            requests.patch(f"{at}/{name}", json={"location": "US-CENTRAL1"}, timeout=_SECONDS).raise_for_status()
+        """Creates a bucket; the handlers take no location with that."""
+        for verb, path, given in (("POST", "", {"name": name}), ("PATCH", f"/{name}", {"location": "US-CENTRAL1"})):
+            self._do(verb, _BUCKETS + path, json.dumps(given).encode(), "application/json")
 
     def put(self, name: str, content: bytes) -> None:
         """Writes an object into the existing bucket."""
-        with self._lock:
-            at = f"{self._address}/upload/storage/v1/b/{self._bucket}/o"
-            wanted = {"uploadType": "media", "name": name}
-            requests.post(at, params=wanted, data=content, timeout=_SECONDS).raise_for_status()
+        target = f"/upload{_BUCKETS}/{self._bucket}/o?uploadType=media&name={quote(name, safe='')}"
+        self._do("POST", target, content, "application/octet-stream")
+
+    def _do(self, verb: str, target: str, content: bytes, kind: str) -> None:
+        done = self.answer(verb, target, {"Content-Type": kind}, content, HERE)
+        if done.status != 200:
+            raise RuntimeError(f"{verb} {target}: {done.content.decode()}")
 
     def close(self) -> None:
-        """Stops the emulator."""
-        self._server.shutdown()
-        self._server.server_close()
-        self._thread.join()
+        """Closes what it has open."""
+        with self._lock:
+            self.files.close()
 
 
-def _refusal(status: int, message: str) -> StorageAnswer:
+def _part(wanted: str, size: int) -> tuple[int, int]:
+    """The first and the last byte of a Range header; all of them if it has another form."""
+    match = _RANGE.fullmatch(wanted)
+    first, last = match.groups() if match else ("", "")
+    if first:
+        return int(first), min(int(last), size - 1) if last else size - 1
+    return (max(size - int(last), 0), size - 1) if last else (0, size - 1)
+
+
+def _json(document: dict[str, Any], host: str) -> StorageAnswer:
+    return StorageAnswer(200, "application/json", json.dumps(document).replace(HERE, host).encode())
+
+
+def _refusal(status: int, message: str, named: str = "") -> StorageAnswer:
     reason = {404: "notFound", 409: "conflict", 412: "conditionNotMet"}.get(status, "invalid")
     error = {"code": status, "message": message, "errors": [{"message": message, "domain": "global", "reason": reason}]}
+    if named:
+        error["status"] = named
     return StorageAnswer(status, "application/json", json.dumps({"error": error}).encode())
 
 
@@ -147,18 +187,30 @@ def _is_error(content: bytes) -> bool:
         return False
 
 
-class _Server(HTTPServer):
-    #: If more than five wait, the kernel lets the rest try again seconds later.
-    request_queue_size = 128
+class _Call:
+    """A request as gcp-storage-emulator's router takes it, in place of http.server's handler, and its answer."""
 
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Logs nothing: the answer is enough."""
+    def __init__(self, files: BucketFiles, verb: str, target: str, headers: Mapping[str, str], content: bytes) -> None:
+        self.storage, self.command, self.path = files, verb, target
+        self.headers = Message()
+        own = ("host", "content-length", "transfer-encoding")
+        for name, value in headers.items():
+            if name.lower() not in own:
+                self.headers[name] = value
+        self.headers["Host"] = HERE.partition("//")[2]
+        self.headers["Content-Length"] = str(len(content))
+        self.rfile, self.wfile = BytesIO(content), BytesIO()
+        self.server = SimpleNamespace(server_address=("", 0))
+        self.status, self.phrase = 0, ""
+        self.told: dict[str, str] = {}
 
+    def send_response(self, status: int, phrase: str = "") -> None:
+        """Takes the status of the answer."""
+        self.status, self.phrase = status, phrase
 
-class _Handler(RequestHandler):  # type: ignore[misc, unused-ignore]
-    """The emulator's handler, with the preconditions that it lacks."""
+    def send_header(self, name: str, value: str) -> None:
+        """Takes a header of the answer."""
+        self.told["Content-Type" if name.lower() == "content-type" else name] = value
 
-    def _handle(self) -> None:
-        CheckingRouter(self).handle(self.command)
-
-    do_GET = do_POST = do_DELETE = do_PUT = do_PATCH = _handle
+    def end_headers(self) -> None:
+        """Nothing follows the headers but the body."""

@@ -151,6 +151,34 @@ def test_a_large_object_is_uploaded_in_pieces(vertex_emulator: VertexApi, monkey
         assert (vertex_emulator.folder / f"gcs/example-bucket/{blob.name}").read_bytes() == content
 
 
+def test_preconditions_and_odd_names_of_google_cloud_storage(vertex_emulator: VertexApi) -> None:
+    from google.api_core.exceptions import NotFound, PreconditionFailed
+    from google.cloud import storage  # type: ignore[attr-defined, unused-ignore]
+
+    bucket = storage.Client(project="example-project").bucket("example-bucket")
+    # The name is in the query, in the body of an upload, or in the one that began it.
+    for size in (None, 256 * 1024):
+        blob = bucket.blob(f"{size}/\u00fc ?#%2F+&.txt", chunk_size=size)
+        blob.upload_from_string("first", if_generation_match=0)
+        with pytest.raises(PreconditionFailed):
+            blob.upload_from_string("second", if_generation_match=0)
+        found = bucket.get_blob(blob.name)
+        assert found is not None
+        assert found.media_link.startswith(vertex_emulator.url)
+        assert found.download_as_text() == "first"
+    with pytest.raises(PreconditionFailed):
+        bucket.copy_blob(found, bucket, "copy", if_source_generation_match=1)
+    bucket.copy_blob(found, bucket, "copy", if_source_generation_match=found.generation, if_generation_match=0)
+    with pytest.raises(PreconditionFailed):
+        bucket.copy_blob(found, bucket, "copy", if_generation_match=0)
+    blob.upload_from_string("third", if_generation_match=found.generation)
+    with pytest.raises(NotFound):
+        found.download_as_text()
+    with pytest.raises(PreconditionFailed):
+        bucket.blob(blob.name).delete(if_generation_match=found.generation)
+    blob.delete(if_metageneration_match=1)
+
+
 @pytest.mark.slow
 def test_gcloud_finds_what_is_there_and_runs_a_job(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     from kfp.registry import RegistryClient

@@ -1,0 +1,175 @@
+"""Cloud Storage with many objects: what an upload costs, pages, parts of objects, and a kill at any moment."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import pytest
+
+from gpu_pipelines.emulator.bucket_files import HERE
+from gpu_pipelines.emulator.storage import Storage, StorageAnswer
+
+OBJECTS = "/storage/v1/b/bucket/o"
+#: "a-b" is before "a/…" and "a0" behind it, whatever the order of the folder's entries is.
+NAMES = ["a-b", "a/1", "a/2/x", "a/2/y", "a/3", "a0", "b/c/d", "e"]
+
+
+def opened(folder: Path) -> Storage:
+    return Storage(folder / "gcs", folder / "storage", "bucket", "1")
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Iterator[Storage]:
+    made = opened(tmp_path)
+    yield made
+    made.close()
+
+
+def ask(storage: Storage, verb: str, target: str, content: bytes = b"", **headers: str) -> StorageAnswer:
+    return storage.answer(verb, target, headers, content, "http://here")
+
+
+def content_of(storage: Storage, name: str, wanted: str = "") -> tuple[int, bytes]:
+    headers = {"Range": wanted} if wanted else {}
+    answer = storage.answer("GET", f"{OBJECTS}/{name}?alt=media", headers, b"", "http://here")
+    if answer.file is None:
+        return answer.status, answer.content
+    with answer.file:
+        return answer.status, answer.file.read(answer.length)
+
+
+def pages(storage: Storage, **query: str) -> Iterator[list[str]]:
+    token = ""
+    while True:
+        asked = urlencode({**query, **({"pageToken": token} if token else {})})
+        page = json.loads(ask(storage, "GET", f"{OBJECTS}?{asked}").content)
+        yield [each["name"] for each in page["items"]] + page["prefixes"]
+        if not (token := page.get("nextPageToken", "")):
+            return
+
+
+def test_an_upload_writes_nothing_about_the_others(storage: Storage, tmp_path: Path) -> None:
+    def size_of(name: str) -> int:
+        return sum(path.stat().st_size for path in (tmp_path / "storage").glob(name))
+
+    storage.put("first", b"")
+    one, records = size_of(".meta"), size_of("objects.db*")
+    for number in range(300):
+        storage.put(f"d/{number}", b"")
+    assert size_of(".meta") == one
+    # SQLite writes some pages for each.
+    assert size_of("objects.db*") - records < 300 * 20_000
+
+
+@pytest.mark.parametrize(
+    ("query", "wanted"),
+    [
+        ({"maxResults": "3"}, [NAMES[:3], NAMES[3:6], NAMES[6:]]),
+        ({"prefix": "a/", "maxResults": "4"}, [["a/1", "a/2/x", "a/2/y", "a/3"]]),
+        ({"delimiter": "/", "maxResults": "2"}, [["a-b", "a/"], ["a0", "b/"], ["e"]]),
+        ({"delimiter": "/", "prefix": "a/", "maxResults": "2"}, [["a/1", "a/2/"], ["a/3"]]),
+        ({"delimiter": "/", "prefix": "a"}, [["a-b", "a0", "a/"]]),
+        ({"delimiter": "2", "prefix": "a"}, [["a-b", "a/1", "a/3", "a0", "a/2"]]),
+        ({"startOffset": "a/2/y", "endOffset": "b", "maxResults": "2"}, [["a/2/y", "a/3"], ["a0"]]),
+        ({"matchGlob": "a/**", "maxResults": "3"}, [["a/1", "a/2/x", "a/2/y"], ["a/3"]]),
+        ({"matchGlob": "{a,b}*", "delimiter": "/"}, [["a-b", "a0"]]),
+        ({"prefix": "a//2/", "maxResults": "1"}, [["a//2/x"], ["a//2/y"]]),
+        ({"softDeleted": "true"}, [[]]),
+    ],
+)
+def test_a_list_comes_in_pages(storage: Storage, query: dict[str, str], wanted: list[list[str]]) -> None:
+    for name in reversed(NAMES):
+        storage.put(name, b"")
+    (storage.files._folder / "bucket/empty").mkdir()
+    assert list(pages(storage, **query)) == wanted
+
+
+def test_folders_that_are_objects_are_in_their_places_of_the_list(storage: Storage) -> None:
+    for name in ("a/", "a/1", "b/"):
+        storage.put(name, b"")
+    assert list(pages(storage, maxResults="1")) == [["a/"], ["a/1"], ["b/"]]
+    assert list(pages(storage, delimiter="/")) == [["a/", "b/"]]
+    assert list(pages(storage, delimiter="/", prefix="a/")) == [["a/", "a/1"]]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "status", "content"),
+    [
+        ("", 200, b"0123456789"),
+        ("bytes=2-4", 206, b"234"),
+        ("bytes=7-", 206, b"789"),
+        ("bytes=8-100", 206, b"89"),
+        ("bytes=-3", 206, b"789"),
+        ("bytes=10-", 416, b""),
+    ],
+)
+def test_a_part_of_an_object_is_read_alone(storage: Storage, wanted: str, status: int, content: bytes) -> None:
+    storage.put("a", b"0123456789")
+    assert content_of(storage, "a", wanted) == (status, content)
+
+
+def test_a_content_is_kept_as_it_was_sent(storage: Storage) -> None:
+    for kind, content in (("application/json", b'{"a":  1}'), ("application/json", b"")):
+        target = f"/upload{OBJECTS}?uploadType=media&name=a"
+        assert ask(storage, "POST", target, content, **{"Content-Type": kind}).status == 200
+        assert content_of(storage, "a") == (200, content)
+
+
+def write_until_killed(storage: Storage, turn: int, tell: int) -> None:
+    for number in range(100_000):
+        storage.put(f"{turn}/{number % 50}", b"%d" % number * 1000)
+        os.write(tell, b"%d\n" % number)
+
+
+def test_what_was_acknowledged_is_there_after_a_kill(tmp_path: Path) -> None:
+    for turn in range(4):
+        told, tell = os.pipe()
+        child = os.fork()
+        if not child:
+            try:
+                write_until_killed(opened(tmp_path), turn, tell)
+            finally:
+                os._exit(1)
+        os.close(tell)
+        with os.fdopen(told, "rb") as lines:
+            first = int(lines.readline())
+            time.sleep(0.05 + 0.013 * turn)
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+            last = [first, *(int(line) for line in lines)][-1]
+        storage = opened(tmp_path)
+        for number in range(max(0, last - 40), last + 1):
+            status, content = content_of(storage, f"{turn}%2F{number % 50}")
+            # The next one may have taken its place, whole, without an answer.
+            assert (status, content) in [(200, b"%d" % each * 1000) for each in (number, last + 1)]
+        storage.close()
+
+
+def test_a_state_of_format_1_is_taken_over(tmp_path: Path) -> None:
+    before = opened(tmp_path)
+    target = f"/upload{OBJECTS}?uploadType=multipart"
+    body = b'--b\r\n\r\n{"name": "a/b", "metadata": {"k": "v"}}\r\n--b\r\nContent-Type: text/csv\r\n\r\nx\r\n--b--'
+    ask(before, "POST", target, body, **{"Content-Type": "multipart/related; boundary=b"})
+    record = before.files.get_file_obj("bucket", "a/b")
+    before.close()
+    stat = (tmp_path / "gcs/bucket/a/b").stat()
+    meta: dict[str, Any] = json.loads((tmp_path / "storage/.meta").read_text())
+    old = {**record, "mediaLink": "http://127.0.0.1:1/download/storage/v1/b/bucket/o/a/b?alt=media"}
+    meta |= {"objects": {"bucket": {"a/b": old, "gone": old}}, "soft_deleted": {}}
+    meta |= {"stamps": {"bucket/a/b": [stat.st_size, stat.st_mtime_ns]}}
+    for path in (tmp_path / "storage").glob("objects.db*"):
+        path.unlink()
+    (tmp_path / "storage/.meta").write_text(json.dumps(meta))
+    for _ in range(2):
+        storage = opened(tmp_path)
+        assert storage.files.get_file_obj("bucket", "a/b") == record
+        assert record["mediaLink"].startswith(f"{HERE}/download/storage/v1/b/bucket/o/a%2Fb?")
+        assert list(pages(storage)) == [["a/b"]]
+        storage.close()
