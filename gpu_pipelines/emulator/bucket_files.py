@@ -171,6 +171,14 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
     def _piece(self, file_id: str) -> Path:
         return self._store._disk_path(f"{RESUMABLE_DIR}/{self.safe_id(file_id)}")
 
+    def move(self, bucket: str, name: str, to: str) -> dict[str, Any]:
+        """Gives an object another name; raises NotFound if there is none."""
+        record = self.get_file_obj(bucket, name)
+        made: dict[str, Any] = _make_object_resource(HERE, bucket, to, record["contentType"], record["size"], record)
+        self.create_file(bucket, to, self.get_file(bucket, name), {**made, "etag": record["etag"]})
+        self.delete_file(bucket, name)
+        return self.get_file_obj(bucket, to)
+
     def patch_object(self, bucket_name: str, file_name: str, file_obj: dict[str, Any]) -> None:
         """Changes the record of an object."""
         path = self._store._disk_path(self._object_path(bucket_name, file_name))

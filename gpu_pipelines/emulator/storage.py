@@ -25,6 +25,8 @@ from gpu_pipelines.emulator.storage_preconditions import CheckingRouter, failed_
 _PIECES = "/resumable/upload/"
 _PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/", _PIECES)
 _BUCKETS = "/storage/v1/b"
+_LAYOUT = re.compile(r"/storage/v1/b/([^/]+)/storageLayout")
+_MOVE = re.compile(r"/storage/v1/b/([^/]+)/o/(.+)/moveTo/o/(.+)")
 _LIST = re.compile(r"/storage/v1/b/([^/]+)/o")
 _CONTENT = re.compile(r"(/download)?/storage/v1/b/([^/]+)/o/(.+)")
 _RANGE = re.compile(r"\s*bytes=([0-9]*)-([0-9]*)\s*")
@@ -107,6 +109,13 @@ class Storage:
             if refused := failed_precondition(self.files, verb, target, "", b""):
                 return _refusal(*refused) if refused[0] >= 400 else StorageAnswer(refused[0], "application/json")
             return self._content(unquote(match[2]), unquote(match[3]), headers)
+        if verb == "GET" and (match := _LAYOUT.fullmatch(address.path)):
+            return _json(self._layout(unquote(match[1])), host)
+        if verb == "POST" and (match := _MOVE.fullmatch(address.path)):
+            return _json(self.files.move(*map(unquote, match.groups())), host)
+        if verb == "DELETE" and address.path.startswith("/upload/"):
+            self.files.cancel(query.get("upload_id", ""))
+            return _refusal(499, "The upload was cancelled.")
         call = _Call(self.files, verb, target, headers, content)
         CheckingRouter(call).handle(verb)
         if call.status == 501:
@@ -115,7 +124,18 @@ class Storage:
         if call.status >= 400 and not _is_error(body):
             return _refusal(call.status, f"{verb} {target}: {call.phrase or 'refused'}.")
         told = {name: value.replace(HERE, host) for name, value in call.told.items() if name in _TOLD}
+        if call.status == 308 and not self.files.get_resumable_byte_count(query["upload_id"]):
+            # Its handlers would name the first byte.
+            del told["Range"]
         return StorageAnswer(call.status, kind, body.replace(HERE.encode(), host.encode()), told)
+
+    def _layout(self, bucket: str) -> dict[str, Any]:
+        """The description of a bucket that gcloud asks for before it copies folders."""
+        found = self.files.buckets.get(bucket)
+        if found is None:
+            raise NotFound
+        told = {name: found[name] for name in ("location", "locationType")}
+        return {"kind": "storage#storageLayout", "bucket": bucket, **told, "hierarchicalNamespace": {"enabled": False}}
 
     def _content(self, bucket: str, name: str, headers: Mapping[str, str]) -> StorageAnswer:
         record, file = self.files.opened(bucket, name)

@@ -180,6 +180,27 @@ def test_preconditions_and_odd_names_of_google_cloud_storage(vertex_emulator: Ve
 
 
 @pytest.mark.slow
+def test_gcloud_copies_and_moves_folders(vertex_emulator: VertexApi, tmp_path: Path) -> None:
+    (tmp_path / "tree/a").mkdir(parents=True)
+    for name in ("tree/1.txt", "tree/a/2.txt"):
+        (tmp_path / name).write_text(name)
+    for words in (
+        "cp -r tree gs://example-bucket/up/",
+        "cp -r gs://example-bucket/up/tree gs://example-bucket/other",
+        "mv gs://example-bucket/other/a gs://example-bucket/moved",
+        "rsync -r gs://example-bucket/up/tree back",
+        "rm -r gs://example-bucket/up",
+    ):
+        (tmp_path / "back").mkdir(exist_ok=True)
+        vertex_emulator.answer_to(["gcloud", "storage", *words.split()], tmp_path)
+    assert (tmp_path / "back/a/2.txt").read_text() == "tree/a/2.txt"
+    root = vertex_emulator.folder / "gcs/example-bucket"
+    there = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file())
+    assert [name for name in there if name.startswith(("up", "other", "moved"))] == there
+    assert [name.rpartition("/")[2] for name in there] == ["2.txt", "1.txt"]
+
+
+@pytest.mark.slow
 def test_gcloud_finds_what_is_there_and_runs_a_job(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     from kfp.registry import RegistryClient
 

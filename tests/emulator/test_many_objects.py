@@ -122,6 +122,27 @@ def test_a_content_is_kept_as_it_was_sent(storage: Storage) -> None:
         assert content_of(storage, "a") == (200, content)
 
 
+def test_an_upload_in_pieces_says_what_is_here_and_can_be_cancelled(storage: Storage) -> None:
+    def piece(place: str, wanted: str, content: bytes = b"") -> tuple[int, str | None]:
+        answer = ask(storage, "PUT", place, content, **{"Content-Range": wanted})
+        return answer.status, answer.headers.get("Range")
+
+    def begun() -> str:
+        target, kind = f"/upload{OBJECTS}?uploadType=resumable&name=a", {"Content-Type": "application/json"}
+        answer = ask(storage, "POST", target, b"{}", **kind)
+        return answer.headers["Location"].removeprefix("http://here")
+
+    place = begun()
+    assert piece(place, "bytes */*") == (308, None)
+    assert piece(place, "bytes 0-2/*", b"abc") == (308, "bytes=0-2")
+    assert piece(place, "bytes 0-2/*", b"abc")[0] == 400
+    assert piece(place, "bytes 3-4/5", b"de")[0] == 200
+    assert content_of(storage, "a") == (200, b"abcde")
+    other = begun()
+    assert ask(storage, "DELETE", other).status == 499
+    assert piece(other, "bytes 0-2/3", b"xyz")[0] == 404
+
+
 def write_until_killed(storage: Storage, turn: int, tell: int) -> None:
     for number in range(100_000):
         storage.put(f"{turn}/{number % 50}", b"%d" % number * 1000)
