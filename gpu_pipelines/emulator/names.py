@@ -165,8 +165,12 @@ class Resources:
             ApiError: it cannot be written; a new one is then not held.
         """
         with self._lock:
-            self._state.write(self._kind, resource.name, as_json(resource))
+            self._state.write(self._kind, resource.name, self.document(resource))
             self.held[resource.name] = resource
+
+    def document(self, resource: Any) -> dict[str, Any]:
+        """What is written of one of them."""
+        return as_json(resource)
 
     def forget(self, name: str) -> None:
         """Takes one away."""

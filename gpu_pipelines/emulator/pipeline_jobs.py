@@ -65,6 +65,7 @@ class PipelineJobs(Resources):
         self.start: Callable[[str], None] = lambda name: None
         self.stop: Callable[[str], None] = lambda name: None
         self._operations, self._logs, self._metadata = operations, logs, metadata
+        self._specs: dict[str, Any] = {}
 
     def create(self, request: Any) -> Any:
         """CreatePipelineJob."""
@@ -171,24 +172,28 @@ class PipelineJobs(Resources):
             self.keep(job)
 
     def set_inputs(self, name: str, task: str, parameters: Mapping[str, Any], artifacts: Artifacts) -> None:
-        """Sets the input parameters and artifacts of a task; artifacts are in the form of the executor input."""
+        """Sets the input parameters and artifacts of a task; artifacts are in the form of the executor input.
+
+        They are written with the state of the task, which follows: a write of a job of 300 tasks takes a moment.
+        """
         job = self.one(name)
         with self._lock:
             detail = self._task(job, task)
             _add_metadata(detail, {f"input:{key}": value for key, value in parameters.items()})
             for key, given in artifacts.items():
                 detail.inputs[key] = _listed(given)
-            self.keep(job)
 
     def set_outputs(self, name: str, task: str, parameters: Mapping[str, Any], artifacts: Artifacts) -> None:
-        """Sets the output parameters and artifacts of a task; without a task, those of the pipeline itself."""
+        """Sets the output parameters and artifacts of a task; without a task, those of the pipeline itself.
+
+        They are written with the state that follows.
+        """
         job = self.one(name)
         with self._lock:
             detail = self._task(job, task) if task else job.job_detail.task_details[0]
             _add_metadata(detail, {f"output:{key}": value for key, value in parameters.items()})
             for key, made in artifacts.items():
                 detail.outputs[key] = _listed(made)
-            self.keep(job)
 
     def end(self, name: str, state: str, error: str = "") -> None:
         """Ends a pipeline job: SUCCEEDED, FAILED or CANCELLED."""
@@ -203,6 +208,18 @@ class PipelineJobs(Resources):
                 job.job_detail.task_details[0].state = TASK_STATES[state]
             job.state = STATES[f"PIPELINE_STATE_{state}"]
             self.keep(job)
+
+    def document(self, job: Any) -> dict[str, Any]:
+        """The JSON of a job; that of its pipeline, which never changes, is made once while it runs."""
+        plain = api.PipelineJob.pb(job)
+        rest = type(plain)()
+        rest.CopyFrom(plain)
+        rest.ClearField("pipeline_spec")
+        found = as_json(rest)
+        if job.name not in self._specs:
+            self._specs[job.name] = as_json(plain.pipeline_spec)
+        spec = self._specs.pop(job.name) if job.state in ENDED else self._specs[job.name]
+        return {**found, "pipelineSpec": spec} if spec else found
 
     def end_of_before(self) -> None:
         """Ends the jobs that were running when the previous emulator ended, and their tasks."""
@@ -241,9 +258,9 @@ class PipelineJobs(Resources):
 
     def _task(self, job: Any, name: str) -> Any:
         # The first is the pipeline's own, which may have the name of one of its tasks.
-        for detail in list(job.job_detail.task_details)[1:]:
-            if detail.task_name == name:
-                return detail
+        for place, detail in enumerate(api.PipelineJob.pb(job).job_detail.task_details):
+            if place and detail.task_name == name:
+                return job.job_detail.task_details[place]
         # The iterations of a loop are known when it begins.
         self._add_task(job, name, TASK_STATES.PENDING)
         return job.job_detail.task_details[-1]

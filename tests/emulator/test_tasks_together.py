@@ -5,10 +5,13 @@ import json
 import time
 from pathlib import Path
 
+import pytest
 import yaml
 from kfp import compiler, dsl
 
 from gpu_pipelines.emulator.capacity import Capacity
+from gpu_pipelines.emulator.pipeline_jobs import ENDED
+from gpu_pipelines.emulator.transcoding import as_json
 
 PARENT = "projects/example-project/locations/us-central1"
 
@@ -51,16 +54,26 @@ def finished(emulator, pipeline, folder: Path):
     job = api.PipelineJob.from_json(json.dumps(body))
     name = emulator.state.pipeline_jobs.create(api.CreatePipelineJobRequest(parent=PARENT, pipeline_job=job)).name
     until = time.monotonic() + 60
-    while not emulator.state.pipeline_jobs.one(name).end_time:
+    while emulator.state.pipeline_jobs.one(name).state not in ENDED:
         assert time.monotonic() < until
         time.sleep(0.05)
-    return emulator.state.pipeline_jobs.one(name)
+    # Its end is written before it can be read.
+    return emulator.state.pipeline_jobs.get(api.GetPipelineJobRequest(name=name))
 
 
-def test_tasks_that_do_not_depend_on_each_other_run_at_the_same_time(vertex_emulator, tmp_path: Path) -> None:
+def test_tasks_that_do_not_depend_on_each_other_run_at_the_same_time(
+    vertex_emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kept, written = vertex_emulator.kept, []
+    write = kept.write
+    monkeypatch.setattr(kept, "write", lambda kind, *given: written.append(kind) or write(kind, *given))
     job = finished(vertex_emulator, together, tmp_path)
     assert job.state.name == "PIPELINE_STATE_SUCCEEDED", job.error.message
     assert {"met a", "met b"} <= set(vertex_emulator.state.logs.messages())
+    # Each task as it begins and ends; the run as it is created, begins and ends.
+    assert written.count("pipelineJobs") == 2 * 2 + 3
+    ((_, document),) = kept.documents("pipelineJobs")
+    assert document == as_json(job)
 
 
 def test_no_more_turns_of_a_loop_run_at_a_time_than_it_says(vertex_emulator, tmp_path: Path) -> None:
