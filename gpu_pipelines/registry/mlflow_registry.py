@@ -7,6 +7,7 @@ leaves a run that no version names, which a later upload deletes.
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -57,6 +58,7 @@ _SHOWN = ("task", "checkpoint", "dataset_fingerprint", "source_fingerprint", "pa
 #: Seconds after which an unfinished upload counts as killed.
 _ABANDONED_SECONDS = 24 * 3600.0
 _EXISTS = "RESOURCE_ALREADY_EXISTS"
+_NUMBER = re.compile("[1-9][0-9]{0,8}")
 
 
 class MlflowRegistry(Registry):
@@ -131,12 +133,11 @@ class MlflowRegistry(Registry):
         Raises:
             UserError: there is no such version.
         """
-        aliases, reference = self.aliases(name), str(reference)
-        wanted = str(aliases.get(reference, reference))
-        for each in self._of_model(name):
-            if str(each.version) == wanted:
-                return self._version(each, aliases)
-        raise missing_version(self, name, reference, self.uri)
+        aliases, reference = self._all_aliases(name), str(reference)
+        found = self._numbered(name, str(aliases.get(reference, reference)))
+        if found is None or found.tags.get(_MANAGED_BY) != _OURS:
+            raise missing_version(self, name, reference, self.uri)
+        return self._version(found, aliases)
 
     def aliases(self, name: str) -> dict[str, int]:
         """Version by alias, among the versions that this project's components have uploaded."""
@@ -228,6 +229,16 @@ class MlflowRegistry(Registry):
         with self._errors(f"Listing the versions of {name!r}"):
             found = [each for each in self._search(f"name = '{name}'") if each.tags.get(_MANAGED_BY) == _OURS]
         return sorted(found, key=lambda each: int(each.version))
+
+    def _numbered(self, name: str, number: str) -> Any:
+        """MLflow's version with a number, without all the others of the model; None if there is none."""
+        if not self._is_there or not _NUMBER.fullmatch(number):
+            return None
+        try:
+            with mlflow_errors(f"Reading the version {number} of {name!r} in {self.uri}"):
+                return self._client.get_model_version(name, number)
+        except FileNotFoundError:
+            return None
 
     def _all_aliases(self, name: str) -> dict[str, int]:
         """Version by alias, among all versions of a model."""

@@ -23,7 +23,7 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.cli.serve import place_of_model
 from gpu_pipelines.data.watch import WatchSettings, check_for_new_data
 from gpu_pipelines.emulator.json_server import free_port
-from gpu_pipelines.errors import UnavailableError, UserError
+from gpu_pipelines.errors import NotFoundError, UnavailableError, UserError
 from gpu_pipelines.prediction.model import registered_model
 from gpu_pipelines.registry import Registry, is_local, open_registry, registry_problems
 from gpu_pipelines.registry.mlflow_registry import EXPERIMENT
@@ -224,7 +224,7 @@ def test_the_server_shows_metrics_and_the_run_of_the_tracker(mlflow: str, tmp_pa
     assert client.get_run(run.data.tags["mlflow.parentRunId"]).info.run_name == "shown"
 
 
-def test_versions_of_others_are_let_be(mlflow: str, tmp_path: Path) -> None:
+def test_versions_of_others_are_let_be(mlflow: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     client = mlflow_client(mlflow)
     client.create_registered_model("theirs")
     client.create_model_version("theirs", "s3://bucket/theirs")
@@ -235,6 +235,12 @@ def test_versions_of_others_are_let_be(mlflow: str, tmp_path: Path) -> None:
     assert add(mlflow, "theirs", write_model(tmp_path / "model")) == 2
     assert registry.aliases("theirs") == {"challenger": 2}
     assert client.get_model_version_by_alias("theirs", "champion").version == "1"
+    for reference in ("champion", "1", "3"):
+        with pytest.raises(NotFoundError):
+            registry.version("theirs", reference)
+    # One version is read alone: there may be thousands.
+    monkeypatch.setattr(type(client), "search_model_versions", None)
+    assert registry.version("theirs", "challenger").number == 2
 
 
 # Whatever takes a registry
