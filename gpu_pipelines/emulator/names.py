@@ -61,8 +61,9 @@ def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tupl
     """The resources of a parent that match a list request, the newest first, and the token of the next page."""
     test = predicate(getattr(request, "filter", ""))
     is_filtered = bool(getattr(request, "filter", "").strip())
-    known = [item for item in resources if item.name.startswith(f"{parent}/")]
-    known.sort(key=lambda item: item.create_time, reverse=not str(getattr(request, "order_by", "")).endswith("time"))
+    # Of the plain messages: each look at a field of a wrapped one takes many times as long.
+    known = [item for item in resources if type(item).pb(item).name.startswith(f"{parent}/")]
+    known.sort(key=_created, reverse=not str(getattr(request, "order_by", "")).endswith("time"))
     start = start_of_page(request.page_token)
     if request.page_size < 0:
         raise ApiError(400, f"page_size must not be negative: {request.page_size}.")
@@ -77,6 +78,11 @@ def page(resources: Iterable[Any], parent: str, request: Any, most: int) -> tupl
             return found, str(place)
         found.append(item)
     return found, ""
+
+
+def _created(resource: Any) -> tuple[int, int]:
+    time = type(resource).pb(resource).create_time
+    return time.seconds, time.nanos
 
 
 def start_of_page(token: str) -> int:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta, timezone
 from types import SimpleNamespace
 
 import pytest
+from google.cloud.aiplatform_v1 import PipelineJob
 
 from gpu_pipelines.emulator import names
 from gpu_pipelines.emulator.names import page
@@ -21,11 +22,11 @@ def test_all_pages_of_a_list_look_at_each_resource_once_for_its_filter(
     """Thousands of pipeline jobs, each of which takes milliseconds, are told in pages of a hundred."""
     looked: list[str] = []
     jobs = [
-        SimpleNamespace(name=f"{PARENT}/pipelineJobs/{number}", create_time=BEGAN + timedelta(hours=number))
+        PipelineJob(name=f"{PARENT}/pipelineJobs/{number}", create_time=BEGAN + timedelta(hours=number))
         for number in range(10)
     ]
 
-    def as_json(job: SimpleNamespace) -> dict[str, object]:
+    def as_json(job: PipelineJob) -> dict[str, object]:
         looked.append(job.name)
         return {"labels": {"team": "ab"[int(job.name[-1]) % 2]}}
 
