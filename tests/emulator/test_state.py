@@ -305,15 +305,26 @@ def test_a_damaged_state_is_told_with_its_file(tmp_path: Path, content: str, why
     assert file.read_text() == content
 
 
-def test_records_of_storage_that_are_damaged_are_told_with_their_file(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", [".meta", "objects.db"])
+def test_records_of_storage_that_are_damaged_are_told_with_their_file(tmp_path: Path, name: str) -> None:
     (tmp_path / "storage").mkdir()
-    (tmp_path / "storage/.meta").write_text("{")
-    assert f"state is damaged: {tmp_path}/storage/.meta" in refused("--port", "0", "--state", str(tmp_path))
+    # SQLite takes a file of a few bytes for an empty table.
+    (tmp_path / "storage" / name).write_text("{" * 2000)
+    assert f"state is damaged: {tmp_path}/storage/{name}" in refused("--port", "0", "--state", str(tmp_path))
 
 
 def test_a_state_of_another_format_is_not_touched(tmp_path: Path) -> None:
     (tmp_path / "emulator.json").write_text('{"format_version": 9}')
     assert "has the format 9" in refused("--port", "0", "--state", str(tmp_path))
+
+
+def test_a_state_of_the_format_before_goes_on_in_this_one(tmp_path: Path) -> None:
+    from gpu_pipelines.emulator.state_folder import StateFolder
+
+    (tmp_path / "emulator.json").write_text('{"format_version": 1}')
+    StateFolder(tmp_path).close()
+    # A version that cannot read it says so.
+    assert json.loads((tmp_path / "emulator.json").read_text()) == {"format_version": 2}
 
 
 FULL = """
