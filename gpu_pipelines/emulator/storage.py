@@ -140,10 +140,8 @@ class Storage:
     def _content(self, bucket: str, name: str, headers: Mapping[str, str]) -> StorageAnswer:
         record, file = self.files.opened(bucket, name)
         size = int(record["size"])
-        kind, told = (
-            record.get("contentType") or "application/octet-stream",
-            {"X-Goog-Generation": record["generation"]},
-        )
+        kind = record.get("contentType") or "application/octet-stream"
+        told = {"X-Goog-Generation": record["generation"]}
         wanted = next((value for key, value in headers.items() if key.lower() == "range"), "")
         first, last = _part(wanted, size)
         if first >= size and wanted:
