@@ -488,6 +488,13 @@ def test_a_script_that_has_saved_files_alone_is_gone_on_with_after_a_failure(tmp
     assert next_commands(run, request, LocalOptions())[-1].strip() == "gpu-pipelines run --resume a-run"
 
 
+def test_a_training_that_is_done_is_not_repeated_for_a_changed_script(tmp_path: Path) -> None:
+    request = Request("train_script_evaluate_upload", given={"script": "train.py"})
+    run = RunRecord("a-run", request.pipeline, "2026-11-22T04:43:14+00:00", {}, "", {}, tmp_path, status="failed")
+    run.steps = [StepRecord("run-training-script", "succeeded"), StepRecord("evaluate-checkpoints", "failed")]
+    assert next_commands(run, request, LocalOptions())[-1].strip() == "gpu-pipelines run --resume a-run"
+
+
 def test_json_is_one_document_whose_progress_is_on_stderr(tmp_path: Path) -> None:
     done = run_small(tmp_path, "--json", value=3)
     assert done.status == 0, done.err

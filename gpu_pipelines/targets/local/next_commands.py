@@ -202,7 +202,10 @@ def _going_on(record: RunRecord, request: Request) -> list[str]:
 
 
 def _has_trained(record: RunRecord) -> bool:
-    """Whether it failed in a training that can continue from its files, where `--cache` would start again."""
+    """Whether `--cache` might repeat a training of the run: one that is done, but whose script is edited since, or one
+    that failed and can continue from its files."""
+    if any(_trains(step) and step.status in ("succeeded", "reused") for step in record.steps):
+        return True
     step = record.failed_step
     place = checkpoints_of(record) if _trains(step) and step.kind != UnfitParametersError.kind else ""
     # A script may save files, without folders.
