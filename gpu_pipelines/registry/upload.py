@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines import __version__
+from gpu_pipelines.artifacts.checkpoint import MARKER, complete_checkpoints
+from gpu_pipelines.artifacts.dataset import MANIFEST
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import require_exported_model
 from gpu_pipelines.artifacts.mlflow_server import MLFLOW_FILE
@@ -150,8 +152,8 @@ def _evaluation_in(directory: Path) -> Evaluation | None:
     """The evaluation of a model; None for files without one.
 
     Raises:
-        UserError: there are no files, they are not a whole exported model, or one has the name of a file of the
-            registry.
+        UserError: there are no files, they are not a whole exported model, are what another step has made, or one has
+            the name of a file of the registry.
     """
     if (directory / EVALUATION).is_file():
         require_exported_model(directory)
@@ -162,6 +164,13 @@ def _evaluation_in(directory: Path) -> Evaluation | None:
         )
     if not any(path.is_file() for path in directory.rglob("*")):
         raise UserError(f"{directory} has no files to upload.", "Give the folder of a model.")
+    if (directory / MARKER).is_file() or complete_checkpoints(directory):
+        raise UserError(
+            f"{directory} has checkpoints of train_model, which no server loads.",
+            "Give evaluate_checkpoints them, and its best_checkpoint to this step.",
+        )
+    if (directory / MANIFEST).is_file() and (directory / "train").is_dir():
+        raise UserError(f"{directory} is a dataset of prepare_data.", "Give the folder of a model.")
     print(f"the model has no {EVALUATION}: it is registered without metrics", flush=True)
     return None
 

@@ -112,6 +112,14 @@ def test_a_model_needs_a_name_files_and_no_file_of_the_registrys(
     assert "no files to upload" in refused(tmp_path / "empty")
     (model / "version.json").write_text("{}")
     assert "which the registry writes itself" in refused(model)
+    for marker, said in (
+        ("data/dataset.json", "is a dataset of prepare_data"),
+        ("step-1/checkpoint.json", "Give eval"),
+    ):
+        write_hugging_face((tmp_path / marker).parent)
+        (tmp_path / marker).write_text("{}")
+        (tmp_path / "data/train").mkdir(exist_ok=True)
+        assert said in refused((tmp_path / marker).parent)
     assert not (tmp_path / "registry").exists()
 
 
