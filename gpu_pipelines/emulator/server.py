@@ -64,7 +64,10 @@ class _Handler(ProxyHandler):
             status, kind, content, told = stored.status, stored.kind, stored.content, stored.headers
             if stored.file:
                 with stored.file as file:
-                    self._fail(fault) if fault else self.send_file(status, file, stored.length, kind, **told)
+                    if fault:
+                        self._fail(fault)
+                    else:
+                        self.send_file(status, file, stored.length, kind, **told)
                 return
         else:
             status, kind, content = self._answer(request)
