@@ -26,6 +26,7 @@ from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.script import variables
+from gpu_pipelines.training.script.processes import trains_alone
 from gpu_pipelines.training.script.run import ScriptSummary, horovodrun, read_metrics, run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 from gpu_pipelines.training.script.step import run as run_step
@@ -312,6 +313,33 @@ def archive(path: Path, **files: str) -> None:
             entry = tarfile.TarInfo(name)
             entry.size = len(text.encode())
             file.addfile(entry, io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("text", "framework"),
+    [
+        ("import numpy\nfrom keras import layers", "keras"),
+        ("import jax.numpy as jnp, os", "jax"),
+        ("import jax, os\nprocesses = os.environ['WORLD_SIZE']", ""),
+        ("import keras\nfrom torch import distributed", ""),
+        ("import numpy", ""),
+        ("no Python", ""),
+    ],
+)
+def test_a_script_whose_processes_would_train_alone_is_found(tmp_path: Path, text: str, framework: str) -> None:
+    (tmp_path / "train.py").write_text(text)
+    assert trains_alone(tmp_path / "train.py") == framework
+
+
+@pytest.mark.parametrize(("processes", "warned"), [(2, True), (1, False)])
+def test_processes_that_would_train_alone_are_warned_of(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], processes: int, warned: bool
+) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("if False:\n    import keras\n")
+    settings = ScriptSettings(script=str(script), processes_per_node=processes)
+    run_script(settings, tmp_path / "data", str(tmp_path / "out"))
+    assert ("each of 2 processes trains by itself" in capsys.readouterr().out) == warned
 
 
 @pytest.mark.parametrize("script", ["-m trainer.task", "trainer/task.py"])

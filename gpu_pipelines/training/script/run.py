@@ -25,6 +25,7 @@ from gpu_pipelines.training.nccl_dumps import dumps_kept
 from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.code import fetch
 from gpu_pipelines.training.script.mirrored_folder import MirroredFolder
+from gpu_pipelines.training.script.processes import trains_alone
 from gpu_pipelines.training.script.settings import ONE_PROCESS, ScriptSettings
 from gpu_pipelines.training.script.variables import (
     mounted,
@@ -118,6 +119,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
             own["PYTHONPATH"] = os.pathsep.join(filter(None, [str(imports), os.environ.get("PYTHONPATH", "")]))
         arguments = [*target, *with_places(settings.words, own)]
         print(f"running {settings.script} with {settings.launcher}: {devices.processes} × {devices.kind}", flush=True)
+        _warn_of_processes(settings, target[0], devices.processes * cluster.nodes)
         mirror = MirroredFolder(store.uri, store.directory, cluster.node_rank) if is_mirrored else nullcontext()
         if not cluster.is_rank_0:
             with dumps_kept(store), mirror:
@@ -135,6 +137,19 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
         names = [checkpoint.name for checkpoint in store.complete()] or named
         metrics = read_metrics(store.directory / METRICS)
     return ScriptSummary(settings, devices, cluster.nodes, time.monotonic() - started, names, metrics)
+
+
+def _warn_of_processes(settings: ScriptSettings, script: str, processes: int) -> None:
+    """Says so if each process of a script would be a training by itself."""
+    if settings.launcher != "torchrun" or settings.module or processes == 1:
+        return
+    if framework := trains_alone(Path(script)):
+        print(
+            f"warning: {settings.script} imports {framework} and reads no variable of torchrun: each of {processes} "
+            "processes trains by itself and overwrites what the others save. Give launcher=plain, or let the script "
+            "join them (docs/training-scripts.md).",
+            flush=True,
+        )
 
 
 def devices_for(launcher: str, processes: int) -> Devices:

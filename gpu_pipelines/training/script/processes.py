@@ -1,0 +1,31 @@
+"""Whether a script joins the processes that torchrun starts of it."""
+
+from __future__ import annotations
+
+import ast
+import re
+from pathlib import Path
+
+#: Frameworks that do not look for torchrun's variables themselves, and those that do, each by its import.
+_ALONE = ("keras", "tensorflow", "jax", "flax", "sklearn", "xgboost", "lightgbm")
+_JOINING = frozenset(("accelerate", "deepspeed", "lightning", "pytorch_lightning", "torch", "transformers", "trl"))
+_VARIABLES = re.compile(r"\b(WORLD_SIZE|LOCAL_RANK|RANK)\b")
+
+
+def trains_alone(script: Path) -> str:
+    """The framework of a script whose processes would know nothing of each other; empty if they may.
+
+    Args:
+        script: a file of Python.
+    """
+    text = script.read_text(encoding="utf-8", errors="replace")
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):  # Python itself says so when it runs
+        return ""
+    names = [name.name for node in ast.walk(tree) if isinstance(node, ast.Import) for name in node.names]
+    names += [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
+    imported = {name.partition(".")[0] for name in names}
+    if imported & _JOINING or _VARIABLES.search(text):
+        return ""
+    return next((name for name in _ALONE if name in imported), "")
