@@ -84,10 +84,6 @@ class Storage:
         """The answer to a request to a host, such as https://storage.googleapis.com."""
         if target.startswith(_PIECES):
             target = target.removeprefix("/resumable")
-        address = urlsplit(target)
-        query = dict(parse_qsl(address.query))
-        if verb == "POST" and address.path.startswith("/upload/") and query.get("uploadType") not in _UPLOADS:
-            return _refusal(400, f"Invalid upload type: {query.get('uploadType', '')!r}.")
         try:
             with self._lock:
                 return self._answer(verb, target, headers, content, host)
@@ -101,6 +97,8 @@ class Storage:
     def _answer(self, verb: str, target: str, headers: Mapping[str, str], content: bytes, host: str) -> StorageAnswer:
         address = urlsplit(target)
         query = dict(parse_qsl(address.query))
+        if verb == "POST" and address.path.startswith("/upload/") and query.get("uploadType") not in _UPLOADS:
+            return _refusal(400, f"Invalid upload type: {query.get('uploadType', '')!r}.")
         if verb == "GET" and address.path == _BUCKETS:
             return _json(listed("storage#buckets", self.files.buckets, query), host)
         if verb == "GET" and (match := _LIST.fullmatch(address.path)):

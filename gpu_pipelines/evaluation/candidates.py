@@ -12,8 +12,8 @@ from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.registry import RegisteredVersion
 
-#: In the message of a directory without checkpoints.
-_MOST_NAMED = 8
+#: In messages that name folders.
+MOST_NAMED = 8
 
 
 class NoComparisonError(UserError):
@@ -51,7 +51,7 @@ class Candidate:
 def left_in(directory: Path) -> str:
     """What a training has left in a folder where no checkpoint was found, as part of a sentence."""
     names = [path.name for path in directory.iterdir() if not path.name.startswith(".") and path.name != METRICS]
-    return f"only {some_of(names, _MOST_NAMED)}" if names else "nothing"
+    return f"only {some_of(names, MOST_NAMED)}" if names else "nothing"
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.integrity import digest_of
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels, left_in
+from gpu_pipelines.evaluation.candidates import MOST_NAMED, Candidate, WorkOnModels, left_in
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
@@ -56,8 +56,6 @@ EXAMPLES_KEPT = 4
 ROWS_TRIED = 64
 #: Share of a prediction that it may differ by in a batch of another size, which rounds otherwise, in fp32.
 _SAME = 0.01
-#: In messages that name folders.
-_MOST_NAMED = 8
 
 
 class RecipeScorer:
@@ -321,7 +319,7 @@ def _require_written(directory: Path) -> None:
     trainings = [path.parent for depth in ("*", "*/*") for path in directory.glob(f"{depth}/{CONFIGURATION}")]
     if trainings:
         problem = f"{directory} has no checkpoints itself: it is a folder of trainings."
-        raise UserError(problem, f"Give one of them: {some_of(sorted(map(str, trainings)), _MOST_NAMED)}.")
+        raise UserError(problem, f"Give one of them: {some_of(sorted(map(str, trainings)), MOST_NAMED)}.")
     problem = f"{directory} has no checkpoint that can be scored: the training left {left_in(directory)} there."
     raise UserError(
         f"{problem} {why_none(directory)}".rstrip(),
@@ -357,7 +355,7 @@ def _foreign_candidates(directory: Path) -> list[Candidate]:
         else:
             found.append(Candidate(path, step=number))
     for why, names in without_model(directory).items():
-        print(f"warning: passing over {some_of(names, _MOST_NAMED)}: {why}", flush=True)
+        print(f"warning: passing over {some_of(names, MOST_NAMED)}: {why}", flush=True)
     if not found:
         raise UserError(f"{directory} has no model whose weights are whole.", "Train for at least one checkpoint more.")
     return found

@@ -132,9 +132,9 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
             lock.require_held()
             require_not_taken_for_path(store.uri)
             store.publish_log()
-        entries = sorted(path.name for path in Path(checkpoints).iterdir())
-        named = [name for name in entries if CHECKPOINT_NAME.fullmatch(name)]
-        names = [checkpoint.name for checkpoint in store.complete()] or named
+        names = [checkpoint.name for checkpoint in store.complete()] or sorted(
+            path.name for path in Path(checkpoints).iterdir() if CHECKPOINT_NAME.fullmatch(path.name)
+        )
         metrics = read_metrics(store.directory / METRICS)
     return ScriptSummary(settings, devices, cluster.nodes, time.monotonic() - started, names, metrics)
 
