@@ -143,7 +143,7 @@ class TrainingBatches:
         self._total = 0
         self._window: tuple[int, int] | None = None
         self._global = settings.global_batch_size
-        self._micro = settings.micro_batch_size or settings.global_batch_size // world
+        self._micro = settings.rows_at_once(world)
         self._counts = getattr(type(recipe), "loss_tokens", None) is not Recipe.loss_tokens
         self._ahead = Ahead(device, on_thread)
         self._steps: dict[int, _Step] = {}

@@ -7,14 +7,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch.distributed as dist
+from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint import Checkpoint, CheckpointInfo
 from gpu_pipelines.artifacts.checkpoint_lock import CheckpointLock
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
+from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import DamagedError, InvalidRequestError, UserError
-from gpu_pipelines.tasks.checkpoint_state import State
+from gpu_pipelines.tasks.checkpoint_state import State, frozen_weights_sha256
 from gpu_pipelines.training.checkpoint_reading import CheckpointReader
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -42,6 +44,23 @@ class Identity:
     dataset_fingerprint: str
     configuration_hash: str
     frozen_weights_sha256: str
+
+
+def identity_of(model: nn.Module, dataset: Dataset, settings: TrainingSettings, store: CheckpointStore) -> Identity:
+    """The identity of a training; all processes call it.
+
+    Args:
+        model: as it was built; rank 0 has its weights.
+        dataset: to train on.
+        settings: of the training.
+        store: of its checkpoints, which say how they hash frozen weights.
+    """
+    frozen = [""]
+    if dist.get_rank() == 0 and not all(weight.requires_grad for weight in model.parameters()):
+        known = [checkpoint.info.frozen_weights_sha256 for checkpoint in store.complete()]
+        frozen = [frozen_weights_sha256(model, like=known[-1] if known else "")]
+    dist.broadcast_object_list(frozen, src=0)
+    return Identity(dataset.manifest.fingerprint, settings.configuration_hash(), frozen[0])
 
 
 def restore(

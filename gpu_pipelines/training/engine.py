@@ -6,62 +6,46 @@ import math
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import timedelta
-from functools import partial
 from itertools import takewhile
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from torch import nn
 
-from gpu_pipelines.accelerators.workload import NOT_SHARDED
 from gpu_pipelines.artifacts import checkpoint as checkpoints
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.remote_files import is_remote
 from gpu_pipelines.errors import UnfitParametersError, UserError
 from gpu_pipelines.tasks.building import build_model
-from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, frozen_weights_sha256, trained_weights, training_state
+from gpu_pipelines.tasks.checkpoint_state import trained_weights
 from gpu_pipelines.tasks.nf4 import quantize
 from gpu_pipelines.tasks.recipe import SUMS, Batch, Recipe
 from gpu_pipelines.training.attention import choose_attention
-from gpu_pipelines.training.batches import TrainingBatches, validation_batches
+from gpu_pipelines.training.batches import TrainingBatches
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
 from gpu_pipelines.training.checkpointing import CheckpointWriter
-from gpu_pipelines.training.compiling import can_compile, compile_layers, compiles
-from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost, peak_flops
-from gpu_pipelines.training.continuing import Identity, restore
-from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
-from gpu_pipelines.training.frozen_weights import hold_frozen, state_bytes
-from gpu_pipelines.training.gradients import Gradients, unscale
+from gpu_pipelines.training.compute import ModelCost, peak_flops
+from gpu_pipelines.training.continuing import identity_of, restore
+from gpu_pipelines.training.frozen_weights import hold_frozen
 from gpu_pipelines.training.interruption import Interruption
 from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
 from gpu_pipelines.training.layer_rates import layer_scales
-from gpu_pipelines.training.learning_rate import schedule
 from gpu_pipelines.training.local_devices import Devices
 from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog, Speed
-from gpu_pipelines.training.optimizer import SCALE, make_optimizers
-from gpu_pipelines.training.parallelism import (
-    before_gradients_are_awaited,
-    built_once,
-    choose_parallelism,
-    least_memory,
-    mesh_of,
-    place,
-    without_all_reduce,
-)
-from gpu_pipelines.training.precision import allow_tf32, choose_precision, computing_in
+from gpu_pipelines.training.parallelism import before_gradients_are_awaited, built_once, without_all_reduce
+from gpu_pipelines.training.placed_model import PlacedModel
+from gpu_pipelines.training.precision import precision_on
 from gpu_pipelines.training.profiling import Profile
-from gpu_pipelines.training.recomputing import recompute_activations
-from gpu_pipelines.training.reference import Reference, References
+from gpu_pipelines.training.reference import References
 from gpu_pipelines.training.row_changes import adopt
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.store_lock import lock_of
-from gpu_pipelines.training.weight_average import WeightAverage
+from gpu_pipelines.training.updates import Updates
+from gpu_pipelines.training.validation import Validation
 
 TENSORBOARD_DIRECTORY = "AIP_TENSORBOARD_LOG_DIR"
 
@@ -96,78 +80,47 @@ class Trainer:
         self._progress = progress
         self._is_rank_0 = dist.get_rank() == 0
         self._lock = lock_of(store) if self._is_rank_0 else None
-        self._device_name = torch.cuda.get_device_name(device) if device.type == "cuda" else platform.machine()
         self._interruption = Interruption(dist.new_group(backend="gloo"))
         self._meeting = dist.new_group(backend="gloo") if device.type == "cuda" else None
-        capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
-        self._precision = choose_precision(settings.precision, device.type, capability)
-        if device.type == "cuda":
-            allow_tf32(self._precision)
-        if settings.fp8:
-            require_fp8(device.type, self._precision, capability)
-        torch.manual_seed(settings.seed)
+        self._precision = precision_on(device, settings)
         adopt(recipe, dataset, settings)
-        self._model = built_once(lambda: build_model(recipe, asdict(settings), as_stored=True))
-        frozen = [self._frozen_sha256() if self._is_rank_0 else ""]
-        dist.broadcast_object_list(frozen, src=0)
-        self._identity = Identity(dataset.manifest.fingerprint, settings.configuration_hash(), frozen[0])
-        if settings.quantize_base:
-            quantize(self._model)
-        hold_frozen(self._model, self._precision)
-        choose_attention(self._model, settings.attention, device, self._precision, devices)
-        decay = settings.layer_decay
-        scales = layer_scales(self._model, recipe.blocks(self._model), decay) if decay else None
-        parallel = self._place()
-        self._average = WeightAverage(self._model, settings.ema_decay) if settings.ema_decay else None
-        self._gradients = Gradients(self._model, parallel)
-        self._optimizers = make_optimizers(self._model, settings, scales)
-        self._scaler = torch.amp.GradScaler(device.type, enabled=self._precision == "fp16")
         rows = dataset.split("train")
         self._rows = len(rows)
         self._total = settings.total_steps(self._rows)
         self._end = settings.end_of(until, self._total)
+        self._build()
         self._batches = TrainingBatches(recipe, rows, settings, device)
-        self._val = dataset.split("val")
-        self._best: tuple[float, int] | None = None
-        self._listed: State | None = None
-        #: What was not told yet: the ends of entries (step, learning rate, time), and of each step the gradients' norm.
+        self._validation = Validation(self._model, recipe, dataset.split("val"), settings, device)
+        asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
+        self._events_uri = asked if is_remote(asked) else ""
+        self._events = Path(asked) if asked and not self._events_uri else store.directory / checkpoints.TENSORBOARD
+        self._writer = CheckpointWriter(
+            store, settings, self._lock, self._model.mesh, self._interruption, self._events_uri
+        )
+        self._profile = Profile(settings.profiled if self._is_rank_0 else range(0), store, device)
+        #: What was not told yet: the ends of entries (step, learning rate, time).
         self._entries: list[tuple[int, float, float]] = []
-        self._norms: list[torch.Tensor] = []
 
-    def _frozen_sha256(self) -> str:
-        """The hash of the frozen weights, as the checkpoints have it that are there."""
-        if all(weight.requires_grad for weight in self._model.parameters()):
-            return ""
-        known = [checkpoint.info.frozen_weights_sha256 for checkpoint in self._store.complete()]
-        return frozen_weights_sha256(self._model, like=known[-1] if known else "")
-
-    def _place(self) -> nn.Module:
-        settings, model = self._settings, self._model
-        trained, frozen = count_parameters(model)
-        memory = least_memory(self._device)
-        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
-        nodes = dist.get_world_size() // per_node
-        self._parallelism = choose_parallelism(settings.parallelism, state_bytes(model), memory, nodes, per_node)
-        if self._parallelism != "ddp" and settings.optimizer in NOT_SHARDED:
-            raise UnfitParametersError(
-                f"The model does not fit one device whole, and {settings.optimizer} cannot be sharded.",
-                "Give adamw_8bit or muon, or an accelerator with more memory (gpu-pipelines accelerators advise).",
-            )
-        self._mesh = mesh_of(self._parallelism, self._device.type, nodes, per_node)
-        blocks = self._recipe.blocks(model)
-        if settings.fp8:
-            multiply_in_fp8(blocks, self._device.type)
-        if settings.activation_checkpointing:
-            if not blocks and self._is_rank_0:
-                kind = type(model).__name__
-                print(f"warning: activation_checkpointing saves nothing, as {kind} has no repeated layers", flush=True)
-            blocks = recompute_activations(model, blocks, selective=settings.recompute == "selective")
-        if self._is_rank_0:
-            counted = f"{trained / 1e6:,.1f} M parameters to train"
-            counted += f" ({frozen / 1e6:,.1f} M frozen)" if frozen else ""
-            print(f"{counted}, {self._parallelism}, {self._precision}", flush=True)
-        self._layers = blocks
-        return place(model, blocks, self._mesh, self._precision, self._device)
+    def _build(self) -> None:
+        """Builds the model and places it, with its optimizers."""
+        settings, recipe = self._settings, self._recipe
+        torch.manual_seed(settings.seed)
+        model = built_once(lambda: build_model(recipe, asdict(settings), as_stored=True))
+        self._identity = identity_of(model, self._dataset, settings, self._store)
+        if settings.quantize_base:
+            quantize(model)
+        hold_frozen(model, self._precision)
+        choose_attention(model, settings.attention, self._device, self._precision, self._devices)
+        scales = layer_scales(model, recipe.blocks(model), settings.layer_decay) if settings.layer_decay else None
+        self._model = PlacedModel(model, recipe, settings, self._device, self._precision)
+        self._updates = Updates(
+            self._model,
+            settings,
+            self._total,
+            scales,
+            scales_loss=self._precision == "fp16",
+            device_type=self._device.type,
+        )
 
     def train(self) -> bool:
         """Trains to the last step, from the newest good checkpoint if there is one.
@@ -176,31 +129,23 @@ class Trainer:
             Whether it reached its end, or `until`; False if it was interrupted, after writing a checkpoint.
         """
         try:
-            return self._train()
+            return self._refer() and self._train()
         finally:
             if self._lock is not None:
                 self._lock.release()
 
     def _train(self) -> bool:
-        if not self._refer():
-            return False
-        asked = os.environ.get(TENSORBOARD_DIRECTORY, "")
-        events_uri = asked if is_remote(asked) else ""
-        self._writer = CheckpointWriter(
-            self._store, self._settings, self._lock, self._mesh, self._interruption, events_uri
-        )
-        cost, peak = self._measure()
-        self._compile(cost, peak)
+        settings, model = self._settings, self._model
+        cost, peak = model.measure(self._first_batch()), self._peak()
+        model.compile(self._total * settings.global_batch_size * cost.training_flops_per_row, peak)
         step = self._resume(cost)
-        self._gradients.settle_buckets(self._first_loss)
+        model.gradients.settle_buckets(lambda: model.loss(self._first_batch()))
         self._batches.begin(step, self._end)
-        self._writer.require_room({"model": trained_weights(self._model)}, averages=int(self._average is not None))
-        events = Path(asked) if asked and not events_uri else self._store.directory / checkpoints.TENSORBOARD
-        self._log = MetricsLog(self._store.directory, events, self._total, step, self._is_rank_0)
+        self._writer.require_room({"model": trained_weights(model.module)}, averages=int(model.average is not None))
+        self._log = MetricsLog(self._store.directory, self._events, self._total, step, self._is_rank_0)
         self._losses = Losses(self._device)
-        self._profile = Profile(self._settings.profiled if self._is_rank_0 else range(0), self._store, self._device)
         self._batches.seconds_taken()  # those before the first step are no part of a step
-        self._speed = Speed(self._settings.global_batch_size, cost.training_flops_per_row, peak)
+        self._speed = Speed(settings.global_batch_size, cost.training_flops_per_row, peak)
         try:
             finished = self._train_from(step)
             self._interruption.settle()
@@ -211,67 +156,50 @@ class Trainer:
             self._batches.close()
             self._log.close()
         if self._is_rank_0:
-            self._store.publish_log(events_uri)
+            self._store.publish_log(self._events_uri)
         return finished
-
-    def _compile(self, cost: ModelCost, peak: float | None) -> None:
-        """Compiles the layers, after the operations were counted, which compiled code would hide."""
-        self._validating: Callable[[], AbstractContextManager[object]] = nullcontext
-        rows = self._total * self._settings.global_batch_size
-        layers, operations = self._layers, rows * cost.training_flops_per_row
-        share = self._settings.global_batch_size // dist.get_world_size()
-        has_one_shape = self._recipe.has_one_shape and share % self._rows_per_batch == 0
-        must = self._settings.compile_model == "on"
-        if not compiles(self._settings.compile_model, layers, has_one_shape, operations, peak):
-            return
-        if not can_compile(self._device, must):
-            return
-        compile_layers(layers or [self._model], has_one_shape, must)
-        # Compiled, it would be of other shapes, and take places of the few that PyTorch keeps for the training.
-        if self._settings.attention != "flex":  # which has a kernel only where it is compiled
-            self._validating = partial(torch.compiler.set_stance, "force_eager")
 
     def _refer(self) -> bool:
         """Makes the recipe's `REFERENCE` of the model before the first step; False if it was interrupted."""
-        self._reference: Reference = {}
         if not self._recipe.has_reference:
             return True
-        splits = {"train": self._batches.rows, "val": self._val}
+        splits = {"train": self._batches.rows, "val": self._validation.rows}
         references = References(
             self._recipe, splits, self._settings, self._identity, self._precision, self._device, self._interruption
         )
-        found = references.of(self._unwrapped, self._rows_per_batch, self._store)
+        found = references.of(self._model.unwrapped, self._settings.rows_at_once(dist.get_world_size()), self._store)
         if found is None:
             self._interruption.settle()
             self._batches.close()
             return False
-        self._reference, self._batches.reference = found, found["train"]
+        self._batches.reference, self._validation.reference = found["train"], found["val"]
         return True
 
-    @property
-    def _parallel(self) -> nn.Module:
-        """What a forward pass with gradients is called on."""
-        return self._gradients.parallel
+    def _first_batch(self) -> Batch:
+        (batch, _), *_ = self._batches.of_step(0)[0]
+        return batch
 
     @property
-    def _unwrapped(self) -> nn.Module:
-        """What a forward pass without gradients is called on."""
-        return self._model if self._parallelism == "ddp" else self._parallel
+    def _device_name(self) -> str:
+        on_gpu = self._device.type == "cuda"
+        return torch.cuda.get_device_name(self._device) if on_gpu else platform.machine()
 
-    @property
-    def _rows_per_batch(self) -> int:
-        """Rows that a process takes through the model at once."""
-        return self._settings.micro_batch_size or self._settings.global_batch_size // dist.get_world_size()
+    def _peak(self) -> float | None:
+        """Operations per second of all devices together; None where it is not known."""
+        if self._device.type != "cuda":
+            return None
+        peak = peak_flops(self._device_name, self._precision)
+        return peak * dist.get_world_size() if peak else None
 
     def _train_from(self, step: int) -> bool:
         between = self._settings.steps_between_checkpoints(self._total)
         cadence = Cadence(self._total, step, self._between_interruptions())
-        self._parallel.train()
+        self._model.parallel.train()
         began = saved = step
         self._bound(FIRST_STEP)
         if self._was_interrupted and step % between == 0:
             self._save(step, self._validate(step))  # it was due, and had no time for its validation
-        while step < self._end and not self._has_stalled(step, between):
+        while step < self._end and not self._validation.has_stalled(step, between):
             if not self._rows_come(step):
                 if self._entries:
                     self._tell(cadence)
@@ -286,7 +214,7 @@ class Trainer:
                 self._meet()  # rank 0 writes the profile
             self._writer.require_no_failure()
             if step == began + 1:
-                self._writer.prepare(self._state())  # not when the first checkpoint is due
+                self._writer.prepare(self._updates.state())  # not when the first checkpoint is due
                 self._bound(NEXT_STEPS)
             interrupted = self._interruption.agreed() and step < self._end
             due = step % between == 0 or step == self._total
@@ -314,7 +242,7 @@ class Trainer:
         if self._device.type == "cuda":
             torch.cuda.synchronize()
             self._meet()
-            bound(waiting, self._mesh)
+            bound(waiting, self._model.mesh)
 
     def _tell(self, cadence: Cadence) -> None:
         """Writes the entries that ended since the last call; all processes call it together."""
@@ -329,7 +257,7 @@ class Trainer:
         last = entries[-1].step
         self._interruption.pace(self._losses.seconds / (last - cadence.told))
         cadence.line_written(last, self._losses.seconds)
-        self._entries, self._norms = [], []
+        self._entries = []
 
     def _rows_come(self, step: int) -> bool:
         """Whether the rows of a step come; False if it was interrupted while it waited for them.
@@ -347,65 +275,30 @@ class Trainer:
         nodes = processes // int(os.environ.get("LOCAL_WORLD_SIZE", processes))
         return seconds_between_interruptions(processes, nodes, os.environ)
 
-    def _first_loss(self) -> torch.Tensor:
-        (batch, _), *_ = self._batches.of_step(0)[0]
-        with computing_in(self._precision, self._device.type):
-            return self._recipe.loss(self._parallel, batch)
-
     def _step(self, step: int) -> float:
         """One optimizer step; returns the learning rate."""
-        settings, world = self._settings, dist.get_world_size()
+        model, world = self._model, dist.get_world_size()
         self._seed(step)
-        rate = settings.learning_rate * schedule(
-            settings.learning_rate_schedule, step, self._total, settings.warmup_steps
-        )
-        for optimizer in self._optimizers:
-            for group in optimizer.param_groups:
-                group["lr"] = rate * group.get(SCALE, 1.0)
+        rate = self._updates.begin(step)
         micro_batches, all_loss_tokens = self._batches.of_step(step)
         if self._progress is not None:
             self._progress.note(step + 1)
         if self._recipe.has_sums:
-            sums = self._sums_of(micro_batches)
+            sums = model.sums(micro_batches)
             for batch, _ in micro_batches:
                 batch[SUMS] = sums
         for number, (batch, loss_tokens) in enumerate(micro_batches, start=1):
             last = number == len(micro_batches)
-            with without_all_reduce(self._parallel, last=last):
-                with computing_in(self._precision, self._device.type):
-                    total = self._recipe.loss(self._parallel, batch) * loss_tokens
+            with without_all_reduce(model.parallel, last=last):
+                total = model.loss(batch) * loss_tokens
                 if last:
                     before_gradients_are_awaited(total, self._batches.make_begun)
                 # The all-reduce takes the mean over the processes; what is wanted is the sum over the loss tokens.
-                self._scaler.scale(total * (world / max(1, all_loss_tokens))).backward()
+                self._updates.backward(total * (world / max(1, all_loss_tokens)))
             self._losses.add(total, loss_tokens)
-        self._update()
-        if self._average is not None:
-            self._average.update(step)
+        self._updates.apply(step)
         self._speed.step(self._batches.seconds_taken())
         return rate
-
-    def _sums_of(self, batches: Iterable[tuple[Batch, int]]) -> torch.Tensor:
-        """The recipe's sums over the batches of all processes; those without rows of their own do not count."""
-        total: torch.Tensor | None = None
-        with torch.no_grad():
-            for batch, loss_tokens in batches:
-                with computing_in(self._precision, self._device.type):
-                    found = self._recipe.sums(self._unwrapped, batch) * bool(loss_tokens)
-                total = found if total is None else total + found
-        assert total is not None
-        dist.all_reduce(total)
-        return total
-
-    def _update(self) -> None:
-        unscale(self._scaler, self._optimizers)
-        norm = self._gradients.clip(self._settings.gradient_clip)
-        if not self._scaler.is_enabled():  # the scaler itself looks, and leaves out an update
-            self._norms.append(norm)
-        for optimizer in self._optimizers:
-            self._scaler.step(optimizer)
-            optimizer.zero_grad()
-        self._scaler.update()
 
     def _require_finite(self, entries: list[Entry], told: int) -> None:
         """Raises UserError, on all processes alike, where the weights are no longer worth keeping.
@@ -414,10 +307,9 @@ class Trainer:
             entries: since the last line.
             told: step after which that was written.
         """
-        if self._norms:
-            finite = torch.stack(self._norms).isfinite().tolist()
-            if not all(finite):
-                raise self._diverged(f"The gradients of step {told + 1 + finite.index(False)} were no numbers")
+        number = self._updates.first_not_finite()
+        if number is not None:
+            raise self._diverged(f"The gradients of step {told + 1 + number} were no numbers")
         for entry in entries:
             if not math.isfinite(entry.loss):
                 raise self._diverged(f"The loss was {entry.loss} at step {entry.step}")
@@ -450,65 +342,17 @@ class Trainer:
     def _validate(self, step: int) -> float:
         """Loss on val, the same on all processes."""
         began = time.monotonic()
-        self._parallel.eval()
-        self._take_statistics_of_rank_0()
-        losses = Losses(self._device)
-        with torch.no_grad(), self._validating():
-            sums = {SUMS: self._sums_of(self._batches_of_val())} if self._recipe.has_sums else {}
-            for batch, loss_tokens in self._batches_of_val():
-                with computing_in(self._precision, self._device.type):
-                    losses.add(self._recipe.loss(self._unwrapped, batch | sums) * loss_tokens, loss_tokens)
-        losses.end_entry()
-        (loss,) = losses.means()
-        self._parallel.train()
-        if math.isfinite(loss) and (self._best is None or loss < self._best[0]):
-            self._best = (loss, step)
+        loss = self._validation.loss(step)
         self._log.validation(step, self._epoch(step), loss)
         self._speed.leave_out(time.monotonic() - began)
         return loss
-
-    def _batches_of_val(self) -> Iterator[tuple[Batch, int]]:
-        reference = self._reference.get("val")
-        return validation_batches(self._recipe, self._val, self._rows_per_batch, self._device, reference)
-
-    def _take_statistics_of_rank_0(self) -> None:
-        """Makes running statistics, as of BatchNorm, the same everywhere: those that are saved, and evaluated."""
-        for buffer in self._model.buffers():
-            dist.broadcast(buffer, src=0)
-        if self._average is not None:
-            self._average.take_statistics_of_rank_0()
-
-    def _has_stalled(self, step: int, between: int) -> bool:
-        """Whether the loss on val has not come down for as many checkpoints as early stopping waits for."""
-        patience = self._settings.early_stopping_patience
-        if not patience or self._best is None or step - self._best[1] < patience * between:
-            return False
-        if self._is_rank_0:
-            print(
-                f"stopping early: the loss on val was lowest, {self._best[0]:.4f}, at step {self._best[1]}", flush=True
-            )
-        return True
-
-    def _state(self) -> State:
-        """The tensors of a checkpoint; they stay the same ones, so that they are listed once."""
-        if self._listed is None:
-            self._listed = training_state(self._model, self._optimizers)
-            if self._average is not None:
-                self._listed[AVERAGE] = self._average.tensors
-            if self._scaler.is_enabled():
-                self._listed["scaler"] = {"scale": torch.zeros(()), "growth_tracker": torch.zeros(())}
-        return self._listed
 
     def _save(self, step: int, val_loss: float | None, *, in_between: bool = False) -> None:
         if val_loss is not None and not math.isfinite(val_loss):
             raise self._diverged(f"The loss on val was {val_loss} at step {step}")
         if in_between:  # else the validation just did
-            self._take_statistics_of_rank_0()
-        state = self._state()
-        if self._scaler.is_enabled():
-            scaling = self._scaler.state_dict()
-            state["scaler"]["scale"].fill_(scaling["scale"])
-            state["scaler"]["growth_tracker"].fill_(scaling["_growth_tracker"])
+            self._model.take_statistics_of_rank_0()
+        best = self._validation.best
         info = {
             "step": step,
             "epoch": round(self._epoch(step), 4),
@@ -518,11 +362,11 @@ class Trainer:
             "resumed_from_step": self._settings.resume_from_step,
             "interruption": in_between,
             "val_loss": val_loss,
-            "best_val_loss": self._best[0] if self._best else None,
-            "best_step": self._best[1] if self._best else None,
+            "best_val_loss": best[0] if best else None,
+            "best_step": best[1] if best else None,
             "rehearsal": self._devices.rehearsal,
         }
-        self._writer.save(state, info)
+        self._writer.save(self._updates.state(), info)
         self._meet()
 
     def _meet(self) -> None:
@@ -531,29 +375,21 @@ class Trainer:
             dist.barrier(self._meeting)
 
     def _resume(self, cost: ModelCost) -> int:
-        found, whole = restore(self._state, self._store, self._identity, self._settings, self._lock, self._mesh)
+        """Continues from the newest good checkpoint; returns its step, 0 where there is none."""
+        state, store, settings = self._updates.state, self._store, self._settings
+        found, whole = restore(state, store, self._identity, settings, self._lock, self._model.mesh)
         if self._is_rank_0:
             self._write_configuration(cost)
-        self._was_interrupted = False
+        self._was_interrupted = found is not None and found.info.interruption
         if found is None:
-            self._listed = None
-            for optimizer in self._optimizers:  # the reader of a damaged checkpoint may have made their states
-                optimizer.state.clear()
+            self._updates.begin_anew()
             return 0
         self._writer.found(whole)
-        if self._scaler.is_enabled():
-            scaling = self._state()["scaler"]
-            tracker = int(scaling["growth_tracker"].item())
-            self._scaler.load_state_dict(
-                {**self._scaler.state_dict(), "scale": scaling["scale"].item(), "_growth_tracker": tracker}
-            )
-        info = found.info
-        self._was_interrupted = info.interruption
-        if info.best_step is not None and info.best_val_loss is not None:
-            self._best = (info.best_val_loss, info.best_step)
+        self._updates.continue_from_state()
+        self._validation.continue_from(found.info)
         if self._is_rank_0:
             print(f"continuing from {found.name}", flush=True)
-        return info.step
+        return found.info.step
 
     def _write_configuration(self, cost: ModelCost) -> None:
         configuration = {
@@ -561,25 +397,9 @@ class Trainer:
             "settings": asdict(self._settings),
             "devices": {**asdict(self._devices), "name": self._device_name, "world_size": dist.get_world_size()},
             "precision": self._precision,
-            "parallelism": self._parallelism,
+            "parallelism": self._model.parallelism,
             "total_steps": self._total,
             "model": asdict(cost),
         }
         checkpoints.write_configuration(self._store.directory, configuration)
         self._store.publish([checkpoints.CONFIGURATION])
-
-    def _measure(self) -> tuple[ModelCost, float | None]:
-        """What the model costs, and the peak of all devices together, where it is known."""
-        (batch, _), *_ = self._batches.of_step(0)[0]
-        rows = self._recipe.rows_of(batch)
-        sharded = self._mesh is not None
-        with computing_in(self._precision, self._device.type):
-            cost = measure_cost(self._recipe, self._parallel if sharded else self._model, batch, rows, sharded=sharded)
-        # Each has counted its own rows, whose documents differ in length; whether to compile must not.
-        told = [cost]
-        dist.broadcast_object_list(told, src=0)
-        (cost,) = told
-        if self._device.type != "cuda":
-            return cost, None
-        peak = peak_flops(self._device_name, self._precision)
-        return cost, peak * dist.get_world_size() if peak else None

@@ -7,10 +7,27 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.training.fp8 import require_fp8
+from gpu_pipelines.training.settings import TrainingSettings
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 #: First compute capability with bf16 arithmetic: Ampere. Source: CUDA C++ Programming Guide, "Compute Capabilities".
 BF16_FROM = (8, 0)
+
+
+def precision_on(device: torch.device, settings: TrainingSettings) -> str:
+    """The precision of a training on a device, which is made ready for it.
+
+    Raises:
+        UserError: the device does not support it, or fp8.
+    """
+    capability = torch.cuda.get_device_capability(device) if device.type == "cuda" else None
+    precision = choose_precision(settings.precision, device.type, capability)
+    if device.type == "cuda":
+        allow_tf32(precision)
+    if settings.fp8:
+        require_fp8(device.type, precision, capability)
+    return precision
 
 
 def choose_precision(asked: str, kind: str, capability: tuple[int, int] | None) -> str:

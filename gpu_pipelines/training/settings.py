@@ -474,6 +474,10 @@ class TrainingSettings:
         """Optimizer steps for a training split of `rows` rows: `max_steps`, or enough for `epochs`."""
         return self.max_steps or math.ceil(self.epochs * rows / self.global_batch_size)
 
+    def rows_at_once(self, processes: int) -> int:
+        """Rows that each of a number of processes takes through the model at once."""
+        return self.micro_batch_size or max(1, self.global_batch_size // processes)
+
     @property
     def profiled(self) -> range:
         """Numbers of the steps to profile, counted from 1; empty for none."""

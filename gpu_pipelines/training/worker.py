@@ -117,7 +117,7 @@ def _out_of_memory(error: Exception, device: torch.device, settings: TrainingSet
 
     if not isinstance(error, torch.OutOfMemoryError) and "DefaultCPUAllocator" not in str(error):
         return None
-    rows = settings.micro_batch_size or settings.global_batch_size // int(os.environ["WORLD_SIZE"])
+    rows = settings.rows_at_once(int(os.environ["WORLD_SIZE"]))
     ways = [f"Give a smaller micro_batch_size ({rows} rows now; the global batch stays what it is)"]
     if not settings.activation_checkpointing:
         ways.append("activation_checkpointing")

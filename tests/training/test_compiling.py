@@ -18,7 +18,7 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.building import load_recipe
-from gpu_pipelines.training import compiling, engine
+from gpu_pipelines.training import compiling, placed_model
 from gpu_pipelines.training.compiling import (
     MOST_KINDS,
     WORTH_SECONDS,
@@ -107,7 +107,7 @@ def test_pieces_of_a_batch_of_two_sizes_are_two_shapes(
     datasets: SmallDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, micro_batch_size: int, one: bool
 ) -> None:
     told: list[bool] = []
-    monkeypatch.setattr(engine, "compiles", lambda asked, layers, has_one_shape, *of: told.append(has_one_shape))
+    monkeypatch.setattr(placed_model, "compiles", lambda asked, layers, has_one_shape, *of: told.append(has_one_shape))
     settings = TrainingSettings(max_steps=1, global_batch_size=12, micro_batch_size=micro_batch_size)
     train_here(settings, datasets["images"], str(tmp_path))
     assert told == [one]
@@ -146,7 +146,7 @@ def test_without_a_compiler_on_is_refused(no_compiler: None, numbers: Path, tmp_
 def test_without_a_compiler_auto_says_so_in_a_line_and_goes_on(
     no_compiler: None, numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(engine, "compiles", lambda *of: True)  # as on a GPU
+    monkeypatch.setattr(placed_model, "compiles", lambda *of: True)  # as on a GPU
     settings = TrainingSettings(model="mlp-small", max_steps=2, global_batch_size=8)
     assert train_here(settings, numbers, str(tmp_path / "checkpoints"))
     printed = capfd.readouterr()

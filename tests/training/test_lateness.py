@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from datetime import timedelta
+from types import SimpleNamespace as Namespace
 
 import pytest
 import torch
@@ -75,7 +76,7 @@ def test_nobody_goes_by_a_shorter_bound_before_all_have_come_so_far(monkeypatch:
     """One that still compiles goes by the longer one, and others must not have begun what waits for it."""
     done: list[object] = []
     trainer = Trainer.__new__(Trainer)
-    trainer._device, trainer._mesh = torch.device("cuda"), None
+    trainer._device, trainer._model = torch.device("cuda"), Namespace(mesh=None)
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("this GPU"))
     monkeypatch.setattr(trainer, "_meet", lambda: done.append("the others"))
     monkeypatch.setattr(engine, "bound", lambda waiting, mesh: done.append(waiting))

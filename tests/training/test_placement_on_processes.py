@@ -21,10 +21,9 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gpu_pipelines.tasks.checkpoint_state import WEIGHTS, load_state, save_state, trained_weights
-from gpu_pipelines.training import engine
+from gpu_pipelines.training import placed_model
 from gpu_pipelines.training.checkpointing import _groups
 from gpu_pipelines.training.compute import ModelCost
-from gpu_pipelines.training.engine import Trainer
 from gpu_pipelines.training.optimizer import make_optimizers
 from gpu_pipelines.training.parallelism import (
     built_once,
@@ -36,6 +35,7 @@ from gpu_pipelines.training.parallelism import (
     sharded_dimension,
     without_all_reduce,
 )
+from gpu_pipelines.training.placed_model import PlacedModel
 from gpu_pipelines.training.precision import computing_in
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -131,13 +131,13 @@ def groups_of_writers() -> list[int]:
 
 def what_follows_from_one_process() -> tuple[float, int | None]:
     """Operations of a row, of which others hold documents of other lengths, and the memory of a GPU."""
-    trainer, rows = Trainer.__new__(Trainer), [({"input_ids": torch.ones(1)}, 1)]
-    trainer._batches, trainer._recipe = Namespace(of_step=lambda _: (rows, 1)), Namespace(rows_of=len)
-    trainer._model, trainer._mesh, trainer._precision = nn.Identity(), None, "fp32"
-    trainer._device = torch.device("cpu")
-    engine.measure_cost = lambda *_, **__: ModelCost(1, 0, 100.0 + dist.get_rank(), None)
+    placed = PlacedModel.__new__(PlacedModel)
+    placed.module, placed.mesh, placed._precision, placed._device = nn.Identity(), None, "fp32", torch.device("cpu")
+    placed._recipe = Namespace(rows_of=len)
+    placed_model.measure_cost = lambda *_, **__: ModelCost(1, 0, 100.0 + dist.get_rank(), None)
     torch.cuda.mem_get_info = lambda _: (0, 80_000 - dist.get_rank())
-    return trainer._measure()[0].forward_flops_per_row, least_memory(torch.device("cuda"))
+    cost = placed.measure({"input_ids": torch.ones(1)})
+    return cost.forward_flops_per_row, least_memory(torch.device("cuda"))
 
 
 def asked_of_two() -> tuple[list[int], tuple[float, int | None]]:

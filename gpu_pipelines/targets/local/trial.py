@@ -119,7 +119,7 @@ def try_training(arguments: Mapping[str, Any], accelerator: str) -> Trial:
         model=configuration["model"],
         total_steps=total,
         total_samples=total * whole.global_batch_size,
-        rows_per_process=whole.micro_batch_size or max(1, whole.global_batch_size // summary.devices.processes),
+        rows_per_process=whole.rows_at_once(summary.devices.processes),
         precision=configuration["precision"],
         measured_on=_spec_of(configuration["devices"]),
         optimizer=whole.optimizer,
