@@ -14,7 +14,7 @@ import transformers
 from torch import nn
 
 from gpu_pipelines.tasks.recipe import Batch
-from gpu_pipelines.training.compute import measure_cost
+from gpu_pipelines.training.model.compute import measure_cost
 
 MODELS = {"ViT-B/16": "ViT", "ResNet-50": "ResNet", "ConvNeXt-T": "ConvNext", "Swin-T": "Swin"}
 

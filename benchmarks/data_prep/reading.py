@@ -28,7 +28,7 @@ from machine import machine
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.training.batches import TrainingBatches
+from gpu_pipelines.training.rows.batches import TrainingBatches
 from gpu_pipelines.training.settings import TrainingSettings
 
 sys.path.append(str(Path(__file__).parents[1] / "training"))

@@ -23,7 +23,7 @@ from torch.utils.data import DataLoader, Dataset, Sampler
 
 from gpu_pipelines.artifacts.dataset import Dataset as OurDataset
 from gpu_pipelines.tasks.tasks import TASKS
-from gpu_pipelines.training.batches import SampleOrder
+from gpu_pipelines.training.rows.batches import SampleOrder
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 

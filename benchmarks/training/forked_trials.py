@@ -101,8 +101,8 @@ def _train(job: dict[str, Any], folder: Path) -> None:
     from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
     from gpu_pipelines.tasks.building import load_recipe
     from gpu_pipelines.training.engine import Trainer
-    from gpu_pipelines.training.local_devices import Devices
-    from gpu_pipelines.training.streaming import given_data
+    from gpu_pipelines.training.machine.local_devices import Devices
+    from gpu_pipelines.training.rows.streaming import given_data
 
     os.environ |= {ERROR_FILE: str(folder / "error.json"), "LOCAL_RANK": "0", "GROUP_WORLD_SIZE": "1"}
     torch.set_num_threads(1)

@@ -19,7 +19,7 @@ import torch
 from contest import HERE, Machine, conclude
 from workloads import write_dataset
 
-from gpu_pipelines.training.compute import peak_flops
+from gpu_pipelines.training.model.compute import peak_flops
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 

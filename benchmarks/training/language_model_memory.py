@@ -38,10 +38,10 @@ from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.nf4 import quantize
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
-from gpu_pipelines.training.frozen_weights import hold_frozen
-from gpu_pipelines.training.parallelism import emptied, mesh_of, shard
-from gpu_pipelines.training.precision import computing_in
-from gpu_pipelines.training.recomputing import recompute_activations
+from gpu_pipelines.training.model.frozen_weights import hold_frozen
+from gpu_pipelines.training.model.parallelism import emptied, mesh_of, shard
+from gpu_pipelines.training.model.precision import computing_in
+from gpu_pipelines.training.model.recomputing import recompute_activations
 
 CPU = torch.device("cpu")
 WORDS = 128_256

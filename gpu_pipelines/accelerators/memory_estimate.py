@@ -13,11 +13,11 @@ from gpu_pipelines.accelerators.model_config import PLAIN_DECODERS
 from gpu_pipelines.accelerators.workload import BLOCK, OPTIMIZER_BYTES, USUAL_EXPERTS, Workload
 
 #: Bytes of a trained weight and of its gradient: both stay in fp32 in every precision, because mixed precision is
-#: autocast's (gpu_pipelines/training/precision.py).
+#: autocast's (gpu_pipelines/training/model/precision.py).
 BYTES_PER_WEIGHT, BYTES_PER_GRADIENT = 4, 4
 #: Bytes by which the training engine chooses between DDP and FSDP: those of a trained parameter with AdamW.
 BYTES_PER_TRAINED = BYTES_PER_WEIGHT + BYTES_PER_GRADIENT + OPTIMIZER_BYTES["adamw"]
-#: Bytes of a frozen parameter, by the precision of the forward pass (gpu_pipelines/training/frozen_weights.py).
+#: Bytes of a frozen parameter, by the precision of the forward pass (gpu_pipelines/training/model/frozen_weights.py).
 BYTES_PER_FROZEN = {"bf16": 2, "fp16": 2, "fp32": 4}
 #: CUDA context, library workspaces and NCCL buffers, GB. An assumption.
 RUNTIME_GB = 1.5

@@ -12,7 +12,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import AUTO, GPU
 from gpu_pipelines.processors import cores
 from gpu_pipelines.serving.predictors import gpus_here
-from gpu_pipelines.training.local_devices import local_devices
+from gpu_pipelines.training.machine.local_devices import local_devices
 
 #: Cores of a worker without a GPU: more do not make a batch faster, and each worker holds the model.
 _CORES_OF_A_WORKER = 8

@@ -24,27 +24,27 @@ from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.checkpoint_state import trained_weights
 from gpu_pipelines.tasks.nf4 import quantize
 from gpu_pipelines.tasks.recipe import SUMS, Batch, Recipe
-from gpu_pipelines.training.attention import choose_attention
-from gpu_pipelines.training.batches import TrainingBatches
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions
-from gpu_pipelines.training.checkpointing import CheckpointWriter
-from gpu_pipelines.training.compute import ModelCost, peak_flops
-from gpu_pipelines.training.continuing import identity_of, restore
-from gpu_pipelines.training.frozen_weights import hold_frozen
-from gpu_pipelines.training.interruption import Interruption
-from gpu_pipelines.training.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
-from gpu_pipelines.training.layer_rates import layer_scales
-from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.checkpoints.checkpointing import CheckpointWriter
+from gpu_pipelines.training.checkpoints.continuing import identity_of, restore
+from gpu_pipelines.training.checkpoints.store_lock import lock_of
+from gpu_pipelines.training.machine.interruption import Interruption
+from gpu_pipelines.training.machine.lateness import FIRST_STEP, NEXT_STEPS, Progress, bound
+from gpu_pipelines.training.machine.local_devices import Devices
 from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog, Speed
-from gpu_pipelines.training.parallelism import before_gradients_are_awaited, built_once, without_all_reduce
-from gpu_pipelines.training.placed_model import PlacedModel
-from gpu_pipelines.training.precision import precision_on
+from gpu_pipelines.training.model.attention import choose_attention
+from gpu_pipelines.training.model.compute import ModelCost, peak_flops
+from gpu_pipelines.training.model.frozen_weights import hold_frozen
+from gpu_pipelines.training.model.parallelism import before_gradients_are_awaited, built_once, without_all_reduce
+from gpu_pipelines.training.model.placed_model import PlacedModel
+from gpu_pipelines.training.model.precision import precision_on
+from gpu_pipelines.training.optimization.layer_rates import layer_scales
+from gpu_pipelines.training.optimization.updates import Updates
 from gpu_pipelines.training.profiling import Profile
 from gpu_pipelines.training.reference import References
-from gpu_pipelines.training.row_changes import adopt
+from gpu_pipelines.training.rows.batches import TrainingBatches
+from gpu_pipelines.training.rows.row_changes import adopt
 from gpu_pipelines.training.settings import TrainingSettings
-from gpu_pipelines.training.store_lock import lock_of
-from gpu_pipelines.training.updates import Updates
 from gpu_pipelines.training.validation import Validation
 
 TENSORBOARD_DIRECTORY = "AIP_TENSORBOARD_LOG_DIR"

@@ -20,10 +20,10 @@ from torch import nn
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.dataset import Split
 from gpu_pipelines.tasks.recipe import Recipe
-from gpu_pipelines.training.batches import shares_in_order
-from gpu_pipelines.training.continuing import Identity
-from gpu_pipelines.training.interruption import Interruption
-from gpu_pipelines.training.precision import computing_in
+from gpu_pipelines.training.checkpoints.continuing import Identity
+from gpu_pipelines.training.machine.interruption import Interruption
+from gpu_pipelines.training.model.precision import computing_in
+from gpu_pipelines.training.rows.batches import shares_in_order
 from gpu_pipelines.training.settings import TrainingSettings
 
 #: What the model that a training begins with follows from, besides its dataset.

@@ -17,7 +17,7 @@ from gpu_pipelines.errors import UserError, nearest, said_by
 from gpu_pipelines.numbers import LARGEST_WHOLE_NUMBER
 from gpu_pipelines.tasks.model_places import ADAPTERS, is_path, is_pretrained, may_be_pretrained
 from gpu_pipelines.tasks.tasks import task_named
-from gpu_pipelines.training.idle_stop import IDLE_STOP, IDLE_STOP_TEXT, problems_of_idle_stop
+from gpu_pipelines.training.machine.idle_stop import IDLE_STOP, IDLE_STOP_TEXT, problems_of_idle_stop
 
 CHECKPOINTS_WHERE_NOT_SAID = 8
 #: Beyond it each share is about a half.

@@ -22,13 +22,13 @@ from gpu_pipelines.errors import IdleError, Interrupted, UserError
 from gpu_pipelines.step_environment import RESTARTS
 from gpu_pipelines.tracking.facts import Facts, facts_of_dataset
 from gpu_pipelines.tracking.train_job_status import progress_told
-from gpu_pipelines.training.detached_output import output_may_break
-from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
-from gpu_pipelines.training.nccl_dumps import dumps_kept
-from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
+from gpu_pipelines.training.machine.detached_output import output_may_break
+from gpu_pipelines.training.machine.local_devices import Devices, local_devices, require_devices_work
+from gpu_pipelines.training.machine.nccl_dumps import dumps_kept
+from gpu_pipelines.training.machine.nccl_settings import adopt_nccl_settings
+from gpu_pipelines.training.machine.utilization import idleness_of
+from gpu_pipelines.training.rows.streaming import GivenData, given_data
 from gpu_pipelines.training.settings import PROFILE, TrainingSettings
-from gpu_pipelines.training.streaming import GivenData, given_data
-from gpu_pipelines.training.utilization import idleness_of
 
 WORKER = ("-m", "gpu_pipelines.training.worker")
 

@@ -12,9 +12,9 @@ import torch.distributed as dist
 from gpu_pipelines.artifacts.checkpoint import CheckpointInfo
 from gpu_pipelines.artifacts.dataset import Split
 from gpu_pipelines.tasks.recipe import SUMS, Batch, Recipe
-from gpu_pipelines.training.batches import validation_batches
 from gpu_pipelines.training.metrics import Losses
-from gpu_pipelines.training.placed_model import PlacedModel
+from gpu_pipelines.training.model.placed_model import PlacedModel
+from gpu_pipelines.training.rows.batches import validation_batches
 from gpu_pipelines.training.settings import TrainingSettings
 
 

@@ -25,14 +25,14 @@ from gpu_pipelines.errors import (
     out_of_memory,
 )
 from gpu_pipelines.garbage import collect_as_usual, collect_rarely
-from gpu_pipelines.training.detached_output import output_may_break
+from gpu_pipelines.training.machine.detached_output import output_may_break
 from gpu_pipelines.training.settings import TrainingSettings
 
 if TYPE_CHECKING:
     import torch
 
-    from gpu_pipelines.training.lateness import Progress
-    from gpu_pipelines.training.local_devices import Devices
+    from gpu_pipelines.training.machine.lateness import Progress
+    from gpu_pipelines.training.machine.local_devices import Devices
 
 #: How long a process waits for the others. The slowest thing one does alone is to fetch or verify a checkpoint.
 PATIENCE = timedelta(minutes=30)
@@ -77,10 +77,10 @@ def _train(job: dict[str, Any]) -> bool:
     import torch
     import torch.distributed as dist
 
-    from gpu_pipelines.training.compiling import not_compiled
-    from gpu_pipelines.training.lateness import Progress
-    from gpu_pipelines.training.local_devices import Devices
-    from gpu_pipelines.training.recomputing import not_kept
+    from gpu_pipelines.training.machine.lateness import Progress
+    from gpu_pipelines.training.machine.local_devices import Devices
+    from gpu_pipelines.training.model.compiling import not_compiled
+    from gpu_pipelines.training.model.recomputing import not_kept
 
     devices = Devices(**job["devices"])
     device = torch.device("cpu")
@@ -136,7 +136,7 @@ def _explained(error: Exception, store: Any, processes: int) -> ProcessFailedErr
 
     It says so before it ends, and so before the others miss it.
     """
-    from gpu_pipelines.training.lateness import latest
+    from gpu_pipelines.training.machine.lateness import latest
 
     text = f"{type(error).__name__}: {error}"
     if "imed out" in text or "imeout" in text:
@@ -154,8 +154,8 @@ def _train_in_group(job: dict[str, Any], devices: Devices, device: torch.device,
     from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
     from gpu_pipelines.tasks.building import load_recipe
     from gpu_pipelines.training.engine import Trainer
-    from gpu_pipelines.training.link_rate import say_link_rate
-    from gpu_pipelines.training.streaming import GivenData, agreed
+    from gpu_pipelines.training.machine.link_rate import say_link_rate
+    from gpu_pipelines.training.rows.streaming import GivenData, agreed
 
     say_link_rate(device, int(os.environ["GROUP_WORLD_SIZE"]))
     note_work("building the model", "take a machine with more memory for each of its processes")

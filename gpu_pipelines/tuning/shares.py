@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpu_pipelines.processors import cores
 from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
-from gpu_pipelines.training.local_devices import Devices, local_devices
+from gpu_pipelines.training.machine.local_devices import Devices, local_devices
 
 
 @dataclass(frozen=True)

@@ -39,10 +39,10 @@ from gpu_pipelines.accelerators.workload import OPTIMIZER_BYTES, Workload, parse
 from gpu_pipelines.cli.accelerator_views import _marks
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.adapters import add_adapters
-from gpu_pipelines.training.adamw_8bit import is_held_in_8_bits
-from gpu_pipelines.training.frozen_weights import hold_frozen, state_bytes
-from gpu_pipelines.training.optimizer import make_optimizers
-from gpu_pipelines.training.precision import computing_in
+from gpu_pipelines.training.model.frozen_weights import hold_frozen, state_bytes
+from gpu_pipelines.training.model.precision import computing_in
+from gpu_pipelines.training.optimization.adamw_8bit import is_held_in_8_bits
+from gpu_pipelines.training.optimization.optimizer import make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from gpu_pipelines.distributed.idleness import Idleness
-from gpu_pipelines.training.utilization import CpuShares, GpuUtilization
+from gpu_pipelines.training.machine.utilization import CpuShares, GpuUtilization
 
 
 class Clock:

@@ -18,7 +18,7 @@ from gpu_pipelines.reports.run_report import write_run_report
 from gpu_pipelines.reports.runs_page import INDEX, write_runs_page
 from gpu_pipelines.targets.run_record import RunRecord
 from gpu_pipelines.targets.steps import StepRecord
-from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.machine.local_devices import Devices
 from gpu_pipelines.training.script.run import ScriptSummary
 from gpu_pipelines.training.script.settings import ScriptSettings
 from gpu_pipelines.training.script.step import write_report as write_script_report

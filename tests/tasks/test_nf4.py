@@ -13,8 +13,8 @@ from transformers import BitsAndBytesConfig, GPT2Config, GPT2LMHeadModel
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.nf4 import BLOCK, Nf4Linear, quantize, round_weights
-from gpu_pipelines.training.compute import count_parameters
-from gpu_pipelines.training.frozen_weights import hold_frozen, state_bytes
+from gpu_pipelines.training.model.compute import count_parameters
+from gpu_pipelines.training.model.frozen_weights import hold_frozen, state_bytes
 
 #: Source: Dettmers et al. 2023, https://arxiv.org/abs/2305.14314, appendix E.
 NF4 = (

@@ -19,7 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpu_pipelines.tasks import packed_attention
 from gpu_pipelines.tasks.packed_attention import _FAMILIES, _GROUPED, NAME, OFFSETS, by_length, fits, offsets_of
-from gpu_pipelines.training.recomputing import recompute_activations
+from gpu_pipelines.training.model.recomputing import recompute_activations
 
 ROWS, TOKENS, WORDS = 3, 24, 40
 LENGTHS = ((9, 1, 14), (24,), (3, 3, 3, 8, 7))

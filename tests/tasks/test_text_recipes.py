@@ -26,7 +26,7 @@ from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_recipe import NOT_SCORED, encoder_logits
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer, tokens_of
 from gpu_pipelines.tasks.token_classification.recipe import TokenClassification
-from gpu_pipelines.training.recomputing import recompute_activations
+from gpu_pipelines.training.model.recomputing import recompute_activations
 
 CPU = torch.device("cpu")
 LANGUAGE_MODELS = ("gpt2-micro", "llama-micro", "mixtral-micro")

@@ -15,9 +15,9 @@ from trainings import entries, train_here
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.packed_attention import OFFSETS, by_length
-from gpu_pipelines.training.attention import choose_attention
-from gpu_pipelines.training.compute import measure_cost
-from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.machine.local_devices import Devices
+from gpu_pipelines.training.model.attention import choose_attention
+from gpu_pipelines.training.model.compute import measure_cost
 from gpu_pipelines.training.settings import TrainingSettings
 
 CPU, HERE = torch.device("cpu"), Devices("cpu", 1)

@@ -14,8 +14,8 @@ import torch
 
 from gpu_pipelines.artifacts.dataset import Dataset, Feature, Split
 from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
-from gpu_pipelines.training.ahead import Coming
-from gpu_pipelines.training.batches import SampleOrder, TrainingBatches, validation_batches
+from gpu_pipelines.training.rows.ahead import Coming
+from gpu_pipelines.training.rows.batches import SampleOrder, TrainingBatches, validation_batches
 from gpu_pipelines.training.settings import TrainingSettings
 
 pytestmark = pytest.mark.usefixtures("group_of_one")

@@ -18,8 +18,8 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.building import load_recipe
-from gpu_pipelines.training import compiling, placed_model
-from gpu_pipelines.training.compiling import (
+from gpu_pipelines.training.model import compiling, placed_model
+from gpu_pipelines.training.model.compiling import (
     MOST_KINDS,
     WORTH_SECONDS,
     compile_layer,

@@ -23,7 +23,7 @@ from gpu_pipelines.artifacts.copied_checkpoints import local_copy
 from gpu_pipelines.errors import INTERRUPTED, UserError
 from gpu_pipelines.step_environment import PREEMPTION_HOURS, RESTARTS
 from gpu_pipelines.training.cadence import Cadence, seconds_between_interruptions, seconds_between_saves
-from gpu_pipelines.training.checkpointing import is_given_up
+from gpu_pipelines.training.checkpoints.checkpointing import is_given_up
 from gpu_pipelines.training.engine import Trainer
 from gpu_pipelines.training.settings import TrainingSettings
 

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from trainings import entries, losses_by_placement, train_here
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.fp8 import multiply_in_fp8, require_fp8
+from gpu_pipelines.training.model.fp8 import multiply_in_fp8, require_fp8
 from gpu_pipelines.training.settings import TrainingSettings
 
 #: Where `make test` puts it: beside the others, transformers would import it in each of hundreds of processes.

@@ -21,8 +21,8 @@ from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.causal_lm import chunked_loss
 from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256
 from gpu_pipelines.training import engine
-from gpu_pipelines.training.frozen_weights import hold_frozen
-from gpu_pipelines.training.precision import computing_in
+from gpu_pipelines.training.model.frozen_weights import hold_frozen
+from gpu_pipelines.training.model.precision import computing_in
 from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="llama-micro", max_steps=4, checkpoint_every_steps=2, global_batch_size=8)

@@ -16,10 +16,10 @@ from torch.nn.parallel import DistributedDataParallel
 from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.workload import Workload
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.gradients import Gradients, unscale
-from gpu_pipelines.training.optimizer import make_optimizers
-from gpu_pipelines.training.parallelism import before_gradients_are_awaited, replicated
-from gpu_pipelines.training.precision import computing_in
+from gpu_pipelines.training.model.gradients import Gradients, unscale
+from gpu_pipelines.training.model.parallelism import before_gradients_are_awaited, replicated
+from gpu_pipelines.training.model.precision import computing_in
+from gpu_pipelines.training.optimization.optimizer import make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "training"))

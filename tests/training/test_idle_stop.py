@@ -21,12 +21,12 @@ from gpu_pipelines.distributed.peers import Timing
 from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.errors import IdleError, from_data
 from gpu_pipelines.training import engine
-from gpu_pipelines.training.batches import TrainingBatches
+from gpu_pipelines.training.machine.utilization import CpuShares
+from gpu_pipelines.training.rows.batches import TrainingBatches
 from gpu_pipelines.training.script.run import run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
-from gpu_pipelines.training.utilization import CpuShares
 
 #: Works for a second, then waits for what never comes, but for one rank; asked to stop, it saves.
 HANGS = """
@@ -167,7 +167,7 @@ from gpu_pipelines.distributed.idleness import Idleness
 from gpu_pipelines.distributed.launch import run_program
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.component_interface.step import own_process
-from gpu_pipelines.training.utilization import CpuShares
+from gpu_pipelines.training.machine.utilization import CpuShares
 import os
 rank, port, minutes, script, folder, works = sys.argv[1:]
 cluster = Cluster(2, int(rank), (), "127.0.0.1", int(port), 60.0)

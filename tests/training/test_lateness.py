@@ -14,8 +14,8 @@ from test_placement_on_processes import on_processes
 
 from gpu_pipelines.training import engine
 from gpu_pipelines.training.engine import Trainer
-from gpu_pipelines.training.lateness import NEXT_STEPS, Progress, bound, latest
-from gpu_pipelines.training.parallelism import mesh_of
+from gpu_pipelines.training.machine.lateness import NEXT_STEPS, Progress, bound, latest
+from gpu_pipelines.training.model.parallelism import mesh_of
 
 
 def one_hangs() -> dict[str, str]:

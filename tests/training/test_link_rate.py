@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.training.link_rate import told
+from gpu_pipelines.training.machine.link_rate import told
 
 
 def test_a_rate_is_held_against_the_network_of_the_machine() -> None:

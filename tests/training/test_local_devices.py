@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.local_devices import Devices, local_devices
+from gpu_pipelines.training.machine.local_devices import Devices, local_devices
 
 
 @pytest.mark.parametrize(

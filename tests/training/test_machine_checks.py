@@ -14,7 +14,7 @@ from trainings import numbers_dataset
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints, read_configuration
-from gpu_pipelines.training.local_devices import build_problem
+from gpu_pipelines.training.machine.local_devices import build_problem
 from gpu_pipelines.training.metrics import peak_memory
 from gpu_pipelines.training.settings import TrainingSettings
 
@@ -46,7 +46,7 @@ def test_a_build_for_one_family_alone_fits_it() -> None:
 
 IN_SMALL_SHM = """
 import sys
-from gpu_pipelines.training.local_devices import shared_memory_problem
+from gpu_pipelines.training.machine.local_devices import shared_memory_problem
 print(shared_memory_problem(int(sys.argv[1])))
 """
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training import nccl_dumps
+from gpu_pipelines.training.machine import nccl_dumps
 from gpu_pipelines.training.script.run import run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
+from gpu_pipelines.training.machine.nccl_settings import adopt_nccl_settings
 
 
 def test_the_variables_of_the_script_are_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

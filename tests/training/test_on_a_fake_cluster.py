@@ -24,8 +24,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.workload import Workload
 from gpu_pipelines.tasks.causal_lm.chunked_loss import in_chunks
-from gpu_pipelines.training.parallelism import SHARD, emptied, mesh_of, shard, without_all_reduce
-from gpu_pipelines.training.recomputing import recompute_activations
+from gpu_pipelines.training.model.parallelism import SHARD, emptied, mesh_of, shard, without_all_reduce
+from gpu_pipelines.training.model.recomputing import recompute_activations
 
 NODES, PER_NODE = 4, 8
 SLOW = pytest.mark.slow
@@ -283,7 +283,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 import torch
 import torch.distributed as dist
 from torch.testing._internal.distributed.fake_pg import FakeStore
-from gpu_pipelines.training.parallelism import built_once, mesh_of, shard
+from gpu_pipelines.training.model.parallelism import built_once, mesh_of, shard
 dist.init_process_group("fake", store=FakeStore(), rank=1, world_size=32)
 shape = {"hidden_size": 8192, "intermediate_size": 28672, "num_hidden_layers": 80, "num_attention_heads": 64}
 config = LlamaConfig(**shape, num_key_value_heads=8, vocab_size=128256)

@@ -18,10 +18,10 @@ from gpu_pipelines.accelerators.advice import Wishes, advise
 from gpu_pipelines.accelerators.workload import NOT_SHARDED, OPTIMIZER_BYTES, Workload
 from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.adamw_8bit import AdamW8bit
-from gpu_pipelines.training.checkpointing import CheckpointWriter
-from gpu_pipelines.training.interruption import Interruption
-from gpu_pipelines.training.optimizer import _MAKE, is_decayed, make_optimizers
+from gpu_pipelines.training.checkpoints.checkpointing import CheckpointWriter
+from gpu_pipelines.training.machine.interruption import Interruption
+from gpu_pipelines.training.optimization.adamw_8bit import AdamW8bit
+from gpu_pipelines.training.optimization.optimizer import _MAKE, is_decayed, make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
 
 SETTINGS = TrainingSettings(model="vit-micro", max_steps=6, checkpoint_every_steps=3, global_batch_size=16)

@@ -21,11 +21,10 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from gpu_pipelines.tasks.checkpoint_state import WEIGHTS, load_state, save_state, trained_weights
-from gpu_pipelines.training import placed_model
-from gpu_pipelines.training.checkpointing import _groups
-from gpu_pipelines.training.compute import ModelCost
-from gpu_pipelines.training.optimizer import make_optimizers
-from gpu_pipelines.training.parallelism import (
+from gpu_pipelines.training.checkpoints.checkpointing import _groups
+from gpu_pipelines.training.model import placed_model
+from gpu_pipelines.training.model.compute import ModelCost
+from gpu_pipelines.training.model.parallelism import (
     built_once,
     choose_parallelism,
     least_memory,
@@ -35,8 +34,9 @@ from gpu_pipelines.training.parallelism import (
     sharded_dimension,
     without_all_reduce,
 )
-from gpu_pipelines.training.placed_model import PlacedModel
-from gpu_pipelines.training.precision import computing_in
+from gpu_pipelines.training.model.placed_model import PlacedModel
+from gpu_pipelines.training.model.precision import computing_in
+from gpu_pipelines.training.optimization.optimizer import make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
 
 PROCESSES, PER_NODE = 4, 2

@@ -8,10 +8,10 @@ from torch import nn
 
 from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.compute import measure_cost, peak_flops
-from gpu_pipelines.training.parallelism import choose_parallelism
-from gpu_pipelines.training.precision import allow_tf32, choose_precision
-from gpu_pipelines.training.recomputing import recompute_activations
+from gpu_pipelines.training.model.compute import measure_cost, peak_flops
+from gpu_pipelines.training.model.parallelism import choose_parallelism
+from gpu_pipelines.training.model.precision import allow_tf32, choose_precision
+from gpu_pipelines.training.model.recomputing import recompute_activations
 
 GB = 10**9
 

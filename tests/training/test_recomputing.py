@@ -16,8 +16,8 @@ from torch.utils.checkpoint import CheckpointPolicy, SelectiveCheckpointContext
 from trainings import numbers_dataset, train_here
 from transformers import DebertaConfig, DebertaForSequenceClassification
 
-from gpu_pipelines.training import recomputing
-from gpu_pipelines.training.recomputing import _Kept, not_kept, recompute_activations
+from gpu_pipelines.training.model import recomputing
+from gpu_pipelines.training.model.recomputing import _Kept, not_kept, recompute_activations
 from gpu_pipelines.training.settings import TrainingSettings
 
 LAST = "step-00000004"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_pipelines.training.batches import SampleOrder
+from gpu_pipelines.training.rows.batches import SampleOrder
 
 
 def global_batch(step: int, world_size: int, rows: int = 103, batch: int = 12, seed: int = 3) -> np.ndarray:

@@ -124,7 +124,7 @@ def test_a_trial_that_is_preempted_goes_on_to_the_same_bits(
     monkeypatch.setattr("gpu_pipelines.tuning.service.watch._SECONDS_BETWEEN_LOOKS", 0.01)
     with monkeypatch.context() as patch:
         # After each step: all 400 may take less than two of the times between which processes tell each other.
-        patch.setattr("gpu_pipelines.training.interruption.SECONDS_BETWEEN", 0)
+        patch.setattr("gpu_pipelines.training.machine.interruption.SECONDS_BETWEEN", 0)
         patch.setattr(trainings_of_studies.Watch, "_look", preempted)
         patch.setattr(MetricsLog, "validation", waits)
         with pytest.raises(Interrupted):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from gpu_pipelines.training.streamed_order import StreamedOrder, Windows
+from gpu_pipelines.training.rows.streamed_order import StreamedOrder, Windows
 
 SHARDS = [10] * 9 + [13, 3]
 ROWS, BATCH = sum(SHARDS), 12

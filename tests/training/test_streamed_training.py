@@ -31,10 +31,10 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import DamagedError, NotFoundError, UserError
-from gpu_pipelines.training.batches import TrainingBatches
+from gpu_pipelines.training.rows.batches import TrainingBatches
+from gpu_pipelines.training.rows.streamed_order import StreamedOrder
+from gpu_pipelines.training.rows.streaming import given_data
 from gpu_pipelines.training.settings import TrainingSettings
-from gpu_pipelines.training.streamed_order import StreamedOrder
-from gpu_pipelines.training.streaming import given_data
 
 SETTINGS = TrainingSettings(
     model="mlp-small", max_steps=240, checkpoint_every_steps=80, global_batch_size=16, streaming="on"

@@ -19,9 +19,9 @@ from trainings import entries, names, numbers_dataset, train_here, train_on
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import InvalidRequestError, UserError, root_of
-from gpu_pipelines.training.checkpointing import superseded
-from gpu_pipelines.training.learning_rate import schedule
+from gpu_pipelines.training.checkpoints.checkpointing import superseded
 from gpu_pipelines.training.metrics import Entry, MetricsLog
+from gpu_pipelines.training.optimization.learning_rate import schedule
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 

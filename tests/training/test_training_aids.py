@@ -27,13 +27,13 @@ from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.tasks.building import load_recipe
 from gpu_pipelines.tasks.frozen import freeze
 from gpu_pipelines.tasks.recipe import OTHER_LABEL, OTHER_SHARE
-from gpu_pipelines.training.layer_rates import layer_scales
-from gpu_pipelines.training.optimizer import SCALE, make_optimizers
-from gpu_pipelines.training.recomputing import recompute_activations
-from gpu_pipelines.training.row_changes import RowChanges, adopt
+from gpu_pipelines.training.model.recomputing import recompute_activations
+from gpu_pipelines.training.model.weight_average import WeightAverage
+from gpu_pipelines.training.optimization.layer_rates import layer_scales
+from gpu_pipelines.training.optimization.optimizer import SCALE, make_optimizers
+from gpu_pipelines.training.rows.row_changes import RowChanges, adopt
 from gpu_pipelines.training.settings import OFF, TrainingSettings
 from gpu_pipelines.training.train import train_model
-from gpu_pipelines.training.weight_average import WeightAverage
 
 SETTINGS = TrainingSettings(
     model="vit-micro", max_steps=6, checkpoint_every_steps=3, global_batch_size=16, learning_rate=0.004, epochs=1,

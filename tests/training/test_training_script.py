@@ -24,7 +24,7 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import Interrupted, UserError
-from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.machine.local_devices import Devices
 from gpu_pipelines.training.script import variables
 from gpu_pipelines.training.script.processes import trains_alone
 from gpu_pipelines.training.script.run import ScriptSummary, horovodrun, read_metrics, run_script

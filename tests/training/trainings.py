@@ -171,8 +171,8 @@ def _train_in_group(settings: TrainingSettings, dataset: Path | str, uri: str, s
     from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
     from gpu_pipelines.tasks.building import load_recipe
     from gpu_pipelines.training.engine import Trainer
-    from gpu_pipelines.training.local_devices import Devices
-    from gpu_pipelines.training.streaming import given_data
+    from gpu_pipelines.training.machine.local_devices import Devices
+    from gpu_pipelines.training.rows.streaming import given_data
 
     with given_data(settings, str(dataset), uri) as given:
         data, settings = given.dataset(), replace(settings, streaming=given.streaming)

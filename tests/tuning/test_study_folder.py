@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.machine.local_devices import Devices
 from gpu_pipelines.tuning.budget import SECONDS_AHEAD, Budget
 from gpu_pipelines.tuning.folder import JOURNAL, SPENT
 from gpu_pipelines.tuning.halving import Part

@@ -17,7 +17,7 @@ from pathlib import Path
 from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
+from gpu_pipelines.training.machine.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.script.run import devices_for, run_with
 from gpu_pipelines.training.script.settings import LAUNCHERS, ScriptSettings
 

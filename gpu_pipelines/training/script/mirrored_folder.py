@@ -14,7 +14,7 @@ from gpu_pipelines.artifacts.checkpoint_lock import LOCK
 from gpu_pipelines.artifacts.checkpoint_store import patiently
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.nccl_dumps import NCCL
+from gpu_pipelines.training.machine.nccl_dumps import NCCL
 
 _SECONDS_BETWEEN_LOOKS = 5.0
 _MOST_AT_A_TIME = 8

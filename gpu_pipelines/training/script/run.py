@@ -20,9 +20,11 @@ from gpu_pipelines.distributed.launch import launch, run_program
 from gpu_pipelines.distributed.members import TF_CONFIG, Cluster
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import environment_with
-from gpu_pipelines.training.local_devices import Devices, local_devices, require_devices_work
-from gpu_pipelines.training.nccl_dumps import dumps_kept
-from gpu_pipelines.training.nccl_settings import adopt_nccl_settings
+from gpu_pipelines.training.checkpoints.store_lock import lock_of
+from gpu_pipelines.training.machine.local_devices import Devices, local_devices, require_devices_work
+from gpu_pipelines.training.machine.nccl_dumps import dumps_kept
+from gpu_pipelines.training.machine.nccl_settings import adopt_nccl_settings
+from gpu_pipelines.training.machine.utilization import idleness_of
 from gpu_pipelines.training.script.code import fetch
 from gpu_pipelines.training.script.mirrored_folder import MirroredFolder
 from gpu_pipelines.training.script.processes import trains_alone
@@ -34,8 +36,6 @@ from gpu_pipelines.training.script.variables import (
     tf_config,
     with_places,
 )
-from gpu_pipelines.training.store_lock import lock_of
-from gpu_pipelines.training.utilization import idleness_of
 
 #: What `accelerate launch --cpu` sets.
 USE_CPU = "ACCELERATE_USE_CPU"

@@ -9,7 +9,7 @@ from typing import Any
 
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.errors import nearest
-from gpu_pipelines.training.idle_stop import IDLE_STOP, IDLE_STOP_TEXT, problems_of_idle_stop
+from gpu_pipelines.training.machine.idle_stop import IDLE_STOP, IDLE_STOP_TEXT, problems_of_idle_stop
 from gpu_pipelines.training.script.variables import SET_BY_THE_STEP
 
 LAUNCHERS = ("torchrun", "tensorflow", "horovod", "plain")

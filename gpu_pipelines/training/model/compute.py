@@ -15,7 +15,7 @@ from gpu_pipelines.accelerators.device_names import catalog_names
 from gpu_pipelines.tasks.nf4 import Nf4Linear
 from gpu_pipelines.tasks.recipe import Batch, Recipe
 from gpu_pipelines.tasks.watched_attention import watchable
-from gpu_pipelines.training.activations import activation_bytes
+from gpu_pipelines.training.model.activations import activation_bytes
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,8 @@ import numpy as np
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.recipe import Recipe
-from gpu_pipelines.training.augmentation import RANDOM_NUMBERS, Augmentation
-from gpu_pipelines.training.mixing import Mixing
+from gpu_pipelines.training.rows.augmentation import RANDOM_NUMBERS, Augmentation
+from gpu_pipelines.training.rows.mixing import Mixing
 from gpu_pipelines.training.settings import TrainingSettings
 
 _IMAGE_DIMENSIONS, _CHANNELS = 3, (1, 3)

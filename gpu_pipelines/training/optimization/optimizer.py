@@ -12,8 +12,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import SGD, Adafactor, AdamW, Muon, Optimizer
 
 from gpu_pipelines.tasks.checkpoint_state import without_wrappers
-from gpu_pipelines.training.adamw_8bit import AdamW8bit, is_held_in_8_bits
-from gpu_pipelines.training.outer_layers import table_and_head
+from gpu_pipelines.training.model.outer_layers import table_and_head
+from gpu_pipelines.training.optimization.adamw_8bit import AdamW8bit, is_held_in_8_bits
 from gpu_pipelines.training.settings import TrainingSettings
 
 #: Tables that are added to activations rather than multiplied with them: like biases, they are not decayed. The names

@@ -20,7 +20,7 @@ from torch.optim import Optimizer
 
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import without_wrappers
-from gpu_pipelines.training.parallelism import replicated
+from gpu_pipelines.training.model.parallelism import replicated
 
 #: Keeps the division below from a norm of 0. Source: torch.nn.utils.clip_grads_with_norm_.
 _SMALL = 1e-6

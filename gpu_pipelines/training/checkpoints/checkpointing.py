@@ -28,7 +28,7 @@ from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore, patiently
 from gpu_pipelines.artifacts.upload import Upload, UploadGivenUpError
 from gpu_pipelines.errors import UserError, first_line, is_of_a_full_disk
 from gpu_pipelines.tasks.checkpoint_state import State, StateCopy, bytes_of, save_state
-from gpu_pipelines.training.interruption import Interruption
+from gpu_pipelines.training.machine.interruption import Interruption
 from gpu_pipelines.training.settings import TrainingSettings
 
 _SECONDS_BETWEEN_LOOKS = 0.1

@@ -18,8 +18,8 @@ from torch.distributed.tensor import Shard
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.parallel import DistributedDataParallel
 
-from gpu_pipelines.training.outer_layers import table_and_head
-from gpu_pipelines.training.precision import DTYPES
+from gpu_pipelines.training.model.outer_layers import table_and_head
+from gpu_pipelines.training.model.precision import DTYPES
 
 #: Part of a GPU's memory that weights, gradients and optimizer may take; the rest is for activations. An assumption.
 SHARE_FOR_STATE = 0.6

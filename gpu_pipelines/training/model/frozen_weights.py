@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.accelerators.memory_estimate import BYTES_PER_TRAINED
-from gpu_pipelines.training.precision import DTYPES
+from gpu_pipelines.training.model.precision import DTYPES
 
 
 def hold_frozen(model: nn.Module, precision: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from gpu_pipelines.distributed.idleness import Idleness
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.processes import below
-from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.machine.local_devices import Devices
 
 
 def idleness_of(minutes: float, devices: Devices, cluster: Cluster, gpus: int = 0) -> Idleness | None:

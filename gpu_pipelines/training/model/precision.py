@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 import torch
 
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.training.fp8 import require_fp8
+from gpu_pipelines.training.model.fp8 import require_fp8
 from gpu_pipelines.training.settings import TrainingSettings
 
 DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import torch
 
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, State, training_state
-from gpu_pipelines.training.gradients import unscale
-from gpu_pipelines.training.learning_rate import schedule
-from gpu_pipelines.training.optimizer import SCALE, make_optimizers
-from gpu_pipelines.training.placed_model import PlacedModel
+from gpu_pipelines.training.model.gradients import unscale
+from gpu_pipelines.training.model.placed_model import PlacedModel
+from gpu_pipelines.training.optimization.learning_rate import schedule
+from gpu_pipelines.training.optimization.optimizer import SCALE, make_optimizers
 from gpu_pipelines.training.settings import TrainingSettings
 
 _SCALER = "scaler"

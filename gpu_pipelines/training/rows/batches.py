@@ -15,10 +15,10 @@ import torch.distributed as dist
 from gpu_pipelines.artifacts.dataset import Split
 from gpu_pipelines.artifacts.streamed_dataset import StreamedSplit
 from gpu_pipelines.tasks.recipe import REFERENCE, Batch, Recipe
-from gpu_pipelines.training.ahead import Ahead, Coming
-from gpu_pipelines.training.row_changes import RowChanges
+from gpu_pipelines.training.rows.ahead import Ahead, Coming
+from gpu_pipelines.training.rows.row_changes import RowChanges
+from gpu_pipelines.training.rows.streamed_order import StreamedOrder
 from gpu_pipelines.training.settings import TrainingSettings
-from gpu_pipelines.training.streamed_order import StreamedOrder
 
 Columns = dict[str, Any]
 #: Micro-batches, each with its number of loss tokens, and that of the global batch.

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from gpu_pipelines.errors import UserError, first_line
-from gpu_pipelines.training.local_devices import Devices
+from gpu_pipelines.training.machine.local_devices import Devices
 
 #: What transformers calls them.
 _NAMES = {"flash_attention_2": "flash_attention_2", "sdpa": "sdpa", "flex": "flex_attention", "eager": "eager"}

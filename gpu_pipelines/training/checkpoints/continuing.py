@@ -17,7 +17,7 @@ from gpu_pipelines.artifacts.checkpoint_store import CheckpointStore
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import DamagedError, InvalidRequestError, UserError
 from gpu_pipelines.tasks.checkpoint_state import State, frozen_weights_sha256
-from gpu_pipelines.training.checkpoint_reading import CheckpointReader
+from gpu_pipelines.training.checkpoints.checkpoint_reading import CheckpointReader
 from gpu_pipelines.training.settings import TrainingSettings
 
 #: A checkpoint, and what those before it say of themselves.

@@ -14,16 +14,16 @@ from torch import nn
 from gpu_pipelines.accelerators.workload import NOT_SHARDED
 from gpu_pipelines.errors import UnfitParametersError
 from gpu_pipelines.tasks.recipe import Batch, Recipe
-from gpu_pipelines.training.compiling import can_compile, compile_layers, compiles
-from gpu_pipelines.training.compute import ModelCost, count_parameters, measure_cost
-from gpu_pipelines.training.fp8 import multiply_in_fp8
-from gpu_pipelines.training.frozen_weights import state_bytes
-from gpu_pipelines.training.gradients import Gradients
-from gpu_pipelines.training.parallelism import choose_parallelism, least_memory, mesh_of, place
-from gpu_pipelines.training.precision import computing_in
-from gpu_pipelines.training.recomputing import recompute_activations
+from gpu_pipelines.training.model.compiling import can_compile, compile_layers, compiles
+from gpu_pipelines.training.model.compute import ModelCost, count_parameters, measure_cost
+from gpu_pipelines.training.model.fp8 import multiply_in_fp8
+from gpu_pipelines.training.model.frozen_weights import state_bytes
+from gpu_pipelines.training.model.gradients import Gradients
+from gpu_pipelines.training.model.parallelism import choose_parallelism, least_memory, mesh_of, place
+from gpu_pipelines.training.model.precision import computing_in
+from gpu_pipelines.training.model.recomputing import recompute_activations
+from gpu_pipelines.training.model.weight_average import WeightAverage
 from gpu_pipelines.training.settings import TrainingSettings
-from gpu_pipelines.training.weight_average import WeightAverage
 
 
 class PlacedModel:

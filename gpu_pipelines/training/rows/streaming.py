@@ -26,8 +26,8 @@ from gpu_pipelines.artifacts.remote_files import (
 from gpu_pipelines.artifacts.shard_cache import files_in
 from gpu_pipelines.artifacts.streamed_dataset import ShardPlace, StreamedDataset, stored_shards
 from gpu_pipelines.errors import NotFoundError, UserError
+from gpu_pipelines.training.rows.streamed_order import Windows
 from gpu_pipelines.training.settings import TrainingSettings
-from gpu_pipelines.training.streamed_order import Windows
 
 #: What a cache takes of the free disk by itself.
 _SHARE_OF_DISK = 0.5
@@ -177,7 +177,7 @@ def _room_for_val(
     Raises:
         UserError: the cache has no room for these windows.
     """
-    from gpu_pipelines.training.batches import AHEAD  # imports torch, which takes seconds
+    from gpu_pipelines.training.rows.batches import AHEAD  # imports torch, which takes seconds
 
     # One process may make a step ready while another makes one so far behind it.
     rows_at_once = (AHEAD + 1) * settings.resolved(manifest.task, manifest.rows("train")).global_batch_size

@@ -1,0 +1,1 @@
+"""Checkpoints of a training: written, found and read again."""

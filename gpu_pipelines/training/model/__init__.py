@@ -1,0 +1,1 @@
+"""The model of a training on its devices."""

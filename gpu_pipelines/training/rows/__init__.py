@@ -1,0 +1,1 @@
+"""The rows of each step: their order, their changes, and the batches made of them."""
