@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.console.pipelines import Pipeline
-from gpu_pipelines.driver.arguments import ADVANCED
+from gpu_pipelines.driver.advanced_fields import ADVANCED
 from gpu_pipelines.numbers import as_number
 
 if TYPE_CHECKING:

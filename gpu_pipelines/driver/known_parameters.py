@@ -6,13 +6,11 @@ from collections.abc import Mapping
 
 from gpu_pipelines.component_interface.catalog import load_component
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.driver.arguments import (
-    ADVANCED,
+from gpu_pipelines.driver.advanced_fields import ADVANCED, fields_of, with_defaults_of_file
+from gpu_pipelines.driver.pipeline_parameters import (
     compiled_in,
-    fields_of,
     parameters_of_pipeline,
     parameters_of_spec,
-    with_defaults_of_file,
     with_defaults_of_task,
 )
 from gpu_pipelines.errors import UserError

@@ -120,7 +120,7 @@ class NewProject:
         """
         from gpu_pipelines.component_interface.catalog import settings_of
         from gpu_pipelines.component_interface.parameter import parameters_in
-        from gpu_pipelines.driver.arguments import given_values
+        from gpu_pipelines.driver.parameter_texts import given_values
 
         given = given_values(self.assignments, None)
         wanted = dict.fromkeys((*self.base.column_parameters, "model", "epochs", "max_steps", "gates", *given))

@@ -9,13 +9,10 @@ from typing import Any, Optional
 import pytest
 from kfp import dsl
 
-from gpu_pipelines.driver.arguments import (
-    Parameter,
-    all_arguments,
-    as_taken,
-    fields_of,
-    parameters_of_pipeline,
-)
+from gpu_pipelines.component_interface.parameter import Parameter
+from gpu_pipelines.driver.advanced_fields import as_taken, fields_of
+from gpu_pipelines.driver.arguments import all_arguments
+from gpu_pipelines.driver.pipeline_parameters import parameters_of_pipeline
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.pipelines.train_evaluate_upload.pipeline import build
 from gpu_pipelines.targets.local.target import LocalTarget
