@@ -3,59 +3,46 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import nn
 
-from gpu_pipelines.artifacts.checkpoint import (
-    CONFIGURATION,
-    MARKER,
-    Checkpoint,
-    complete_checkpoints,
-    read_configuration,
-)
-from gpu_pipelines.artifacts.copied_checkpoints import damaged_weights, with_weights
+from gpu_pipelines.artifacts.checkpoint import MARKER
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
-from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.integrity import digest_of
-from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.evaluation.candidates import MOST_NAMED, Candidate, WorkOnModels, left_in
+from gpu_pipelines.errors import UserError
+from gpu_pipelines.evaluation.average import write_average
+from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
+from gpu_pipelines.evaluation.examples import examples_of
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
-from gpu_pipelines.evaluation.hugging_face import (
-    copy_adapters,
-    copy_model,
-    damaged_file,
-    models_in,
-    why_none,
-    without_model,
-)
+from gpu_pipelines.evaluation.hugging_face import copy_adapters, copy_model
 from gpu_pipelines.evaluation.models import Loaded, ModelSource, champion_errors
+from gpu_pipelines.evaluation.recipe_candidates import (
+    configuration_in,
+    foreign_candidates,
+    foreign_models,
+    good_checkpoints,
+    trained_candidates,
+)
 from gpu_pipelines.evaluation.runner import RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
-from gpu_pipelines.evaluation.scoring import Scoring
 from gpu_pipelines.evaluation.sharding import ShardedRunner, evaluation_devices
 from gpu_pipelines.evaluation.vllm_process import writes_with_vllm, written_in_process
 from gpu_pipelines.registry import RegisteredVersion
-from gpu_pipelines.tasks.checkpoint_state import AVERAGE, WEIGHTS, load_weights, save_state, trained_weights
+from gpu_pipelines.tasks.checkpoint_state import AVERAGE, WEIGHTS
 from gpu_pipelines.tasks.model_places import holds_adapters
 from gpu_pipelines.tasks.tasks import task_named
 
 MOST_ROWS_PER_BATCH = 256
 #: Of models whose training is not known and whose output may be large.
 TEXTS_PER_BATCH = 8
-EXAMPLES_KEPT = 4
-#: Rows that are looked at for some that can be sent; see `Scoring.examples`.
-ROWS_TRIED = 64
-#: Share of a prediction that it may differ by in a batch of another size, which rounds otherwise, in fp32.
-_SAME = 0.01
 
 
 class RecipeScorer:
@@ -89,8 +76,8 @@ class RecipeScorer:
         self._scoring = task_named(dataset.manifest.task).load_scoring(dataset)
         self._scratch = tempfile.TemporaryDirectory(prefix="gpu-pipelines-evaluation-")
         self._trained = not foreign_models(directory)
-        checkpoints = _good_checkpoints(directory, dataset, training) if self._trained else []
-        self._configuration = _configuration(directory) if self._trained else {"settings": {}, "devices": {}}
+        checkpoints = good_checkpoints(directory, dataset, training) if self._trained else []
+        self._configuration = configuration_in(directory) if self._trained else {"settings": {}, "devices": {}}
         self._scoring.trained_with(self._configuration["settings"])
         self._referred: set[str] = set()
         frozen = {checkpoint.info.frozen_weights_sha256 for checkpoint in checkpoints} - {""}
@@ -106,7 +93,7 @@ class RecipeScorer:
         )
         self._processes = processes
         self._opened: ShardedRunner | None = None
-        found = _trained_candidates(checkpoints, self._has_ema) if self._trained else _foreign_candidates(directory)
+        found = trained_candidates(checkpoints, self._has_ema) if self._trained else foreign_candidates(directory)
         self.candidates = [replace(candidate, training=training) for candidate in found]
         if average_last:
             self._add_average(average_last)
@@ -300,186 +287,3 @@ class RecipeScorer:
 def _champion(registered: RegisteredVersion) -> ModelSource:
     title = f"The champion of {registered.name!r}, version {registered.number},"
     return ModelSource("champion", registered.path, title)
-
-
-def foreign_models(directory: Path) -> bool:
-    """Whether a directory holds models in Hugging Face layout instead of a training's checkpoints."""
-    return directory.is_dir() and not (directory / CONFIGURATION).is_file() and bool(models_in(directory))
-
-
-def _require_written(directory: Path) -> None:
-    """Checks that a training has written there what can be scored.
-
-    Raises:
-        UserError: it is another format, or nothing.
-    """
-    if not directory.is_dir() or (directory / CONFIGURATION).is_file():
-        return
-    # As `artifacts/checkpoints` of a run, with a folder for the run.
-    trainings = [path.parent for depth in ("*", "*/*") for path in directory.glob(f"{depth}/{CONFIGURATION}")]
-    if trainings:
-        problem = f"{directory} has no checkpoints itself: it is a folder of trainings."
-        raise UserError(problem, f"Give one of them: {some_of(sorted(map(str, trainings)), MOST_NAMED)}.")
-    problem = f"{directory} has no checkpoint that can be scored: the training left {left_in(directory)} there."
-    raise UserError(
-        f"{problem} {why_none(directory)}".rstrip(),
-        "A script writes to GPU_PIPELINES_CHECKPOINTS, and each model in Hugging Face layout (config.json and "
-        "*.safetensors), or its adapters in peft's layout, in a folder such as checkpoint-100. For a format of its own "
-        "give scoring_function. You can also add what is missing to the folders: with run --resume the training is not "
-        "repeated.",
-    )
-
-
-def _configuration(directory: Path) -> dict[str, Any]:
-    configuration = read_configuration(directory)
-    settings = configuration.get("settings")
-    if not isinstance(settings, dict) or "model" not in settings:
-        raise UserError(f"The training.json of {directory} does not name the model that was trained.")
-    return {"settings": settings, "devices": configuration.get("devices", {})}
-
-
-def _trained_candidates(checkpoints: list[Checkpoint], has_ema: bool) -> list[Candidate]:
-    """The weights of each checkpoint, and behind them their moving average where there is one."""
-    return [
-        Candidate(c.path, step=c.info.step, epoch=c.info.epoch, rehearsal=c.info.rehearsal, ema=ema)
-        for c in checkpoints
-        for ema in (False, True)[: 1 + has_ema]
-    ]
-
-
-def _foreign_candidates(directory: Path) -> list[Candidate]:
-    found = []
-    for path, number in models_in(directory):
-        if damaged := damaged_file(path):
-            print(f"warning: passing over {path.name}: {damaged} is damaged or missing", flush=True)
-        else:
-            found.append(Candidate(path, step=number))
-    for why, names in without_model(directory).items():
-        print(f"warning: passing over {some_of(names, MOST_NAMED)}: {why}", flush=True)
-    if not found:
-        raise UserError(f"{directory} has no model whose weights are whole.", "Train for at least one checkpoint more.")
-    return found
-
-
-def _good_checkpoints(directory: Path, dataset: Dataset, training: str) -> list[Checkpoint]:
-    _require_written(directory)
-    _configuration(directory)
-    ours, theirs = dataset.manifest.task, read_configuration(directory).get("task", dataset.manifest.task)
-    if theirs != ours:
-        raise UserError(
-            f"The training {training or directory} is for {theirs}, and the dataset for {ours}.",
-            "Give the dataset it was trained on.",
-        )
-    good, before = [], f"{training}/" if training else ""
-    for checkpoint in complete_checkpoints(directory):
-        if checkpoint.info.dataset_fingerprint != dataset.manifest.fingerprint:
-            raise UserError(
-                f"The checkpoint {before}{checkpoint.name} was trained on another dataset, so these val and test rows "
-                "may be among its training rows.",
-                "Give the dataset it was trained on.",
-            )
-        if damaged := damaged_weights(checkpoint):
-            print(f"warning: passing over {before}{checkpoint.name}: {damaged} is damaged", flush=True)
-        else:
-            good.append(checkpoint)
-    if not good:
-        raise UserError(f"{directory} has no complete checkpoint.", "Train for at least one checkpoint interval.")
-    return good
-
-
-def write_average(model: nn.Module, checkpoints: Sequence[Path], path: Path) -> None:
-    """Writes the mean of the weights of checkpoints as a checkpoint.
-
-    Source: Izmailov et al. 2018, https://arxiv.org/abs/1803.05407, for the last checkpoints of one training.
-
-    What is not a floating-point number, such as how many batches a running mean has seen, is taken from the last.
-
-    Args:
-        model: of the training; its weights are overwritten.
-        checkpoints: their folders, oldest first.
-        path: the folder to create and write.
-    """
-    weights = {name: value.detach() for name, value in trained_weights(model).items()}
-    # In double precision the order of the checkpoints leaves no trace. Of eight billion weights that is 64 GB, beside
-    # which there is to be no second copy of all.
-    sums = {
-        name: torch.zeros(value.shape, dtype=torch.float64)
-        for name, value in weights.items()
-        if value.is_floating_point()
-    }
-    for checkpoint in checkpoints:
-        with with_weights(checkpoint):
-            load_weights(model, checkpoint)
-        for name, total in sums.items():
-            total += weights[name].cpu()
-    for name in list(sums):
-        weights[name].copy_(sums.pop(name).div_(len(checkpoints)))
-    path.mkdir(parents=True)
-    save_state({"model": {name: value.to("cpu", copy=True) for name, value in weights.items()}}, path)
-
-
-def padding_counts(loaded: Loaded, rows: Mapping[str, np.ndarray], device: torch.device) -> bool:
-    """Whether a model's prediction for the shortest of some texts changes if the longest is beside it.
-
-    FNet has no mask for padding; Nyströmformer and ConvBERT take means over it, or convolve it.
-
-    Args:
-        loaded: the model, on `device`, in evaluation mode.
-        rows: of the dataset; none of others than texts are looked at, nor a model in 16 bits, which rounds as much.
-        device: where to run it.
-    """
-    lengths = rows.get("length") if "input_ids" in rows else rows.get("tokens_length")
-    if lengths is None or any(weight.dtype.itemsize == 2 for weight in loaded.model.parameters()):
-        return False
-    both, found = [int(lengths.argmin()), int(lengths.argmax())], []
-    with torch.inference_mode():
-        for some in (both[:1], both):
-            batch = loaded.recipe.batch({name: values[some] for name, values in rows.items()}, device)
-            found.append(loaded.recipe.predict(loaded.model, batch)[0].float().nan_to_num())
-    alone, beside = found
-    # Of tags there are as many as tokens of the longest row.
-    return bool((alone - beside[: len(alone)]).abs().max() > _SAME * alone.abs().max())
-
-
-def examples_of(loaded: Loaded, dataset: Dataset, scoring: Scoring, device: torch.device) -> Examples | None:
-    """A few rows of `test` as requests to a server, with the predictions of a model.
-
-    None for data that a server could not use.
-
-    Args:
-        loaded: the exported model, on `device`, in evaluation mode.
-        dataset: the one that it was evaluated on.
-        scoring: of the dataset.
-        device: where to run it.
-
-    Raises:
-        UserError: its predictions are not finite numbers.
-    """
-    test = dataset.split("test")
-    tried = np.unique(np.linspace(0, len(test) - 1, min(len(test), ROWS_TRIED)).astype(int))
-    rows = test.take(tried)
-    sent = scoring.examples(rows)
-    if sent is None:
-        return None
-    if padding_counts(loaded, rows, device):
-        print(
-            f"warning: what {type(loaded.model).__name__} predicts for a text depends on how long the others of its "
-            "batch are, as it does not leave out padding. Alone, as in a server, a text may be predicted otherwise "
-            "than in these figures.",
-            flush=True,
-        )
-    instances, columns = sent
-    chosen = np.unique(np.linspace(0, len(instances) - 1, min(len(instances), EXAMPLES_KEPT)).astype(int))
-    with torch.inference_mode():
-        batches = [loaded.recipe.batch(columns[number], device) for number in chosen]
-        predicted = [loaded.recipe.predict(loaded.model, batch).float().cpu().numpy()[0] for batch in batches]
-    kept = [(instances[n], row) for n, row in zip(chosen, predicted, strict=True) if np.isfinite(row).all()]
-    if instances and not kept:
-        # Metrics of classes are numbers all the same: such a row counts as wrong.
-        raise UserError(
-            "The best of the checkpoints predicts no finite numbers for rows of test.",
-            "The training has diverged; look at the training's report.",
-        )
-    names = loaded.labels or list(loaded.recipe.names)
-    predictions = [scoring.prediction(row, names, instance) for instance, row in kept]
-    return Examples(dataset.manifest.task, [instance for instance, _ in kept], predictions) if kept else None

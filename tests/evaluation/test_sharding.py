@@ -21,10 +21,11 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation import sharding
+from gpu_pipelines.evaluation.average import write_average
 from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models import ModelSource
-from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer, write_average
+from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.sharding import Shard, ShardedRunner, Shards, evaluation_devices

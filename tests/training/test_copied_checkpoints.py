@@ -12,7 +12,7 @@ from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.artifacts.copied_checkpoints import local_copy
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation import recipe_scoring
+from gpu_pipelines.evaluation import average
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.models import Models
 from gpu_pipelines.evaluation.settings import EvaluationSettings
@@ -61,7 +61,7 @@ def test_one_checkpoint_at_a_time_is_on_a_small_disk(
     settings = EvaluationSettings(average_last=2, gates="", registry=str(tmp_path / "registry"))
     first = evaluate_checkpoints(settings, numbers, whole, tmp_path / "first", 1)
     monkeypatch.setattr(f"{Models.__module__}.load_weights", looked_at)
-    monkeypatch.setattr(recipe_scoring, "load_weights", looked_at)
+    monkeypatch.setattr(average, "load_weights", looked_at)
     second = evaluate_checkpoints(settings, numbers, part, tmp_path / "second", 1)
     assert first.checkpoints == second.checkpoints
     assert first.test == second.test
