@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpu_pipelines.component_interface.image import STEPS_IMAGE
 from gpu_pipelines.errors import UserError
@@ -53,9 +53,18 @@ class CloudTarget(Target):
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
         """A user's own pipeline with its steps on their plans."""
 
-    def told_of(self, spec: Mapping[str, Any]) -> list[str]:
-        """Warnings for a pipeline there, besides those about its machines."""
-        return []
+    def told_of(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan], region: str | None) -> list[str]:
+        """Warnings for a user's own pipeline there.
+
+        Args:
+            own: the pipeline, with its steps placed.
+            plans: the plans of the steps that were placed.
+            region: where it runs; None if that is open.
+
+        Raises:
+            UserError: its other steps ask for machines that do not exist there.
+        """
+        return told_warnings(plans.values())
 
     def compile(self, pipeline: str, task: str = "") -> Compiled:
         """The pipeline as a file, for any region; refuses what is not available in --region."""
@@ -64,7 +73,7 @@ class CloudTarget(Target):
             own = own_pipeline(pipeline, lambda text: text.replace(STEPS_IMAGE, self.settings.image or STEPS_IMAGE))
             own, plans = self._placed(own, pipeline, self.options.region)
             self.note = note_of_file(self.settings) if STEPS_IMAGE in own.text else ""
-            return Compiled(own.name, own.text, told=[*told_warnings(plans.values()), *self.told_of(own.spec)])
+            return Compiled(own.name, own.text, told=self.told_of(own, plans, self.options.region))
         training, evaluation = self.choices(self.options.region)
         text = self.text_of(pipeline, training.plans[0], evaluation, task)
         return Compiled(pipeline, text, told=[*told_left_out(training), *told_warnings(training.plans)])

@@ -172,6 +172,61 @@ def test_the_machines_of_gcpcs_jobs_are_checked_and_priced(
     assert said in done.err
 
 
+OTHERS_OF_GCPC = """
+from google_cloud_pipeline_components.types.artifact_types import VertexModel
+from google_cloud_pipeline_components.v1.batch_predict_job import ModelBatchPredictOp
+from google_cloud_pipeline_components.v1 import custom_job
+from google_cloud_pipeline_components.v1.endpoint import EndpointCreateOp, ModelDeployOp
+from kfp import dsl
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def work(): ...
+@dsl.pipeline
+def theirs(many: int = 2, machine: str = "n1-standrd-4"):
+    model = dsl.importer(artifact_uri="gs://bucket/model", artifact_class=VertexModel).output
+    THEIRS
+"""
+_WRAPPED = "custom_job.create_custom_training_job_from_component(work, machine_type=MACHINE)()"
+_PREDICTING = (
+    'ModelBatchPredictOp(job_display_name="b", model=model, machine_type="g2-standard-8", '
+    'accelerator_type="NVIDIA_L4", accelerator_count=COUNT)'
+)
+_DEPLOYING = (
+    'ModelDeployOp(model=model, endpoint=EndpointCreateOp(display_name="e").outputs["endpoint"], '
+    'dedicated_resources_machine_type="n1-standard-8", dedicated_resources_accelerator_type=GPU, '
+    "dedicated_resources_accelerator_count=1)"
+)
+_COUNTED = (
+    'custom_job.CustomTrainingJobOp(display_name="a", worker_pool_specs=[{"machine_spec": {"machine_type": '
+    '"n1-standard-8", "accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": COUNT}, "replica_count": COUNT}])'
+)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        (_WRAPPED.replace("MACHINE", '"a2-highgpu-1g", accelerator_type="NVIDIA_L4"'), "error: work: a2-highgpu-1g do"),
+        (_WRAPPED.replace("MACHINE", '"n1-standrd-4"'), "warning: work: 'n1-standrd-4' is not known as a machine"),
+        (_WRAPPED.replace("MACHINE", '"n1-standard-4"'), ""),
+        (_PREDICTING.replace("COUNT", "2"), "error: model-batch-predict: g2-standard-8 carries 1 × l4"),
+        (_PREDICTING.replace("COUNT", "many"), ""),
+        (_DEPLOYING.replace("GPU", '"NVIDIA_L44"'), "error: model-deploy: There is no GPU 'NVIDIA_L44'"),
+        (_DEPLOYING.replace("GPU", '"NVIDIA_TESLA_T4"'), ""),
+        (_COUNTED.replace("COUNT", '"two"'), "accelerator_count in worker_pool_specs is the text 'two'."),
+        (_COUNTED.replace("COUNT", "many"), ""),
+        (_COUNTED.replace("NVIDIA_TESLA_T4", "BANANA").replace("COUNT", "1"), "There is no GPU 'BANANA'"),
+    ],
+)
+def test_machines_of_gcpcs_components_are_checked_by_each_command(
+    vertex_api: VertexApi, tmp_path: Path, step: str, said: str
+) -> None:
+    """A file was compiled with them, and uploaded by hand; the texts and the names failed in the run."""
+    (tmp_path / "theirs.py").write_text(OTHERS_OF_GCPC.replace("THEIRS", step))
+    for wanted in (("run", "theirs.py", "--dry-run"), ("compile", "theirs.py", "-o", "theirs.yaml")):
+        done = command(vertex_api, tmp_path, *wanted, "--target", "vertex")
+        assert done.status == (0 if said.startswith("warning") or not said else 2), done.err
+        assert said in done.err
+
+
 def test_names_of_gcloud_in_a_job_of_gcpc_are_refused(vertex_api: VertexApi, tmp_path: Path) -> None:
     """GCPC's launcher refused them in the run: `Unknown field for WorkerPoolSpec: machineSpec`."""
     (tmp_path / "theirs.py").write_text(OF_GCPC.replace('"machine_spec":', '"machineSpec":'))

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpu_pipelines.accelerators import AcceleratorPlan
+from gpu_pipelines.accelerators import AcceleratorPlan, load_catalog
 from gpu_pipelines.accelerators.one_gpu import evaluation_memory_gb
 from gpu_pipelines.accelerators.plan import SCHEDULING, PlanError, plan_request
 from gpu_pipelines.accelerators.request import PlanRequest
@@ -22,8 +22,13 @@ from gpu_pipelines.tasks.model_sizes import parameters_of_model
 
 #: Input of GCPC's CustomJob components that holds the machines.
 _POOLS = "worker_pool_specs"
-#: Prefix of Vertex AI's accelerators that are not TPUs.
-_GPUS = "NVIDIA_"
+#: Prefixes of Vertex AI's accelerators: GPUs; and TPUs and none, of which the catalog has nothing.
+_GPUS, _NO_GPUS = "NVIDIA_", ("TPU_", "ACCELERATOR_TYPE_UNSPECIFIED")
+#: The program of a component of GCPC, and the beginnings of the names of its inputs for machines of predictions.
+_OF_GCPC = "google_cloud_pipeline_components.container."
+_OF_PREDICTIONS = ("", "dedicated_resources_")
+#: Numbers of a worker pool, by the part of it that has them.
+_COUNTS = {"": "replica_count", "machine_spec": "accelerator_count", "disk_spec": "boot_disk_size_gb"}
 _STRATEGIES = {enum: name for name, enum in SCHEDULING.items() if name != "reservation"}
 
 
@@ -52,9 +57,12 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
     Raises:
         UserError: lists what is not available there.
     """
+    if texts := dict.fromkeys(_no_numbers(spec)):
+        raise UserError.of_all(list(texts))
     found, problems = [], list(_misnamed(spec))
     jobs = _requests(spec, region)
-    for step, request in [*((step, request) for step, (request, _) in jobs.items()), *_of_kfp(spec, region)]:
+    others = [*_of_kfp(spec, region), *_of_predictions(spec, region)]
+    for step, request in [*((step, request) for step, (request, _) in jobs.items()), *others]:
         try:
             plan = plan_request(request)
         except PlanError as error:
@@ -66,6 +74,17 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
         raise UserError.of_all(problems)
     order = list(steps_of(spec))
     return sorted(found, key=lambda each: order.index(each.step) if each.step in order else 0)
+
+
+def told_unknown(spec: Mapping[str, Any]) -> list[str]:
+    """Warnings about machines without accelerators that are not in the catalog, which need not have the newest."""
+    catalog, found = load_catalog(), dict[str, None]()
+    for step, values in _custom_jobs(spec).items():
+        for machine in (pool.get("machine_spec") or {} for pool in values[_POOLS]):
+            name = str(machine.get("machine_type", "{{$"))
+            if not ("{{$" in name or machine.get("accelerator_type") or catalog.takes_without_gpus(name)):
+                found[f"warning: {step}: {name[:60]!r} is not known as a machine of custom jobs without GPUs."] = None
+    return list(found)
 
 
 def told_cost(machines: Sequence[StepMachines], spec: Mapping[str, Any], region: str | None) -> list[str]:
@@ -154,14 +173,19 @@ def _custom_jobs(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """The inputs that are known before a run, for each step that is a CustomJob, by the name of the step."""
     found = {}
     for step in steps_in(spec):
-        inputs = step.spec.get("inputDefinitions", {}).get("parameters", {})
-        given = {name: value.get("runtimeValue", {}).get("constant") for name, value in step.inputs.items()}
-        values = {name: definition.get("defaultValue") for name, definition in inputs.items()} | given
+        values = _values(step)
         pools = values.get(_POOLS)
         # An output of another step may stand for a pool.
         if isinstance(pools, list) and pools and all(isinstance(pool, Mapping) for pool in pools):
             found[step.name] = values
     return found
+
+
+def _values(step: Step) -> dict[str, Any]:
+    """The inputs of a step with their defaults; None for those that are not known before a run."""
+    inputs = step.spec.get("inputDefinitions", {}).get("parameters", {})
+    given = {name: value.get("runtimeValue", {}).get("constant") for name, value in step.inputs.items()}
+    return {name: definition.get("defaultValue") for name, definition in inputs.items()} | given
 
 
 def _misnamed(spec: Mapping[str, Any]) -> Iterator[str]:
@@ -172,6 +196,17 @@ def _misnamed(spec: Mapping[str, Any]) -> Iterator[str]:
             yield f"{step}: {_POOLS} has {', '.join(names)}. Its names are those of Python: {', '.join(pythonic)}."
 
 
+def _no_numbers(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Numbers of machines that are given as texts, which GCPC's launcher refuses when the step runs."""
+    for step, values in _custom_jobs(spec).items():
+        for pool in values[_POOLS]:
+            for part, name in _COUNTS.items():
+                given = (pool.get(part) or {} if part else pool).get(name)
+                # A placeholder gets the type of what it stands for.
+                if isinstance(given, str) and "{{$" not in given:
+                    yield f"{step}: {name} in {_POOLS} is the text {given[:40]!r}. Give a number, without quotes."
+
+
 def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[PlanRequest, str]]:
     """The request of each CustomJob step with GPUs, and its persistent resource."""
     found = {}
@@ -179,7 +214,7 @@ def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[Pl
         pools = values[_POOLS]
         machine = pools[0].get("machine_spec", {})
         known = [{**pool, "container_spec": None} for pool in pools]
-        if not str(machine.get("accelerator_type", "")).startswith(_GPUS) or "{{$" in json.dumps(known):
+        if not _names_gpu(machine.get("accelerator_type")) or "{{$" in json.dumps(known):
             continue
         location = str(values.get("location") or "{{$")
         training = [pool for pool in pools if pool.get("machine_spec", {}).get("accelerator_type")]
@@ -203,6 +238,26 @@ def _of_kfp(spec: Mapping[str, Any], region: str | None) -> Iterator[tuple[str, 
         kind, count = str(wanted.get("resourceType", wanted.get("type"))), str(wanted.get("resourceCount", "1"))
         if kind.startswith(_GPUS) and count.isdigit():
             yield step.name, PlanRequest(spec=f"{kind}:{count}", region=region)
+
+
+def _of_predictions(spec: Mapping[str, Any], region: str | None) -> Iterator[tuple[str, PlanRequest]]:
+    """The GPUs of GCPC's steps that deploy a model or predict a batch."""
+    for step in steps_in(spec):
+        if _OF_GCPC not in " ".join(step.container.get("command", [])):
+            continue
+        values = _values(step)
+        for prefix in _OF_PREDICTIONS:
+            machine = {name: values.get(prefix + name) for name in ("machine_type", "accelerator_type")}
+            count = values.get(f"{prefix}accelerator_count")
+            is_known = all(machine.values()) and count and "{{$" not in json.dumps(machine)
+            if is_known and _names_gpu(machine["accelerator_type"]):
+                wanted = spec_of({**machine, "accelerator_count": count})
+                yield step.name, PlanRequest(spec=wanted, region=region, machine_type=machine["machine_type"])
+
+
+def _names_gpu(accelerator: Any) -> bool:
+    """Whether an accelerator of a machine is a GPU, known or not."""
+    return bool(accelerator) and not str(accelerator).startswith(_NO_GPUS)
 
 
 def spec_of(machine: Mapping[str, Any]) -> str:

@@ -126,11 +126,14 @@ class Vertex(VertexTarget, CloudTarget):
         require_runnable(made.text)
         return made
 
-    def told_of(self, spec: Mapping[str, Any]) -> list[str]:
-        """Lists of artifacts that are too long."""
+    def told_of(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan], region: str | None) -> list[str]:
+        """Warnings about all machines, also those of Google's own components, and lists of artifacts that are too
+        long."""
         from gpu_pipelines.targets.vertex.collected import told_collected
+        from gpu_pipelines.targets.vertex.machines import machines_of, told_unknown
 
-        return told_collected(spec)
+        told = told_warnings(each.plan for each in machines_of(own.spec, region))
+        return [*told, *told_unknown(own.spec), *told_collected(own.spec)]
 
     def load(self, request: Request) -> Compiled:
         """The pipeline with a name, in a file, or at the address of an uploaded version."""
@@ -299,6 +302,7 @@ class Vertex(VertexTarget, CloudTarget):
             template: address of its uploaded version; None if there is none.
         """
         from gpu_pipelines.targets.vertex import machines
+        from gpu_pipelines.targets.vertex.collected import told_collected
         from gpu_pipelines.targets.vertex.pipelines import name_of, parsed_spec
 
         spec = parsed_spec(text, origin)
@@ -319,7 +323,8 @@ class Vertex(VertexTarget, CloudTarget):
                 *machines.told_cost(plain, spec, self.settings.region),
                 *told_choices(spec),
                 *told_warnings(each.plan for each in found if each.step in several),
-                *self.told_of(spec),
+                *machines.told_unknown(spec),
+                *told_collected(spec),
             ],
         )
 
