@@ -17,6 +17,22 @@ from gpu_pipelines.emulator.task_order import tasks_before
 _EXECUTORS = ("container", "importer")
 #: The command of a Python component; with a module's path the code is in the file of the pipeline.
 _EXECUTOR = "kfp.dsl.executor_main"
+#: The program of a component of GCPC, and those whose services are emulated.
+_OF_GCPC = re.compile(r"google_cloud_pipeline_components\.container\.(\S+)\.\w+")
+_GCPC_HERE = {
+    "v1.batch_prediction_job",
+    "v1.bigquery.query_job",
+    "v1.custom_job",
+    "v1.endpoint.create_endpoint",
+    "v1.endpoint.delete_endpoint",
+    "v1.endpoint.deploy_model",
+    "v1.endpoint.undeploy_model",
+    "v1.hyperparameter_tuning_job",
+    "v1.model.delete_model",
+    "v1.model.get_model",
+    "v1.model.upload_model",
+    "v1.vertex_notification_email",
+}
 _SHELL = re.compile(r"(.*/)?(sh|bash|python[\d.]*)")
 _FILE = re.compile(r"[\w./][\w./-]*")
 
@@ -58,7 +74,10 @@ def _of_executors(spec: Mapping[str, Any]) -> Iterator[str]:
 def _of_container(name: str, container: Mapping[str, Any]) -> Iterator[str]:
     command, image = container.get("command", []), container.get("image", "")
     words = [*command, *container.get("args", [])]
-    if not command:
+    theirs = _OF_GCPC.search(" ".join(command))
+    if theirs and theirs[1] not in _GCPC_HERE:
+        yield f"{name} is a component of Google's whose service is not emulated"
+    elif not command:
         yield f"{name} has no command, and images are not run here ({image})"
     elif "{{" not in command[0] and not _is_here(command[0]):
         yield f"{name} runs {command[0]}, which is not on this machine, and images are not run here"

@@ -2,6 +2,7 @@
 
 from google_cloud_pipeline_components.types.artifact_types import VertexModel
 from google_cloud_pipeline_components.v1.batch_predict_job import ModelBatchPredictOp
+from google_cloud_pipeline_components.v1.dataset import ImageDatasetCreateOp
 from kfp import dsl
 
 from gpu_pipelines.components import prepare_data
@@ -62,6 +63,7 @@ def entry():
 def no():
     strange()
     entry()
+    ImageDatasetCreateOp(display_name="photos", project="example-project")
 
 
 @dsl.container_component

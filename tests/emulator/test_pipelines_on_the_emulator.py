@@ -165,6 +165,7 @@ def test_what_cannot_be_run_is_refused_by_its_name(vertex_emulator: VertexApi, t
         run(vertex_emulator, compiled(no, tmp_path))
     assert "comp-strange runs a-program-of-the-image, which is not on this machine" in caught.value.message
     assert "comp-entry has no command" in caught.value.message
+    assert "comp-image-dataset-create is a component of Google's whose service is not emulated" in caught.value.message
     assert vertex_emulator.state.pipeline_jobs.jobs == {}
 
 
