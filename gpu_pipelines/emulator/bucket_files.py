@@ -5,7 +5,6 @@ A file that a container writes there is an object at once, and an uploaded objec
 
 from __future__ import annotations
 
-import base64
 import hashlib
 import json
 from collections.abc import Mapping
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
 
-import google_crc32c
 from gcp_storage_emulator.exceptions import BadRequest, Conflict, NotFound
 from gcp_storage_emulator.handlers.objects import _make_object_resource
 from gcp_storage_emulator.storage import RESUMABLE_DIR, Storage, _FileStore
 
+from gpu_pipelines.emulator.file_content import FileContent
 from gpu_pipelines.emulator.object_names import page_of
 from gpu_pipelines.emulator.object_records import ObjectRecords, Stamp, cannot_write
 from gpu_pipelines.emulator.state_folder import damaged, replace_file
@@ -27,7 +26,6 @@ _OWN = ("_resumable", "_softdelete", "_markers", ".meta")
 _FIELDS = ("buckets", "resumable", "bucket_iam_policies")
 #: The server in the records of objects; an answer names its own address.
 HERE = "http://storage.emulator"
-_CHUNK = 1 << 20
 
 
 class _Files(_FileStore):  # type: ignore[misc, unused-ignore]
@@ -42,12 +40,15 @@ class _Files(_FileStore):  # type: ignore[misc, unused-ignore]
         root = self._records if rel.split("/")[0] in _OWN else self._root
         return Path(root, *rel.split("/"))
 
-    def write_bytes(self, rel: str, content: bytes) -> None:
+    def write_bytes(self, rel: str, content: bytes | FileContent) -> None:
         path = self._disk_path(rel)
         new = self._records / f"{hashlib.sha256(str(path).encode()).hexdigest()}.new"
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            new.write_bytes(content)
+            if isinstance(content, FileContent):
+                content.write_to(new)
+            else:
+                new.write_bytes(content)
             new.replace(path)
         except OSError as error:
             raise cannot_write(f"{error.strerror or error}: {path}") from error
@@ -114,10 +115,10 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
             raise NotFound
         return found
 
-    def get_file(self, bucket_name: str, file_name: str, show_error: bool = True) -> bytes:
+    def get_file(self, bucket_name: str, file_name: str, show_error: bool = True) -> FileContent:
         """The content of an object; raises NotFound if there is none."""
-        content: bytes = super().get_file(bucket_name, file_name, False)
-        return content
+        self.get_file_obj(bucket_name, file_name)
+        return FileContent(self._store._disk_path(self._object_path(bucket_name, file_name)))
 
     def opened(self, bucket: str, name: str) -> tuple[dict[str, Any], BinaryIO]:
         """The record of an object and its file; raises NotFound if there is none."""
@@ -125,7 +126,12 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
         return record, self._store._disk_path(self._object_path(bucket, name)).open("rb")
 
     def create_file(
-        self, bucket_name: str, file_name: str, content: bytes, file_obj: dict[str, Any], file_id: str | None = None
+        self,
+        bucket_name: str,
+        file_name: str,
+        content: bytes | FileContent,
+        file_obj: dict[str, Any],
+        file_id: str | None = None,
     ) -> None:
         """Writes an object, and ends its upload in pieces; raises NotFound if there is no such bucket."""
         if bucket_name not in self.buckets:
@@ -140,7 +146,7 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
 
     def add_to_resumable_upload(
         self, file_id: str, content: bytes, total_size: int | None = None, expected_start: int | None = None
-    ) -> bytes | None:
+    ) -> FileContent | None:
         """Appends a piece to an upload; gives the whole content with the last one.
 
         Raises:
@@ -155,7 +161,8 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
                 file.write(content)
         except OSError as error:
             raise cannot_write(f"{error.strerror or error}: {path}") from error
-        return path.read_bytes()[:total_size] if total_size is not None and path.stat().st_size >= total_size else None
+        is_whole = total_size is not None and path.stat().st_size >= total_size
+        return FileContent(path, size=total_size, is_given_up=True) if is_whole else None
 
     def get_resumable_byte_count(self, file_id: str) -> int:
         """The bytes of an upload that are here."""
@@ -217,13 +224,8 @@ class BucketFiles(Storage):  # type: ignore[misc, unused-ignore]
         if held and held[1] == stamp:
             return held[0]
         made: dict[str, Any] = _make_object_resource(HERE, bucket, name, "application/octet-stream", str(stamp[0]))
-        crc32c, md5 = google_crc32c.Checksum(), hashlib.md5(usedforsecurity=False)
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                crc32c.update(chunk)
-                md5.update(chunk)
-        made["crc32c"] = _base64(crc32c.digest())
-        made["md5Hash"] = made["etag"] = _base64(md5.digest())
+        made["crc32c"], made["md5Hash"] = FileContent(path).digests
+        made["etag"] = made["md5Hash"]
         made["mediaLink"] = _link(made)
         self._records.keep(bucket, name, made, stamp)
         return made
@@ -269,7 +271,3 @@ def _link(record: Mapping[str, Any]) -> str:
     """The address of an object's content. That of gcp-storage-emulator has the name as it is."""
     place = f"{HERE}/download/storage/v1/b/{record['bucket']}/o/{quote(record['name'], safe='')}"
     return f"{place}?generation={record['generation']}&alt=media"
-
-
-def _base64(digest: bytes) -> str:
-    return base64.b64encode(digest).decode("ascii")

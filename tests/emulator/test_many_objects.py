@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import time
+import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,6 +142,28 @@ def test_an_upload_in_pieces_says_what_is_here_and_can_be_cancelled(storage: Sto
     other = begun()
     assert ask(storage, "DELETE", other).status == 499
     assert piece(other, "bytes 0-2/3", b"xyz")[0] == 404
+
+
+def test_uploads_in_pieces_copies_and_compositions_hold_no_whole_object(storage: Storage) -> None:
+    piece, count = bytes(1 << 20), 24
+    target, kind = f"/upload{OBJECTS}?uploadType=resumable&name=a", {"Content-Type": "application/json"}
+    place = ask(storage, "POST", target, b"{}", **kind).headers["Location"].removeprefix("http://here")
+    composed = json.dumps({"sourceObjects": [{"name": "a"}, {"name": "b"}], "destination": {}}).encode()
+    tracemalloc.start()
+    try:
+        for number in range(count):
+            first, end = number << 20, (number + 1) << 20
+            wanted = f"bytes {first}-{end - 1}/{count << 20 if number + 1 == count else '*'}"
+            answer = ask(storage, "PUT", place, piece, **{"Content-Range": wanted})
+        assert answer.status == 200
+        assert ask(storage, "POST", f"{OBJECTS}/a/rewriteTo/b/bucket/o/b", b"{}", **kind).status == 200
+        assert ask(storage, "POST", f"{OBJECTS}/c/compose", composed, **kind).status == 200
+        assert ask(storage, "POST", f"{OBJECTS}/c/moveTo/o/d").status == 200
+        _, most = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert most < 8 << 20
+    assert [content_of(storage, name)[1] for name in "abd"] == [piece * count, piece * count, piece * count * 2]
 
 
 def write_until_killed(storage: Storage, turn: int, tell: int) -> None:
