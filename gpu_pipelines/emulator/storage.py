@@ -19,11 +19,13 @@ from gcp_storage_emulator.exceptions import NotFound
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.bucket_files import HERE, BucketFiles
 from gpu_pipelines.emulator.object_names import listed
+from gpu_pipelines.emulator.storage_batch import KIND, body_of, parts_of
 from gpu_pipelines.emulator.storage_preconditions import CheckingRouter, failed_precondition
 
 #: gsutil's uploads in pieces have their own path.
 _PIECES = "/resumable/upload/"
 _PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/", _PIECES)
+_BATCHES = "/batch/"
 _BUCKETS = "/storage/v1/b"
 _LAYOUT = re.compile(r"/storage/v1/b/([^/]+)/storageLayout")
 _MOVE = re.compile(r"/storage/v1/b/([^/]+)/o/(.+)/moveTo/o/(.+)")
@@ -114,6 +116,8 @@ class Storage:
         if verb == "DELETE" and address.path.startswith("/upload/"):
             self.files.cancel(query.get("upload_id", ""))
             return _refusal(499, "The upload was cancelled.")
+        if verb == "POST" and address.path.startswith(_BATCHES):
+            return self._batch({name.lower(): value for name, value in headers.items()}, content, host)
         call = _Call(self.files, verb, target, headers, content)
         CheckingRouter(call).handle(verb)
         if call.status == 501:
@@ -126,6 +130,18 @@ class Storage:
             # Its handlers would name the first byte.
             del told["Range"]
         return StorageAnswer(call.status, kind, body.replace(HERE.encode(), host.encode()), told)
+
+    def _batch(self, headers: Mapping[str, str], content: bytes, host: str) -> StorageAnswer:
+        """The answers to several requests; one that fails does not keep the others from being carried out."""
+        done = []
+        for part in list(parts_of(headers.get("content-type", ""), content)):
+            answer = self.answer(part.verb, part.target, part.headers, part.content, host)
+            if answer.file:
+                answer.file.close()
+                answer = _refusal(400, "A batch has no contents of objects.")
+            status = 204 if answer.status == 200 and not answer.content else answer.status
+            done.append((part, status, answer.kind, answer.content))
+        return StorageAnswer(200, KIND, body_of(done))
 
     def _layout(self, bucket: str) -> dict[str, Any]:
         """The description of a bucket that gcloud asks for before it copies folders."""

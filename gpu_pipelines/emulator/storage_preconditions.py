@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -17,6 +17,7 @@ from gcp_storage_emulator.exceptions import NotFound
 from gcp_storage_emulator.server import Router
 
 _OBJECT = re.compile(r".*?/b/([^/]+)/o/(.+?)(?:/(?:rewriteTo|copyTo)/b/([^/]+)/o/(.+)|/compose)?")
+_COMPOSED = re.compile(r".*?/b/([^/]+)/o/.+/compose")
 _UPLOAD = re.compile(r"/upload/.*?/b/([^/]+)/o")
 #: The parameters, without "Match" and "NotMatch" at the end, and the field of the object.
 _CONDITIONS = {"Generation": "generation", "Metageneration": "metageneration"}
@@ -60,6 +61,10 @@ def failed_precondition(storage: Any, verb: str, target: str, kind: str, content
     """
     parts = urlsplit(target)
     query = dict(parse_qsl(parts.query))
+    if verb == "POST" and (match := _COMPOSED.fullmatch(parts.path)):
+        for name, conditions in _composed(content):
+            if refused := _failed(storage, "GET", unquote(match[1]), name, conditions, "if", "generation"):
+                return refused
     if not any(name.endswith("Match") or name in ("generation", "sourceGeneration") for name in query):
         return None
     if match := _OBJECT.fullmatch(parts.path):
@@ -94,6 +99,15 @@ def _failed(
             if (held == wanted) != (end == "Match"):
                 return (304, "notModified") if end == "NotMatch" and verb == "GET" else (412, "conditionNotMet")
     return None
+
+
+def _composed(content: bytes) -> Iterator[tuple[str, dict[str, str]]]:
+    """The objects of which one is composed, with the conditions on each."""
+    for source in json.loads(content)["sourceObjects"]:
+        if not isinstance(source["name"], str):
+            raise ValueError("The name of a source is no text.")
+        given = {**source.get("objectPreconditions", {}), **{k: source[k] for k in ("generation",) if k in source}}
+        yield source["name"], {name: str(value) for name, value in given.items()}
 
 
 def _uploaded(storage: Any, query: Mapping[str, str], kind: str, content: bytes) -> str:

@@ -177,6 +177,22 @@ def test_preconditions_and_odd_names_of_google_cloud_storage(vertex_emulator: Ve
     with pytest.raises(PreconditionFailed):
         bucket.blob(blob.name).delete(if_generation_match=found.generation)
     blob.delete(if_metageneration_match=1)
+    first = bucket.get_blob("copy")
+    assert first is not None
+    whole = bucket.blob("whole")
+    with pytest.raises(PreconditionFailed):
+        whole.compose([first, first], if_source_generation_match=[first.generation, 1])
+    whole.compose([first, first], if_source_generation_match=[first.generation, first.generation])
+    assert whole.download_as_text() == "firstfirst"
+    with pytest.raises(PreconditionFailed):
+        bucket.delete_blobs([whole, first], if_generation_match=[whole.generation, 1])
+    assert [each.name for each in bucket.list_blobs() if each.name in ("copy", "whole")] == ["copy"]
+    again = bucket.blob("copy")
+    first.metadata = {"k": "v"}
+    with bucket.client.batch():
+        first.patch()
+        again.reload()
+    assert (again.metadata, again.metageneration) == ({"k": "v"}, 2)
 
 
 @pytest.mark.slow
