@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email.message import Message
@@ -14,9 +15,11 @@ from types import SimpleNamespace
 from typing import Any, BinaryIO
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
+import gcp_storage_emulator
 from gcp_storage_emulator.exceptions import NotFound
 
-from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator import storage_preconditions
+from gpu_pipelines.emulator.api_error import ApiError, answer_to
 from gpu_pipelines.emulator.bucket_files import HERE, BucketFiles
 from gpu_pipelines.emulator.object_names import listed
 from gpu_pipelines.emulator.storage_batch import KIND, body_of, parts_of
@@ -27,6 +30,8 @@ _PIECES = "/resumable/upload/"
 _PATHS = ("/storage/v1/", "/upload/", "/download/", "/batch/", _PIECES)
 _BATCHES = "/batch/"
 _BUCKETS = "/storage/v1/b"
+#: The code that reads requests.
+_PARSERS = (str(Path(gcp_storage_emulator.__file__).parent), storage_preconditions.__file__)
 _LAYOUT = re.compile(r"/storage/v1/b/([^/]+)/storageLayout")
 _MOVE = re.compile(r"/storage/v1/b/([^/]+)/o/(.+)/moveTo/o/(.+)")
 _LIST = re.compile(r"/storage/v1/b/([^/]+)/o")
@@ -93,8 +98,11 @@ class Storage:
             return _refusal(404, f"{verb} {target}: Not Found.")
         except ApiError as error:
             return _refusal(error.code, error.message, error.status)
-        except Exception:  # Its handlers' errors about requests that they cannot parse, of any kind.
-            return _refusal(400, f"The emulator does not take {verb} {target}.")
+        except Exception as error:
+            if _is_of_the_request(error):
+                return _refusal(400, f"The emulator does not take {verb} {target}: {type(error).__name__}: {error}")
+            told = answer_to(error)
+            return _refusal(told.code, told.message, told.status)
 
     def _answer(self, verb: str, target: str, headers: Mapping[str, str], content: bytes, host: str) -> StorageAnswer:
         address = urlsplit(target)
@@ -187,6 +195,12 @@ class Storage:
         """Closes what it has open."""
         with self._lock:
             self.files.close()
+
+
+def _is_of_the_request(error: Exception) -> bool:
+    """Whether an error is about a request that cannot be parsed: its handlers check little themselves."""
+    at = traceback.extract_tb(error.__traceback__)[-1].filename
+    return isinstance(error, (ValueError, RecursionError)) or at.startswith(_PARSERS)
 
 
 def _part(wanted: str, size: int) -> tuple[int, int]:

@@ -166,6 +166,18 @@ def test_uploads_in_pieces_copies_and_compositions_hold_no_whole_object(storage:
     assert [content_of(storage, name)[1] for name in "abd"] == [piece * count, piece * count, piece * count * 2]
 
 
+def test_an_error_of_its_own_is_no_error_of_the_request(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage.put("a", b"a")
+    monkeypatch.setattr(storage.files, "_records", None)
+    answer = ask(storage, "GET", f"{OBJECTS}/a")
+    monkeypatch.undo()
+    assert answer.status == 500
+    assert "The emulator failed: AttributeError" in json.loads(answer.content)["error"]["message"]
+    assert "Traceback" in capsys.readouterr().err
+
+
 def write_until_killed(storage: Storage, turn: int, tell: int) -> None:
     for number in range(100_000):
         storage.put(f"{turn}/{number % 50}", b"%d" % number * 1000)
