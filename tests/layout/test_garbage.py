@@ -10,7 +10,7 @@ import gc
 usual = gc.get_threshold()
 from gpu_pipelines.garbage import collect_as_usual, collect_rarely
 collect_rarely()
-print(gc.get_threshold()[0] > 10 * usual[0], gc.get_freeze_count() > 0)
+print(gc.get_threshold()[0] > 4 * usual[0], gc.get_freeze_count() > 0)
 collect_as_usual()
 print(gc.get_threshold() == usual, gc.get_freeze_count() > 0)
 class Cycle:
