@@ -236,6 +236,15 @@ def test_a_container_component_runs_as_a_process_where_that_is_asked_for(tmp_pat
     assert newest_run(tmp_path)["outputs"] == {"Output": "two words; $(x)"}
 
 
+STEPS = """from kfp import dsl
+from gpu_pipelines.components import prepare_data
+@dsl.pipeline
+def wrong(source: str = "photos"):
+    done = prepare_data(source=source)
+    {}
+"""
+
+
 @pytest.mark.parametrize(
     ("text", "arguments", "messages"),
     [
@@ -245,6 +254,8 @@ def test_a_container_component_runs_as_a_process_where_that_is_asked_for(tmp_pat
         ("def a(:\n  pass", (), ["cannot be imported: line 1"]),
         ("x = 1", (), ["has no pipeline", "@dsl.pipeline"]),
         ("import sys\nsys.exit(3)", (), ["line 2: SystemExit: 3"]),
+        (STEPS.format("source or 'photos'"), (), ["wrong.py, line 6: `if`, `and`, `or`", "with dsl.If("]),
+        (STEPS.format("1 if source == 'x' else 2"), (), ["wrong.py, line 6: `if`", "with dsl.If("]),
     ],
 )
 def test_a_file_that_is_no_pipeline_is_refused_with_its_line(
