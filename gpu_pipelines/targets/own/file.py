@@ -17,7 +17,7 @@ from gpu_pipelines.dag.callers import name_callers_without_source
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.targets.messages import PYTHON
 from gpu_pipelines.targets.own.annotations import LoaderWithTypes
-from gpu_pipelines.targets.own.mistakes import no_truth_of_values
+from gpu_pipelines.targets.own.mistakes import meant, no_truth_of_values
 
 #: Pipelines that a program gave as functions, by the places that targets use for them.
 _GIVEN: dict[str, Any] = {}
@@ -106,7 +106,8 @@ def _imported(path: Path) -> ModuleType:
         except UserError:
             raise
         except (Exception, SystemExit) as error:  # importing runs the user's file, which can raise anything
-            remedy = next(reversed(loader.unresolved), f"Mend it: python {shlex.quote(str(path))} says more.")
+            more = f"Mend it: python {shlex.quote(str(path))} says more."
+            remedy = next(reversed(loader.unresolved), meant(error) or more)
             raise UserError(f"{path} cannot be imported: {_said(error, path)}.", remedy) from None
     return module
 

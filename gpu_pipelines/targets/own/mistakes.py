@@ -1,14 +1,47 @@
-"""What is often wrong in the file of a pipeline, and KFP does not say: an `if` of Python."""
+"""What is often wrong in the file of a pipeline, and KFP does not say: a name, or an `if` of Python."""
 
 from __future__ import annotations
 
+import linecache
+import re
 import sys
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, nearest
+
+_UNKNOWN = re.compile(r"(?:cannot import name|unexpected keyword argument) ['\"](\w+)['\"]")
+
+
+def meant(error: BaseException) -> str:
+    """A sentence with the name that was probably meant, or with those that there are; empty if no name is wrong.
+
+    Args:
+        error: what the file raised.
+    """
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    unknown = _UNKNOWN.search(str(error))
+    if unknown and isinstance(error, ImportError):
+        return nearest(unknown[1], dir(sys.modules.get(error.name or "")), otherwise="")
+    if unknown and frames and (component := frames[-1].f_locals.get("self")) and hasattr(component, "component_spec"):
+        return nearest(unknown[1], component.component_spec.inputs or {})
+    if isinstance(error, KeyError) and frames:
+        return _outputs_in(frames[-1])
+    return ""
+
+
+def _outputs_in(frame: FrameType) -> str:
+    """The outputs of the tasks that a function has in its variables, if it asks for an output in this line."""
+    from kfp.dsl.pipeline_task import PipelineTask
+
+    if ".outputs[" not in linecache.getline(frame.f_code.co_filename, frame.f_lineno):
+        return ""
+    tasks = {each.name: each for each in frame.f_locals.values() if isinstance(each, PipelineTask)}
+    return " ".join(f"The outputs of {name}: {', '.join(task.outputs) or 'none'}." for name, task in tasks.items())
 
 
 @contextmanager
