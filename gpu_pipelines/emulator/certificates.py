@@ -10,7 +10,7 @@ from pathlib import Path
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
-from cryptography.x509.oid import NameOID
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from gpu_pipelines.emulator.way_out import trusted_here
 
@@ -18,6 +18,17 @@ from gpu_pipelines.emulator.way_out import trusted_here
 HOSTS = ("*.googleapis.com", "*.pkg.dev")
 _DAY = timedelta(days=1)
 _VALID = timedelta(days=800)
+_SIGNS_CERTIFICATES = x509.KeyUsage(
+    digital_signature=False,
+    content_commitment=False,
+    key_encipherment=False,
+    data_encipherment=False,
+    key_agreement=False,
+    key_cert_sign=True,
+    crl_sign=False,
+    encipher_only=False,
+    decipher_only=False,
+)
 
 
 @dataclass(frozen=True)
@@ -55,11 +66,15 @@ class Certificates:
 
 
 def certificates_in(folder: Path, project: str) -> Certificates:
-    """The certificates of a folder; created if they do not exist, so that clients can keep using them."""
+    """The certificates of a folder; created if they do not exist, so that clients can keep using them.
+
+    Those of an older version that clients on Python 3.13 do not trust are created anew.
+    """
     held = _in_folder(folder)
     if all(path.exists() for path in (held.authority, held.chain, held.key, held.service_account)):
         chain = x509.load_pem_x509_certificate(held.chain.read_bytes())
-        if chain.not_valid_after_utc > datetime.now(timezone.utc) + _DAY:
+        names_authority = any(each.oid == ExtensionOID.AUTHORITY_KEY_IDENTIFIER for each in chain.extensions)
+        if names_authority and chain.not_valid_after_utc > datetime.now(timezone.utc) + _DAY:
             _write_trusted(held)
             return held
     folder.mkdir(parents=True, exist_ok=True)
@@ -75,15 +90,21 @@ def make_certificates(folder: Path, project: str) -> Certificates:
     """Creates an authority, whose key is discarded, a certificate for `HOSTS`, and the key of a service account."""
     authority_key, key = ec.generate_private_key(ec.SECP256R1()), ec.generate_private_key(ec.SECP256R1())
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "Throwaway authority of an emulator")])
+    identifier = x509.SubjectKeyIdentifier.from_public_key(authority_key.public_key())
+    # Since Python 3.13 clients refuse an authority that does not say what its key is for, and a certificate that does
+    # not name that key (VERIFY_X509_STRICT).
     authority = (
         _certificate(name, name, authority_key.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_SIGNS_CERTIFICATES, critical=True)
+        .add_extension(identifier, critical=False)
         .sign(authority_key, hashes.SHA256())
     )
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, HOSTS[0])])
     certificate = (
         _certificate(subject, name, key.public_key())
         .add_extension(x509.SubjectAlternativeName([x509.DNSName(host) for host in HOSTS]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)
         .sign(authority_key, hashes.SHA256())
     )
     made = _in_folder(folder)
