@@ -23,9 +23,8 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "fallback"))
 
-from random_runs import Outcome, quick, run, undisturbed, weather_of, what_is_wrong
+from random_runs import Outcome, overlaps, quick, run, undisturbed, weather_of, what_is_wrong
 
-from gpu_pipelines.emulator.bill import overlaps
 from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
 
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.artifacts.documents import read_as, write_document
+from gpu_pipelines.artifacts.documents import write_document
 from gpu_pipelines.artifacts.exported_model import PROFILE
 from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.data.sources.row_streams import LARGEST_TEXT
@@ -86,16 +86,6 @@ class DriftCheck:
 
     def save(self, path: Path) -> None:
         write_document(path, asdict(self))
-
-    @classmethod
-    def load(cls, path: Path) -> DriftCheck:
-        """Reads `drift.json`. Raises `UserError` if it is damaged."""
-        return read_as(path, "check for drift", cls._from_json)
-
-    @classmethod
-    def _from_json(cls, content: Mapping[str, Any]) -> DriftCheck:
-        given = {name: content[name] for name in cls.__dataclass_fields__}
-        return cls(**{**given, "findings": [Finding(**each) for each in content["findings"]]})
 
 
 def check_for_drift(settings: DriftSettings, model: Model, dataset: Callable[[], Dataset] | None = None) -> DriftCheck:

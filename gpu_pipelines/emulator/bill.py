@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 from google.cloud import aiplatform_v1 as api
@@ -68,17 +66,6 @@ class Bill:
             for line in self.lines:
                 if line.job == name and line.ended is None:
                     line.ended = time.time()
-
-    def of_label(self, name: str, value: str) -> list[BillLine]:
-        """The cost of the jobs with a label."""
-        with self._lock:
-            return [line for line in self.lines if line.labels.get(name) == value]
-
-
-def overlaps(lines: Sequence[BillLine]) -> int:
-    """How often a job had machines while another of these had some too."""
-    ordered = sorted(lines, key=lambda line: line.began)
-    return sum(before.ended is None or after.began < before.ended for before, after in pairwise(ordered))
 
 
 def dollars_per_hour(job: Any) -> float | None:

@@ -122,12 +122,6 @@ def executor_input_with(
     }
 
 
-def tasks_of(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """All tasks of a pipeline and of its sub-DAGs, by name."""
-    dags = [part["dag"] for part in (spec["root"], *spec["components"].values()) if "dag" in part]
-    return {name: task for dag in dags for name, task in dag["tasks"].items()}
-
-
 def tasks_outside_of_loops(spec: Mapping[str, Any], part: Mapping[str, Any]) -> Iterator[str]:
     """The names of the tasks of a sub-DAG and of those in it, except for loops, whose iterations are not known yet."""
     for name, task in part["dag"]["tasks"].items():

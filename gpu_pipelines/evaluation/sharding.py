@@ -116,11 +116,6 @@ class ShardedRunner:
         for pool in self._pools:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    @property
-    def processes(self) -> int:
-        """How many there are by now."""
-        return 1 + len(self._pools)
-
     def predict(
         self,
         sources: Sequence[ModelSource],

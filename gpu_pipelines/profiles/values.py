@@ -38,24 +38,12 @@ class Vectors:
 Values = Numbers | Categories | Vectors
 
 
-def rows_in(values: Values) -> int:
-    """The number of rows."""
-    return len(values.values)
-
-
 def joined(parts: Sequence[Values]) -> Values:
     """The values of several groups of rows, one after another; all of one kind."""
     first = parts[0]
     if isinstance(first, Categories):
         return Categories([value for part in parts for value in part.values])
     return type(first)(np.concatenate([part.values for part in parts]))
-
-
-def taken(values: Values, rows: np.ndarray) -> Values:
-    """The values of some rows."""
-    if isinstance(values, Categories):
-        return Categories([values.values[row] for row in rows])
-    return type(values)(values.values[rows])
 
 
 #: Numbers with at most this many distinct values count as names: 0 and 1, months, grades.

@@ -240,18 +240,6 @@ class CloudOptions(AcceleratorOptions):
         "Where runs leave artifacts, gs://….", STARTED | DOCTOR, "pipeline_root", metavar="URI"
     )
 
-    def planned(self, region: str | None, title: str) -> AcceleratorPlan:
-        """The plan of the accelerators.
-
-        Args:
-            region: the region; None to leave it open.
-            title: name of the target in messages.
-
-        Raises:
-            UserError: no accelerator was given, or the plan does not hold.
-        """
-        return self.fallback(region, title).plans[0]
-
     def fallback(self, region: str | None, title: str, settings: ProjectSettings | None = None) -> Fallback:
         """The plans to try, in order: one plan if no lists were given.
 

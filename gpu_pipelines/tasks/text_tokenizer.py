@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.artifacts.documents import sha256_of_file
 from gpu_pipelines.errors import UserError
 
 TOKENIZER = "tokenizer.json"
@@ -81,10 +80,6 @@ class TextTokenizer:
             "eos_token_id": self.end,
             "pad_token_id": self.padding,
         }
-
-    def fingerprint(self) -> str:
-        """Hex SHA-256 of the vocabulary and the rules: two models with the same one understand the same tokens."""
-        return sha256_of_file(self.directory / TOKENIZER)
 
     def copy_to(self, directory: Path) -> None:
         """Puts the tokenizer beside a model."""

@@ -6,7 +6,7 @@ import csv
 import json
 import shutil
 import sys
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
@@ -274,7 +274,7 @@ def test_missing_values_are_drift(numbers: Champion, tmp_path: Path) -> None:
     assert named(found) == {"normal is missing", "rows that cannot be used"}
     assert sum(found.unusable.values()) == 60
     found.save(tmp_path / "drift.json")
-    assert DriftCheck.load(tmp_path / "drift.json") == found
+    assert json.loads((tmp_path / "drift.json").read_text()) == {"format_version": 1, **asdict(found)}
 
 
 @pytest.mark.parametrize("left", [0, 20])
@@ -403,7 +403,7 @@ def test_the_page_and_the_document_say_what_has_drifted(
 ) -> None:
     found = check(numbers, rows(numbers, tmp_path / "rows", shift=0.8))
     found.save(tmp_path / "drift.json")
-    assert DriftCheck.load(tmp_path / "drift.json") == found
+    assert json.loads((tmp_path / "drift.json").read_text()) == {"format_version": 1, **asdict(found)}
     write_report(found, tmp_path / "drift.html")
     page = (tmp_path / "drift.html").read_text()
     assert "The data has drifted" in page

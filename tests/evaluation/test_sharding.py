@@ -141,11 +141,11 @@ def test_cpu_processes_are_started_when_there_is_enough_to_do(
     shared = ShardedRunner(RunnerSettings(numbers.directory, training, "", 4), ["cpu", "cpu"], at_once=False)
     found: dict[int, np.ndarray] = {}
     shared.predict(sources, "val", 30, lambda number, predicted: found.update({number: predicted}))
-    assert shared.processes == 1
+    assert not shared._pools
     monkeypatch.setattr(sharding, "WORTH_STARTING", 0.0)
     again: dict[int, np.ndarray] = {}
     shared.predict(sources, "val", 30, lambda number, predicted: again.update({number: predicted}))
-    assert shared.processes == 2
+    assert len(shared._pools) == 1
     shared.close()
     assert all(np.array_equal(again[number], found[number], equal_nan=True) for number in (0, 1))
     assert found[0].shape == (30, 3)

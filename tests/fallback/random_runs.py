@@ -8,7 +8,7 @@ import random
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -225,7 +225,8 @@ def run(emulator: VertexApi, number: int, folder: Path, weather: Weather) -> Out
     kept = place / "weights.json"
     outcome.weights = json.loads(kept.read_text()) if kept.exists() else []
     outcome.tries = tries_of(job, f"gs://example-bucket/r/fallback/{number}", choices, limit).made
-    outcome.lines = emulator.state.replicas.bill.of_label(LABEL, str(number))
+    bill = emulator.state.replicas.bill
+    outcome.lines = [line for line in bill.lines if line.labels.get(LABEL) == str(number)]
     gaps = [after.asked - (before.ended or before.asked) for before, after in pairwise(outcome.tries)]
     outcome.gap_s = max(gaps, default=0.0)
     return outcome
@@ -270,10 +271,14 @@ def _weather(emulator: VertexApi, number: int, weather: Weather) -> Iterator[Non
         emulator.faults._faults.clear()
 
 
+def overlaps(lines: Sequence[BillLine]) -> int:
+    """How often a job had machines while another of these had some too."""
+    ordered = sorted(lines, key=lambda line: line.began)
+    return sum(before.ended is None or after.began < before.ended for before, after in pairwise(ordered))
+
+
 def what_is_wrong(outcome: Outcome, weights: list[int], weather: Weather) -> list[str]:
     """What a run has not kept of what is promised; empty if it has."""
-    from gpu_pipelines.emulator.bill import overlaps
-
     found = []
     if outcome.state not in ("weights", "refused", "failed"):
         found.append(f"ended as {outcome.state}: {outcome.said}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import command_line
 import numpy as np
 import pytest
-from random_runs import PROJECT, REGION, STAND_IN, choices_for, quick, undisturbed
+from random_runs import PROJECT, REGION, STAND_IN, choices_for, overlaps, quick, undisturbed
 from safetensors import safe_open
 
 from gpu_pipelines.accelerators.cost import dollars_per_hour
@@ -23,7 +23,6 @@ from gpu_pipelines.artifacts.versioned_file import versioned_file
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.distributed.signals import Signalled
-from gpu_pipelines.emulator.bill import overlaps
 from gpu_pipelines.errors import Interrupted, InvalidRequestError, NoMachinesError, ProcessFailedError, UserError
 from gpu_pipelines.project_settings import ProjectSettings, load_project_settings
 from gpu_pipelines.targets.fallback.tries import Choice, Tries

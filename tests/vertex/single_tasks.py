@@ -16,11 +16,16 @@ from gpu_pipelines.emulator.payload import (
     as_stored,
     executor_input_with,
     resolved_texts,
-    tasks_of,
 )
 
 #: A compiled file, or what is in it.
 Pipeline = Path | Mapping[str, Any]
+
+
+def tasks_of(spec: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """All tasks of a pipeline and of its sub-DAGs, by name."""
+    dags = [part["dag"] for part in (spec["root"], *spec["components"].values()) if "dag" in part]
+    return {name: task for dag in dags for name, task in dag["tasks"].items()}
 
 
 def executor_input_of(

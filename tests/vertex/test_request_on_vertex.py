@@ -183,9 +183,9 @@ def test_the_file_of_a_task_has_that_task_in_every_step_and_fitting_defaults() -
     ],
 )
 def test_every_step_runs_in_the_image_of_the_form(target: VertexTarget, wanted: dict[str, Any], jobs: int) -> None:
-    from single_tasks import executor_input_of, image_of, payload_of
+    from single_tasks import executor_input_of, image_of, payload_of, tasks_of
 
-    from gpu_pipelines.emulator.payload import PipelineRun, tasks_of
+    from gpu_pipelines.emulator.payload import PipelineRun
 
     spec = spec_of(target=target, **wanted)
     run = PipelineRun("gs://example-bucket/root", Path("/gcs/none"), {"steps_image": IMAGE})
