@@ -200,7 +200,7 @@ def storage_emulator(bucket: str) -> Iterator[str]:
     """A Cloud Storage emulator with one bucket, which Google's clients talk to meanwhile; gives the bucket's URI."""
     from gcp_storage_emulator import server as emulator
 
-    from gpu_pipelines.emulator.storage_preconditions import CheckingRouter
+    from gpu_pipelines.emulator.storage.preconditions import CheckingRouter
 
     port = free_port()
     server = emulator.create_server("127.0.0.1", port, in_memory=True, default_bucket=bucket)

@@ -7,8 +7,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.metadata import Metadata, Nodes
-    from gpu_pipelines.emulator.tensorboards import Tensorboards
+    from gpu_pipelines.emulator.experiments.metadata import Metadata, Nodes
+    from gpu_pipelines.emulator.experiments.tensorboards import Tensorboards
 
 #: The functions that take a method's protobuf request and return the answer, by the method's name.
 Methods = dict[str, Callable[[Any], Any]]

@@ -11,7 +11,7 @@ from gpu_pipelines.emulator.api_error import ApiError, answer_to
 from gpu_pipelines.emulator.rest import HttpRequest
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.bigquery_service import Answer, BigQuery
+    from gpu_pipelines.emulator.bigquery.service import Answer, BigQuery
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 _REASONS = {400: "invalid", 401: "authError", 403: "accessDenied", 404: "notFound", 409: "duplicate"}

@@ -11,7 +11,7 @@ from google.cloud import resourcemanager_v3
 from google.protobuf.message import DecodeError
 
 from gpu_pipelines.emulator.api_error import ApiError, answer_to
-from gpu_pipelines.emulator.bigquery_calls import BigQueryCalls
+from gpu_pipelines.emulator.bigquery.read_api import BigQueryCalls
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.not_emulated import RefusedByName
 from gpu_pipelines.emulator.transcoding import Method, parsed

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from gpu_pipelines.emulator.api_error import ApiError
 from gpu_pipelines.emulator.not_emulated import refusal
-from gpu_pipelines.emulator.permissions import token_of
+from gpu_pipelines.emulator.project.permissions import token_of
 from gpu_pipelines.emulator.services import REGION, State
 from gpu_pipelines.emulator.transcoding import as_json, parse
 

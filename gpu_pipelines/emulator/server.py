@@ -1,7 +1,7 @@
 """The server: Vertex AI, Artifact Registry, Cloud Logging, Cloud Storage and other services of Google Cloud.
 
 Requests are parsed, and answers built, with the API's own protobuf types, and checked against the service's rules; see
-rules.py. It keeps its resources, can be made to fail, and runs custom jobs as processes; see replicas.py.
+jobs/rules.py. It keeps its resources, can be made to fail, and runs custom jobs as processes; see jobs/replicas.py.
 
 Clients reach it in two ways: at its own address, without encryption and credentials; or, through a proxy, at Google's
 own addresses, with TLS and credentials, over REST or gRPC; see tunnel.py.
@@ -24,7 +24,7 @@ from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.faults import Fault
 from gpu_pipelines.emulator.grpc_face import start_grpc
 from gpu_pipelines.emulator.json_server import answering, server_of, url_of
-from gpu_pipelines.emulator.permissions import AS_ACCOUNT
+from gpu_pipelines.emulator.project.permissions import AS_ACCOUNT
 from gpu_pipelines.emulator.rest import TOKENS, Answer, HttpRequest, answer
 from gpu_pipelines.emulator.tunnel import ProxyHandler
 from gpu_pipelines.emulator.vertex_api import TOKEN, VertexApi

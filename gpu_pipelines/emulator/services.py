@@ -7,28 +7,28 @@ from functools import cached_property
 from typing import Any
 
 from gpu_pipelines.emulator.api_methods import methods_of
-from gpu_pipelines.emulator.batch_prediction_jobs import BatchPredictionJobs
-from gpu_pipelines.emulator.custom_jobs import CustomJobs
-from gpu_pipelines.emulator.endpoints import Endpoints
-from gpu_pipelines.emulator.logs import Logs
-from gpu_pipelines.emulator.metadata import Metadata
-from gpu_pipelines.emulator.model_servers import ModelServers
-from gpu_pipelines.emulator.models import Models
+from gpu_pipelines.emulator.experiments.metadata import Metadata
+from gpu_pipelines.emulator.experiments.tensorboards import Tensorboards
+from gpu_pipelines.emulator.jobs.custom_jobs import CustomJobs
+from gpu_pipelines.emulator.jobs.persistent_resources import PersistentResources
+from gpu_pipelines.emulator.jobs.replicas import Replicas
+from gpu_pipelines.emulator.jobs.tuning_jobs import TuningJobs
+from gpu_pipelines.emulator.models.batch_prediction_jobs import BatchPredictionJobs
+from gpu_pipelines.emulator.models.endpoints import Endpoints
+from gpu_pipelines.emulator.models.model_servers import ModelServers
+from gpu_pipelines.emulator.models.models import Models
 from gpu_pipelines.emulator.names import Names
 from gpu_pipelines.emulator.operations import Operations
-from gpu_pipelines.emulator.permissions import Permissions
-from gpu_pipelines.emulator.persistent_resources import PersistentResources
-from gpu_pipelines.emulator.pipeline_jobs import PipelineJobs
-from gpu_pipelines.emulator.pipeline_metadata import PipelineMetadata
-from gpu_pipelines.emulator.pipeline_repository import PipelineRepositories
-from gpu_pipelines.emulator.project import Project
-from gpu_pipelines.emulator.replicas import Replicas
-from gpu_pipelines.emulator.schedules import Schedules
-from gpu_pipelines.emulator.secret_manager import Secrets
+from gpu_pipelines.emulator.pipelines.jobs import PipelineJobs
+from gpu_pipelines.emulator.pipelines.repository import PipelineRepositories
+from gpu_pipelines.emulator.pipelines.run_metadata import PipelineMetadata
+from gpu_pipelines.emulator.pipelines.schedules import Schedules
+from gpu_pipelines.emulator.project.logs import Logs
+from gpu_pipelines.emulator.project.permissions import Permissions
+from gpu_pipelines.emulator.project.project import Project
+from gpu_pipelines.emulator.project.secret_manager import Secrets
 from gpu_pipelines.emulator.state_folder import StateFolder
-from gpu_pipelines.emulator.tensorboards import Tensorboards
 from gpu_pipelines.emulator.transcoding import Method, method
-from gpu_pipelines.emulator.tuning_jobs import TuningJobs
 
 PROJECT = "example-project"
 NUMBER = "123456789012"

@@ -8,17 +8,17 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpu_pipelines.emulator.batch_prediction_run import BatchPredictor
-from gpu_pipelines.emulator.capacity import Capacity, limits_of, places_of
 from gpu_pipelines.emulator.certificates import Certificates
-from gpu_pipelines.emulator.clock import Clock
 from gpu_pipelines.emulator.faults import Rate
-from gpu_pipelines.emulator.permission_file import read_permissions
-from gpu_pipelines.emulator.permissions import Permissions
-from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
-from gpu_pipelines.emulator.preemption import PreemptionRule, Preemptions
+from gpu_pipelines.emulator.jobs.capacity import Capacity, limits_of, places_of
+from gpu_pipelines.emulator.jobs.preemption import PreemptionRule, Preemptions
+from gpu_pipelines.emulator.project.permission_file import read_permissions
+from gpu_pipelines.emulator.project.permissions import Permissions
+from gpu_pipelines.emulator.running.batch_prediction import BatchPredictor
+from gpu_pipelines.emulator.running.clock import Clock
+from gpu_pipelines.emulator.running.pipelines import PipelineBackend
+from gpu_pipelines.emulator.running.tuning import Tuner
 from gpu_pipelines.emulator.server import serving
-from gpu_pipelines.emulator.tuning_run import Tuner
 from gpu_pipelines.emulator.vertex_api import VertexApi
 
 

@@ -11,17 +11,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines import __version__
-from gpu_pipelines.emulator.bucket_places import BucketPlaces
 from gpu_pipelines.emulator.certificates import Certificates, certificates_in
 from gpu_pipelines.emulator.faults import MESSAGES, Fault, Faults
-from gpu_pipelines.emulator.permissions import write_key
-from gpu_pipelines.emulator.pipeline_jobs import ENDED
+from gpu_pipelines.emulator.pipelines.jobs import ENDED
+from gpu_pipelines.emulator.project.permissions import write_key
 from gpu_pipelines.emulator.services import BUCKET, NUMBER, PROJECT, REGION, REPOSITORY, State
 from gpu_pipelines.emulator.state_folder import StateFolder
-from gpu_pipelines.emulator.storage import Storage
+from gpu_pipelines.emulator.storage.bucket_places import BucketPlaces
+from gpu_pipelines.emulator.storage.service import Storage
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.bigquery_service import BigQuery
+    from gpu_pipelines.emulator.bigquery.service import BigQuery
 
 _LOOK_S = 0.05
 #: The token for Terraform's provider.
@@ -90,8 +90,8 @@ class VertexApi:
         Raises:
             UserError: BigQuery's part of the state is damaged.
         """
-        from gpu_pipelines.emulator.bigquery_service import BigQuery
-        from gpu_pipelines.emulator.bigquery_tables import Tables
+        from gpu_pipelines.emulator.bigquery.service import BigQuery
+        from gpu_pipelines.emulator.bigquery.tables import Tables
 
         with self._bigquery_lock:
             if self._bigquery is None:

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gpu_pipelines.dag.placement import TRAINING_STEPS
-from gpu_pipelines.emulator.conditions import holds
-from gpu_pipelines.emulator.task_order import in_order, tasks_before
+from gpu_pipelines.emulator.pipelines.conditions import holds
+from gpu_pipelines.emulator.pipelines.task_order import in_order, tasks_before
 from gpu_pipelines.errors import InvalidRequestError, some_of
 from gpu_pipelines.targets.compiled import without_turns
 from gpu_pipelines.targets.earlier import NOT_TRIGGERED, RESUMES, SUCCEEDED, EarlierRun, Made

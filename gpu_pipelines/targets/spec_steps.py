@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.dag.placement import CHECKING_STEPS, CHECKS
-from gpu_pipelines.emulator.task_order import in_order
+from gpu_pipelines.emulator.pipelines.task_order import in_order
 
 #: A task that runs whatever the tasks before it did, such as that of an exit handler.
 _WHATEVER_HAPPENED = "ALL_UPSTREAM_TASKS_COMPLETED"

@@ -19,7 +19,7 @@ from gpu_pipelines.accelerators.one_gpu import evaluation_plan
 from gpu_pipelines.accelerators.option import Wishes
 from gpu_pipelines.accelerators.plan import PlanError
 from gpu_pipelines.accelerators.workload import Workload
-from gpu_pipelines.emulator.rules import check_machine
+from gpu_pipelines.emulator.jobs.rules import check_machine
 from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compiled import documents_of

@@ -15,12 +15,12 @@ from typing import Any
 import grpc
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.bigquery_calls import BigQueryCalls
+from gpu_pipelines.emulator.bigquery.jobs import Jobs
+from gpu_pipelines.emulator.bigquery.read_api import BigQueryCalls
+from gpu_pipelines.emulator.bigquery.reads import ReadSessions
+from gpu_pipelines.emulator.bigquery.service import BigQuery
+from gpu_pipelines.emulator.bigquery.tables import Tables
 from gpu_pipelines.emulator.bigquery_face import answered, error_of
-from gpu_pipelines.emulator.bigquery_jobs import Jobs
-from gpu_pipelines.emulator.bigquery_reads import ReadSessions
-from gpu_pipelines.emulator.bigquery_service import BigQuery
-from gpu_pipelines.emulator.bigquery_tables import Tables
 from gpu_pipelines.emulator.certificates import Certificates
 from gpu_pipelines.emulator.faults import MESSAGES, Fault, Faults
 from gpu_pipelines.emulator.json_server import answering, server_of

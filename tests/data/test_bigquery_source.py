@@ -45,7 +45,7 @@ ROWS = [
 @pytest.fixture
 def bigquery(bigquery_server: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> BigQueryApi:
     """The server with one table and nothing that failed before; small turns, so that streams take several."""
-    from gpu_pipelines.emulator.bigquery_tables import StoredTable, Tables
+    from gpu_pipelines.emulator.bigquery.tables import StoredTable, Tables
 
     monkeypatch.setattr(read_session, "_ROWS_IN_TURN", 70)
     bigquery_server.hold(Tables({NAME: StoredTable(pa.Table.from_pylist(ROWS))}))
@@ -122,7 +122,7 @@ def test_a_stream_that_breaks_off_goes_on_where_it_was(fault: tuple[int, str], b
 
 
 def test_no_row_is_lost_where_the_connection_is_cut_in_the_middle_of_a_page(bigquery: BigQueryApi) -> None:
-    from gpu_pipelines.emulator.bigquery_tables import StoredTable
+    from gpu_pipelines.emulator.bigquery.tables import StoredTable
 
     rows = [{"text": f"{number} " + "x" * 20_000, "label": "a"} for number in range(400)]
     bigquery.tables.tables[NAME] = StoredTable(pa.Table.from_pylist(rows))
@@ -146,7 +146,7 @@ def test_requests_that_fail_are_made_again(bigquery: BigQueryApi, tmp_path: Path
 
 
 def test_a_dataset_from_a_table_is_that_of_the_same_rows_in_a_file(bigquery: BigQueryApi, tmp_path: Path) -> None:
-    from gpu_pipelines.emulator.bigquery_tables import StoredTable
+    from gpu_pipelines.emulator.bigquery.tables import StoredTable
 
     bad = [{"text": "", "label": "a"}, {"text": "same", "label": "b"}, {"text": "same", "label": "b"}]
     rows = [{"text": row["text"], "label": row["label"]} for row in ROWS[:600]] + bad
@@ -206,8 +206,8 @@ def test_a_query_is_checked_first_run_then_and_its_result_read(bigquery: BigQuer
 
 
 def test_prompts_chats_and_json_are_read_as_from_files(bigquery: BigQueryApi) -> None:
-    from gpu_pipelines.emulator.bigquery_tables import StoredTable
-    from gpu_pipelines.emulator.bigquery_types import JSON
+    from gpu_pipelines.emulator.bigquery.tables import StoredTable
+    from gpu_pipelines.emulator.bigquery.types import JSON
 
     chat = [{"role": "user", "content": "1 + 1?"}, {"role": "assistant", "content": "2"}]
     for rows in ([{"messages": chat}], [{"prompt": "1 + 1?", "completion": "2"}]):
@@ -221,7 +221,7 @@ def test_prompts_chats_and_json_are_read_as_from_files(bigquery: BigQueryApi) ->
 
 
 def test_the_groups_of_a_language_model_are_read_too(bigquery: BigQueryApi, tmp_path: Path) -> None:
-    from gpu_pipelines.emulator.bigquery_tables import StoredTable, Tables
+    from gpu_pipelines.emulator.bigquery.tables import StoredTable, Tables
 
     rows = [{**row, "of": row["size"] // 50} for row in ROWS]
     bigquery.hold(Tables({NAME: StoredTable(pa.Table.from_pylist(rows))}))
@@ -236,7 +236,7 @@ def test_the_groups_of_a_language_model_are_read_too(bigquery: BigQueryApi, tmp_
 
 
 def test_a_table_with_images_or_their_addresses(bigquery: BigQueryApi, tmp_path: Path) -> None:
-    from gpu_pipelines.emulator.bigquery_tables import StoredTable
+    from gpu_pipelines.emulator.bigquery.tables import StoredTable
 
     photos = sorted(write_photos(tmp_path / "photos", per_class=20).rglob("*.png"))
     rows = [{"image": path.read_bytes(), "label": path.parent.name} for path in photos]
@@ -309,7 +309,7 @@ def test_a_stream_that_stays_away_is_given_up(bigquery: BigQueryApi, monkeypatch
 
 
 def test_what_is_wrong_is_said(bigquery: BigQueryApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu_pipelines.emulator.bigquery_tables import StoredTable
+    from gpu_pipelines.emulator.bigquery.tables import StoredTable
 
     assert "bq://PROJECT.DATASET.TABLE" in settings_of("bq://texts.labelled").problems()[0]
     assert "bq://PROJECT.DATASET.TABLE" in settings_of(f"{SOURCE}$20261121").problems()[0]

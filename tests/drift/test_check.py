@@ -238,7 +238,7 @@ def test_logged_requests_are_read_as_the_server_and_as_vertex_write_them(numbers
 def test_the_table_of_an_endpoint_is_read_through_googles_clients(
     numbers: Champion, tmp_path: Path, bigquery_server: BigQueryApi
 ) -> None:
-    from gpu_pipelines.emulator.bigquery_tables import StoredTable, Tables
+    from gpu_pipelines.emulator.bigquery.tables import StoredTable, Tables
 
     with rows(numbers, tmp_path / "rows", shift=0.8).open() as file:
         texts = [

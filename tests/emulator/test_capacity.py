@@ -11,7 +11,7 @@ import pytest
 from rehearsed_jobs import L4, PARENT, create, ended, pool
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.capacity import places_of
+from gpu_pipelines.emulator.jobs.capacity import places_of
 from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
 from gpu_pipelines.errors import UserError
 

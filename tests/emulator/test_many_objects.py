@@ -14,8 +14,8 @@ from urllib.parse import urlencode
 
 import pytest
 
-from gpu_pipelines.emulator.bucket_files import HERE
-from gpu_pipelines.emulator.storage import Storage, StorageAnswer
+from gpu_pipelines.emulator.storage.bucket_files import HERE
+from gpu_pipelines.emulator.storage.service import Storage, StorageAnswer
 
 OBJECTS = "/storage/v1/b/bucket/o"
 #: "a-b" is before "a/…" and "a0" behind it, whatever the order of the folder's entries is.

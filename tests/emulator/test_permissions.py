@@ -15,7 +15,7 @@ from conftest import GPU_PIPELINES, set_variables
 from forked import Forked
 from rehearsed_jobs import PARENT, await_message, create, ended, pool
 
-from gpu_pipelines.emulator.permission_file import Grants, read_permissions
+from gpu_pipelines.emulator.project.permission_file import Grants, read_permissions
 from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
 from gpu_pipelines.errors import UserError
 

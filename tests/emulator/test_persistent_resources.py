@@ -12,7 +12,7 @@ import pytest
 from rehearsed_jobs import L4, PARENT, create, ended, pool
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.capacity import Capacity
+from gpu_pipelines.emulator.jobs.capacity import Capacity
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi

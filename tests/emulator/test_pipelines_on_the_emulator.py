@@ -222,7 +222,7 @@ def test_a_schedule_waits_for_its_runs_or_leaves_out_what_is_due(
 ) -> None:
     from google.cloud import aiplatform_v1 as api
 
-    from gpu_pipelines.emulator.clock import Clock
+    from gpu_pipelines.emulator.running.clock import Clock
 
     job = {"displayName": "p", "pipelineSpec": compiled(one, tmp_path)}
     job["runtimeConfig"] = {"gcsOutputDirectory": "gs://example-bucket/r"}

@@ -15,7 +15,7 @@ from safetensors import safe_open
 
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.emulator.preemption import PreemptionRule
+from gpu_pipelines.emulator.jobs.preemption import PreemptionRule
 from gpu_pipelines.emulator.start import EmulatorSettings, running_emulator
 from gpu_pipelines.errors import UserError
 

@@ -7,9 +7,9 @@ import threading
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.emulator.payload import PipelineRun
-from gpu_pipelines.emulator.pipeline_run import SUCCEEDED, Ended, JobRun, Task, Values
-from gpu_pipelines.emulator.step_environments import StepEnvironments
+from gpu_pipelines.emulator.pipelines.payload import PipelineRun
+from gpu_pipelines.emulator.running.pipeline_run import SUCCEEDED, Ended, JobRun, Task, Values
+from gpu_pipelines.emulator.running.step_environments import StepEnvironments
 
 TAKES = {"parameters": {"n": {"taskOutputParameter": {"producerTask": "slow", "outputParameterKey": "Output"}}}}
 

@@ -9,8 +9,8 @@ import pytest
 import yaml
 from kfp import compiler, dsl
 
-from gpu_pipelines.emulator.capacity import Capacity
-from gpu_pipelines.emulator.pipeline_jobs import ENDED
+from gpu_pipelines.emulator.jobs.capacity import Capacity
+from gpu_pipelines.emulator.pipelines.jobs import ENDED
 from gpu_pipelines.emulator.transcoding import as_json
 
 PARENT = "projects/example-project/locations/us-central1"

@@ -8,10 +8,10 @@ import pytest
 from google.cloud import aiplatform_v1 as api
 
 from gpu_pipelines.emulator.api_error import ApiError
+from gpu_pipelines.emulator.experiments.tensorboards import Tensorboards
 from gpu_pipelines.emulator.names import Names
 from gpu_pipelines.emulator.operations import Operations
 from gpu_pipelines.emulator.state_folder import StateFolder
-from gpu_pipelines.emulator.tensorboards import Tensorboards
 
 SCALAR = api.TensorboardTimeSeries.ValueType.SCALAR
 

@@ -29,7 +29,7 @@ from gpu_pipelines.targets.vertex.job_spec import JobOptions, custom_job
 from gpu_pipelines.targets.vertex.jobs import custom_jobs
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.bill import BillLine
+    from gpu_pipelines.emulator.jobs.bill import BillLine
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 STAND_IN = Path(__file__).with_name("stand_in_training.py")
@@ -234,7 +234,7 @@ def run(emulator: VertexApi, number: int, folder: Path, weather: Weather) -> Out
 
 def _set_machines(emulator: VertexApi, choices: list[Choice], chance: random.Random) -> None:
     """Lets there be machines for some of the choices, and quota for some."""
-    from gpu_pipelines.emulator.capacity import limits_of
+    from gpu_pipelines.emulator.jobs.capacity import limits_of
 
     quota = {}
     for choice in choices:

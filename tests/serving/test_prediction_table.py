@@ -23,7 +23,7 @@ ROWS = [{"text": f"a cat {number} and a bee" * (number % 100 != 3), "id": number
 
 @pytest.fixture
 def bigquery(bigquery_server: BigQueryApi) -> BigQueryApi:
-    from gpu_pipelines.emulator.bigquery_tables import StoredTable, Tables
+    from gpu_pipelines.emulator.bigquery.tables import StoredTable, Tables
 
     held = {SOURCE: StoredTable(pa.Table.from_pylist(ROWS))}
     bigquery_server.hold(Tables(held, datasets={"example-project.scores"}))

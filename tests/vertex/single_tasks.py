@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from gpu_pipelines.emulator.payload import (
+from gpu_pipelines.emulator.pipelines.payload import (
     _EMPTY,
     _PARAMETER,
     PipelineRun,

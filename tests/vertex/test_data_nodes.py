@@ -121,7 +121,7 @@ def test_replicas_prepare_one_dataset_in_a_bucket(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_variables(monkeypatch, vertex_api.environment())
-    from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
+    from gpu_pipelines.emulator.running.pipelines import PipelineBackend
 
     file = compiled_preparation(tmp_path, nodes=2)
     sdk = connected_sdk(vertex_api)

@@ -42,7 +42,7 @@ Checks = dict[str, dict[str, str]]
 @pytest.fixture
 def api(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> VertexApi:
     """A project in which nothing is missing."""
-    from gpu_pipelines.emulator.pipeline_repository import Package
+    from gpu_pipelines.emulator.pipelines.repository import Package
 
     set_variables(monkeypatch, vertex_api.environment())
     monkeypatch.chdir(tmp_path)

@@ -28,7 +28,7 @@ from gpu_pipelines.targets.vertex.mounts import dns_peerings, lustre_mounts
 from gpu_pipelines.targets.vertex.target import VertexTarget
 
 if TYPE_CHECKING:
-    from gpu_pipelines.emulator.payload import PipelineRun
+    from gpu_pipelines.emulator.pipelines.payload import PipelineRun
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 COMPILED = Path(__file__).parents[2] / "compiled/train_evaluate_upload/vertex/image_classification"
@@ -63,7 +63,7 @@ def launcher_of(
 def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: VertexApi, tmp_path: Path) -> None:
     from single_tasks import executor_input_of
 
-    from gpu_pipelines.emulator.payload import PipelineRun
+    from gpu_pipelines.emulator.pipelines.payload import PipelineRun
 
     prepare_data(PrepareSettings(source="sample:diabetes", task="regression"), tmp_path / "dataset")
     given = {**IMAGE, "model": "mlp-small", "global_batch_size": 16}
@@ -109,7 +109,7 @@ def test_a_compiled_training_on_two_nodes_leaves_one_set_of_outputs(vertex_api: 
 def test_a_launcher_that_is_stopped_cancels_its_job(vertex_api: VertexApi, tmp_path: Path) -> None:
     from single_tasks import executor_input_of
 
-    from gpu_pipelines.emulator.payload import PipelineRun
+    from gpu_pipelines.emulator.pipelines.payload import PipelineRun
 
     run, file = PipelineRun(str(tmp_path / "root"), tmp_path / "files", IMAGE), compiled_wait(tmp_path)
     state = vertex_api.state
@@ -139,7 +139,7 @@ def test_the_service_takes_every_compiled_job(vertex_api: VertexApi, tmp_path: P
     from google_cloud_pipeline_components.container.v1.gcp_launcher.utils.json_util import recursive_remove_empty
     from single_tasks import executor_input_of, payload_of
 
-    from gpu_pipelines.emulator.payload import PipelineRun
+    from gpu_pipelines.emulator.pipelines.payload import PipelineRun
 
     host = vertex_api.url.removeprefix("http://")
     transport = JobServiceRestTransport(host=host, credentials=AnonymousCredentials(), url_scheme="http")
@@ -155,7 +155,7 @@ def test_the_service_takes_every_compiled_job(vertex_api: VertexApi, tmp_path: P
 def test_the_service_takes_a_job_with_all_that_settings_can_say(vertex_api: VertexApi, tmp_path: Path) -> None:
     from single_tasks import executor_input_of
 
-    from gpu_pipelines.emulator.payload import PipelineRun
+    from gpu_pipelines.emulator.pipelines.payload import PipelineRun
 
     settings = ProjectSettings(
         service_account="runner@example-project.iam.gserviceaccount.com",

@@ -270,7 +270,7 @@ def test_it_runs_there_from_the_data_to_the_registry(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     set_variables(monkeypatch, vertex_api.environment())
-    from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
+    from gpu_pipelines.emulator.running.pipelines import PipelineBackend
 
     done = command(vertex_api, tmp_path, "run", MINE, *FLAGS, "-p", "steps=2", "--json")
     assert done.status == 0, done.err

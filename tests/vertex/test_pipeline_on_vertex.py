@@ -29,7 +29,7 @@ Run = Callable[..., Any]
 def run(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Submits the file of a pipeline with the SDK and runs it; gives the pipeline job as the service has it."""
     set_variables(monkeypatch, vertex_api.environment())
-    from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
+    from gpu_pipelines.emulator.running.pipelines import PipelineBackend
 
     sdk = connected_sdk(vertex_api)
 

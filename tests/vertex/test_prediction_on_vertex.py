@@ -57,7 +57,7 @@ def test_the_step_is_a_custom_job_on_the_gpus_of_the_plan_and_is_never_taken_fro
 def test_a_wrong_request_of_the_console_is_refused_before_a_machine_is_started(
     vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
+    from gpu_pipelines.emulator.running.pipelines import PipelineBackend
 
     put_model(vertex_api, tmp_path)
     put_texts(vertex_api)

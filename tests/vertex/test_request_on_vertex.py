@@ -57,7 +57,7 @@ def parameters_of(spec: dict[str, Any]) -> dict[str, Any]:
 def run(vertex_api: VertexApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Submits a pipeline with the SDK and runs it; gives the state of each task. `broken` tasks fail so many times."""
     set_variables(monkeypatch, vertex_api.environment())
-    from gpu_pipelines.emulator.pipeline_backend import PipelineBackend
+    from gpu_pipelines.emulator.running.pipelines import PipelineBackend
 
     sdk = connected_sdk(vertex_api)
     backend = PipelineBackend(vertex_api, rehearse="cpu:1")
@@ -185,7 +185,7 @@ def test_the_file_of_a_task_has_that_task_in_every_step_and_fitting_defaults() -
 def test_every_step_runs_in_the_image_of_the_form(target: VertexTarget, wanted: dict[str, Any], jobs: int) -> None:
     from single_tasks import executor_input_of, image_of, payload_of, tasks_of
 
-    from gpu_pipelines.emulator.payload import PipelineRun
+    from gpu_pipelines.emulator.pipelines.payload import PipelineRun
 
     spec = spec_of(target=target, **wanted)
     run = PipelineRun("gs://example-bucket/root", Path("/gcs/none"), {"steps_image": IMAGE})

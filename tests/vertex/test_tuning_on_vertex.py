@@ -15,7 +15,7 @@ from google.cloud import aiplatform_v1 as api
 from google_cloud_pipeline_components.container.v1.gcp_launcher.utils import json_util
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.emulator.payload import PipelineRun
+from gpu_pipelines.emulator.pipelines.payload import PipelineRun
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.vertex.job_spec import JobOptions
 from gpu_pipelines.targets.vertex.machines import machines_of

@@ -27,8 +27,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from gpu_pipelines.emulator.api_error import ApiError
-from gpu_pipelines.emulator.conditions import holds, selected
-from gpu_pipelines.emulator.constants import filled
+from gpu_pipelines.emulator.pipelines.conditions import holds, selected
+from gpu_pipelines.emulator.pipelines.constants import filled
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.numbers import as_protobuf_writes, finite_json
 from gpu_pipelines.step_environment import RUN_DIRECTORY

@@ -1,0 +1,1 @@
+"""BigQuery, and its Storage Read API."""

@@ -1,0 +1,1 @@
+"""Custom jobs and tuning jobs, and the machines that they have."""

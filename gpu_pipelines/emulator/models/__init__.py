@@ -1,0 +1,1 @@
+"""The model registry, endpoints, and batch prediction."""

@@ -1,0 +1,1 @@
+"""Vertex AI Pipelines: pipeline jobs, their schedules, and the repository of compiled pipelines."""

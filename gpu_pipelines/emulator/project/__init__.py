@@ -1,0 +1,1 @@
+"""What a project of Google Cloud has beside them: permissions, secrets, logs."""

@@ -1,0 +1,1 @@
+"""Runs what the services were given: pipelines, tuning jobs, batch predictions, and schedules by the clock."""
