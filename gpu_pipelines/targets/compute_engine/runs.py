@@ -356,7 +356,7 @@ def _recorded(run: VmRun, request: Mapping[str, Any], work: Path) -> RunRecord:
 
 def _ended(run: VmRun, record: RunRecord) -> int:
     """Copies the results of a run into its folder, and records how it ended."""
-    from gpu_pipelines.targets.local.runs import shown_result
+    from gpu_pipelines.targets.local.result_lines import shown_result
 
     shown = [line.replace(str(record.directory), run.uri) for line in _as_text(shown_result(record))]
     files = [path for path in (record.report, *record.directory.glob("logs/*.log")) if path.is_file()]

@@ -17,7 +17,8 @@ from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.local.cluster_parts import missed_without_cluster
 from gpu_pipelines.targets.local.next_commands import next_commands
 from gpu_pipelines.targets.local.own import for_this_machine, own_here, packages_by_address
-from gpu_pipelines.targets.local.runs import GoesOn, LocalRequest, run_and_record, shown_result
+from gpu_pipelines.targets.local.result_lines import shown_result
+from gpu_pipelines.targets.local.runs import GoesOn, LocalRequest, run_and_record
 from gpu_pipelines.targets.local.target import LocalTarget, compiled_for_here, plan_here, require_step_packages
 from gpu_pipelines.targets.local.telling import told_of_errors
 from gpu_pipelines.targets.messages import Compiled, Outcome, Published, Request, Submission, Values, is_own
