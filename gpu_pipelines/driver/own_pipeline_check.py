@@ -11,7 +11,7 @@ from gpu_pipelines.errors import said_by
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.messages import Compiled
-    from gpu_pipelines.targets.own.placed import Step
+    from gpu_pipelines.targets.own.steps import Step
     from gpu_pipelines.targets.target import Target
 
 #: Names of the item types that a pipeline in Python may declare for a list.
@@ -86,7 +86,7 @@ def _is_that_of_run(target: Target, registry: str) -> bool:
 
 def steps_of(compiled: Compiled) -> Sequence[Step]:
     """The steps of a user's pipeline, as they were written."""
-    from gpu_pipelines.targets.own.placed import steps_in
+    from gpu_pipelines.targets.own.steps import steps_in
 
     # In the spec that is sent, steps that became jobs are no longer components.
     spec = compiled.written or compiled.spec

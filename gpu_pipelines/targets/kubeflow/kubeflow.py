@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.accelerators import AcceleratorPlan
     from gpu_pipelines.targets.earlier import EarlierRun
     from gpu_pipelines.targets.going_on import GoneOn
-    from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
+    from gpu_pipelines.targets.kubeflow.run_request import KubeflowPipeline
     from gpu_pipelines.targets.kubeflow.scheduling import KubeflowSchedules
     from gpu_pipelines.targets.messages import Request, Values, Watch
 
@@ -100,7 +100,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def placed(self, own: OwnPipeline, plans: Mapping[str, AcceleratorPlan]) -> OwnPipeline:
         """The pipeline as Kubeflow runs it."""
-        from gpu_pipelines.targets.kubeflow.runs import parsed_pipeline
+        from gpu_pipelines.targets.kubeflow.run_request import parsed_pipeline
 
         made = own.placed(self, plans, str(self.checkpoint_uri))
         if made is not own and len(made.documents) > 1:
@@ -156,7 +156,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     @staticmethod
     def _parsed(text: str, origin: str, told: Sequence[str] = ()) -> Compiled:
-        from gpu_pipelines.targets.kubeflow.runs import parsed_pipeline
+        from gpu_pipelines.targets.kubeflow.run_request import parsed_pipeline
 
         pipeline: KubeflowPipeline = parsed_pipeline(text, origin)
         known = {"data_nodes": data_nodes_of(pipeline.spec)}
@@ -164,7 +164,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def submission(self, compiled: Compiled, request: Request, values: Values) -> Submission:
         """The run with a unique name."""
-        from gpu_pipelines.targets.kubeflow.runs import DEFAULT_EXPERIMENT, RunRequest, new_run_name
+        from gpu_pipelines.targets.kubeflow.run_request import DEFAULT_EXPERIMENT, RunRequest, new_run_name
 
         sent = RunRequest(
             name=new_run_name(compiled.name),
@@ -179,7 +179,9 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def submit(self, submission: Submission) -> Done:
         """Submits a run."""
-        from gpu_pipelines.targets.kubeflow.runs import retry, run_page, submit
+        from gpu_pipelines.targets.kubeflow.run_request import submit
+        from gpu_pipelines.targets.kubeflow.run_state import run_page
+        from gpu_pipelines.targets.kubeflow.runs import retry
 
         sent = submission.content
         if isinstance(sent, str):  # of `retried`
@@ -209,7 +211,8 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def cancel(self, run: str) -> str:
         """Ends a run and its running steps."""
-        from gpu_pipelines.targets.kubeflow.runs import run_page, terminate
+        from gpu_pipelines.targets.kubeflow.run_state import run_page
+        from gpu_pipelines.targets.kubeflow.runs import terminate
 
         self.settings.require("kubeflow_host")
         terminate(run, self.settings)
@@ -229,7 +232,7 @@ class Kubeflow(KubeflowTarget, CloudTarget):
 
     def going_on(self, compiled: Compiled, found: GoneOn, earlier: EarlierRun) -> Compiled:
         """The pipeline without the finished steps of an earlier run on another target."""
-        from gpu_pipelines.targets.kubeflow.runs import KubeflowPipeline
+        from gpu_pipelines.targets.kubeflow.run_request import KubeflowPipeline
 
         spec, platform = found.documents[0], found.documents[1] if len(found.documents) > 1 else {}
         text = OwnPipeline(found.documents).text

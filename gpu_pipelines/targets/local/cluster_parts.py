@@ -10,7 +10,8 @@ from typing import Any
 
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.step_environment import RUN
-from gpu_pipelines.targets.own.placed import Step, executors_on_kubernetes
+from gpu_pipelines.targets.own.placed import executors_on_kubernetes
+from gpu_pipelines.targets.own.steps import Step
 
 #: The settings of kfp-kubernetes (`kubernetes_executor_config.proto`) that set variables, with the source of each.
 _VARIABLES = {"secretAsEnv": "secret", "configMapAsEnv": "configMap"}

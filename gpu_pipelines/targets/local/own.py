@@ -20,7 +20,8 @@ from gpu_pipelines.targets.local.container import ENGINES, engine_here
 from gpu_pipelines.targets.local.state import state_of_own
 from gpu_pipelines.targets.local.target import LocalTarget
 from gpu_pipelines.targets.own.pipeline import OwnPipeline
-from gpu_pipelines.targets.own.placed import Step, drop_unused, steps_in
+from gpu_pipelines.targets.own.placed import drop_unused
+from gpu_pipelines.targets.own.steps import Step, steps_in
 from gpu_pipelines.targets.spec_steps import tasks_in
 
 #: KFP's start of a component of Python code.

@@ -23,7 +23,7 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry import model_name_for, open_registry
-from gpu_pipelines.targets.own.placed import Step
+from gpu_pipelines.targets.own.steps import Step
 from gpu_pipelines.training.script.files import files_of_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 

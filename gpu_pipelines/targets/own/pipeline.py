@@ -16,8 +16,9 @@ from gpu_pipelines.targets.compiled import compiled, documents_of, text_of_file
 from gpu_pipelines.targets.messages import is_python
 from gpu_pipelines.targets.own.file import item_types_of, pipeline_in
 from gpu_pipelines.targets.own.names import name_steps_apart
-from gpu_pipelines.targets.own.placed import Step, place_steps, steps_in
+from gpu_pipelines.targets.own.placed import place_steps
 from gpu_pipelines.targets.own.references import drop_unused_fields, require_fields, require_inputs, require_steps
+from gpu_pipelines.targets.own.steps import Step, steps_in
 from gpu_pipelines.targets.own.values import fill_in
 
 _DUMPER: Any = getattr(yaml, "CSafeDumper", yaml.SafeDumper)

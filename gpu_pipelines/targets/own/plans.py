@@ -11,7 +11,7 @@ from gpu_pipelines.accelerators.plan import PlanError
 from gpu_pipelines.accelerators.request import require_gpu
 from gpu_pipelines.component_interface.accelerate import Wish
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.targets.own.placed import Step
+from gpu_pipelines.targets.own.steps import Step
 
 if TYPE_CHECKING:
     from gpu_pipelines.targets.options import CloudOptions

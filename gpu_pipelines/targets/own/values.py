@@ -28,7 +28,7 @@ from gpu_pipelines.dag.places import DATA, DIRECTORY, OUTPUT, REGISTRY, Place, p
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.settings import PredictSettings
-from gpu_pipelines.targets.own.placed import Step
+from gpu_pipelines.targets.own.steps import Step
 from gpu_pipelines.targets.spec_steps import tasks_in
 from gpu_pipelines.tasks.tasks import task_problems
 from gpu_pipelines.training.script.settings import ScriptSettings

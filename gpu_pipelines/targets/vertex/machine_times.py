@@ -19,7 +19,7 @@ from gpu_pipelines.google_cloud.connection import (
     tried_again,
 )
 from gpu_pipelines.project_settings import ProjectSettings
-from gpu_pipelines.targets.own.placed import steps_in
+from gpu_pipelines.targets.own.steps import steps_in
 from gpu_pipelines.targets.vertex.fallback import choices_in
 from gpu_pipelines.targets.vertex.machines import machines_of, of_several_jobs, searching
 from gpu_pipelines.targets.vertex.run_state import RunState, StepState
