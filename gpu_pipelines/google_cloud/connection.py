@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
@@ -35,6 +35,12 @@ _FIRST_WAIT, _LONGEST_WAIT, _GIVE_UP = 1.0, 16.0, 90.0
 def location_of(settings: ProjectSettings) -> str:
     """The parent of a project's resources in a region."""
     return f"projects/{settings.project}/locations/{settings.region}"
+
+
+def with_label(list_resources: Callable[..., Iterable[Any]], settings: ProjectSettings, key: str, value: str) -> Any:
+    """The resources with a label, by the method of a client that lists them."""
+    request = {"parent": location_of(settings), "filter": f'labels.{key}="{value}"'}
+    return list_resources(request=request, timeout=REQUEST_SECONDS, retry=tried_again())
 
 
 def endpoint_of(settings: ProjectSettings) -> str:

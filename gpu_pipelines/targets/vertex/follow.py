@@ -12,10 +12,10 @@ from gpu_pipelines.errors import ERROR_PREFIX, AccessDeniedError, UserError
 from gpu_pipelines.google_cloud.connection import (
     REQUEST_SECONDS,
     job_service,
-    location_of,
     pipeline_service,
     service_errors,
     tried_again,
+    with_label,
 )
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.fallback.tries import Choice
@@ -210,13 +210,9 @@ class _LaunchedJobs:
 
     def _look(self, label: str, step_by_name: Mapping[str, str], region: str) -> None:
         where = replace(self._settings, region=region)
-        request = {"parent": location_of(where), "filter": f'labels.{RUN_LABEL}="{label}"'}
         try:
             with service_errors("Looking for the jobs of the run"):
-                listed = job_service(where).list_custom_jobs(
-                    request=request, timeout=REQUEST_SECONDS, retry=tried_again()
-                )
-                for custom_job in listed:
+                for custom_job in with_label(job_service(where).list_custom_jobs, where, RUN_LABEL, label):
                     if custom_job.display_name in step_by_name:
                         found = self._jobs.setdefault(step_by_name[custom_job.display_name], [])
                         found += [custom_job.name] if custom_job.name not in found else []

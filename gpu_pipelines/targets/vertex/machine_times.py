@@ -11,13 +11,7 @@ from gpu_pipelines.accelerators.catalog import load_catalog
 from gpu_pipelines.accelerators.cost import LEFT_OUT, estimate_cost
 from gpu_pipelines.accelerators.spent import OF_A_RESOURCE, MachineTime, Planned
 from gpu_pipelines.errors import NotFoundError, UserError
-from gpu_pipelines.google_cloud.connection import (
-    REQUEST_SECONDS,
-    job_service,
-    location_of,
-    service_errors,
-    tried_again,
-)
+from gpu_pipelines.google_cloud.connection import REQUEST_SECONDS, job_service, service_errors, tried_again, with_label
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.own.steps import steps_in
 from gpu_pipelines.targets.vertex.fallback import choices_in
@@ -145,9 +139,8 @@ def _labelled(list_jobs: Any, job: Any, settings: ProjectSettings) -> Iterator[A
     """The jobs that a run created, including its failed tries; none if it has no label."""
     if not (label := job.labels.get(RUN_LABEL)):
         return
-    request = {"parent": location_of(settings), "filter": f'labels.{RUN_LABEL}="{label}"'}
     with service_errors("Looking for the jobs of the run"):
-        yield from list_jobs(request=request, timeout=REQUEST_SECONDS, retry=tried_again())
+        yield from with_label(list_jobs, settings, RUN_LABEL, label)
 
 
 def _custom_job(client: Any, name: str) -> Any:

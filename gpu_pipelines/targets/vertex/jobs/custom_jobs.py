@@ -22,6 +22,7 @@ from gpu_pipelines.google_cloud.connection import (
     message_of,
     service_errors,
     tried_again,
+    with_label,
 )
 from gpu_pipelines.network_errors import untrusted_certificate
 from gpu_pipelines.project_settings import ProjectSettings
@@ -167,8 +168,7 @@ def _look(settings: ProjectSettings, label: str) -> str | None:
 
 def job_with_label(client: Any, settings: ProjectSettings, label: str) -> str | None:
     """The full name of the job with a label; None if there is none now."""
-    request = {"parent": location_of(settings), "filter": f'labels.{REQUEST_LABEL}="{label}"'}
-    listed = client.list_custom_jobs(request=request, timeout=REQUEST_SECONDS, retry=tried_again())
+    listed = with_label(client.list_custom_jobs, settings, REQUEST_LABEL, label)
     return next((str(job.name) for job in listed if job.labels.get(REQUEST_LABEL) == label), None)
 
 
