@@ -30,14 +30,7 @@ from gpu_pipelines.distributed.peers import address_towards
 from gpu_pipelines.distributed.ray_node import RayNode, head_address, require_ray
 from gpu_pipelines.distributed.signals import Signalled, noted
 from gpu_pipelines.distributed.waiting import Waiting
-from gpu_pipelines.errors import (
-    Interrupted,
-    NodeFailedError,
-    ProcessFailedError,
-    UserError,
-    as_data,
-    from_data,
-)
+from gpu_pipelines.errors import Interrupted, NodeFailedError, ProcessFailedError, UserError, as_data, from_data
 from gpu_pipelines.step_environment import environment_with
 
 Result = TypeVar("Result")

@@ -4,13 +4,7 @@ from __future__ import annotations
 
 import time
 
-from gpu_pipelines.errors import (
-    ConnectionLostError,
-    NodeFailedError,
-    ProcessFailedError,
-    ProcessKilledError,
-    UserError,
-)
+from gpu_pipelines.errors import ConnectionLostError, NodeFailedError, ProcessFailedError, ProcessKilledError, UserError
 
 #: Most restarts within a time in seconds; they do not mend what fails more often.
 MOST_RESTARTS, WITHIN_SECONDS = 2, 3600.0

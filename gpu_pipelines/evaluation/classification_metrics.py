@@ -16,14 +16,7 @@ import numpy as np
 from gpu_pipelines.artifacts.evaluation import MATRIX_CLASSES, Evaluation
 from gpu_pipelines.evaluation.bootstrap import Resampled, resample
 from gpu_pipelines.evaluation.counts import least_and_mean, share
-from gpu_pipelines.evaluation.moved import (
-    LEAST_FALL,
-    LEAST_FALL_OF_A_CLASS,
-    LEVEL,
-    MOST_NAMED,
-    ShiftCheck,
-    fallen,
-)
+from gpu_pipelines.evaluation.moved import LEAST_FALL, LEAST_FALL_OF_A_CLASS, LEVEL, MOST_NAMED, ShiftCheck, fallen
 from gpu_pipelines.evaluation.scores import Scores
 
 # Probabilities are float32; a smaller one is not told from 0. scikit-learn's log_loss clips at the same place.

@@ -13,12 +13,7 @@ from typing import Any, NamedTuple
 
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.google_cloud.connection import (
-    endpoint_service,
-    location_of,
-    service_errors,
-    tried_again,
-)
+from gpu_pipelines.google_cloud.connection import endpoint_service, location_of, service_errors, tried_again
 from gpu_pipelines.google_cloud.machine_spec import machine_spec
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.registry.registered import RegisteredVersion

@@ -16,14 +16,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from gpu_pipelines.errors import UserError, first_line, nearest, some_of
-from gpu_pipelines.tasks.model_places import (
-    CONFIG,
-    holds_adapters,
-    hub_id,
-    loaded_from,
-    place_and_revision,
-    place_told,
-)
+from gpu_pipelines.tasks.model_places import CONFIG, holds_adapters, hub_id, loaded_from, place_and_revision, place_told
 
 #: Bytes of the largest file of an exported model, as `save_pretrained` takes them; a larger model is several files.
 MAX_SHARD_SIZE = "50GB"

@@ -10,13 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.step import (
-    log_metrics,
-    of_this_training,
-    own_process,
-    place_of,
-    with_advanced,
-)
+from gpu_pipelines.component_interface.step import log_metrics, of_this_training, own_process, place_of, with_advanced
 from gpu_pipelines.notifications import notes
 from gpu_pipelines.numbers import throughput_told
 from gpu_pipelines.reports.charts import Line, line_chart

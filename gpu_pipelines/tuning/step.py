@@ -11,13 +11,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, read_configuration
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
-from gpu_pipelines.component_interface.step import (
-    log_metrics,
-    of_this_training,
-    own_process,
-    place_of,
-    with_advanced,
-)
+from gpu_pipelines.component_interface.step import log_metrics, of_this_training, own_process, place_of, with_advanced
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tracking.facts import facts_of_study
 from gpu_pipelines.tracking.tracked import RUN_OF_ARTIFACT, Tracked, run_at

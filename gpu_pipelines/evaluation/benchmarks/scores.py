@@ -10,13 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.artifacts.benchmark_results import (
-    BenchmarkResult,
-    GroupMetric,
-    MetricResult,
-    as_float,
-    metric_name,
-)
+from gpu_pipelines.artifacts.benchmark_results import BenchmarkResult, GroupMetric, MetricResult, as_float, metric_name
 from gpu_pipelines.evaluation.bootstrap import Interval, Resampled, interval, resample, without_interval
 from gpu_pipelines.evaluation.scores import Scores
 

@@ -32,12 +32,7 @@ from gpu_pipelines.targets.trial_record import FILE, RUNS, hours_by_trial
 from gpu_pipelines.targets.vertex.data_nodes import DataNodes
 from gpu_pipelines.targets.vertex.fallback import choices_in, not_in, told_choices
 from gpu_pipelines.targets.vertex.options import VertexOptions
-from gpu_pipelines.targets.vertex.target import (
-    IMAGE_PARAMETER,
-    VertexTarget,
-    evaluation_for,
-    require_runnable,
-)
+from gpu_pipelines.targets.vertex.target import IMAGE_PARAMETER, VertexTarget, evaluation_for, require_runnable
 from gpu_pipelines.tasks.model_sizes import LARGEST_BUILT_IN
 
 if TYPE_CHECKING:

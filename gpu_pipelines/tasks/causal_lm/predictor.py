@@ -22,14 +22,7 @@ from gpu_pipelines.serving.preparation import PIXELS_OF_A_CHARACTER, Pending
 from gpu_pipelines.serving.request_body import WrongRequest, checked_text, require_keys, text_of, whole_parameter
 from gpu_pipelines.serving.settings import ServerSettings
 from gpu_pipelines.tasks.batch_encoding import BatchEncoder
-from gpu_pipelines.tasks.causal_lm.chats import (
-    INSTANCE,
-    asked,
-    before_learned,
-    characters_of,
-    chat_of,
-    ends_of_answers,
-)
+from gpu_pipelines.tasks.causal_lm.chats import INSTANCE, asked, before_learned, characters_of, chat_of, ends_of_answers
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.causal_lm.writing import Text, writer_of
 from gpu_pipelines.tasks.text_encoding import Chat
