@@ -1,12 +1,13 @@
-"""Imports classes of a user or a package: `package.module:ClassName`."""
+"""Finds and imports classes of a user or a package: `package.module:ClassName`."""
 
 from __future__ import annotations
 
 import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from importlib import import_module
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,26 @@ def own_class(place: str, base: type[Any], what: str, see: str = "") -> type[Any
         raise UserError(f"{place} is not a subclass of {base.__module__}.{base.__qualname__}.", see)
     if lacking := sorted(getattr(found, "__abstractmethods__", ())):
         raise UserError(f"{what} does not define {', '.join(lacking)}.", see)
+    return found
+
+
+def places_of(group: str, what: str, built_in: Mapping[str, str], taken: Collection[str] = ()) -> dict[str, str]:
+    """The classes of this program and those of installed packages by their names, `package.module:Class`.
+
+    One whose name is taken is left out, which is said on stderr.
+
+    Args:
+        group: the entry points of the packages.
+        what: what they are, for people.
+        taken: further names that a package cannot have.
+    """
+    found = dict(built_in)
+    for point in sorted(entry_points(group=group), key=lambda point: point.name):
+        if point.name in found or point.name in taken:
+            package = point.dist.name if point.dist else "a package"
+            print(f"warning: the {what} {point.name} of {package} is left out: the name is taken", file=sys.stderr)
+        else:
+            found[point.name] = point.value
     return found
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import entry_points
 
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.google_cloud.secret_reference import FORM, is_secret, is_variable
 from gpu_pipelines.notifications.channel import Channel, MailServer
 from gpu_pipelines.notifications.email_channel import is_mail_address
-from gpu_pipelines.own_class import own_class, said_by_own
+from gpu_pipelines.own_class import own_class, places_of, said_by_own
 
 #: The address of this channel is an e-mail address alone, without the channel's name before it.
 EMAIL = "email"
@@ -105,11 +103,4 @@ def _problems_of_variable(what: str, reference: str, variables: Sequence[str] | 
 @cache
 def _places() -> dict[str, str]:
     """The classes of all channels by name; those of this program take precedence."""
-    found = dict(_BUILT_IN)
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
-        if point.name in _BUILT_IN:
-            package = point.dist.name if point.dist else "a package"
-            print(f"warning: the channel {point.name} of {package} is left out: the name is taken", file=sys.stderr)
-        else:
-            found[point.name] = point.value
-    return found
+    return places_of(ENTRY_POINTS, "channel", _BUILT_IN)

@@ -5,11 +5,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
-from importlib.metadata import entry_points
 from typing import Any
 
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.own_class import own_class
+from gpu_pipelines.own_class import own_class, places_of
 from gpu_pipelines.tasks.model_places import is_pretrained
 from gpu_pipelines.tasks.task import Task
 
@@ -57,14 +56,7 @@ TASKS = _Tasks()
 @cache
 def _installed() -> dict[str, str]:
     """The classes of the tasks of packages by their names; those of this program win."""
-    found: dict[str, str] = {}
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
-        if point.name in _BUILT_IN or point.name in found:
-            package = point.dist.name if point.dist else "a package"
-            print(f"warning: the task {point.name} of {package} is left out: the name is taken", file=sys.stderr)
-        else:
-            found[point.name] = point.value
-    return found
+    return places_of(ENTRY_POINTS, "task", {}, taken=_BUILT_IN)
 
 
 @cache

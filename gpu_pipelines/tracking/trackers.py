@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from functools import cache
-from importlib.metadata import entry_points
 from importlib.util import find_spec
 from urllib.parse import parse_qsl, urlsplit
 
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.own_class import own_class, said_by_own
+from gpu_pipelines.own_class import own_class, places_of, said_by_own
 from gpu_pipelines.step_environment import TRACKING
 from gpu_pipelines.tracking.tracker import Tracker
 
@@ -92,11 +90,4 @@ def _class_of(name: str) -> type[Tracker]:
 @cache
 def _places() -> dict[str, str]:
     """The classes of all trackers by name; those of this program take precedence."""
-    found = dict(_BUILT_IN)
-    for point in sorted(entry_points(group=ENTRY_POINTS), key=lambda point: point.name):
-        if point.name in (NONE, *_BUILT_IN):
-            package = point.dist.name if point.dist else "a package"
-            print(f"warning: the tracker {point.name} of {package} is left out: the name is taken", file=sys.stderr)
-        else:
-            found[point.name] = point.value
-    return found
+    return places_of(ENTRY_POINTS, "tracker", _BUILT_IN, taken=(NONE,))
