@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, fields
 from os import PathLike, fspath
 from typing import Any, TypeVar, cast
 
+from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.numbers import as_number
 
 Value = TypeVar("Value")
@@ -139,6 +140,41 @@ def typed(wanted: str, value: Any) -> Any:
     if type(found) is not kind or (kind is list and not all(isinstance(item, str) for item in value)):
         raise ValueError(value)
     return found
+
+
+def typed_values(
+    declared: Mapping[str, Parameter], given: Mapping[str, Any], of: str = ""
+) -> tuple[dict[str, Any], list[str]]:
+    """Values that a program gives in the types of their parameters, and what is wrong with them.
+
+    In place of a value of the wrong type stands the default.
+
+    Args:
+        of: what the parameters are of, for the messages.
+    """
+    values, problems = {}, []
+    for name, value in given.items():
+        if name not in declared:
+            problems.append(f"There is no parameter {name[:80]!r}{of}. {nearest(name, declared)}")
+            continue
+        try:
+            values[name] = typed(declared[name].type, plain(value))
+        except ValueError:
+            values[name] = declared[name].default
+            problems.append(f"{name} takes {CALLED[declared[name].type]}; got {str(value)[:80]!r}.")
+    return values, problems
+
+
+def settings_given(settings: type[Value], given: Mapping[str, Any]) -> Value:
+    """The settings of a step with the parameters that a program gives.
+
+    Raises:
+        UserError: lists every unknown parameter and every value of a wrong type.
+    """
+    values, problems = typed_values(parameters_in(settings), given)
+    if problems:
+        raise UserError.of_all(problems)
+    return settings(**values)
 
 
 def shown_value(value: Any) -> str:

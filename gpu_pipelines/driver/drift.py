@@ -40,11 +40,11 @@ def watch(
         UserError: there is no such parameter, or something is wrong with a value, the model, the source or the folder.
     """
     from gpu_pipelines.component_interface.default_registry import registry_of_project
+    from gpu_pipelines.component_interface.parameter import settings_given
     from gpu_pipelines.drift.check import DOCUMENT, check_for_drift
     from gpu_pipelines.drift.report import write_report
     from gpu_pipelines.drift.settings import DriftSettings
     from gpu_pipelines.driver.exporting import dataset_of, named_model
-    from gpu_pipelines.driver.settings_given import settings_given
 
     output = fspath(output)
     settings = settings_given(DriftSettings, {"registry": registry_of_project(), **parameters, "source": source})

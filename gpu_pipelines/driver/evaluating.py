@@ -47,7 +47,7 @@ def evaluate(
     """
     from gpu_pipelines.artifacts.large_dataset import dataset_to_evaluate
     from gpu_pipelines.component_interface.default_registry import registry_of_project
-    from gpu_pipelines.driver.settings_given import settings_given
+    from gpu_pipelines.component_interface.parameter import settings_given
     from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
     from gpu_pipelines.evaluation.report import write_report
     from gpu_pipelines.evaluation.settings import EvaluationSettings

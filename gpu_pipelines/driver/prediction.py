@@ -41,7 +41,7 @@ def predict(
         Interrupted: it was interrupted; the same call continues it.
     """
     from gpu_pipelines.component_interface.default_registry import registry_of_project
-    from gpu_pipelines.driver.settings_given import settings_given
+    from gpu_pipelines.component_interface.parameter import settings_given
     from gpu_pipelines.prediction.model import model_in, registered_model
     from gpu_pipelines.prediction.outputs import filled_in
     from gpu_pipelines.prediction.predict import predict_batch

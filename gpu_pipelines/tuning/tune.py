@@ -8,8 +8,8 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from gpu_pipelines.component_interface.parameter import CALLED, Parameter, parameters_in, plain, typed
-from gpu_pipelines.errors import UserError, nearest
+from gpu_pipelines.component_interface.parameter import parameters_in, typed_values
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.halving import FIRST_RUNG, REDUCTION
 from gpu_pipelines.tuning.result import TuningResult
@@ -68,7 +68,7 @@ def tune(
     require_optuna()
     declared = parameters_in(TrainingSettings)
     del declared["resume_from_step"]
-    base, problems = _typed(declared, parameters)
+    base, problems = typed_values(declared, parameters, " of a trial")
     read = space_of(space) if isinstance(space, Mapping) else read_space(Path(space))
     twice = [name for name in read.names if name in parameters]
     problems += [f"{name} is searched for, and given as well. Leave one of the two out." for name in twice]
@@ -80,18 +80,3 @@ def tune(
     if problems:
         raise UserError.of_all(problems)
     return search(asked, fspath(dataset), fspath(study), began=began, progress=progress)
-
-
-def _typed(declared: Mapping[str, Parameter], given: Mapping[str, Any]) -> tuple[dict[str, Any], list[str]]:
-    """The given parameters, with the default in place of a value of the wrong type, and the problems."""
-    problems, values = [], {}
-    for name, value in given.items():
-        if name not in declared:
-            problems.append(f"There is no parameter {name[:80]!r} of a trial. {nearest(name, declared)}")
-            continue
-        try:
-            values[name] = typed(declared[name].type, plain(value))
-        except ValueError:
-            values[name] = declared[name].default
-            problems.append(f"{name} takes {CALLED[declared[name].type]}; got {str(value)[:80]!r}.")
-    return values, problems
