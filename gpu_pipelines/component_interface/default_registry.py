@@ -2,6 +2,11 @@
 
 #: A directory beside the runs. It does not exist before the first one, and then has no models.
 DEFAULT_REGISTRY = "./registry"
+#: What a parameter with the registry of a model takes.
+REGISTRIES = (
+    "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for the "
+    "registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server."
+)
 
 
 def registry_of_project() -> str:

@@ -243,7 +243,9 @@ class PrepareSettings:
         found += problems_of_source(self)
         found += [problem for problem in self._problems_of_test_source() if problem not in found]
         found += self._text_problems()
-        found += self._problems_of_rows()
+        found += self.problems_of_dialect()
+        if self.label_conflicts not in LABEL_CONFLICTS:
+            found.append(f"label_conflicts is {self.label_conflicts!r}; give {' or '.join(LABEL_CONFLICTS)}.")
         if abs(self.split_seed) > LARGEST_WHOLE_NUMBER:
             found.append(f"split_seed is {self.split_seed}; give a whole number of at most 2^53 either way.")
         found += self._likeness_problems()
@@ -255,12 +257,7 @@ class PrepareSettings:
             found.append(f"color_mode is {self.color_mode!r}; give one of {', '.join(COLOR_MODES)}.")
         if self.image_storage not in IMAGE_STORAGES:
             found.append(f"image_storage is {self.image_storage!r}; give one of {', '.join(IMAGE_STORAGES)}.")
-        try:
-            limit_of(self.max_rejected)
-        except ValueError:
-            found.append(
-                f"max_rejected is {self.max_rejected!r}; give a share such as 5%, a number of rows, or unlimited."
-            )
+        found += problems_of_limit(self.max_rejected)
         found += problems_of_ray_address("ray_address", self.ray_address)
         if not 0 <= self.shard_megabytes <= MAX_SHARD_MEGABYTES:
             found.append(
@@ -387,7 +384,8 @@ class PrepareSettings:
             ]
         return self.problems_on(2 if self.ray_address else nodes)
 
-    def _problems_of_rows(self) -> list[str]:
+    def problems_of_dialect(self) -> list[str]:
+        """What is wrong with how the text of files is to be read."""
         found = []
         if self.delimiter and (len(self.dialect.delimiter) != 1 or self.dialect.delimiter in '"\r\n\0'):
             found.append(f"delimiter is {self.delimiter!r}; give one character such as ; or tab, or leave it empty.")
@@ -397,8 +395,6 @@ class PrepareSettings:
             found.append(
                 f"encoding is {self.encoding!r}; give one that Python knows, such as latin-1 or cp1252, or auto."
             )
-        if self.label_conflicts not in LABEL_CONFLICTS:
-            found.append(f"label_conflicts is {self.label_conflicts!r}; give {' or '.join(LABEL_CONFLICTS)}.")
         return found
 
     def _problems_of_test_source(self) -> list[str]:
@@ -445,6 +441,15 @@ class PrepareSettings:
 
 def _names_in(text: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def problems_of_limit(max_rejected: str) -> list[str]:
+    """What is wrong with a limit of rejected rows."""
+    try:
+        limit_of(max_rejected)
+    except ValueError:
+        return [f"max_rejected is {max_rejected!r}; give a share such as 5%, a number of rows, or unlimited."]
+    return []
 
 
 def limit_of(max_rejected: str) -> tuple[float, float]:

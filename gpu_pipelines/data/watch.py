@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta, timezone
 
-from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, REGISTRIES
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.default_tokenizer import tokenizer_for
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
@@ -40,11 +40,7 @@ class WatchSettings:
         "champion's: two text models can only be compared on the same tokens.",
     )
     model: str = parameter("convnext-micro", "As for train_model.")
-    registry: str = parameter(
-        DEFAULT_REGISTRY,
-        "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
-        "the registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
-    )
+    registry: str = parameter(DEFAULT_REGISTRY, REGISTRIES)
     model_name: str = parameter("", "Name of the model in the registry; empty to name it after the source.")
     min_champion_age_days: float = parameter(
         0.0,

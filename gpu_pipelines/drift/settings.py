@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, REGISTRIES
 from gpu_pipelines.component_interface.parameter import parameter
 from gpu_pipelines.data.sources.sources import problems_of_source
-from gpu_pipelines.prediction.settings import RowsToPredict
+from gpu_pipelines.prediction.settings import ReadsRows
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.formats import FORMATS
 
@@ -21,7 +20,7 @@ FEWEST_ROWS = 20
 
 
 @dataclass(frozen=True)
-class DriftSettings:
+class DriftSettings(ReadsRows):
     """The parameters of `check_for_drift`."""
 
     source: str = parameter(
@@ -30,11 +29,7 @@ class DriftSettings:
         "recognised by the column request_payload: the table of a Vertex AI endpoint's request-response logging, "
         "bq://PROJECT.DATASET.TABLE, or the folder or gs://… that gpu-pipelines serve --log-requests writes to.",
     )
-    registry: str = parameter(
-        DEFAULT_REGISTRY,
-        "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
-        "the registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
-    )
+    registry: str = parameter(DEFAULT_REGISTRY, REGISTRIES)
     model_name: str = parameter("", "Name of the model in the registry; empty for the only one that is there.")
     model_version: str = parameter("champion", "Alias or number of the version to compare with, by its training data.")
     source_format: str = parameter("auto", "As for prepare_data.")
@@ -78,15 +73,3 @@ class DriftSettings:
         if self.least_effect < 0:
             found.append(f"least_effect is {self.least_effect:g}; give 0 or more.")
         return found
-
-    def rows(self, task: str, choices: Sequence[tuple[str, ...]] = ()) -> RowsToPredict:
-        """How to read the rows.
-
-        Args:
-            task: the task of the model, whose formats are read.
-            choices: the columns to read from a table, the first choice that it has.
-        """
-        names = ("source", "source_format", "delimiter", "encoding", "row_filter", "billing_project")
-        columns = ("image_column", "image_root", "text_column", "text_pair_column")
-        given = {name: getattr(self, name) for name in (*names, *columns)}
-        return RowsToPredict(**given, task=task, label_column="", choices=tuple(choices))

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 from gpu_pipelines.artifacts.remote_files import problems_of_place
-from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY
+from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, REGISTRIES
 from gpu_pipelines.component_interface.parameter import parameter
-from gpu_pipelines.data.settings import PrepareSettings, limit_of
+from gpu_pipelines.data.settings import PrepareSettings, problems_of_limit
 from gpu_pipelines.data.sources.listing import is_listed_in
 from gpu_pipelines.data.sources.sources import problems_of_source
 from gpu_pipelines.distributed.ray_address import problems_of_ray_address
@@ -60,8 +59,24 @@ class RowsToPredict(PrepareSettings):
         )
 
 
+class ReadsRows:
+    """Settings of a step that reads rows for a model."""
+
+    def rows(self, task: str, choices: tuple[tuple[str, ...], ...] = ()) -> RowsToPredict:
+        """How to read the rows.
+
+        Args:
+            task: the task of the model, whose formats are read.
+            choices: the columns to read from a table, the first choice that it has.
+        """
+        names = ("source", "source_format", "delimiter", "encoding", "row_filter", "billing_project")
+        columns = ("image_column", "image_root", "text_column", "text_pair_column")
+        given = {name: getattr(self, name) for name in (*names, *columns)}
+        return RowsToPredict(**given, task=task, label_column="", choices=choices)
+
+
 @dataclass(frozen=True)
-class PredictSettings:
+class PredictSettings(ReadsRows):
     """The parameters of `predict_batch`."""
 
     source: str = parameter(
@@ -93,12 +108,7 @@ class PredictSettings:
         "the place of each row in the source, such as rows.csv:17.",
         common=True,
     )
-    registry: str = parameter(
-        DEFAULT_REGISTRY,
-        "Directory of the model registry, vertex://PROJECT/REGION for Vertex AI Model Registry, vertex:// alone for "
-        "the registry of the job's own project and region, or mlflow:https://HOST for that of an MLflow server.",
-        common=True,
-    )
+    registry: str = parameter(DEFAULT_REGISTRY, REGISTRIES, common=True)
     model_name: str = parameter(
         "",
         "Name of the model in the registry; empty for the only one that is there. Not used with an input model.",
@@ -170,26 +180,7 @@ class PredictSettings:
                 found.append(f"{name} is {getattr(self, name)}; give 0 or more.")
         if self.rows_per_file < 1:
             found.append(f"rows_per_file is {self.rows_per_file}; give 1 or more.")
-        return [*found, *self._problems_of_reading()]
-
-    def _problems_of_reading(self) -> list[str]:
-        found = []
-        dialect = self.rows("any task").dialect
-        if self.delimiter and (len(dialect.delimiter) != 1 or dialect.delimiter in '"\r\n\0'):
-            found.append(f"delimiter is {self.delimiter!r}; give one character such as ; or tab, or leave it empty.")
-        try:
-            io.TextIOWrapper(io.BytesIO(), encoding=dialect.encoding or "utf-8")
-        except (LookupError, ValueError):
-            found.append(
-                f"encoding is {self.encoding!r}; give one that Python knows, such as latin-1 or cp1252, or auto."
-            )
-        try:
-            limit_of(self.max_rejected)
-        except ValueError:
-            found.append(
-                f"max_rejected is {self.max_rejected!r}; give a share such as 5%, a number of rows, or unlimited."
-            )
-        return found
+        return [*found, *self.rows("any task").problems_of_dialect(), *problems_of_limit(self.max_rejected)]
 
     def _problems_of_output(self) -> list[str]:
         place = self.output.replace(DATE, "0").replace(TIME, "0")
@@ -208,15 +199,3 @@ class PredictSettings:
     def is_table(self) -> bool:
         """Whether the predictions become a table in BigQuery."""
         return self.output.startswith(BIGQUERY)
-
-    def rows(self, task: str, choices: tuple[tuple[str, ...], ...] = ()) -> RowsToPredict:
-        """How to read the rows.
-
-        Args:
-            task: the task of the model, whose formats are read.
-            choices: the columns to read from a table, the first choice that it has.
-        """
-        names = ("source", "source_format", "delimiter", "encoding", "row_filter", "billing_project")
-        columns = ("image_column", "image_root", "text_column", "text_pair_column")
-        given = {name: getattr(self, name) for name in (*names, *columns)}
-        return RowsToPredict(**given, task=task, label_column="", choices=choices)
