@@ -6,7 +6,7 @@ import hashlib
 import io
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
@@ -209,13 +209,10 @@ class DatasetWriter:
         self._rejected[reason] += 1
         self._rejected_file.write(json.dumps({"source": source, "reason": reason, "detail": detail}) + "\n")
 
-    def finish(
-        self, check: Callable[[Manifest], None] = lambda manifest: None, rows_read: int | None = None
-    ) -> Manifest:
+    def finish(self, rows_read: int | None = None) -> Manifest:
         """Writes the remaining rows and, last, the manifest, and returns it.
 
         Args:
-            check: gets the manifest before it is written; if it raises, no manifest is written.
             rows_read: records that the source has, as the reader counted them.
 
         Raises:
@@ -245,7 +242,6 @@ class DatasetWriter:
             in_test_source=self._in_test_source,
             label_conflicts=self._label_conflicts,
         )
-        check(manifest)
         write_document(self._directory / MANIFEST, manifest.to_json())
         return manifest
 

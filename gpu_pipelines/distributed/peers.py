@@ -112,9 +112,9 @@ class Peers:
         """A node in messages."""
         return f"node {rank} ({self._addresses[rank]})"
 
-    def lost(self, rank: int, seconds: float, why: str, remedy: str = "") -> NodeLostError:
+    def lost(self, rank: int, seconds: float, why: str) -> NodeLostError:
         """The error about a node that is silent."""
-        return NodeLostError(f"{self.name_of(rank)} has not been heard from for {seconds:.0f} s. {why}", remedy)
+        return NodeLostError(f"{self.name_of(rank)} has not been heard from for {seconds:.0f} s. {why}")
 
     @property
     def states(self) -> dict[int, NodeState]:

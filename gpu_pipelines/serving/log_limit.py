@@ -13,9 +13,8 @@ _LINES, _SECONDS = 10, 10.0
 class LogLimit(logging.Filter):
     """Lets a few lines through in each interval, and adds to the next one how many were left out."""
 
-    def __init__(self, lines: int = _LINES, seconds: float = _SECONDS) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self._lines, self._seconds = lines, seconds
         self._lock = threading.Lock()
         self._begun, self._passed, self._held = float("-inf"), 0, 0
 
@@ -23,9 +22,9 @@ class LogLimit(logging.Filter):
         """Whether a line may be written now, and how many were left out since the last one."""
         with self._lock:
             now = time.monotonic()
-            if now - self._begun >= self._seconds:
+            if now - self._begun >= _SECONDS:
                 self._begun, self._passed = now, 0
-            if self._passed >= self._lines:
+            if self._passed >= _LINES:
                 self._held += 1
                 return False, 0
             self._passed += 1

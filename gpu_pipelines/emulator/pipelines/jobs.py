@@ -232,13 +232,13 @@ class PipelineJobs(Resources):
                     task.error = {"code": 9, "message": EMULATOR_ENDED}
             self.end(job.name, "FAILED", EMULATOR_ENDED)
 
-    def say(self, name: str, task: str, lines: Iterable[str], severity: str = "INFO") -> None:
+    def say(self, name: str, task: str, lines: Iterable[str]) -> None:
         """Writes log lines of a task's container."""
         job = self.one(name)
         main = self._task(job, task).executor_detail.container_detail.main_job
         labels = {"job_id": main.rpartition("/")[2], "task_name": "workerpool0-0"}
         for line in lines:
-            self._logs.write(self._names.project(job.name), "ml_job", labels, line, severity)
+            self._logs.write(self._names.project(job.name), "ml_job", labels, line)
 
     def _add_task(self, job: Any, name: str, state: Any) -> None:
         """The first task that is added is the pipeline's own, the parent of the others."""
