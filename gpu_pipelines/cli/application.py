@@ -164,8 +164,10 @@ def told_usage_error(error: Any) -> str:
     """Formats an unreadable command line like all other errors: what is wrong, then what to do."""
     problem = error.format_message()
     option = getattr(error, "option_name", "")
-    if option and hasattr(error, "possibilities"):
-        takes_parameters = error.ctx and "param" in {each.name for each in error.ctx.command.params}
+    takes_parameters = error.ctx and "param" in {each.name for each in error.ctx.command.params}
+    if takes_parameters and "extra argument" in problem and "=" in problem:
+        problem += ". A parameter is given as -p NAME=VALUE."
+    elif option and hasattr(error, "possibilities"):
         # `--model` and `--source` are meant as parameters, though they resemble `--nodes` and `--space`.
         close = get_close_matches(option, error.possibilities or (), n=1, cutoff=0.8 if takes_parameters else 0.6)
         problem = f"There is no option {option}."

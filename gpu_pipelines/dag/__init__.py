@@ -67,6 +67,11 @@ def require_pipeline(name: str) -> None:
     Raises:
         UserError: there is none of that name.
     """
+    if name.endswith(".ipynb"):
+        raise UserError(
+            f"{name} is a notebook, and no file of a pipeline.",
+            "Call gpu_pipelines.run(FUNCTION) in it, or write its cell to a file: %%writefile FILE.py.",
+        )
     if name not in PIPELINES:
         own = "One of your own is FILE.py, a compiled file, or on Vertex AI an uploaded NAME/TAG, such as NAME/latest."
         others = f"Valid: {', '.join(PIPELINES)}. {own}"
