@@ -131,6 +131,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.steps: $(VENV)/bin/python setup.cfg setup.py constraints.txt
+	@echo "installing into $(VENV), several GB: minutes in which pip prints nothing"
 	$(PIP) --editable '.[steps]'
 	touch $@
 
