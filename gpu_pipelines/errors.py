@@ -295,6 +295,11 @@ def some_of(names: Iterable[str], most: int) -> str:
     return ", ".join(listed[:most]) + more if listed else "nothing"
 
 
+def columns_in_words(names: Iterable[str]) -> str:
+    """The names of columns, in quotes where blanks around a name would not be seen."""
+    return ", ".join(name if name == name.strip() else repr(name) for name in names) or "none at all"
+
+
 def is_of_a_full_disk(error: BaseException) -> bool:
     """Whether a write failed for lack of space or quota; libraries in Rust report it as text."""
     full = (errno.ENOSPC, errno.EDQUOT)

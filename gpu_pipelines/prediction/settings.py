@@ -14,7 +14,7 @@ from gpu_pipelines.data.settings import PrepareSettings, problems_of_limit
 from gpu_pipelines.data.sources.listing import is_listed_in
 from gpu_pipelines.data.sources.sources import problems_of_source
 from gpu_pipelines.distributed.ray_address import problems_of_ray_address
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, columns_in_words
 from gpu_pipelines.registry import registry_problems
 from gpu_pipelines.tasks.formats import BESIDE_CHATS, FORMATS
 
@@ -53,7 +53,7 @@ class RowsToPredict(PrepareSettings):
         missing = [column for column in self.choices[0] if column not in has and column not in BESIDE_CHATS]
         raise UserError(
             f"The source {self.source} has no column {' and no column '.join(map(repr, missing))}; it has "
-            f"{', '.join(has) or 'none at all'}.",
+            f"{columns_in_words(has)}.",
             "Name the columns with image_column, text_column, text_pair_column and key_column; numbers need the names "
             "that they had in training, and chats are in messages or conversations.",
         )

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, columns_in_words
 from gpu_pipelines.tasks.formats import TABLES
 from gpu_pipelines.tasks.hyperparameters import FINE_TUNED, FROM_SCRATCH, WITH_ADAPTERS, Hyperparameters
 from gpu_pipelines.tasks.metric import ERROR, Metric
@@ -195,7 +195,7 @@ class Task:
         other = f"Name the column with {named}, or leave it out."
         return UserError(
             f"The source {settings.source} has no column {' and no column '.join(map(repr, missing))}; "
-            f"it has {', '.join(has) or 'none at all'}.",
+            f"it has {columns_in_words(has)}.",
             other if set(missing) <= set(settings.columns_beside) else self.remedy_for_columns,
         )
 

@@ -197,6 +197,8 @@ def test_what_is_wrong_with_a_source_is_said_before_the_run(tmp_path: Path) -> N
     (of_images,) = problems_here(settings_of(tmp_path / "t.csv", task="image_classification"))
     assert "no column 'image'" in of_images
     assert "-p task=text_classification" in of_images
+    (tmp_path / "blanks.csv").write_text("text, label\nx, a\n")
+    assert "has no column 'label'; it has text, ' label'." in problems_here(settings_of(tmp_path / "blanks.csv"))[0]
     (tmp_path / "no columns.jsonl").write_text('{"body": "x"}\n')
     assert "no column 'messages'" in problems_here(settings_of(tmp_path / "no columns.jsonl", task="causal_lm"))[0]
     photos = write_photos(tmp_path / "photos", per_class=2, classes=("red",))

@@ -26,7 +26,7 @@ from gpu_pipelines.data.sources.row_streams import (
     text_of,
     undecodable,
 )
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, columns_in_words
 
 _EXTRA = "\0extra"
 # Rows of JSON lines in which a column must be seen.
@@ -44,13 +44,14 @@ def _require_columns(file: SourceFile, has: list[str], wanted: list[str], remedy
     doubled = [column for column in wanted if has.count(column) > 1]
     if doubled:
         raise UserError(
-            f"The table {file.name} has the column {doubled[0]!r} {has.count(doubled[0])} times: {', '.join(has)}.",
+            f"The table {file.name} has the column {doubled[0]!r} {has.count(doubled[0])} times: "
+            f"{columns_in_words(has)}.",
             "Rename all but one of them.",
         )
     if missing:
         raise UserError(
             f"The table {file.name} has no column {' and no column '.join(repr(column) for column in missing)}; "
-            f"it has {', '.join(has) or 'none at all'}.",
+            f"it has {columns_in_words(has)}.",
             remedy,
         )
 

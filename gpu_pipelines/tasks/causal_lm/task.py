@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, columns_in_words
 from gpu_pipelines.tasks.formats import BESIDE, BESIDE_CHATS, INSTRUCTED, TABLES
 from gpu_pipelines.tasks.hyperparameters import FINE_TUNED_DECODER
 from gpu_pipelines.tasks.task import Task
@@ -76,6 +76,6 @@ class CausalLanguageModelTask(Task):
         raise UserError(
             f"The source {settings.source} has no column {settings.text_column!r}, no columns 'prompt' and "
             f"'completion', no column 'messages' or 'conversations', and no columns 'instruction' and 'output'; it "
-            f"has {', '.join(has)}.",
+            f"has {columns_in_words(has)}.",
             self.remedy_for_columns,
         )

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, columns_in_words
 from gpu_pipelines.tasks.causal_lm.task import OF_WRITERS, CausalLanguageModelTask
 from gpu_pipelines.tasks.formats import BESIDE_CHATS
 from gpu_pipelines.tasks.hyperparameters import PREFERENCE_TUNED, PREFERENCE_WITH_ADAPTERS
@@ -69,6 +69,6 @@ class PreferenceTask(Task):
                 return (*wanted, *(name for name in BESIDE_CHATS if name in has and name not in wanted))
         raise UserError(
             f"The source {settings.source} has neither the columns {', '.join(PAIRS)} nor {', '.join(JUDGED)}; it has "
-            f"{', '.join(has) or 'none at all'}.",
+            f"{columns_in_words(has)}.",
             self.remedy_for_columns,
         )
