@@ -49,6 +49,7 @@ def places_of(group: str, what: str, built_in: Mapping[str, str], taken: Collect
     Args:
         group: the entry points of the packages.
         what: what they are, for people.
+        built_in: the classes of this program.
         taken: further names that a package cannot have.
     """
     found = dict(built_in)

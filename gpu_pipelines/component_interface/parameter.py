@@ -150,6 +150,8 @@ def typed_values(
     In place of a value of the wrong type stands the default.
 
     Args:
+        declared: the parameters, by name.
+        given: the values, by name.
         of: what the parameters are of, for the messages.
     """
     values, problems = {}, []
@@ -167,6 +169,10 @@ def typed_values(
 
 def settings_given(settings: type[Value], given: Mapping[str, Any]) -> Value:
     """The settings of a step with the parameters that a program gives.
+
+    Args:
+        settings: dataclass of the step's parameters.
+        given: the values, by name.
 
     Raises:
         UserError: lists every unknown parameter and every value of a wrong type.
