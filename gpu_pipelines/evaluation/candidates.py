@@ -32,6 +32,7 @@ class Candidate:
         averages: names of the checkpoints whose mean it is; empty for a checkpoint itself.
         training: name of its training; empty if there is only one.
         ema: whether it is the moving average of the weights in the checkpoint.
+        called: its name, if that is not the name of its folder.
     """
 
     path: Path
@@ -41,10 +42,11 @@ class Candidate:
     averages: tuple[str, ...] = ()
     training: str = ""
     ema: bool = False
+    called: str = ""
 
     @property
     def name(self) -> str:
-        name = f"{self.path.name} (ema)" if self.ema else self.path.name
+        name = self.called or (f"{self.path.name} (ema)" if self.ema else self.path.name)
         return f"{self.training}/{name}" if self.training else name
 
 

@@ -12,6 +12,9 @@ from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.evaluation.candidates import MOST_NAMED, Candidate, left_in
 from gpu_pipelines.evaluation.hugging_face import damaged_file, models_in, why_none, without_model
 
+#: The name of a model that lies beside the folders of checkpoints, and not in one of its own.
+_SAVED_BESIDE = "model"
+
 
 def foreign_models(directory: Path) -> bool:
     """Whether a directory holds models in Hugging Face layout instead of a training's checkpoints."""
@@ -69,12 +72,14 @@ def foreign_candidates(directory: Path) -> list[Candidate]:
     Raises:
         UserError: none is whole.
     """
-    found = []
-    for path, number in models_in(directory):
+    found, models = [], models_in(directory)
+    for path, number in models:
         if damaged := damaged_file(path):
             print(f"warning: passing over {path.name}: {damaged} is damaged or missing", flush=True)
         else:
-            found.append(Candidate(path, step=number))
+            # The folder of a training is named after its run.
+            is_beside = path == directory and len(models) > 1
+            found.append(Candidate(path, step=number, called=_SAVED_BESIDE if is_beside else ""))
     for why, names in without_model(directory).items():
         print(f"warning: passing over {some_of(names, MOST_NAMED)}: {why}", flush=True)
     if not found:

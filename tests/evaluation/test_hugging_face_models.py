@@ -131,7 +131,7 @@ def test_checkpoints_count_beside_the_model_that_a_trainer_has_saved_at_the_end(
     assert [(scored["name"], scored["step"]) for scored in evaluation.checkpoints] == [
         ("step_500", 500),
         ("checkpoint-1000", 1000),
-        ("output", 1000),
+        ("model", 1000),
     ]
     assert "passing over step_16, step_8: model.safetensors has no config.json beside it: " in capsys.readouterr().out
     first, last, saved = (scored["val"] for scored in evaluation.checkpoints)
