@@ -56,6 +56,7 @@ class Job:
         tokens: tokens of the one row of a micro-batch.
         gpus: GPUs over which FSDP2 shards the model; 1 for no sharding.
         lora_rank: the rank of the adapters; 0 trains all weights.
+        lora_targets: "all-linear", or empty for queries and values.
         quantize_base: "nf4", or empty.
         words: the size of the vocabulary.
         is_held: whether frozen weights are in 16 bits, and logits are computed in chunks.
@@ -69,6 +70,7 @@ class Job:
     tokens: int
     gpus: int = 1
     lora_rank: int = 0
+    lora_targets: str = ""
     quantize_base: str = ""
     words: int = WORDS
     is_held: bool = True
@@ -88,6 +90,7 @@ class Job:
             hidden_size=hidden,
             vocabulary=self.words,
             lora_rank=self.lora_rank or None,
+            lora_targets=self.lora_targets,
             quantize_base=self.quantize_base,
             recompute=self.recompute,
             selective=self.selective,
@@ -112,6 +115,7 @@ class Job:
 JOBS = {
     "8B, LoRA 16, one L4": Job(32, 4096, 32, 4096, lora_rank=16),
     "8B, LoRA 16, one H100, nothing recomputed": Job(32, 4096, 32, 4096, lora_rank=16, recompute=False),
+    "8B, LoRA 16 on all linear layers, one H100": Job(32, 4096, 32, 4096, lora_rank=16, lora_targets="all-linear"),
     "8B, LoRA 16 on NF4, one L4": Job(32, 4096, 32, 4096, lora_rank=16, quantize_base="nf4"),
     "8B, LoRA 16, 8 L4, nothing recomputed": Job(32, 4096, 32, 4096, gpus=8, lora_rank=16, recompute=False),
     "8B, LoRA 16, one H100, 16,384 tokens": Job(32, 4096, 32, 16_384, lora_rank=16),
@@ -182,7 +186,7 @@ def built(job: Job) -> nn.Module:
     with torch.device("meta"):
         model: nn.Module = AutoModelForCausalLM.from_config(job.configuration())
         if job.lora_rank:
-            add_adapters(model, job.lora_rank, 16.0)
+            add_adapters(model, job.lora_rank, 16.0, job.lora_targets)
     if job.quantize_base:
         quantize(model)
     if job.is_held:

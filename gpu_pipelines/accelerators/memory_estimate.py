@@ -279,9 +279,12 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
 
 
 def _kept_in_fp32(workload: Workload) -> float:
-    """Bytes that layers keep beside what they keep of weights in 16 bits, where none is sharded or frozen."""
+    """Bytes that layers keep beside what they keep of weights in 16 bits, where those that are trained are whole.
+
+    Adapters on all linear layers keep as much: their weights are in fp32, and each has a copy of its input in 16 bits.
+    """
     is_counted = workload.activation_bytes_per_sample is not None or not workload.is_transformer
-    if is_counted or workload.lora_rank is not None:
+    if is_counted or (workload.lora_rank is not None and not workload.adapts_all):
         return 0.0
     layers, hidden = workload.shape
     kept = KEPT_OF_WHOLE[bool(workload.recompute)]
@@ -301,7 +304,8 @@ def _of_language_models(workload: Workload, used: float) -> list[float]:
     beside_adapters = KEPT_BESIDE_ADAPTERS
     if workload.family in PLAIN_DECODERS:
         usual, beside_adapters, wider = KEPT_WITHOUT_GATE, KEPT_WITHOUT_GATE_BESIDE_ADAPTERS, 0.0
-    adapted = workload.lora_rank is not None
+    # An adapter keeps the input of its layer; where all have one, as much is kept as where all are trained.
+    adapted = workload.lora_rank is not None and not workload.adapts_all
     kept, of_wider = usual, KEPT_OF_WIDER
     if adapted:
         kept, of_wider = beside_adapters, KEPT_OF_WIDER_BESIDE_ADAPTERS

@@ -26,6 +26,10 @@ QUANTIZED = ("", "nf4")
 USUAL_EXPERTS = 8
 #: Matrices of each layer that get a LoRA adapter: query, key, value and output (Hu et al. 2021, arXiv:2106.09685, 4.2).
 LORA_MATRICES = 4
+#: Matrices of an MLP with a gate.
+MATRICES_OF_MLP = 3
+#: The value of `lora_targets` for an adapter on every linear layer but the head; peft calls it so, too.
+ALL_LINEAR = "all-linear"
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e\+?[0-9]{1,3})?)\s*([kmbgt]?)", re.IGNORECASE)
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
@@ -50,6 +54,7 @@ class Workload:
         precision: `auto` (bf16 where it exists, else fp16, else fp32) or one of the three.
         optimizer: a key of `OPTIMIZER_BYTES`.
         lora_rank: rank of the LoRA adapters; None trains all parameters.
+        lora_targets: the layers that have one: `all-linear`, or empty for the projections of the attention.
         quantize_base: `nf4` if the frozen linear layers are held in four bits; empty for 16, or 32 in fp32.
         frozen_parameters: those of `parameters` that a trial has counted as frozen.
         nf4_parameters: those of them that it held in four bits.
@@ -81,6 +86,7 @@ class Workload:
     precision: str = "auto"
     optimizer: str = "adamw"
     lora_rank: int | None = None
+    lora_targets: str = ""
     quantize_base: str = ""
     frozen_parameters: float | None = None
     nf4_parameters: float | None = None
@@ -160,12 +166,23 @@ class Workload:
     def trained_parameters(self) -> float:
         """Parameters that the optimizer changes: all, or those of the LoRA adapters.
 
-        An adapter of rank r on a matrix of width d has 2 · d · r (Hu et al. 2021, arXiv:2106.09685, 4.2).
+        An adapter of rank r on a matrix of m rows and n columns has (m + n) · r (Hu et al. 2021, arXiv:2106.09685,
+        4.2). Those of all linear layers are on the matrices of the MLP, too, whose other side is as long as the
+        parameters of a layer leave: with a gate three of them, of d · f.
         """
         if self.lora_rank is None:
             return (self.parameters or 0.0) - (self.frozen_parameters or 0.0)
         layers, width = self.shape
-        return 2.0 * LORA_MATRICES * layers * width * self.lora_rank
+        sides = 2.0 * LORA_MATRICES
+        if self.adapts_all and not self.active_parameters:
+            in_layer = (self.used_parameters - self.outer_parameters) / layers / width**2
+            sides += MATRICES_OF_MLP + max(in_layer - LORA_MATRICES, 0.0)
+        return sides * layers * width * self.lora_rank
+
+    @property
+    def adapts_all(self) -> bool:
+        """Whether every linear layer has an adapter; the experts of a model are none."""
+        return self.lora_rank is not None and self.lora_targets == ALL_LINEAR
 
     def to_json(self) -> dict[str, Any]:
         """The workload as a JSON object, with what was derived."""
@@ -208,6 +225,10 @@ def _problems(workload: Workload) -> list[str]:
     elif workload.quantize_base and workload.lora_rank is None:
         problems.append(
             f"The base is {workload.quantize_base}, and no weights are frozen: give a LoRA rank, such as 16."
+        )
+    if workload.lora_targets not in ("", ALL_LINEAR):
+        problems.append(
+            f"The LoRA targets are {workload.lora_targets[:40]!r}. Valid here: {ALL_LINEAR}, or leave it out."
         )
     if workload.tokens is None and workload.samples is None:
         problems.append("How much to train on is not given: say how many tokens or how many samples.")

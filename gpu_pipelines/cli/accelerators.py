@@ -123,6 +123,9 @@ class AdviceOptions:
     precision: str = _of_advice("auto", "auto, bf16, fp16 or fp32.", words=fixed("auto", "bf16", "fp16", "fp32"))
     optimizer: str = _of_advice("adamw", "adamw, adamw_8bit, sgd, adafactor or muon.", words=_optimizers)
     lora_rank: int | None = _of_advice(None, "Train only LoRA adapters of this rank.")
+    lora_targets: str = _of_advice(
+        "", "all-linear has adapters on every linear layer, not in the attention alone.", words=fixed("all-linear")
+    )
     quantize_base: str = _of_advice("", "nf4 holds the frozen layers in four bits (QLoRA).")
     layers: int | None = _of_advice(None, "Layers; estimated if not given.")
     hidden_size: int | None = _of_advice(None, "Width; estimated if not given.")
@@ -159,9 +162,9 @@ class AdviceOptions:
             return None if text is None else parse_quantity(text, what)
 
         same = (
-            *("sequence_length", "batch", "precision", "optimizer", "lora_rank", "quantize_base"),
+            *("sequence_length", "batch", "precision", "optimizer", "lora_rank", "lora_targets"),
             *("layers", "hidden_size", "vocabulary", "tied", "encoder", "recompute", "ema", "measured_on"),
-            *("experts_per_token", "family"),
+            *("experts_per_token", "family", "quantize_base"),
         )
         job = {
             "parameters": quantity(self.parameters, "parameters"),

@@ -15,6 +15,7 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from gpu_pipelines.accelerators.workload import ALL_LINEAR
 from gpu_pipelines.errors import UserError, some_of
 from gpu_pipelines.tasks.checkpoint_state import trained_weights
 from gpu_pipelines.tasks.model_places import ADAPTER, ADAPTER_NAME, ADAPTER_WEIGHTS, is_pretrained, place_and_revision
@@ -30,26 +31,27 @@ _KINDS = {
 }
 
 
-def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
+def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str = "") -> nn.Module:
     """Freezes a model and adds adapters, in place; its output stays the same until they are trained.
 
-    The adapters sit on the projections that peft names for the architecture (queries and values, as a rule), else on
-    every linear layer of the backbone. A classification head stays trainable.
+    A classification head stays trainable.
 
     Args:
         model: made by a recipe's `build_model`.
         rank: of the adapters, at least 1.
         alpha: their output is scaled by `alpha / rank`.
+        targets: the layers that get one: `ALL_LINEAR`, or the ends of their names with commas between them. Empty for
+            the projections that peft names for the architecture, queries and values as a rule, else all.
 
     Raises:
-        UserError: the model has no linear layers to adapt.
+        UserError: the model has no linear layers to adapt, or none whose name ends so.
     """
     from peft import LoraConfig, inject_adapter_in_model
     from transformers.pytorch_utils import Conv1D
 
     head = head_of(model)
-    targets = _targets(model, head)
-    if not targets:
+    chosen = _targets(model, head, targets)
+    if not chosen:
         raise UserError(
             f"{type(model).__name__} has no linear layers that adapters could be added to.",
             "Train it with lora_rank=0.",
@@ -57,8 +59,8 @@ def add_adapters(model: nn.Module, rank: int, alpha: float) -> nn.Module:
     config = LoraConfig(
         r=rank,
         lora_alpha=alpha,
-        target_modules=targets,
-        fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in targets),
+        target_modules=chosen,
+        fan_in_fan_out=any(isinstance(model.get_submodule(name), Conv1D) for name in chosen),
     )
     with _seeming_fp32(model):
         inject_adapter_in_model(config, model)
@@ -151,7 +153,7 @@ def _plain(value: torch.Tensor) -> torch.Tensor:
     return value.detach().cpu().contiguous().clone()
 
 
-def _targets(model: Any, head: list[str]) -> list[str]:
+def _targets(model: Any, head: list[str], asked: str) -> list[str]:
     from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     from transformers.pytorch_utils import Conv1D
 
@@ -160,12 +162,28 @@ def _targets(model: Any, head: list[str]) -> list[str]:
         for name, module in model.named_modules()
         if (is_plain_linear(module) or isinstance(module, Conv1D)) and not _is_in(name, head)
     ]
-    kind = getattr(getattr(model, "config", None), "model_type", None)
-    usual = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind, ())
-    named = [name for name in linear if name.rpartition(".")[2] in usual]
     # The output of a language model is often the embedding itself; an adapter would part the two.
     outputs = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
-    return named or [name for name in linear if model.get_submodule(name) is not outputs]
+    inner = [name for name in linear if model.get_submodule(name) is not outputs]
+    if asked == ALL_LINEAR:
+        return inner
+    if asked:
+        return _named(model, inner, [end for part in asked.split(",") if (end := part.strip())])
+    kind = getattr(getattr(model, "config", None), "model_type", None)
+    usual = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind, ())
+    return [name for name in linear if name.rpartition(".")[2] in usual] or inner
+
+
+def _named(model: nn.Module, linear: list[str], ends: list[str]) -> list[str]:
+    """The linear layers whose names end so, as peft has it."""
+    found = {end: [name for name in linear if f".{name}".endswith(f".{end}")] for end in ends}
+    if missing := [end for end, names in found.items() if not names]:
+        last = sorted({name.rpartition(".")[2] for name in linear})
+        raise UserError(
+            f"lora_targets names {missing[0]!r}, and no linear layer of {type(model).__name__} has a name that ends so.",
+            f"Its layers are named {some_of(last, most=12)}; {ALL_LINEAR} takes all of them.",
+        )
+    return [name for name in linear if any(name in names for names in found.values())]
 
 
 def _is_in(name: str, parents: list[str]) -> bool:

@@ -40,7 +40,8 @@ def build_model(recipe: Recipe, settings: Mapping[str, Any], *, as_stored: bool 
 
     Args:
         recipe: made for the dataset.
-        settings: `model`, `lora_rank`, `lora_alpha` and `freeze` of the training; all but the first may be missing.
+        settings: `model`, `lora_rank`, `lora_alpha`, `lora_targets` and `freeze` of the training; all but the first may
+            be missing.
         as_stored: whether weights of which some are frozen stay in bf16 where they are stored so, but for a head beside
             adapters; else all are fp32.
 
@@ -55,7 +56,7 @@ def build_model(recipe: Recipe, settings: Mapping[str, Any], *, as_stored: bool 
     if settings.get("lora_rank"):
         from gpu_pipelines.tasks.adapters import add_adapters
 
-        return add_adapters(model, settings["lora_rank"], settings["lora_alpha"])
+        return add_adapters(model, settings["lora_rank"], settings["lora_alpha"], settings.get("lora_targets", ""))
     if settings.get("freeze"):
         from gpu_pipelines.tasks.frozen import freeze
 

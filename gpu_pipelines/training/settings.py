@@ -59,6 +59,7 @@ OFF = {
     "ema_decay": 0.0,
     "freeze": "",
     "layer_decay": 0.0,
+    "lora_targets": "",
     "quantize_base": "",
     "fp8": False,
     "preference_loss": "sigmoid",
@@ -198,6 +199,12 @@ class TrainingSettings:
         common=True,
     )
     lora_alpha: float = parameter(16.0, "Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.")
+    lora_targets: str = parameter(
+        "",
+        "Layers that get adapters: all-linear for every linear layer but the head, or the ends of their names with "
+        "commas between them, such as q_proj,v_proj. Empty for those that peft names for the architecture, mostly "
+        "queries and values.",
+    )
     quantize_base: str = parameter(
         "",
         "nf4 holds the frozen linear layers in four bits (QLoRA); empty holds them in 16 bits if the training computes "
@@ -392,6 +399,10 @@ class TrainingSettings:
             found.append(f"layer_decay is {self.layer_decay}; give 0 to 1, such as 0.75.")
         if self.freeze and self.lora_rank:
             found.append("freeze and lora_rank are both given; adapters freeze the model anyway. Leave freeze empty.")
+        if self.lora_targets and not self.lora_rank:
+            found.append(
+                f"lora_targets is {self.lora_targets!r}, and there are no adapters. Give lora_rank, such as 16."
+            )
         if self.quantize_base and self.fp8:
             found.append(
                 "fp8 and quantize_base are both given; a layer in four bits is not multiplied in fp8. Give one."

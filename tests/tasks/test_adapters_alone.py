@@ -10,6 +10,7 @@ import pytest
 import torch
 import transformers
 
+from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.adapters import add_adapters, merge_adapters, save_adapters
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
@@ -106,6 +107,32 @@ def test_peft_puts_them_onto_the_base_and_they_give_what_the_merged_model_gives(
     torch.testing.assert_close(logits(alone, inputs), wanted, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(merged, wanted, rtol=1e-5, atol=1e-5)
     assert (untouched - wanted).abs().max() > 0.01
+
+
+@pytest.mark.parametrize(
+    ("targets", "adapted"),
+    [
+        ("", {"q_proj", "v_proj"}),
+        ("all-linear", {"q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"}),
+        ("self_attn.o_proj, up_proj", {"o_proj", "up_proj"}),
+    ],
+)
+def test_adapters_are_on_the_layers_that_were_asked_for(
+    tokenizer: TextTokenizer, targets: str, adapted: set[str]
+) -> None:
+    recipe = CausalLanguageModel(tokenizer, LENGTH)
+    settings = {"model": "llama-micro", "lora_rank": 4, "lora_alpha": 8.0, "lora_targets": targets}
+    model = build_model(recipe, settings)
+    found = [name.split(".lora_A")[0] for name, _ in model.named_parameters() if ".lora_A" in name]
+    assert {name.rpartition(".")[2] for name in found} == adapted
+    assert len(found) == len(adapted) * model.config.num_hidden_layers
+
+
+def test_a_layer_that_the_model_lacks_is_answered_with_those_it_has(tokenizer: TextTokenizer) -> None:
+    settings = {"model": "llama-micro", "lora_rank": 4, "lora_alpha": 8.0, "lora_targets": "q_proj,c_attn"}
+    with pytest.raises(UserError, match="'c_attn', and no linear layer of LlamaForCausalLM") as refused:
+        build_model(CausalLanguageModel(tokenizer, LENGTH), settings)
+    assert "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj; all-linear" in refused.value.remedy
 
 
 def test_adapters_of_weights_in_bf16_are_in_fp32(tokenizer: TextTokenizer, tmp_path: Path) -> None:

@@ -28,6 +28,7 @@ L4, H100 = 0.9 * 24 - 1.5, 0.9 * 80 - 1.5
 @pytest.mark.slow_but_for(
     "8B, LoRA 16, one L4",
     "8B, LoRA 16, one H100, nothing recomputed",
+    "8B, LoRA 16 on all linear layers, one H100",
     "8B, LoRA 16 on NF4, one L4",
     "8B, LoRA 16, 8 L4, nothing recomputed",
     "8B, LoRA 16, one H100, 16,384 tokens",
@@ -54,7 +55,8 @@ class OfFamily(Job):
 
     def workload(self) -> Workload:
         said = fields_of_config(self.configuration().to_dict(), self.family)
-        how = {"lora_rank": self.lora_rank or None, "recompute": self.recompute, "selective": self.selective}
+        how: dict[str, Any] = {"lora_rank": self.lora_rank or None, "lora_targets": self.lora_targets}
+        how |= {"recompute": self.recompute, "selective": self.selective}
         return Workload(**{**said, **how, "sequence_length": self.tokens, "samples": 1e6, "batch": 1})
 
 
@@ -124,6 +126,16 @@ def test_what_layers_of_a_family_keep_beside_adapters_is_counted_if_they_are_rec
     family: str,
 ) -> None:
     found = measured(OfFamily.of_few_layers(family, 8, lora_rank=16, selective=True))
+    assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("family", "gpus"), [("opt", 1), ("qwen3", 1), ("qwen3", 8), ("smollm3", 8), ("starcoder2", 1)]
+)
+def test_adapters_on_all_linear_layers_are_counted(family: str, gpus: int) -> None:
+    job = OfFamily.of_few_layers(family, gpus, lora_rank=16, lora_targets="all-linear", recompute=False)
+    found = measured(job)
     assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
 
 

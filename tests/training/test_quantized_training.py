@@ -76,7 +76,11 @@ def test_shards_train_as_the_whole(datasets: SmallDatasets, tmp_path: Path) -> N
 
 
 def test_it_wants_weights_that_are_frozen() -> None:
-    assert any("no weights are frozen" in problem for problem in replace(SETTINGS, lora_rank=0).problems("causal_lm"))
+    without = replace(SETTINGS, lora_rank=0, lora_targets="all-linear").problems("causal_lm")
+    assert [problem.rpartition(" and ")[2] for problem in without] == [
+        "there are no adapters. Give lora_rank, such as 16.",
+        "no weights are frozen. Give lora_rank, such as 16.",
+    ]
     assert SETTINGS.problems("causal_lm") == []
     assert replace(SETTINGS, lora_rank=0, freeze="layers.0.*").problems("causal_lm") == []
 

@@ -29,6 +29,7 @@ OF_THE_WHOLE_TRAINING = (
     "optimizer",
     "lora_rank",
     "lora_alpha",
+    "lora_targets",
     "quantize_base",
     "freeze",
     "ema_decay",
