@@ -38,6 +38,7 @@ def tune_model(
     profile_steps: str = "",
     lora_rank: int = 0,
     lora_alpha: float = 16.0,
+    lora_targets: str = "",
     quantize_base: str = "",
     augmentation: str = "",
     mixup_alpha: float = 0.0,
@@ -116,6 +117,9 @@ def tune_model(
             memory snapshot, to profile/ beside the checkpoints. Empty for none.
         lora_rank: Rank of LoRA adapters; only the adapters are then trained. 0 trains all weights.
         lora_alpha: Scale of the adapters: their output is multiplied by lora_alpha / lora_rank.
+        lora_targets: Layers that get adapters: all-linear for every linear layer but the head, or the ends of their
+            names with commas between them, such as q_proj,v_proj. Empty for those that peft names for the architecture,
+            mostly queries and values.
         quantize_base: nf4 holds the frozen linear layers in four bits (QLoRA); empty holds them in 16 bits if the
             training computes in 16 bits.
         augmentation: Random changes of each image in each epoch: flip (left and right), crop-flip (also takes a part of
@@ -204,6 +208,7 @@ def tune_model(
             profile_steps=profile_steps,
             lora_rank=lora_rank,
             lora_alpha=lora_alpha,
+            lora_targets=lora_targets,
             quantize_base=quantize_base,
             augmentation=augmentation,
             mixup_alpha=mixup_alpha,

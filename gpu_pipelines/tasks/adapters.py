@@ -180,7 +180,7 @@ def _named(model: nn.Module, linear: list[str], ends: list[str]) -> list[str]:
     if missing := [end for end, names in found.items() if not names]:
         last = sorted({name.rpartition(".")[2] for name in linear})
         raise UserError(
-            f"lora_targets names {missing[0]!r}, and no linear layer of {type(model).__name__} has a name that ends so.",
+            f"lora_targets names {missing[0]!r}, and no linear layer of {type(model).__name__} has such a name.",
             f"Its layers are named {some_of(last, most=12)}; {ALL_LINEAR} takes all of them.",
         )
     return [name for name in linear if any(name in names for names in found.values())]

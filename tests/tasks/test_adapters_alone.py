@@ -130,7 +130,7 @@ def test_adapters_are_on_the_layers_that_were_asked_for(
 
 def test_a_layer_that_the_model_lacks_is_answered_with_those_it_has(tokenizer: TextTokenizer) -> None:
     settings = {"model": "llama-micro", "lora_rank": 4, "lora_alpha": 8.0, "lora_targets": "q_proj,c_attn"}
-    with pytest.raises(UserError, match="'c_attn', and no linear layer of LlamaForCausalLM") as refused:
+    with pytest.raises(UserError, match="'c_attn', and no linear layer of LlamaForCausalLM has such a name") as refused:
         build_model(CausalLanguageModel(tokenizer, LENGTH), settings)
     assert "down_proj, gate_proj, k_proj, o_proj, q_proj, up_proj, v_proj; all-linear" in refused.value.remedy
 
