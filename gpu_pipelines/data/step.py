@@ -23,12 +23,11 @@ from gpu_pipelines.data.report import (
     write_report,
 )
 from gpu_pipelines.data.settings import PrepareSettings
-from gpu_pipelines.data.units.unfinished_work import unfinished_work
+from gpu_pipelines.data.units.unfinished_work import place_of_work, unfinished_work
 from gpu_pipelines.data.usable import warn_of_untrained
 from gpu_pipelines.distributed.executor import executor_for
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.step_environment import UNFINISHED_WORK
 
 #: What the name of a source begins with that is an artifact of a step before.
 ARTIFACT = "artifact:"
@@ -36,8 +35,6 @@ ARTIFACT = "artifact:"
 _TABLE = ("projectId", "datasetId", "tableId")
 #: Share of the rows of val and test from which it is said that their prompts are known from train.
 _MANY_KNOWN = 0.1
-#: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/dataset` on Vertex AI, `…/RUN/STEP/ATTEMPT/dataset` on Kubeflow.
-_FOLDERS_OF_AN_ATTEMPT = 2
 
 
 def run(
@@ -69,7 +66,7 @@ def run(
         if data is not None:
             settings, named = _of_artifact(settings, data)
         cluster = Cluster.from_environment(os.environ)
-        place = os.environ.get(UNFINISHED_WORK) or _beside(dataset)
+        place = place_of_work(dataset, "unfinished-preparations")
         if problems := settings.problems() or settings.problems_on_nodes(cluster.nodes):
             raise UserError.of_all(problems)
         work = partial(_prepared, settings, place, dataset, Path(report.path), named)
@@ -190,11 +187,3 @@ def _of_artifact(settings: PrepareSettings, artifact: Any) -> tuple[PrepareSetti
         return replace(settings, source=f"bq://{'.'.join(map(str, table))}"), ""
     place = place_of(artifact)
     return replace(settings, source=place), f"{ARTIFACT}{place.rstrip('/').rpartition('/')[2]}"
-
-
-def _beside(artifact: Any) -> str:
-    """A place that is the same for all attempts at the step in one run."""
-    place = place_of(artifact).rstrip("/")
-    for _ in range(_FOLDERS_OF_AN_ATTEMPT):
-        place = place.rpartition("/")[0]
-    return f"{place}/unfinished-preparations"

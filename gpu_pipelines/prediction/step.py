@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.component_interface.step import local_folder, log_metrics, own_process, place_of, with_advanced
+from gpu_pipelines.data.units.unfinished_work import place_of_work
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.model import Model, model_in, registered_model
@@ -17,10 +18,6 @@ from gpu_pipelines.prediction.outputs import Predictions, filled_in, told
 from gpu_pipelines.prediction.predict import predict_batch
 from gpu_pipelines.prediction.report import write_report
 from gpu_pipelines.prediction.settings import BIGQUERY, PredictSettings
-from gpu_pipelines.step_environment import UNFINISHED_WORK
-
-#: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/predictions` on Vertex AI, `…/RUN/STEP/ATTEMPT/…` on Kubeflow.
-_FOLDERS_OF_AN_ATTEMPT = 2
 
 
 def run(
@@ -54,7 +51,7 @@ def run(
         # Parameters of a pipeline are checked when it is sent; those of a step here, before anything is read.
         if problems := settings.problems():
             raise UserError.of_all(problems)
-        unfinished = os.environ.get(UNFINISHED_WORK) or _beside(predictions)
+        unfinished = place_of_work(predictions, "unfinished-predictions")
         place = "" if settings.is_table else settings.output
         with _model(settings, model) as found:
             made = predict_batch(settings, found, place or place_of(predictions), unfinished)
@@ -97,11 +94,3 @@ def figures_of(made: Predictions) -> dict[str, float]:
         **classes,
         "rows_predicted": made.rows_predicted,
     }
-
-
-def _beside(artifact: Any) -> str:
-    """A place that is the same for all attempts of the step in one run."""
-    place = place_of(artifact).rstrip("/")
-    for _ in range(_FOLDERS_OF_AN_ATTEMPT):
-        place = place.rpartition("/")[0]
-    return f"{place}/unfinished-predictions"

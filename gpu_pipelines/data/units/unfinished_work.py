@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import os
 import shutil
 import socket
 from bisect import bisect_left, insort
@@ -21,13 +22,32 @@ from gpu_pipelines.artifacts.digests import digest_of_program
 from gpu_pipelines.artifacts.documents import read_document, sha256_of_file, sha256_of_tree, write_document
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.artifacts.scratch import scratch_folder
+from gpu_pipelines.component_interface.step import place_of
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.sources.fingerprint import source_fingerprint
 from gpu_pipelines.data.sources.sources import source_of
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.step_environment import UNFINISHED_WORK
 
+#: Beside an artifact's own place: `…/RUN/STEP-ATTEMPT/dataset` on Vertex AI, `…/RUN/STEP/ATTEMPT/dataset` on Kubeflow.
+_FOLDERS_OF_AN_ATTEMPT = 2
 MARKER = "done.json"
 _LOCK = ".lock"
+
+
+def place_of_work(artifact: Any, folder: str) -> str:
+    """Where the unfinished work of a step is: the same for all attempts at the step in one run.
+
+    Args:
+        artifact: an output of the step, a KFP artifact.
+        folder: what the place is called beside the attempts; only used if the environment names none.
+    """
+    if named := os.environ.get(UNFINISHED_WORK):
+        return named
+    place = place_of(artifact).rstrip("/")
+    for _ in range(_FOLDERS_OF_AN_ATTEMPT):
+        place = place.rpartition("/")[0]
+    return f"{place}/{folder}"
 
 
 class UnfinishedWork:
