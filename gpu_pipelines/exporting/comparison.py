@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -91,11 +91,6 @@ def lost(before: dict[str, float], after: dict[str, float], ranking: Ranking) ->
     """The share of the metric that an exported model has lost; negative for a gain."""
     worse = before[ranking.metric] - after[ranking.metric]
     return (worse if ranking.more_is_better else -worse) / max(abs(before[ranking.metric]), _SMALLEST)
-
-
-def with_model(loaded: Loaded, model: nn.Module) -> Loaded:
-    """The same recipe and classes, with another model."""
-    return replace(loaded, model=model)
 
 
 def _logits(recipe: Any, model: nn.Module, batch: dict[str, torch.Tensor]) -> torch.Tensor:

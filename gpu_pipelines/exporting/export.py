@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
@@ -26,15 +26,7 @@ from gpu_pipelines.evaluation.models import Loaded, ModelSource, load_champion
 from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
 from gpu_pipelines.evaluation.settings import Ranking
 from gpu_pipelines.exporting import gguf_model, onnx_model
-from gpu_pipelines.exporting.comparison import (
-    SAME_LOGITS,
-    agreement,
-    is_language_model,
-    lost,
-    metrics_of,
-    rows_at_once,
-    with_model,
-)
+from gpu_pipelines.exporting.comparison import SAME_LOGITS, agreement, is_language_model, lost, metrics_of, rows_at_once
 from gpu_pipelines.exporting.settings import ExportSettings
 from gpu_pipelines.numbers import figure
 from gpu_pipelines.tasks.image_preprocessor import PREPROCESSOR
@@ -181,7 +173,7 @@ def _compared(
         )
     rows = dataset.manifest.rows("test")
     before = metrics_of(runner, loaded, rows)
-    after = metrics_of(runner, with_model(loaded, other), rows)
+    after = metrics_of(runner, replace(loaded, model=other), rows)
     share = lost(before, after, ranking)
     # The reference of a preference loss stays with the checkpoints, so these figures differ from the evaluation's.
     alone = runner.scoring.has_reference

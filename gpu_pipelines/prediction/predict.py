@@ -47,7 +47,7 @@ from gpu_pipelines.prediction.outputs import (
 )
 from gpu_pipelines.prediction.settings import NOT_SHAPING, PARQUET, PredictSettings
 from gpu_pipelines.prediction.source_rows import MOST_ROWS, Piece, RowSource
-from gpu_pipelines.prediction.worker import Check, Predicted, Work, worker_for
+from gpu_pipelines.prediction.worker import Check, Predicted, Work, Worker
 from gpu_pipelines.prediction.written import Form
 from gpu_pipelines.serving.served_models import task_of
 from gpu_pipelines.tasks.tasks import task_named, task_problems
@@ -196,7 +196,7 @@ class _Prediction:
                 pieces, told = chain([first], left), self._told(workers, Check(check))
                 with _kept_by_threads(work, self._form.suffix) as keep:
                     options = WorkOptions(check, workers.needs, _named)
-                    for _, predicted in workers.executor.map(worker_for, (told,), pieces, options):
+                    for _, predicted in workers.executor.map(Worker, (told,), pieces, options):
                         keep(predicted)
                         progress.advance(predicted.rows, left.waiting(progress.rows + predicted.rows))
         if not left.rows:  # such as a day without rows for a schedule, or a wrong file

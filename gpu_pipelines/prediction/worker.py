@@ -101,12 +101,9 @@ class Predicted(NamedTuple):
     labels: Counter[str]
 
 
-def worker_for(work: Work) -> Callable[[Piece], Predicted]:
-    """Loads the model and returns a function that predicts pieces. Called once in each process."""
-    return _Worker(work)
+class Worker:
+    """Predicts pieces with the model, which it loads. Made once in each process."""
 
-
-class _Worker:
     def __init__(self, work: Work) -> None:
         directory = folder_at(work.model)
         if work.on_gpu and not gpus_here():

@@ -144,9 +144,6 @@ class MlflowRegistry(Registry):
         ours = {int(each.version) for each in self._of_model(name)}
         return {alias: number for alias, number in self._all_aliases(name).items() if number in ours}
 
-    def _point(self, name: str, alias: str, number: int) -> None:
-        self._move_alias(name, alias, number)
-
     def add(
         self, name: str, model: Path, info: dict[str, Any], promotion: Promotion, check: Check | None = None
     ) -> RegisteredVersion:
@@ -171,7 +168,7 @@ class MlflowRegistry(Registry):
             number, added = self._registered(name, run, _tags(info, digest), _description(model), damaged)
         champion = self._all_aliases(name).get(CHAMPION)
         for alias in promotion.aliases(champion, number):
-            self._move_alias(name, alias, number)
+            self._point(name, alias, number)
         return replace(self.version(name, number), added=added, led=champion == number)
 
     @property
@@ -352,7 +349,7 @@ class MlflowRegistry(Registry):
         found = self._client.search_runs(experiments, f"tags.`{TRACKED_RUN_TAG}` = '{key}'", max_results=1)
         return {_PARENT: str(found[0].info.run_id)} if found else {}
 
-    def _move_alias(self, name: str, alias: str, number: int) -> None:
+    def _point(self, name: str, alias: str, number: int) -> None:
         from mlflow.exceptions import MlflowException
 
         with self._errors(f"Moving the alias {alias} of {name!r}"):
