@@ -258,7 +258,7 @@ class PrepareSettings:
         if self.image_storage not in IMAGE_STORAGES:
             found.append(f"image_storage is {self.image_storage!r}; give one of {', '.join(IMAGE_STORAGES)}.")
         found += problems_of_limit(self.max_rejected)
-        found += problems_of_ray_address("ray_address", self.ray_address)
+        found += problems_of_ray_address(self.ray_address)
         if not 0 <= self.shard_megabytes <= MAX_SHARD_MEGABYTES:
             found.append(
                 f"shard_megabytes is {self.shard_megabytes}; give 1 to {MAX_SHARD_MEGABYTES:,} MiB, or 0 to choose it."

@@ -55,17 +55,16 @@ def end_process(process: subprocess.Popen[Any], seconds: float) -> None:
         process.wait()
 
 
-def process_pool(processes: int, initializer: Callable[..., None], arguments: tuple[Any, ...]) -> ProcessPoolExecutor:
-    """A pool whose processes end with this one, and leave signals to it.
+def one_process(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> ProcessPoolExecutor:
+    """A pool of one process, which ends with this one, and leaves signals to it.
 
     Args:
-        processes: number of processes.
-        initializer: called once in each; importable, like its arguments.
+        initializer: called once; importable, like its arguments.
         arguments: of `initializer`.
     """
     # A forked process would inherit locks that the threads of this one hold, and could not use CUDA.
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(processes, mp_context=context, initializer=_begin, initargs=(initializer, arguments))
+    return ProcessPoolExecutor(1, mp_context=context, initializer=_begin, initargs=(initializer, arguments))
 
 
 def _begin(initializer: Callable[..., None], arguments: tuple[Any, ...]) -> None:

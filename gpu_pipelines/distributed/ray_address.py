@@ -59,20 +59,19 @@ def ray_endpoint(address: str) -> RayEndpoint:
     raise UserError(f"{address[:200]!r} is not the address of a Ray cluster.", f"Give {FORMS}.")
 
 
-def problems_of_ray_address(name: str, address: str) -> list[str]:
-    """What is wrong with the address of a Ray cluster, as far as its text shows.
+def problems_of_ray_address(address: str) -> list[str]:
+    """What is wrong with a value of `ray_address`, as far as its text shows.
 
     Args:
-        name: its name in messages.
         address: any text; an empty one stands for processes of the step's own machines.
     """
     if not address:
         return []
     if address.startswith(("http://", "https://")):
-        dashboard = f"{name} is {address[:200]!r}, the address of a dashboard, which takes no work."
+        dashboard = f"ray_address is {address[:200]!r}, the address of a dashboard, which takes no work."
         return [f"{dashboard} Give the cluster's own: ray://HOST:10001, or HOST:6379 on a machine of the cluster."]
     try:
         ray_endpoint(address)
     except UserError as error:
-        return [f"{name}: {error.problem} {error.remedy}"]
+        return [f"ray_address: {error.problem} {error.remedy}"]
     return []

@@ -79,7 +79,7 @@ def resumed_submission(
     earlier.require_resumable()
     given_here = given_values(assignments, file)
     compiled, request = _pipeline_of(target, pipeline, earlier, given_here, cache)
-    before = _parameters_before(target, earlier, compiled)
+    before = _parameters_before(target, earlier)
     values = checked_values(compiled, target, assignments, file, before)
     if target.is_here:
         # The commands that it prints must be for this run, not for one with defaults.
@@ -175,7 +175,7 @@ def _plain(name: str) -> str:
     return name.replace("-", "_")
 
 
-def _parameters_before(target: Target, earlier: EarlierRun, compiled: Compiled) -> dict[str, Any]:
+def _parameters_before(target: Target, earlier: EarlierRun) -> dict[str, Any]:
     """The values of the earlier run; defaults of its target become those of this target."""
     known: Mapping[str, Parameter] = {}
     if "root" in earlier.spec:

@@ -27,8 +27,6 @@ CHECKPOINT_PATTERNS = ("step[-_=]*", "checkpoint[-_=]*", "epoch[-_=]*")
 #: What is written beside the files of a model, so that it cannot be among them.
 WRITTEN_BESIDE = (EVALUATION, MODEL_CARD, VERSION)
 
-ScoringFunction = Callable[[Path, Path, str], Mapping[str, float]]
-
 
 @dataclass(frozen=True)
 class GivenScores(Scores):

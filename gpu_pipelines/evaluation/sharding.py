@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from gpu_pipelines.accelerators import plan
-from gpu_pipelines.distributed.processes import killed_is_said, process_pool
+from gpu_pipelines.distributed.processes import killed_is_said, one_process
 from gpu_pipelines.errors import ProcessFailedError, UnfitParametersError, UserError, first_line, out_of_memory
 from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.models import ModelSource
@@ -204,7 +204,7 @@ class ShardedRunner:
         # This process hashes the frozen weights, at the latest for the export; that the others have the same is known.
         theirs = replace(self._settings, frozen_sha256="")
         for device in self._devices[1:]:
-            pool = process_pool(1, _start, (theirs, device, threads))
+            pool = one_process(_start, (theirs, device, threads))
             self._ready.append(pool.submit(_warm))
             self._pools.append(pool)
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.distributed.processes import killed_is_said, process_pool
+from gpu_pipelines.distributed.processes import killed_is_said, one_process
 from gpu_pipelines.errors import ProcessFailedError, UserError, first_line
 from gpu_pipelines.evaluation.generation.port import Written
 from gpu_pipelines.evaluation.generation.request import AUTO, VLLM
@@ -43,7 +43,7 @@ def written_in_process(
         UserError: vLLM cannot write with it, or its process was killed.
     """
     torch.cuda.empty_cache()
-    with process_pool(1, _begin, ()) as pool:
+    with one_process(_begin, ()) as pool:
         try:
             with killed_is_said("The process of vLLM"):
                 return pool.submit(_write, dataset_directory, model, list(prompts), most).result()

@@ -170,7 +170,7 @@ class PredictSettings(ReadsRows):
             found.append(f"source_format is {self.source_format!r}; give auto, {', '.join(FORMATS)}.")
         if self.output_format not in OUTPUT_FORMATS:
             found.append(f"output_format is {self.output_format!r}; give {' or '.join(OUTPUT_FORMATS)}.")
-        found += problems_of_ray_address("ray_address", self.ray_address)
+        found += problems_of_ray_address(self.ray_address)
         if self.device not in DEVICES:
             found.append(f"device is {self.device!r}; give {', '.join(DEVICES)}.")
         if not self.model_version:

@@ -239,9 +239,9 @@ def test_signals_are_noted_and_the_handlers_of_before_come_back() -> None:
 
 POOL = """
 import os, time
-from gpu_pipelines.distributed.processes import process_pool
+from gpu_pipelines.distributed.processes import one_process
 if __name__ == "__main__":
-    pool = process_pool(1, print, ())
+    pool = one_process(print, ())
     print(pool.submit(os.getpid).result(), flush=True)
     time.sleep(60)
 """

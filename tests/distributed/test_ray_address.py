@@ -27,7 +27,7 @@ VERTEX = "vertex_ray://projects/12/locations/us-central1/persistentResources/big
     ],
 )
 def test_addresses_that_ray_takes(address: str, host: str, port: int, package: str) -> None:
-    assert problems_of_ray_address("ray_address", address) == []
+    assert problems_of_ray_address(address) == []
     found = ray_endpoint(address)
     assert (found.host, found.port, found.package) == (host, port, package)
 
@@ -41,18 +41,18 @@ def test_addresses_that_ray_takes(address: str, host: str, port: int, package: s
     ],
 )  # fmt: skip
 def test_addresses_that_no_cluster_has_are_refused_with_the_forms(address: str) -> None:
-    (problem,) = problems_of_ray_address("ray_address", address)
+    (problem,) = problems_of_ray_address(address)
     assert problem.startswith(f"ray_address: {address!r} is not the address of a Ray cluster. Give HOST:PORT")
     assert "ray://HOST:10001" in problem
 
 
 def test_the_address_of_a_dashboard_is_told_apart() -> None:
-    (problem,) = problems_of_ray_address("ray_address", "http://head:8265")
+    (problem,) = problems_of_ray_address("http://head:8265")
     assert "the address of a dashboard" in problem
 
 
 def test_an_empty_one_is_the_machines_of_the_step() -> None:
-    assert problems_of_ray_address("ray_address", "") == []
+    assert problems_of_ray_address("") == []
 
 
 def test_a_cluster_and_machines_of_the_step_are_not_both_taken() -> None:

@@ -109,13 +109,13 @@ class JobRun:
         with ThreadPoolExecutor(len(tasks), thread_name_prefix="task") as pool:
             while left or running:
                 for name in [each for each in left if ended.keys() >= before[each]]:
-                    asked = (name, left.pop(name), tasks[name], given, ended, turn)
+                    asked = (left.pop(name), tasks[name], given, ended, turn)
                     running[pool.submit(self._task, *asked)] = name
                 for future in wait(running, return_when=FIRST_COMPLETED).done:
                     ended[running.pop(future)] = future.result()
         state = FAILED if any(each.state in (FAILED, CANCELLED) for each in ended.values()) else SUCCEEDED
         error = next((each.error for each in ended.values() if each.error), "")
-        return Ended(state, _outputs_of_part(dag, component, given, ended), error)
+        return Ended(state, _outputs_of_part(dag, ended), error)
 
     def _own_name(self, name: str, turn: str, part: str) -> str:
         """The name of a task in this job: several sub-DAGs may have tasks of the same name."""
@@ -131,7 +131,7 @@ class JobRun:
         return full
 
     def _task(
-        self, name: str, full: str, placed: Mapping[str, Any], given: Values, ended: Mapping[str, Ended], turn: str
+        self, full: str, placed: Mapping[str, Any], given: Values, ended: Mapping[str, Ended], turn: str
     ) -> Ended:
         policy = placed.get("triggerPolicy", {})
         if state := self._why_not(placed, policy, ended):
@@ -275,9 +275,7 @@ def _turns_of(placed: Mapping[str, Any], values: Values) -> Iterator[Values]:
         yield Values({**values.parameters, iterator["itemInput"]: item}, dict(values.artifacts))
 
 
-def _outputs_of_part(
-    dag: Mapping[str, Any], component: Mapping[str, Any], given: Values, ended: Mapping[str, Ended]
-) -> Values:
+def _outputs_of_part(dag: Mapping[str, Any], ended: Mapping[str, Ended]) -> Values:
     """The outputs of a sub-DAG: those of its tasks; of several branches, that of the taken one."""
     made, outputs = Values(), dag.get("outputs", {})
     for key, source in outputs.get("parameters", {}).items():
