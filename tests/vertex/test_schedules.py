@@ -400,6 +400,9 @@ def test_a_pipeline_that_is_not_there_is_refused(vertex_api: VertexApi, tmp_path
         done = command(vertex_api, tmp_path, "schedule", "create", what, "--name", "n", *DAILY)
         assert done.status == 2
         assert message in done.err
+    command(vertex_api, tmp_path, "upload", str(compiled_sum(tmp_path)), "--tag", "stable", "--tag", "blue")
+    done = command(vertex_api, tmp_path, "schedule", "create", "sum", "--name", "n", *DAILY)
+    assert "tags/latest is not found.\n  sum has the tags blue, stable: name one, as in sum/blue." in done.err
 
 
 def test_times_are_those_of_the_zone_over_the_change_of_clocks() -> None:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import NotFoundError, UserError, some_of
 from gpu_pipelines.google_cloud.connection import credentials, service_errors, tried_again
 from gpu_pipelines.project_settings import ProjectSettings
 
@@ -110,6 +111,14 @@ class PipelineRepository:
         Raises:
             UserError: there is no such version.
         """
+        try:
+            return self._find(package, reference)
+        except NotFoundError as error:
+            tags = self._tags(package)
+            named = f"{package} has the tags {some_of(tags, 9)}: name one, as in {package}/{tags[0]}." if tags else ""
+            raise NotFoundError(error.problem, named or error.remedy) from None
+
+    def _find(self, package: str, reference: str) -> PipelineVersion:
         with service_errors(f"Looking for {package}/{reference} in {self.address}"):
             if _VERSION.fullmatch(reference):
                 found = _sent(lambda: self._client.get_version(package, reference))
@@ -117,6 +126,12 @@ class PipelineRepository:
                 return PipelineVersion(self.address, package, reference, tuple(tags))
             tag = _sent(lambda: self._client.get_tag(package, reference))
             return PipelineVersion(self.address, package, str(tag["version"]).rpartition("/")[2], (reference,))
+
+    def _tags(self, package: str) -> list[str]:
+        """The tags of a package; none if there is no such package."""
+        with suppress(UserError), service_errors(f"Looking for {package} in {self.address}"):
+            return sorted(str(tag["name"]).rpartition("/")[2] for tag in _sent(lambda: self._client.list_tags(package)))
+        return []
 
     def _let_tag_name(self, package: str, tag: str, version: str) -> None:
         from google.api_core.exceptions import NotFound
