@@ -255,14 +255,16 @@ def test_messages_and_tools_that_are_none_are_rejected_with_the_reason(tmp_path:
         {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "a"}}]}, *answered(0)]},
         {"messages": [*asked(0), {**answered(0)[0], "weight": 0}]},
         {"messages": [*asked(0), {**answered(0)[0], "weight": 0.5}]},
+        {"messages": [*asked(0), {"role": "bot", "content": "yes"}]},
     ]
-    good: list[dict[str, Any]] = [{"messages": [*asked(n), *answered(n)], "tools": []} for n in range(90)]
+    good: list[dict[str, Any]] = [{"messages": [*asked(n), *answered(n)], "tools": []} for n in range(99)]
     # The plain template has no calls of functions.
     called = {"messages": [*asked(99), {"role": "assistant", "tool_calls": [call], "content": ""}], "tools": []}
     manifest = prepare(write_lines(tmp_path / "t.jsonl", [*good, called, *bad]), tmp_path / "out", "causal_lm")
     malformed = {"malformed messages": 5, "malformed tools": 2}
-    assert manifest.rejected == {**malformed, "no answer": 2, "chat cannot be rendered": 1}
-    assert manifest.records_kept == 90
+    assert manifest.rejected == {**malformed, "no answer": 3, "chat cannot be rendered": 1}
+    assert manifest.records_kept == 99
+    assert "the roles are user, bot" in (tmp_path / "out" / "rejected.jsonl").read_text()
 
 
 @pytest.mark.parametrize(

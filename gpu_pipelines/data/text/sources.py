@@ -178,7 +178,9 @@ def _chat(source: str, parts: list[list[Any]], tools: Any, system: Any) -> TextR
     if isinstance(chat, Problem):
         return TextRecord(source, "", problem=chat)
     if not any(is_answer(chat.messages[place]) for place in chat.learned):
-        return _unusable(source, "no answer", "no message of the assistant, or none but with weight 0")
+        roles = ", ".join(dict.fromkeys(str(message["role"]) for message in chat.messages))
+        none = "no message of the assistant, or none but with weight 0"
+        return _unusable(source, "no answer", f"{none}; the roles are {roles[:80]}")
     return TextRecord(source, chat)
 
 
