@@ -38,6 +38,11 @@ _RESERVATION = re.compile(
     r"projects/(?P<project>[a-z0-9.:-]+)/zones/(?P<zone>[a-z]+-[a-z]+[0-9]+-[a-z])/reservations/(?P<name>[a-z0-9-]+)"
 )
 
+#: How people also say NAME:COUNT: `8xh100`, `8 h100`, `h100x8`, `h100-8`.
+_SAID = re.compile(
+    r"(?P<first>\d\d?)[\sx×*]*(?P<after>[a-z].*)|(?P<before>.*\w)[\sx×*,=-]\s*(?P<last>\d)", re.IGNORECASE
+)
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -154,7 +159,12 @@ def _check_malformed(checked: Checked, catalog: Catalog) -> None:
     spec = checked.request.spec
     name, colon, rest = spec[:64].partition(":")
     gpu = find_gpu(catalog, name)
-    if isinstance(gpu, Gpu):
+    said = _SAID.fullmatch(spec.strip()[:64])
+    meant = find_gpu(catalog, said["after"] or said["before"]) if said else None
+    if said and isinstance(meant, Gpu) and not isinstance(gpu, Gpu):
+        checked.gpu, checked.count = meant, int(said["first"] or said["last"])
+        checked.add("count", f"{shown(spec)} is not a specification. Write NAME:COUNT.")
+    elif isinstance(gpu, Gpu):
         checked.gpu = gpu
         wrong = f"{shown(rest)} is not a number of GPUs" if colon else f"{shown(spec)} says no number of GPUs"
         checked.add("count", f"{wrong}; training takes {listed(catalog.counts(gpu.name))} {gpu.name} per machine.")

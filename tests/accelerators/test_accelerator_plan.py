@@ -246,6 +246,18 @@ def test_other_cards_have_a_substitute_too(name: str) -> None:
         assert instead[-1].why == "at least its memory, bandwidth and bf16 speed"
 
 
+@pytest.mark.parametrize(
+    "said", ["8xh100", "8 x H100", "8h100", "h100x8", "h100-8", "h100 8", "h100,8", "nvidia-h100-80gb=8"]
+)
+def test_another_form_of_a_specification_is_understood(said: str) -> None:
+    (problem,) = refused(said).problems
+    assert problem.alternatives[0].spec == "h100:8"
+
+
+def test_a_name_that_ends_in_a_number_is_no_other_form() -> None:
+    assert refused("a100-80").problems[0].alternatives[0].spec == "a100-80gb:1"
+
+
 def test_all_problems_are_reported_at_once() -> None:
     error = refused("h100:3", region="europe-west2", strategy="flexstart", nodes=0, hours=-1)
     assert [problem.field for problem in error.problems] == ["count", "nodes", "hours", "strategy", "region"]
