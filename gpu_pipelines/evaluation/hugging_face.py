@@ -87,8 +87,9 @@ def why_none(directory: Path) -> str:
 
     if shard := first(".distcp"):
         return (
-            f"{shard} is a part of the weights: let the script save whole ones, as FULL_STATE_DICT of FSDP does, or "
-            f"merge them by `accelerate merge-weights` and put a {CONFIG} beside them."
+            f"{shard} is a part of the weights: let the script save whole ones, as FULL_STATE_DICT of FSDP does "
+            f"(for fully_shard: docs/training-scripts.md), or merge them by `accelerate merge-weights` and put a "
+            f"{CONFIG} beside them."
         )
     if weights := first(".safetensors"):
         return (

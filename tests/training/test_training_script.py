@@ -24,6 +24,7 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import Interrupted, UserError
+from gpu_pipelines.evaluation.hugging_face import models_in
 from gpu_pipelines.training.machine.local_devices import Devices
 from gpu_pipelines.training.script import variables
 from gpu_pipelines.training.script.processes import trains_alone
@@ -471,3 +472,39 @@ def test_the_examples_run_as_a_pipeline_and_their_checkpoints_are_evaluated(tmp_
     assert [entry["step"] for entry in read_metrics(directory / "metrics.jsonl")] == list(range(1, 41))
     evaluation = json.loads(next((tmp_path / "runs").glob("**/evaluation.json")).read_text())
     assert evaluation["passed"] is True
+
+
+SHARDED = """
+import os
+from pathlib import Path
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed.fsdp import fully_shard
+from transformers import BertConfig, BertForSequenceClassification
+dist.init_process_group("gloo")
+rank = dist.get_rank()
+torch.manual_seed(0)
+sizes = {"hidden_size": 8, "num_hidden_layers": 1, "num_attention_heads": 1, "intermediate_size": 8}
+model = BertForSequenceClassification(BertConfig(vocab_size=64, **sizes))
+before = {name: value.clone() for name, value in model.state_dict().items()}
+fully_shard(model)
+optimizer = torch.optim.AdamW(model.parameters(), lr=0.0, weight_decay=0.0)
+model(torch.ones(1, 4, dtype=torch.long), labels=torch.ones(1, dtype=torch.long)).loss.backward()
+optimizer.step()
+folder = Path(os.environ["GPU_PIPELINES_CHECKPOINTS"]) / "step-1"
+"""
+COMPARES = """
+if rank == 0:
+    saved = BertForSequenceClassification.from_pretrained(folder).state_dict()
+    assert all(torch.equal(saved[name], value) for name, value in before.items())
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.slow
+def test_a_sharded_model_is_saved_whole_beside_its_shards(tmp_path: Path) -> None:
+    (saves,) = re.findall(r"## FSDP\n.*?```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    run(tmp_path, SHARDED + saves + COMPARES, launcher="torchrun", processes_per_node=2)
+    assert models_in(tmp_path / "out") == [(tmp_path / "out/step-1", 1)]
+    assert (tmp_path / "out/step-1/dcp/.metadata").is_file()
