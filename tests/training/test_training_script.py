@@ -27,8 +27,9 @@ from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.evaluation.hugging_face import models_in
 from gpu_pipelines.training.machine.local_devices import Devices
 from gpu_pipelines.training.script import variables
+from gpu_pipelines.training.script.metrics import read_metrics
 from gpu_pipelines.training.script.processes import trains_alone
-from gpu_pipelines.training.script.run import ScriptSummary, horovodrun, read_metrics, run_script
+from gpu_pipelines.training.script.run import ScriptSummary, horovodrun, run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
 from gpu_pipelines.training.script.step import run as run_step
 from gpu_pipelines.training.script.step import write_report
@@ -189,6 +190,46 @@ def test_a_metric_that_ends_as_no_number_has_no_last_value(tmp_path: Path, capsy
     assert summary.figures()["steps"] == 3
     assert "final_loss" not in summary.figures()
     assert "warning: loss is not finite at step 2" in capsys.readouterr().out
+
+
+LOGS = """
+import csv, json, os
+from pathlib import Path
+out = Path(os.environ["GPU_PIPELINES_CHECKPOINTS"])
+for step in (2, 4):
+    log = [{"step": n, "loss": 1 / n, "epoch": n / 4, "learning_rate": 0.1} for n in range(1, step + 1)]
+    log += [{"step": 4, "eval_loss": 0.3, "eval_runtime": 1.0}, {"step": 4, "train_runtime": 9.0}] if step == 4 else []
+    (out / f"checkpoint-{step}").mkdir()
+    state = {"global_step": step, "log_history": log}
+    (out / f"checkpoint-{step}/trainer_state.json").write_text(json.dumps(state))
+"""
+CSV = """
+import os
+from pathlib import Path
+log = Path(os.environ["GPU_PIPELINES_CHECKPOINTS"]) / "lightning_logs/version_0"
+log.mkdir(parents=True)
+(log / "metrics.csv").write_text("epoch,step,train_loss,val_loss\\n0,1,0.5,\\n0,1,,0.25\\n")
+"""
+OWN = """
+with open(os.environ["GPU_PIPELINES_METRICS"], "a") as file:
+    file.write(json.dumps({"step": 3, "mine": 7}) + "\\n")
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "curves"),
+    [
+        (LOGS, {"loss": [(n, 1 / n) for n in (1, 2, 3, 4)], "learning_rate": 4, "eval_loss": [(4, 0.3)]}),
+        (LOGS + OWN, {"mine": [(3, 7)], "loss": [(4, 0.25)], "learning_rate": 1, "eval_loss": [(4, 0.3)]}),
+        (CSV, {"train_loss": [(1, 0.5)], "val_loss": [(1, 0.25)]}),
+    ],
+)
+def test_what_a_framework_has_logged_beside_its_checkpoints_is_reported(
+    tmp_path: Path, text: str, curves: dict[str, Any]
+) -> None:
+    found = run(tmp_path, text).series()
+    found = {name: len(each) if isinstance(curves.get(name), int) else each for name, each in found.items()}
+    assert found == curves
 
 
 def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import shutil
@@ -26,6 +25,7 @@ from gpu_pipelines.training.machine.nccl_dumps import dumps_kept
 from gpu_pipelines.training.machine.nccl_settings import adopt_nccl_settings
 from gpu_pipelines.training.machine.utilization import idleness_of
 from gpu_pipelines.training.script.code import fetch
+from gpu_pipelines.training.script.metrics import add_logged, read_metrics
 from gpu_pipelines.training.script.mirrored_folder import MirroredFolder
 from gpu_pipelines.training.script.processes import trains_alone
 from gpu_pipelines.training.script.settings import ONE_PROCESS, ScriptSettings
@@ -131,6 +131,7 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
                 run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
             lock.require_held()
             require_not_taken_for_path(store.uri)
+            add_logged(Path(checkpoints), store.directory / METRICS)
             store.publish_log()
         names = [checkpoint.name for checkpoint in store.complete()] or sorted(
             path.name for path in Path(checkpoints).iterdir() if CHECKPOINT_NAME.fullmatch(path.name)
@@ -237,40 +238,3 @@ def horovodrun(processes: int, cluster: Cluster) -> list[str]:
     if not program:
         raise UserError("horovodrun is not installed.", "Use an image with Horovod.")
     return [program, "-np", str(processes), "-H", f"localhost:{processes}"]
-
-
-def read_metrics(path: Path) -> list[dict[str, float]]:
-    """The entries of a metrics file, by step; if a step has a metric twice, after a continuation, the last counts.
-
-    A line that is not an entry is left out with a warning: the training is done, and should not fail for it.
-    """
-    if not path.is_file():
-        return []
-    entries: dict[float, dict[str, float]] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), 1):
-        entry = _entry(line)
-        if entry is None:
-            print(f"{path.name}, line {number}, is not a JSON object with a number step: left out", flush=True)
-        else:
-            # Losses of train and val of one step often come in two lines.
-            entries.setdefault(entry["step"], {}).update(entry)
-    found = [entries[step] for step in sorted(entries)]
-    diverged = {name: entry["step"] for entry in reversed(found) for name in entry if not math.isfinite(entry[name])}
-    for name, step in diverged.items():
-        print(f"warning: {name} is not finite at step {step:g}, and maybe later: these values are left out", flush=True)
-    return found
-
-
-def _entry(line: str) -> dict[str, float] | None:
-    try:
-        content = json.loads(line)
-    except ValueError:
-        return None
-    if not isinstance(content, dict):
-        return None
-    numbers = {
-        name: float(value)
-        for name, value in content.items()
-        if isinstance(value, (int, float)) and not isinstance(value, bool)
-    }
-    return numbers if math.isfinite(numbers.get("step", math.nan)) else None
