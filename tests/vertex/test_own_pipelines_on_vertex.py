@@ -180,6 +180,8 @@ from google_cloud_pipeline_components.v1.endpoint import EndpointCreateOp, Model
 from kfp import dsl
 @dsl.component(base_image="python:3.11", install_kfp_package=False)
 def work(): ...
+@dsl.component(base_image="python:3.11", install_kfp_package=False)
+def chosen() -> dict: ...
 @dsl.pipeline
 def theirs(many: int = 2, machine: str = "n1-standrd-4"):
     model = dsl.importer(artifact_uri="gs://bucket/model", artifact_class=VertexModel).output
@@ -199,6 +201,7 @@ _COUNTED = (
     'custom_job.CustomTrainingJobOp(display_name="a", worker_pool_specs=[{"machine_spec": {"machine_type": '
     '"n1-standard-8", "accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": COUNT}, "replica_count": COUNT}])'
 )
+_WHOLE = 'custom_job.CustomTrainingJobOp(display_name="a", worker_pool_specs=[{"machine_spec": MACHINE}])'
 
 
 @pytest.mark.parametrize(
@@ -213,6 +216,8 @@ _COUNTED = (
         (_DEPLOYING.replace("GPU", '"NVIDIA_TESLA_T4"'), ""),
         (_COUNTED.replace("COUNT", '"two"'), "accelerator_count in worker_pool_specs is the text 'two'."),
         (_COUNTED.replace("COUNT", "many"), ""),
+        (_WHOLE.replace("MACHINE", '"n1-standard-8"'), "machine_spec in worker_pool_specs is 'n1-standard-8'."),
+        (_WHOLE.replace("MACHINE", "chosen().output"), ""),
         (_COUNTED.replace("NVIDIA_TESLA_T4", "BANANA").replace("COUNT", "1"), "There is no GPU 'BANANA'"),
     ],
 )

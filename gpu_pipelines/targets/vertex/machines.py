@@ -57,8 +57,8 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
     Raises:
         UserError: lists what is not available there.
     """
-    if texts := dict.fromkeys(_no_numbers(spec)):
-        raise UserError.of_all(list(texts))
+    if malformed := dict.fromkeys(_malformed(spec)):
+        raise UserError.of_all(list(malformed))
     found, problems = [], list(_misnamed(spec))
     jobs = _requests(spec, region)
     others = [*_of_kfp(spec, region), *_of_predictions(spec, region)]
@@ -80,7 +80,7 @@ def told_unknown(spec: Mapping[str, Any]) -> list[str]:
     """Warnings about machines without accelerators that are not in the catalog, which need not have the newest."""
     catalog, found = load_catalog(), dict[str, None]()
     for step, values in _custom_jobs(spec).items():
-        for machine in (pool.get("machine_spec") or {} for pool in values[_POOLS]):
+        for machine in (_part(pool, "machine_spec") for pool in values[_POOLS]):
             name = str(machine.get("machine_type", "{{$"))
             if not ("{{$" in name or machine.get("accelerator_type") or catalog.takes_without_gpus(name)):
                 found[f"warning: {step}: {name[:60]!r} is not known as a machine of custom jobs without GPUs."] = None
@@ -196,15 +196,23 @@ def _misnamed(spec: Mapping[str, Any]) -> Iterator[str]:
             yield f"{step}: {_POOLS} has {', '.join(names)}. Its names are those of Python: {', '.join(pythonic)}."
 
 
-def _no_numbers(spec: Mapping[str, Any]) -> Iterator[str]:
-    """Numbers of machines that are given as texts, which GCPC's launcher refuses when the step runs."""
+def _malformed(spec: Mapping[str, Any]) -> Iterator[str]:
+    """Parts of machines that are no fields, and numbers that are texts; GCPC's launcher refuses both in the run."""
     for step, values in _custom_jobs(spec).items():
         for pool in values[_POOLS]:
             for part, name in _COUNTS.items():
-                given = (pool.get(part) or {} if part else pool).get(name)
+                whole, given = pool.get(part) if part else pool, _part(pool, part).get(name)
+                if whole and not isinstance(whole, Mapping) and "{{$" not in str(whole):
+                    yield f"{step}: {part} in {_POOLS} is {str(whole)[:40]!r}. Give its fields, such as {name}."
                 # A placeholder gets the type of what it stands for.
                 if isinstance(given, str) and "{{$" not in given:
                     yield f"{step}: {name} in {_POOLS} is the text {given[:40]!r}. Give a number, without quotes."
+
+
+def _part(pool: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    """A part of a worker pool, such as its machine; empty if an output of another step stands for it."""
+    found = pool.get(name) if name else pool
+    return found if isinstance(found, Mapping) else {}
 
 
 def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[PlanRequest, str]]:
@@ -212,12 +220,12 @@ def _requests(spec: Mapping[str, Any], region: str | None) -> dict[str, tuple[Pl
     found = {}
     for step, values in _custom_jobs(spec).items():
         pools = values[_POOLS]
-        machine = pools[0].get("machine_spec", {})
+        machine = _part(pools[0], "machine_spec")
         known = [{**pool, "container_spec": None} for pool in pools]
         if not _names_gpu(machine.get("accelerator_type")) or "{{$" in json.dumps(known):
             continue
         location = str(values.get("location") or "{{$")
-        training = [pool for pool in pools if pool.get("machine_spec", {}).get("accelerator_type")]
+        training = [pool for pool in pools if _part(pool, "machine_spec").get("accelerator_type")]
         request = PlanRequest(
             spec=spec_of(machine),
             nodes=sum(int(pool.get("replica_count", 1)) for pool in training),
