@@ -20,6 +20,7 @@ def run_training_script(
     environment: dict = {},  # noqa: B006
     idle_stop: float = 30.0,
     checkpoint_uri: str = "",
+    tracking: str = "none",
 ) -> None:
     """Runs a training script of your own on all GPUs of one or more machines, or on CPU processes.
 
@@ -39,6 +40,7 @@ def run_training_script(
             do nothing; the step then fails. 0 never.
         checkpoint_uri: Directory of the checkpoints, the same over restarts of one run, so that the script can continue
             from what is there. Empty for the artifact's own place.
+        tracking: Tracker that shows the run, as for check_request; none for no tracker.
 
     Returns:
         checkpoints: What the script wrote to GPU_PIPELINES_CHECKPOINTS, which is also AIP_CHECKPOINT_DIR.
@@ -62,4 +64,5 @@ def run_training_script(
         training_metrics=training_metrics,
         training_report=training_report,
         checkpoint_uri=checkpoint_uri,
+        tracking=tracking,
     )

@@ -91,6 +91,47 @@ def test_a_tracker_of_a_package_follows_a_training(package: dict[str, str], tmp_
     assert kept["status"] == "succeeded"
 
 
+#: Goes on once the tracker has the curve that it has begun.
+SCRIPT = """
+import json, os, sys, time
+from pathlib import Path
+def write(step):
+    with open(os.environ["GPU_PIPELINES_METRICS"], "a") as file:
+        file.write(json.dumps({"step": step, "loss": 1 / step}) + "\\n")
+write(1)
+while not any('"loss"' in path.read_text() for path in Path(sys.argv[1]).glob("*.json")):
+    time.sleep(0.05)
+write(2)
+"""
+STEP = """
+import sys
+from kfp import dsl
+from gpu_pipelines.training.script.settings import ScriptSettings
+from gpu_pipelines.training.script.step import run
+folder, notes = sys.argv[1:]
+names = ("dataset", "checkpoints", "training_metrics", "training_report")
+kinds = (dsl.Dataset, dsl.Artifact, dsl.Metrics, dsl.HTML)
+made = {name: kind(name=name, uri=f"{folder}/{name}") for name, kind in zip(names, kinds)}
+settings = ScriptSettings(script=f"{folder}/script.py", launcher="plain", arguments=[notes])
+run(settings, **made, checkpoint_uri=f"{folder}/run-1", tracking=f"notebook:{notes}")
+"""
+
+
+@pytest.mark.slow
+def test_a_script_of_a_users_own_is_followed_while_it_runs(package: dict[str, str], tmp_path: Path) -> None:
+    notes = tmp_path / "notes"
+    notes.mkdir()
+    (tmp_path / "script.py").write_text(SCRIPT)
+    command = [sys.executable, "-c", STEP, str(tmp_path), str(notes)]
+    done = subprocess.run(command, env=package, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    kept = json.loads((notes / "run-1.json").read_text())
+    assert kept["curves"] == {"loss": [[1, 1.0], [2, 0.5]]}
+    told = {"script": f"{tmp_path}/script.py", "launcher": "plain", "arguments": str(notes), "processes": "1"}
+    assert told.items() <= kept["parameters"].items()
+    assert kept["status"] == "succeeded"
+
+
 @pytest.mark.parametrize(
     ("tracking", "told"),
     [

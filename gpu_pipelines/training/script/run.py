@@ -8,6 +8,7 @@ import shutil
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -84,13 +85,16 @@ class ScriptSummary:
         return {**steps, **last, "seconds": round(self.seconds, 1), "processes": processes, **saved}
 
 
-def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> ScriptSummary | None:
+def run_script(
+    settings: ScriptSettings, dataset: Path, checkpoint_uri: str, follow: Callable[[Path], None] | None = None
+) -> ScriptSummary | None:
     """Runs the script on this node, together with the other nodes of its cluster.
 
     Args:
         settings: what to run and how.
         dataset: the dataset artifact.
         checkpoint_uri: where the script's output goes, a directory or `gs://…`.
+        follow: is called on rank 0 with the folder of the metrics, before the script begins.
 
     Returns:
         The summary; None on a node that is not rank 0, for which there is nothing to report.
@@ -127,6 +131,8 @@ def run_script(settings: ScriptSettings, dataset: Path, checkpoint_uri: str) -> 
             return None
         with lock_of(store) as lock:
             store.fetch_log()
+            if follow:
+                follow(store.directory)
             with dumps_kept(store), mirror:
                 run_with(settings.launcher, arguments, own, devices, cluster, settings.idle_stop)
             lock.require_held()
