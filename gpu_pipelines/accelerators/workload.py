@@ -226,6 +226,8 @@ def _problems(workload: Workload) -> list[str]:
         problems.append(
             f"The base is {workload.quantize_base}, and no weights are frozen: give a LoRA rank, such as 16."
         )
+    if workload.lora_targets and workload.lora_rank is None:
+        problems.append("LoRA targets are given, and no rank. Give a LoRA rank, such as 16.")
     if workload.lora_targets not in ("", ALL_LINEAR):
         problems.append(
             f"The LoRA targets are {workload.lora_targets[:40]!r}. Valid here: {ALL_LINEAR}, or leave it out."

@@ -70,6 +70,20 @@ def add_adapters(model: nn.Module, rank: int, alpha: float, targets: str = "") -
     return model
 
 
+def require_targets(model: nn.Module, targets: str) -> None:
+    """Checks that a model has the layers that are to get adapters.
+
+    Args:
+        model: with or without its weights.
+        targets: as `add_adapters` takes them.
+
+    Raises:
+        UserError: it has no linear layer whose name ends so.
+    """
+    if targets:
+        _targets(model, head_of(model), targets)
+
+
 @contextmanager
 def _seeming_fp32(model: nn.Module) -> Iterator[None]:
     """While this lasts, weights in bf16 are in fp32 and take no memory: peft gives adapters their type."""
@@ -154,7 +168,6 @@ def _plain(value: torch.Tensor) -> torch.Tensor:
 
 
 def _targets(model: Any, head: list[str], asked: str) -> list[str]:
-    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
     from transformers.pytorch_utils import Conv1D
 
     linear = [
@@ -169,6 +182,8 @@ def _targets(model: Any, head: list[str], asked: str) -> list[str]:
         return inner
     if asked:
         return _named(model, inner, [end for part in asked.split(",") if (end := part.strip())])
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+
     kind = getattr(getattr(model, "config", None), "model_type", None)
     usual = TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.get(kind, ())
     return [name for name in linear if name.rpartition(".")[2] in usual] or inner

@@ -10,7 +10,7 @@ from typing import Any
 
 from gpu_pipelines.artifacts.exported_model import INDEX, WEIGHTS, weight_files
 from gpu_pipelines.artifacts.remote_files import is_remote, read_remote
-from gpu_pipelines.errors import UserError, first_line, some_of
+from gpu_pipelines.errors import UserError, first_line, said_by, some_of
 from gpu_pipelines.tasks.model_places import (
     ADAPTERS,
     CONFIG,
@@ -50,7 +50,7 @@ _OTHER_KIND = "Unrecognized configuration class"
 
 
 def problems_of_configuration(
-    task: Task, model: str, sequence_length: int, tokenizer: str = "", *, packing: bool = False
+    task: Task, model: str, sequence_length: int, tokenizer: str = "", *, packing: bool = False, lora_targets: str = ""
 ) -> list[str]:
     """Problems with a model for a task, as far as the names of its files and its config.json show them.
 
@@ -63,6 +63,7 @@ def problems_of_configuration(
         sequence_length: tokens of a row, as the parameter has it.
         tokenizer: what texts are prepared with, a directory or a hub id; what has no tokenizer.json is not looked at.
         packing: whether rows of a task that packs documents will hold several.
+        lora_targets: the layers that get adapters, as the parameter has it; empty if none do.
     """
     if not task.auto_class or not may_be_pretrained(model):
         return []
@@ -93,6 +94,8 @@ def problems_of_configuration(
             f"The model {model} was saved as a {saved}, without the head that predicts tokens. Give one that was saved "
             f"as a {type(built).__name__}."
         ]
+    if wrong := _problems_of_targets(built, lora_targets):
+        return wrong
     if "sequence_length" not in task.parameters:
         return []
     may_cross = built.config.model_type in CROSSING or not takes_positions(built)
@@ -115,6 +118,12 @@ def problems_of_configuration(
         f"The model {model} takes at most {longest:,} tokens, and rows of {length:,} would be prepared for it. Give "
         f"-p sequence_length={longest} or less."
     ]
+
+
+def _problems_of_targets(built: Any, lora_targets: str) -> list[str]:
+    from gpu_pipelines.tasks.adapters import require_targets
+
+    return said_by(lambda: require_targets(built, lora_targets))
 
 
 def _tokens_in(tokenizer: str) -> int:

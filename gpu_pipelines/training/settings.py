@@ -350,7 +350,10 @@ class TrainingSettings:
             return found
         from gpu_pipelines.tasks.model_check import problems_of_configuration
 
-        return problems_of_configuration(task_named(task), self.model, sequence_length, tokenizer, packing=packing)
+        adapted = self.lora_targets if self.lora_rank else ""
+        return problems_of_configuration(
+            task_named(task), self.model, sequence_length, tokenizer, packing=packing, lora_targets=adapted
+        )
 
     def problems_on(self, processes: int) -> list[str]:
         """Problems of the values with that many processes on all nodes together; 0 if the number is not known."""

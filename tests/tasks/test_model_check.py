@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.model_check import longest_row, problems_of_configuration
 from gpu_pipelines.tasks.pretrained import from_pretrained
 from gpu_pipelines.tasks.tasks import task_named
+from gpu_pipelines.training.settings import TrainingSettings
 
 SMALL = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 32}
 
@@ -196,6 +198,14 @@ def test_a_pointer_of_git_lfs_and_a_file_that_is_cut_off_are_no_weights(tmp_path
     whole = (place / "model.safetensors").read_bytes()
     (place / "model.safetensors").write_bytes(whole[:-9])
     assert "Copy it again." in wrong("text_classification", str(place))
+
+
+def test_layers_for_adapters_that_the_model_lacks_are_refused_before_anything_is_prepared(tmp_path: Path) -> None:
+    place = written(tmp_path / "llama", transformers.LlamaConfig(**SMALL))
+    settings = TrainingSettings(model=place, lora_rank=4, lora_targets="q_proj,c_attn")
+    (said,) = settings.problems_here("causal_lm", 0)
+    assert "'c_attn', and no linear layer of LlamaForCausalLM" in said
+    assert replace(settings, lora_targets="q_proj,up_proj").problems_here("causal_lm", 0) == []
 
 
 @pytest.mark.parametrize("method", ["bitsandbytes", "gptq", "awq", "fp8"])
