@@ -83,6 +83,8 @@ def require_usable_source(source: SourceFiles, settings: PrepareSettings) -> Non
         require_labels(classes, settings)
         _require_no_table_of_classes(source, tables, settings)
     elif source.format in (*TABLES, "tar") and len(source):
+        if source.sizes and not any(source.sizes):
+            raise UserError(f"The source {source.given} has no rows: its files are empty.")
         _require_columns(source, settings)
         if source.format in TABLES and task_named(settings.task).has_classes:
             _require_classes(source, settings)
@@ -155,7 +157,10 @@ def _require_classes(source: SourceFiles, settings: PrepareSettings) -> None:
     if not any(source.sizes) or sum(source.sizes) > _BYTES_LOOKED_THROUGH:
         return
     rows = _labels(source, settings)
-    labels = [label for label in islice(rows, _ROWS_LOOKED_THROUGH) if isinstance(label, str)]
+    looked_at = list(islice(rows, _ROWS_LOOKED_THROUGH))
+    if not looked_at:
+        raise UserError(f"The source {source.given} has no rows.")
+    labels = [label for label in looked_at if isinstance(label, str)]
     if labels and len(set(labels)) < 2 and next(rows, None) is None:
         require_labels(labels, settings)
 

@@ -199,6 +199,9 @@ def test_what_is_wrong_with_a_source_is_said_before_the_run(tmp_path: Path) -> N
     assert "-p task=text_classification" in of_images
     (tmp_path / "blanks.csv").write_text("text, label\nx, a\n")
     assert "has no column 'label'; it has text, ' label'." in problems_here(settings_of(tmp_path / "blanks.csv"))[0]
+    for text, told in (("", "its files are empty."), ("text,label\n", "has no rows.")):
+        (tmp_path / "nothing.csv").write_text(text)
+        assert told in problems_here(settings_of(tmp_path / "nothing.csv"))[0]
     (tmp_path / "no columns.jsonl").write_text('{"body": "x"}\n')
     assert "no column 'messages'" in problems_here(settings_of(tmp_path / "no columns.jsonl", task="causal_lm"))[0]
     photos = write_photos(tmp_path / "photos", per_class=2, classes=("red",))
