@@ -213,7 +213,7 @@ _WHOLE = 'custom_job.CustomTrainingJobOp(display_name="a", worker_pool_specs=[{"
         (_PREDICTING.replace("COUNT", "2"), "error: model-batch-predict: g2-standard-8 carries 1 × l4"),
         (_PREDICTING.replace("COUNT", "many"), ""),
         (_DEPLOYING.replace("GPU", '"NVIDIA_L44"'), "error: model-deploy: There is no GPU 'NVIDIA_L44'"),
-        (_DEPLOYING.replace("GPU", '"NVIDIA_TESLA_T4"'), ""),
+        (_DEPLOYING.replace("GPU", '"NVIDIA_TESLA_T4"').replace("n1-standard-8", "n1-standard-2"), ""),
         (_COUNTED.replace("COUNT", '"two"'), "accelerator_count in worker_pool_specs is the text 'two'."),
         (_COUNTED.replace("COUNT", "many"), ""),
         (_WHOLE.replace("MACHINE", '"n1-standard-8"'), "machine_spec in worker_pool_specs is 'n1-standard-8'."),

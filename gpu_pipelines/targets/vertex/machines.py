@@ -61,7 +61,7 @@ def machines_of(spec: Mapping[str, Any], region: str | None) -> list[StepMachine
         raise UserError.of_all(list(malformed))
     found, problems = [], list(_misnamed(spec))
     jobs = _requests(spec, region)
-    others = [*_of_kfp(spec, region), *_of_predictions(spec, region)]
+    others = [*_of_kfp(spec, region), *_of_predictions(spec)]
     for step, request in [*((step, request) for step, (request, _) in jobs.items()), *others]:
         try:
             plan = plan_request(request)
@@ -248,8 +248,11 @@ def _of_kfp(spec: Mapping[str, Any], region: str | None) -> Iterator[tuple[str, 
             yield step.name, PlanRequest(spec=f"{kind}:{count}", region=region)
 
 
-def _of_predictions(spec: Mapping[str, Any], region: str | None) -> Iterator[tuple[str, PlanRequest]]:
-    """The GPUs of GCPC's steps that deploy a model or predict a batch."""
+def _of_predictions(spec: Mapping[str, Any]) -> Iterator[tuple[str, PlanRequest]]:
+    """The GPUs of GCPC's steps that deploy a model or predict a batch.
+
+    In any region, and on any machine of N1: the catalog has what training takes, which is less there.
+    """
     for step in steps_in(spec):
         if _OF_GCPC not in " ".join(step.container.get("command", [])):
             continue
@@ -259,8 +262,9 @@ def _of_predictions(spec: Mapping[str, Any], region: str | None) -> Iterator[tup
             count = values.get(f"{prefix}accelerator_count")
             is_known = all(machine.values()) and count and "{{$" not in json.dumps(machine)
             if is_known and _names_gpu(machine["accelerator_type"]):
+                name = str(machine["machine_type"])
                 wanted = spec_of({**machine, "accelerator_count": count})
-                yield step.name, PlanRequest(spec=wanted, region=region, machine_type=machine["machine_type"])
+                yield step.name, PlanRequest(wanted, machine_type=None if name.startswith("n1-") else name)
 
 
 def _names_gpu(accelerator: Any) -> bool:
