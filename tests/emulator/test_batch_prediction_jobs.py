@@ -326,3 +326,14 @@ def test_what_the_service_would_not_take_is_refused(
 def test_a_container_without_a_command_is_refused(vertex_emulator: VertexApi) -> None:
     answer = post(vertex_emulator, f"{PARENT}/batchPredictionJobs", wanted(upload(vertex_emulator, command=[])))
     assert "has no command, and images are not run here" in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("machine", "problems"), [("n1-standard-2", 0), ("n1-standrd-2", 1), ("e2-standard-2", 1)])
+def test_small_machines_of_predictions_have_gpus(machine: str, problems: int) -> None:
+    from google.cloud import aiplatform_v1
+
+    from gpu_pipelines.emulator.rules import check_machine
+
+    wanted = {"machine_type": machine, "accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 1}
+    found = list(check_machine("machine_spec", aiplatform_v1.MachineSpec(wanted), "us-central1", too_small=()))
+    assert len(found) == problems

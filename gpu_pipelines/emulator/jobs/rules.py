@@ -27,6 +27,7 @@ _CPU_MACHINES = re.compile(
     r"(e2-(standard|highmem|highcpu)|n[12]-(standard|highmem|highcpu)|c2-standard|m1-(ultramem|megamem))-\d+"
 )
 _TOO_SMALL = ("n1-standard-1", "n1-standard-2", "n1-highcpu-2", "n1-highcpu-4", "n1-highcpu-8")
+_SMALLEST_N1 = "n1-standard-4"
 _NETWORK = re.compile(r"projects/\d+/global/networks/[a-z0-9-]+")
 
 Found = Iterator[tuple[str, str]]
@@ -183,6 +184,9 @@ def check_machine(where: str, spec: Any, region: str, too_small: Iterable[str] =
         yield f"{where}.machine_type", "Machine type is required."
         return
     machine = catalog.machine_types.get(name)
+    if machine is None and not too_small and name.startswith("n1-") and _CPU_MACHINES.fullmatch(name):
+        # Predictions take smaller ones with the same GPUs.
+        machine = catalog.machine_types[_SMALLEST_N1]
     if (machine is None and not _CPU_MACHINES.fullmatch(name)) or name in too_small:
         yield f"{where}.machine_type", f'Machine type "{name}" is not supported.'
         return
