@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
+
+from forked import Forked
 
 #: What it answers for a model that cannot be had, as the hub does: the status and X-Error-Code.
 REFUSED = {"owner/gated": (403, "GatedRepo"), "owner/gone": (404, "RepoNotFound")}
@@ -63,6 +66,23 @@ def hub_of(folder: Path) -> Iterator[str]:
             yield f"http://127.0.0.1:{server.server_port}"
         finally:
             server.shutdown()
+
+
+def printed_beside_hub(folder: Path, code: str, *arguments: str) -> str:
+    """What a program prints whose hub has the models of a folder.
+
+    Args:
+        folder: as for `hub_of`.
+        code: the program.
+        arguments: what is on its command line.
+    """
+    (folder / "program.py").write_text(code)
+    with hub_of(folder) as address:
+        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(folder / "home"), "HF_HUB_OFFLINE": "0"}
+        process = Forked(str(folder / "program.py"), arguments, environment, anew=["huggingface_hub.constants"])
+        printed, errors = process.communicate()
+    assert process.returncode == 0, errors
+    return printed
 
 
 def _told(model: str, files: Path, listed: bool) -> bytes:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import transformers
-from hub_server import hub_of
+from hub_server import printed_beside_hub
 from pair_models import pretrained
 
 from gpu_pipelines.tasks.model_places import hub_id, is_pretrained, loaded_from, may_be_pretrained
@@ -47,21 +44,16 @@ def test_everything_of_a_model_is_of_its_revision(tmp_path: Path) -> None:
     for revision, texts, size in (("main", ["other texts"], 24), ("v1", ["new words"], 16)):
         folder = pretrained("bert", texts, tmp_path / "owner/bert" / revision)
         transformers.ViTImageProcessor(size={"height": size, "width": size}).save_pretrained(folder)
-    with hub_of(tmp_path) as hub:
-        environment = {**os.environ, "HF_ENDPOINT": hub, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-        ran = subprocess.run(
-            [sys.executable, "-c", LOAD, "owner/bert@v1"], env=environment, capture_output=True, text=True, timeout=120
-        )
-    assert ran.returncode == 0, ran.stderr
-    vocabulary, weights, tokens, geometry = json.loads(ran.stdout.splitlines()[-1])
+    printed = printed_beside_hub(tmp_path, LOAD, "owner/bert@v1")
+    vocabulary, weights, tokens, geometry = json.loads(printed.splitlines()[-1])
     model = transformers.AutoModelForSequenceClassification.from_pretrained(folder)
     assert vocabulary == model.config.vocab_size
     assert weights == pytest.approx(model.get_input_embeddings().weight.double().sum().item())
     assert tokens == transformers.AutoTokenizer.from_pretrained(folder)("new words")["input_ids"]
     assert "16" in geometry
     commit = hashlib.sha1(str(folder).encode(), usedforsecurity=False).hexdigest()
-    assert f"the weights are those of owner/bert@{commit}\n" in ran.stdout
-    assert "The model 'owner/bert@v1' has another tokenizer than the dataset: " in ran.stdout
+    assert f"the weights are those of owner/bert@{commit}\n" in printed
+    assert "The model 'owner/bert@v1' has another tokenizer than the dataset: " in printed
 
 
 @pytest.mark.parametrize("name", ["owner/model-7b@v1", "owner/model-7b@refs/pr/12", "owner/model-7b@0123abc"])

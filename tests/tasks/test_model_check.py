@@ -16,7 +16,7 @@ import torch
 import transformers
 from command_line import command
 from conftest import PIPELINE
-from hub_server import hub_of
+from hub_server import hub_of, printed_beside_hub
 from safetensors.numpy import save_file
 from tokenizers import Tokenizer
 from tokenizers.models import WordLevel
@@ -277,12 +277,9 @@ def test_a_model_of_the_hub_is_looked_at_there(tmp_path: Path) -> None:
         f"for model in {models.split()}: print(*wrong(task_named('image_classification'), 'owner/' + model, 0))\n"
         "print(*wrong(task_named('text_classification'), 'owner/bert-4bit', 0))\n"
     )
-    with hub_of(tmp_path) as address:
-        environment = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "home"), "HF_HUB_OFFLINE": "0"}
-        done = subprocess.run(
-            [sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=120
-        )
-    kind, gated, gone, other, adapters, pickled, half, older, _, quantized = done.stdout.splitlines()
+    kind, gated, gone, other, adapters, pickled, half, older, _, quantized = printed_beside_hub(
+        tmp_path, code
+    ).splitlines()
     assert "owner/bert is of the kind 'bert'" in kind
     assert gated.endswith("Agree to its owner's terms on the model's page, and set HF_TOKEN where the steps run.")
     assert gone.endswith("Check its name; for a private one set HF_TOKEN where the steps run.")
