@@ -54,6 +54,7 @@ def run_module(
     out: connection.Connection | str,
     err: str,
     files: int,
+    cwd: str,
 ) -> None:
     """Is, in the new process, `python -m name arguments`, which prints to pipe or file, and to a file or the same.
 
@@ -61,6 +62,7 @@ def run_module(
     """
     os.environ.clear()
     os.environ.update(environment)
+    os.chdir(cwd)
     if isinstance(out, str):
         with Path(out).open("ab") as file:
             os.dup2(file.fileno(), 1)
@@ -99,6 +101,7 @@ class Forked:
         log: gets all that it prints; a pipe gets what it prints to stdout, and `communicate` the rest, if not given.
         merged: whether the pipe gets that too.
         files: so many may it have open; 0 for as many as this process.
+        cwd: where it runs; left out, where this process does.
     """
 
     def __init__(
@@ -111,6 +114,7 @@ class Forked:
         log: Path | None = None,
         merged: bool = False,
         files: int = 0,
+        cwd: Path | None = None,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         self._err, out = "", str(log)
@@ -118,7 +122,8 @@ class Forked:
             descriptor, self._err = tempfile.mkstemp(suffix=".err")
             os.close(descriptor)
         reader, writer = context.Pipe(duplex=False)
-        given = (name, arguments, dict(environment), anew, out if log else writer, self._err, files)
+        place = str(cwd or Path.cwd())
+        given = (name, arguments, dict(environment), anew, out if log else writer, self._err, files, place)
         self._process = context.Process(target=run_module, args=given, daemon=True)
         self._process.start()
         writer.close()

@@ -9,7 +9,6 @@ import hashlib
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Mapping
@@ -19,20 +18,14 @@ from pathlib import Path
 from typing import Any
 
 import psutil
+from forked import Forked
 from processes import kill_tree
 from safetensors import safe_open
 
-from gpu_pipelines.training.settings import TrainingSettings
-
-TRAIN = """
-import json, sys
-from gpu_pipelines.training.settings import TrainingSettings
-from gpu_pipelines.training.train import train_model
 from gpu_pipelines.component_interface.step import own_process
 from gpu_pipelines.tracking.tracked import Tracked, run_at
-with own_process(), Tracked("none", run_at(sys.argv[3])) as tracked:
-    train_model(TrainingSettings(**json.loads(sys.argv[1])), sys.argv[2], sys.argv[3], tracked=tracked)
-"""
+from gpu_pipelines.training.settings import TrainingSettings
+from gpu_pipelines.training.train import train_model
 
 
 @dataclass(frozen=True)
@@ -68,23 +61,28 @@ def run_training(
         seconds_later: how long after that it is stopped.
         environment: further variables, of which one may name a tracker.
     """
-    command = [sys.executable, "-u", "-c", TRAIN, json.dumps(asdict(settings)), str(dataset), uri]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={**os.environ, **(environment or {})}
-    ) as process:
-        lines: list[str] = []
-        later: threading.Timer | None = None
-        assert process.stdout
-        for line in process.stdout:
-            lines.append(line.rstrip())
-            if stop_when and stop_when(line):
-                stop_when = None
-                later = threading.Timer(seconds_later, _stop, (psutil.Process(process.pid), by))
-                later.start()
-        if later is not None:
-            later.cancel()
-            later.join()
-    return Ended(process.returncode, lines)
+    job = [json.dumps(asdict(settings)), str(dataset), uri]
+    process = Forked(f"{__name__}:train", job, {**os.environ, **(environment or {})}, merged=True)
+    lines: list[str] = []
+    later: threading.Timer | None = None
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if stop_when and stop_when(line):
+            stop_when = None
+            later = threading.Timer(seconds_later, _stop, (psutil.Process(process.pid), by))
+            later.start()
+    if later is not None:
+        later.cancel()
+        later.join()
+    process.stdout.close()
+    return Ended(process.wait(), lines)
+
+
+def train() -> None:
+    """Is the step of `run_training`, in a process of its own."""
+    settings, dataset, uri = sys.argv[1:]
+    with own_process(), Tracked("none", run_at(uri)) as tracked:
+        train_model(TrainingSettings(**json.loads(settings)), dataset, uri, tracked=tracked)
 
 
 def _stop(process: psutil.Process, by: signal.Signals) -> None:

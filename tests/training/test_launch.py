@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from forked import Forked
 from network import ADDRESSES, ONE_THREAD, Network, two_machines
 from processes import Started
 
@@ -218,21 +219,14 @@ def test_a_node_that_does_not_come_is_named(network: Network) -> None:
     assert "error: Waited 12 s for rank 0 at 10.77.0.7:2222." in other.output
 
 
-def on_this_machine(programs: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-u", "node.py", *arguments],
-        cwd=programs,
-        env={**os.environ, "PROCESSES": "2", "OMP_NUM_THREADS": "1", **environment},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def on_this_machine(programs: Path, *arguments: str, **environment: str) -> Forked:
+    variables = {**os.environ, "PROCESSES": "2", "OMP_NUM_THREADS": "1", **environment}
+    return Forked("node.py", arguments, variables, merged=True, cwd=programs)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_a_signal_lets_the_workers_save_and_more_of_them_change_nothing(programs: Path, number: int) -> None:
     process = on_this_machine(programs, "worker.py", "10000")
-    assert process.stdout
     while '"total"' not in process.stdout.readline():
         assert process.poll() is None
     for _ in range(5):
@@ -250,7 +244,6 @@ def test_workers_that_do_not_stop_are_killed_in_time(programs: Path) -> None:
         "sys.stdout.write('begun\\n')\ntime.sleep(600)\n"
     )
     process = on_this_machine(programs, "deaf.py", STOP="2")
-    assert process.stdout
     assert process.stdout.readline() == "begun\n"
     process.send_signal(signal.SIGTERM)
     began = time.monotonic()

@@ -7,25 +7,29 @@ import sys
 from pathlib import Path
 
 import pytest
+from forked import Forked
 
 MODULE = "gpu_pipelines.training.script.launch"
 
 
-def launched(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", MODULE, *words],
-        cwd=folder,
-        env={"PATH": "/usr/bin:/bin", **environment},
+def launched(folder: Path, *words: str) -> tuple[int, str]:
+    """The exit status, and what is printed to stderr."""
+    process = Forked(MODULE, words, {"PATH": "/usr/bin:/bin"}, cwd=folder)
+    _, errors = process.communicate()
+    return process.wait(), errors
+
+
+def test_a_module_gets_its_arguments_and_keeps_the_variables_of_the_platform(tmp_path: Path) -> None:
+    (tmp_path / "task.py").write_text("import os, sys; print(sys.argv[1:], os.environ['AIP_MODEL_DIR'])")
+    done = subprocess.run(
+        [sys.executable, "-m", MODULE, "--launcher", "plain", "--", "-m", "task", "--x", "a b"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "AIP_MODEL_DIR": "gs://b/model/"},
         capture_output=True,
         text=True,
         timeout=60,
         check=False,
     )
-
-
-def test_a_module_gets_its_arguments_and_keeps_the_variables_of_the_platform(tmp_path: Path) -> None:
-    (tmp_path / "task.py").write_text("import os, sys; print(sys.argv[1:], os.environ['AIP_MODEL_DIR'])")
-    done = launched(tmp_path, "--launcher", "plain", "--", "-m", "task", "--x", "a b", AIP_MODEL_DIR="gs://b/model/")
     assert done.returncode == 0, done.stderr
     assert "['--x', 'a b'] gs://b/model/" in done.stdout
 
@@ -43,6 +47,6 @@ def test_a_module_gets_its_arguments_and_keeps_the_variables_of_the_platform(tmp
 )
 def test_what_is_wrong_is_told(words: tuple[str, ...], status: int, said: str, tmp_path: Path) -> None:
     (tmp_path / "here.py").write_text("import sys; sys.exit(4)")
-    done = launched(tmp_path, *words)
-    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
-    assert "Traceback" not in done.stderr
+    ended, errors = launched(tmp_path, *words)
+    assert (ended, said in errors) == (status, True), errors
+    assert "Traceback" not in errors

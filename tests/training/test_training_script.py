@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import write_photos
+from forked import Forked
 from kfp import dsl
 from network import ADDRESSES, two_machines
 
@@ -273,11 +274,7 @@ def test_sigterm_is_passed_on_and_the_step_ends_with_75(tmp_path: Path) -> None:
         "def stop(*_):\n    print('saved')\n    sys.exit(75)\n"
         "signal.signal(signal.SIGTERM, stop)\nprint('begun')\ntime.sleep(600)\n"
     )
-    process = subprocess.Popen(
-        [sys.executable, "run.py", "waits.py", "plain"], cwd=tmp_path, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
-    assert process.stdout
+    process = Forked("run.py", ["waits.py", "plain"], os.environ, merged=True, cwd=tmp_path)
     while "begun" not in process.stdout.readline():
         assert process.poll() is None
     process.send_signal(signal.SIGTERM)
@@ -295,11 +292,8 @@ def test_a_script_is_done_when_it_ends_whatever_it_has_started(tmp_path: Path, l
         "import subprocess\nsubprocess.Popen(['sleep', '600'], start_new_session=True)\n"
     )
     # What the script leaves has the pipes open that are read here to their ends.
-    done = subprocess.run(
-        [sys.executable, "run.py", "leaves.py", launcher], cwd=tmp_path, capture_output=True, text=True, timeout=60,
-        check=False,
-    )  # fmt: skip
-    assert "reported" in done.stdout, done.stderr
+    printed, errors = Forked("run.py", ["leaves.py", launcher], os.environ, cwd=tmp_path).communicate(60)
+    assert "reported" in printed, errors
 
 
 @pytest.mark.slow
