@@ -5,6 +5,7 @@ Beside a process of the installed command it saves the imports, and tells nothin
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import multiprocessing
 import os
@@ -20,6 +21,9 @@ from collections.abc import Mapping, Sequence
 from multiprocessing import connection, forkserver
 from pathlib import Path
 from typing import Any
+
+#: Of `unshare` in sched.h, which Python has from 3.12 on.
+_NEW_USER_NAMESPACE, _NEW_MOUNTS = 0x10000000, 0x00020000
 
 
 def serve_copies() -> None:
@@ -55,6 +59,7 @@ def run_module(
     err: str,
     files: int,
     cwd: str,
+    disk: tuple[str, str],
 ) -> None:
     """Is, in the new process, `python -m name arguments`, which prints to pipe or file, and to a file or the same.
 
@@ -62,6 +67,8 @@ def run_module(
     """
     os.environ.clear()
     os.environ.update(environment)
+    if disk[0]:
+        _mount_disk(*disk)
     os.chdir(cwd)
     if isinstance(out, str):
         with Path(out).open("ab") as file:
@@ -90,6 +97,19 @@ def run_module(
         getattr(importlib.import_module(module), function or "main")()
 
 
+def _mount_disk(folder: str, size: str) -> None:
+    """Mounts a disk for this process and its children alone, as `unshare --user --map-root-user --mount` lets it."""
+    uid, gid = os.getuid(), os.getgid()
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_NEW_USER_NAMESPACE | _NEW_MOUNTS):
+        raise OSError(ctypes.get_errno(), "unshare")
+    Path("/proc/self/setgroups").write_text("deny")
+    Path("/proc/self/uid_map").write_text(f"0 {uid} 1")
+    Path("/proc/self/gid_map").write_text(f"0 {gid} 1")
+    if libc.mount(b"none", folder.encode(), b"tmpfs", 0, f"size={size}".encode()):
+        raise OSError(ctypes.get_errno(), "mount", folder)
+
+
 class Forked:
     """What tests ask of `subprocess.Popen`, of such a process.
 
@@ -102,6 +122,7 @@ class Forked:
         merged: whether the pipe gets that too.
         files: so many may it have open; 0 for as many as this process.
         cwd: where it runs; left out, where this process does.
+        disk: a folder that is a disk of its own there, and how large the disk is, as in `2m`.
     """
 
     def __init__(
@@ -115,6 +136,7 @@ class Forked:
         merged: bool = False,
         files: int = 0,
         cwd: Path | None = None,
+        disk: tuple[Path, str] | None = None,
     ) -> None:
         context = multiprocessing.get_context("forkserver")
         self._err, out = "", str(log)
@@ -122,8 +144,8 @@ class Forked:
             descriptor, self._err = tempfile.mkstemp(suffix=".err")
             os.close(descriptor)
         reader, writer = context.Pipe(duplex=False)
-        place = str(cwd or Path.cwd())
-        given = (name, arguments, dict(environment), anew, out if log else writer, self._err, files, place)
+        place, small = str(cwd or Path.cwd()), (str(disk[0]), disk[1]) if disk else ("", "")
+        given = (name, arguments, dict(environment), anew, out if log else writer, self._err, files, place, small)
         self._process = context.Process(target=run_module, args=given, daemon=True)
         self._process.start()
         writer.close()

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import requests
-from processes import Started, start_python
+from forked import Forked
+from processes import Started
 from rehearsed_jobs import PARENT
 
-#: Runs a command that has a small disk of its own at a folder.
-SMALL_DISK = 'mount -t tmpfs -o size=2m none "$0" && exec "$@"'
 OBJECTS = "storage/v1/b/example-bucket/o"
 
 
@@ -20,9 +20,10 @@ OBJECTS = "storage/v1/b/example-bucket/o"
 def address(tmp_path: Path) -> Iterator[str]:
     """An emulator with its state on a disk of 2 MB."""
     (tmp_path / "disk").mkdir()
-    inside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", SMALL_DISK, str(tmp_path / "disk"))
-    command = ("-m", "gpu_pipelines.cli.main", "emulator", "start", "--port", "0", "--state", str(tmp_path / "disk"))
-    started: Started = start_python(command, tmp_path / "log.txt", inside=inside)
+    command, log = ("emulator", "start", "--port", "0", "--state", str(tmp_path / "disk")), tmp_path / "log.txt"
+    process = Forked("gpu_pipelines.cli.main", command, os.environ, log=log, disk=(tmp_path / "disk", "2m"))
+    log.touch()
+    started = Started(process, log)
     started.await_line("Ctrl-C")
     yield started.output.split("listens at ")[1].split()[0]
     started.kill_tree()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
-import subprocess
 from inspect import signature
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from command_line import command
-from conftest import GPU_PIPELINES, SmallDatasets, set_variables
+from conftest import SmallDatasets, set_variables
 from exported import evaluated
+from forked import Forked
 
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.cli import models
@@ -75,13 +76,12 @@ def test_json_is_one_document(datasets: SmallDatasets, place: Path) -> None:
 
 @pytest.mark.parametrize("format", ["gguf", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_a_full_disk_is_not_the_models_fault(datasets: SmallDatasets, place: Path, tmp_path: Path, format: str) -> None:
-    mounted = 'mount -t tmpfs -o size=16k none "$0" && exec "$@"'
-    inside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mounted, str(tmp_path))
-    run = (str(GPU_PIPELINES), "models", "export", "best", "--format", format, "--to", str(tmp_path / "out"))
-    given = ("--dataset", str(datasets["lm"]))
-    done = subprocess.run([*inside, *run, *given], cwd=place, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith(f"error: The export could not be written on the disk of {tmp_path}: "), done.stderr
+    given = ("models", "export", "best", "--format", format, "--to", str(tmp_path / "out"))
+    data = ("--dataset", str(datasets["lm"]))
+    process = Forked("gpu_pipelines.cli.main", (*given, *data), os.environ, cwd=place, disk=(tmp_path, "16k"))
+    _, errors = process.communicate(120)
+    assert process.returncode == 2
+    assert errors.startswith(f"error: The export could not be written on the disk of {tmp_path}: "), errors
 
 
 def test_a_bucket_gets_the_files(

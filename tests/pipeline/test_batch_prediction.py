@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 from command_line import command
-from conftest import GPU_PIPELINES, gpu_pipelines, newest_run
+from conftest import gpu_pipelines, newest_run
+from forked import Forked
 
 import gpu_pipelines as package
 from gpu_pipelines.prediction.outputs import Predictions
@@ -82,14 +83,13 @@ def test_the_command_and_the_function_predict_without_a_pipeline(
 @pytest.mark.parametrize("full", ["out", "runs"])
 def test_a_full_disk_is_named(digits_run: Path, tmp_path: Path, full: str) -> None:
     (tmp_path / full).mkdir()
-    mounted = 'mount -t tmpfs -o size=32k none "$0" && exec "$@"'
-    inside = ("unshare", "--user", "--map-root-user", "--mount", "sh", "-c", mounted, full)
-    run = (str(GPU_PIPELINES), "models", "predict", "digits", "--source", "sample:digits", "--output", "out")
-    registry = ("--registry", str(digits_run / "registry"))
-    done = subprocess.run([*inside, *run, *registry], cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert f"could not be written on the disk of {tmp_path / full}" in done.stderr
-    assert "Traceback" not in done.stderr
+    given = ("models", "predict", "digits", "--source", "sample:digits", "--output", "out")
+    registry, disk = ("--registry", str(digits_run / "registry")), (tmp_path / full, "32k")
+    process = Forked("gpu_pipelines.cli.main", (*given, *registry), os.environ, cwd=tmp_path, disk=disk)
+    _, errors = process.communicate()
+    assert process.returncode == 1
+    assert f"could not be written on the disk of {tmp_path / full}" in errors
+    assert "Traceback" not in errors
 
 
 @pytest.mark.parametrize(
