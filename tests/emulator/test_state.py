@@ -264,8 +264,9 @@ while True:
 def test_a_kill_in_the_middle_of_a_write_leaves_a_state_that_can_be_read(tmp_path: Path) -> None:
     from gpu_pipelines.emulator.state_folder import StateFolder
 
+    (tmp_path / "writer.py").write_text(WRITER)
     for turn in range(8):
-        writer = start_python(["-c", WRITER, str(tmp_path / "state")], tmp_path / f"log-{turn}.txt")
+        writer = start_python([str(tmp_path / "writer.py"), str(tmp_path / "state")], tmp_path / f"log-{turn}.txt")
         writer.await_line("Ctrl-C")
         time.sleep(0.05 + 0.013 * turn)
         writer.process.kill()

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from conftest import printed_by
+from forked import Forked
 from small import small
 
 import gpu_pipelines
@@ -292,8 +293,8 @@ def test_an_interrupted_run_ends_what_it_has_started_and_nothing_else(here: Path
         "except KeyboardInterrupt: print(gpu_pipelines.open_run().status, other.poll(), flush=True)\n"
         "other.kill()\n"
     )
-    command = [sys.executable, "-u", "-c", program]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    (here / "program.py").write_text(program)
+    process = Forked("program.py", [], os.environ)
     deadline = time.monotonic() + 60
     while not any("Running: double" in page.read_text() for page in here.glob("runs/*/report.html")):
         assert time.monotonic() < deadline
@@ -316,7 +317,9 @@ def test_a_run_that_is_interrupted_before_its_first_step_is_no_longer_running(he
         "print(gpu_pipelines.open_run())\n"
         "print(gpu_pipelines.run('small.py', resume=True, progress=False).status)\n"
     )
-    interrupted, resumed = printed_by(program, here).strip().split("\n  report")
+    (here / "program.py").write_text(program)
+    printed, _ = Forked("program.py", [], os.environ).communicate()
+    interrupted, resumed = printed.strip().split("\n  report")
     assert interrupted.partition(" on local: ")[2].startswith("interrupted")
     assert resumed.endswith("succeeded")
 
