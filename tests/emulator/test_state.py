@@ -213,6 +213,8 @@ def test_a_job_that_ran_when_it_was_killed_has_failed_and_says_why(start: Starte
     ]:
         assert time.monotonic() < until
         time.sleep(0.05)
+    # It would see that its step is killed before it is.
+    first.started.process.send_signal(signal.SIGSTOP)
     first.started.kill_tree()
     first.started.wait()
     found = start().ask("GET", f"v1/{name}")
