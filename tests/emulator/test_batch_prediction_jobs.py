@@ -332,7 +332,7 @@ def test_a_container_without_a_command_is_refused(vertex_emulator: VertexApi) ->
 def test_small_machines_of_predictions_have_gpus(machine: str, problems: int) -> None:
     from google.cloud import aiplatform_v1
 
-    from gpu_pipelines.emulator.rules import check_machine
+    from gpu_pipelines.emulator.jobs.rules import check_machine
 
     wanted = {"machine_type": machine, "accelerator_type": "NVIDIA_TESLA_T4", "accelerator_count": 1}
     found = list(check_machine("machine_spec", aiplatform_v1.MachineSpec(wanted), "us-central1", too_small=()))
