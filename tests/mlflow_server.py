@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from forked import Forked
+from mlflow import cli, server
 from processes import kill_tree
 
 from gpu_pipelines.emulator.json_server import free_port
@@ -42,8 +43,6 @@ def mlflow_server(folder: Path, port: int = 0, *, takes_files: bool = False) -> 
 
 def main() -> None:
     """The command `mlflow server`; what answers is this process, not another that imports everything once more."""
-    from mlflow import cli, server
-
     server._exec_cmd = _answer
     cli.cli(["server", *sys.argv[1:]])
 
