@@ -67,9 +67,8 @@ def _work(stdin: Connection, stdout: Connection) -> None:
     stdout.close()
     sys.stdin, sys.stdout = os.fdopen(0, closefd=False), os.fdopen(1, "w", 1, closefd=False)
     sys.argv = ["-c"]
-    # It has children of its own, and is none: tests tell by that who they are.
+    # It has children of its own.
     multiprocessing.current_process()._config["daemon"] = False  # type: ignore[attr-defined]
-    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
     try:
         exec(gateway_io.popen_bootstrapline, {})
     finally:
