@@ -99,15 +99,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=turn)
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_setupnodes(config: pytest.Config) -> None:
-    """The workers of `pytest -n` begin with the imports of the tests, which this process makes for all of them."""
-    from workers import copy_workers
-
-    given = [Path(argument.partition("::")[0]) for argument in config.args]
-    copy_workers(file for path in given for file in ([path] if path.is_file() else sorted(path.rglob("test_*.py"))))
-
-
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
     """What the imports of all tests make is no garbage: it is not looked at meanwhile, nor again, nor at the end."""
