@@ -27,6 +27,12 @@ from gpu_pipelines.tracking.tracked import Tracked, run_at
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.train import train_model
 
+#: `train` as a program for an interpreter that is started anew, on another machine say.
+TRAIN = (
+    f"import sys; sys.path[:0] = {[str(Path(__file__).parent), str(Path(__file__).parents[1])]!r}; "
+    "from started_training import train; train()"
+)
+
 
 @dataclass(frozen=True)
 class Ended:
