@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from command_line import command
+from conftest import gpu_pipelines
 from exported_models import MODELS, export
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
@@ -80,7 +80,7 @@ def test_damaged_weights_are_neither_served_nor_replaced_in_silence(
     with (Path(champion.place) / "model.safetensors").open("r+b") as file:
         file.seek(1000)
         file.write(bytes(60_000))
-    done = command("serve", "animals@champion", "--port", "0", cwd=tmp_path)
+    done = gpu_pipelines("serve", "animals@champion", "--port", "0", cwd=tmp_path, apart=True)
     assert done.status == 2
     assert "versions/1 is damaged: model.safetensors is not as it was uploaded" in done.err
     assert "Traceback" not in done.err
