@@ -28,7 +28,6 @@ L4, H100 = 0.9 * 24 - 1.5, 0.9 * 80 - 1.5
 @pytest.mark.slow_but_for(
     "8B, LoRA 16, one L4",
     "8B, LoRA 16, one H100, nothing recomputed",
-    "8B, LoRA 16 on all linear layers, one H100",
     "8B, LoRA 16 on NF4, one L4",
     "8B, LoRA 16, 8 L4, nothing recomputed",
     "8B, LoRA 16, one H100, 16,384 tokens",
