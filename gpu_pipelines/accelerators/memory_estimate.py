@@ -284,7 +284,7 @@ def _kept_in_fp32(workload: Workload) -> float:
     Adapters on all linear layers keep as much: their weights are in fp32, and each has a copy of its input in 16 bits.
     """
     is_counted = workload.activation_bytes_per_sample is not None or not workload.is_transformer
-    if is_counted or (workload.lora_rank is not None and not workload.adapts_all):
+    if is_counted or workload.adapts_some:
         return 0.0
     layers, hidden = workload.shape
     kept = KEPT_OF_WHOLE[bool(workload.recompute)]
@@ -305,7 +305,7 @@ def _of_language_models(workload: Workload, used: float) -> list[float]:
     if workload.family in PLAIN_DECODERS:
         usual, beside_adapters, wider = KEPT_WITHOUT_GATE, KEPT_WITHOUT_GATE_BESIDE_ADAPTERS, 0.0
     # An adapter keeps the input of its layer; where all have one, as much is kept as where all are trained.
-    adapted = workload.lora_rank is not None and not workload.adapts_all
+    adapted = workload.adapts_some
     kept, of_wider = usual, KEPT_OF_WIDER
     if adapted:
         kept, of_wider = beside_adapters, KEPT_OF_WIDER_BESIDE_ADAPTERS

@@ -180,6 +180,11 @@ class Workload:
         return sides * layers * width * self.lora_rank
 
     @property
+    def adapts_some(self) -> bool:
+        """Whether there are adapters, and linear layers without one: those keep nothing of their inputs."""
+        return self.lora_rank is not None and not self.adapts_all
+
+    @property
     def adapts_all(self) -> bool:
         """Whether every linear layer has an adapter; the experts of a model are none."""
         return self.lora_rank is not None and self.lora_targets == ALL_LINEAR

@@ -46,6 +46,18 @@ def with_defaults_of_file(fields: Mapping[str, Parameter], known: Mapping[str, P
     }
 
 
+def in_place_of_advanced(known: Mapping[str, Parameter], fields: Mapping[str, Parameter]) -> dict[str, Parameter]:
+    """The parameters that can be given: the pipeline's own, with the fields of `advanced` in its place.
+
+    Args:
+        known: the pipeline's own parameters.
+        fields: see `fields_of`; without any, the parameters stay as they are.
+    """
+    if not fields:
+        return dict(known)
+    return {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
+
+
 def left_to_steps(
     fields: Mapping[str, Parameter], known: Mapping[str, Parameter], taken: Mapping[str, Any]
 ) -> dict[str, Any]:

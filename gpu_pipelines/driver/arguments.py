@@ -15,6 +15,7 @@ from gpu_pipelines.driver.advanced_fields import (
     as_taken,
     fields_of,
     fields_opened,
+    in_place_of_advanced,
     left_to_steps,
     with_defaults_of_file,
 )
@@ -120,8 +121,7 @@ def values_given(compiled: Compiled, parameters: Mapping[str, Any]) -> dict[str,
     if fields := fields_of(compiled.name, known):
         inside = {**left_to_steps(fields, known, parameters), **(parameters.get(ADVANCED) or {})}
         parameters = {**{name: value for name, value in parameters.items() if name != ADVANCED}, **inside}
-        opened = with_defaults_of_file(fields, known)
-        known = {**{name: each for name, each in known.items() if name != ADVANCED}, **opened}
+        known = in_place_of_advanced(known, with_defaults_of_file(fields, known))
     task = parameters.get("task")
     if isinstance(task, str) and compiled.name.replace("-", "_") in PIPELINES:
         of_task = with_defaults_of_task(known, task)
@@ -157,8 +157,7 @@ def all_arguments(
         UserError: lists every unknown parameter and every value of a wrong type.
     """
     problems: list[str] = []
-    if fields:
-        known = {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
+    known = in_place_of_advanced(known, fields or {})
     texts: list[tuple[str, Any]] = list(values_in_file(file, of_anybody)) if file else []
     assigned: dict[str, str] = {}
     for assignment in assignments:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from gpu_pipelines.component_interface.catalog import load_component
 from gpu_pipelines.component_interface.parameter import Parameter
-from gpu_pipelines.driver.advanced_fields import ADVANCED, fields_of, with_defaults_of_file
+from gpu_pipelines.driver.advanced_fields import fields_of, in_place_of_advanced, with_defaults_of_file
 from gpu_pipelines.driver.pipeline_parameters import (
     compiled_in,
     parameters_of_pipeline,
@@ -72,7 +72,7 @@ def _opened(pipeline: str, known: Mapping[str, Parameter], task: str = "") -> di
     if not fields:
         return dict(known)
     fields = {name: field for name, field in with_defaults_of_file(fields, known).items() if is_of(name, task)}
-    return {**{name: each for name, each in known.items() if name != ADVANCED}, **fields}
+    return in_place_of_advanced(known, fields)
 
 
 def parameters_by_step(pipeline: str, task: str | None = None) -> dict[str, dict[str, Parameter]]:

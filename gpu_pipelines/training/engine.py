@@ -35,7 +35,12 @@ from gpu_pipelines.training.metrics import Entry, Losses, MetricsLog, Speed
 from gpu_pipelines.training.model.attention import choose_attention
 from gpu_pipelines.training.model.compute import ModelCost, peak_flops
 from gpu_pipelines.training.model.frozen_weights import hold_frozen
-from gpu_pipelines.training.model.parallelism import before_gradients_are_awaited, built_once, without_all_reduce
+from gpu_pipelines.training.model.parallelism import (
+    before_gradients_are_awaited,
+    built_once,
+    nodes_of_training,
+    without_all_reduce,
+)
 from gpu_pipelines.training.model.placed_model import PlacedModel
 from gpu_pipelines.training.model.precision import precision_on
 from gpu_pipelines.training.optimization.layer_rates import layer_scales
@@ -271,9 +276,8 @@ class Trainer:
         """Seconds, where they say how often the state is saved; None where the user does."""
         if self._settings.checkpoint_every_steps:
             return None
-        processes = dist.get_world_size()
-        nodes = processes // int(os.environ.get("LOCAL_WORLD_SIZE", processes))
-        return seconds_between_interruptions(processes, nodes, os.environ)
+        nodes, _ = nodes_of_training()
+        return seconds_between_interruptions(dist.get_world_size(), nodes, os.environ)
 
     def _step(self, step: int) -> float:
         """One optimizer step; returns the learning rate."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
@@ -63,6 +64,13 @@ def least_memory(device: torch.device) -> int | None:
     least = torch.tensor(torch.cuda.mem_get_info(device)[1])
     dist.all_reduce(least, dist.ReduceOp.MIN)
     return int(least)
+
+
+def nodes_of_training() -> tuple[int, int]:
+    """Number of nodes, and of processes of each, as the launcher has told them."""
+    processes = dist.get_world_size()
+    per_node = int(os.environ.get("LOCAL_WORLD_SIZE", processes))
+    return processes // per_node, per_node
 
 
 def mesh_of(parallelism: str, device_type: str, nodes: int, per_node: int) -> DeviceMesh | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from functools import partial
@@ -19,7 +18,7 @@ from gpu_pipelines.training.model.compute import ModelCost, count_parameters, me
 from gpu_pipelines.training.model.fp8 import multiply_in_fp8
 from gpu_pipelines.training.model.frozen_weights import state_bytes
 from gpu_pipelines.training.model.gradients import Gradients
-from gpu_pipelines.training.model.parallelism import choose_parallelism, least_memory, mesh_of, place
+from gpu_pipelines.training.model.parallelism import choose_parallelism, least_memory, mesh_of, nodes_of_training, place
 from gpu_pipelines.training.model.precision import computing_in
 from gpu_pipelines.training.model.recomputing import recompute_activations
 from gpu_pipelines.training.model.weight_average import WeightAverage
@@ -49,8 +48,7 @@ class PlacedModel:
     ) -> None:
         self.module = model
         self._recipe, self._settings, self._device, self._precision = recipe, settings, device, precision
-        per_node = int(os.environ.get("LOCAL_WORLD_SIZE", dist.get_world_size()))
-        nodes = dist.get_world_size() // per_node
+        nodes, per_node = nodes_of_training()
         self.parallelism = choose_parallelism(
             settings.parallelism, state_bytes(model), least_memory(device), nodes, per_node
         )
