@@ -6,10 +6,8 @@ from dataclasses import dataclass
 
 from gpu_pipelines.component_interface.default_registry import DEFAULT_REGISTRY, REGISTRIES
 from gpu_pipelines.component_interface.parameter import parameter
-from gpu_pipelines.data.sources.sources import problems_of_source
 from gpu_pipelines.prediction.settings import ReadsRows
 from gpu_pipelines.registry import registry_problems
-from gpu_pipelines.tasks.formats import FORMATS
 
 #: The columns of logged requests: those of Vertex AI's table, which this project's server also writes.
 #: Source: https://cloud.google.com/vertex-ai/docs/predictions/online-prediction-logging, request-response logs.
@@ -57,9 +55,7 @@ class DriftSettings(ReadsRows):
         """All problems with the values, each with what to do."""
         if not self.source:
             return ["source is empty. Give the current rows: files, gs://…, bq://…, or logged requests."]
-        found = [*problems_of_source(self.rows("any task")), *registry_problems(self.registry, self.model_name)]
-        if self.source_format != "auto" and self.source_format not in FORMATS:
-            found.append(f"source_format is {self.source_format!r}; give auto, {', '.join(FORMATS)}.")
+        found = [*self.problems_of_rows(), *registry_problems(self.registry, self.model_name)]
         if not self.model_version:
             found.append("model_version is empty. Give an alias, such as champion, or a number.")
         if self.days < 0:

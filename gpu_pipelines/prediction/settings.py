@@ -74,6 +74,14 @@ class ReadsRows:
         given = {name: getattr(self, name) for name in (*names, *columns)}
         return RowsToPredict(**given, task=task, label_column="", choices=choices)
 
+    def problems_of_rows(self) -> list[str]:
+        """What is wrong with the source and with how it is to be read, each with what to do."""
+        rows = self.rows("any task")
+        found = problems_of_source(rows)
+        if rows.source_format != "auto" and rows.source_format not in FORMATS:
+            found.append(f"source_format is {rows.source_format!r}; give auto, {', '.join(FORMATS)}.")
+        return [*found, *rows.problems_of_dialect()]
+
 
 @dataclass(frozen=True)
 class PredictSettings(ReadsRows):
@@ -163,11 +171,9 @@ class PredictSettings(ReadsRows):
     def problems(self) -> list[str]:
         """All problems with the values, each with what to do."""
         found = [] if self.source else ["source is empty. Give files, a folder, a pattern, gs://… or bq://…."]
-        found += problems_of_source(self.rows("any task")) if self.source else []
+        found += self.problems_of_rows() if self.source else []
         found += self._problems_of_output()
         found += registry_problems(self.registry, self.model_name)
-        if self.source_format != "auto" and self.source_format not in FORMATS:
-            found.append(f"source_format is {self.source_format!r}; give auto, {', '.join(FORMATS)}.")
         if self.output_format not in OUTPUT_FORMATS:
             found.append(f"output_format is {self.output_format!r}; give {' or '.join(OUTPUT_FORMATS)}.")
         found += problems_of_ray_address(self.ray_address)
@@ -180,7 +186,7 @@ class PredictSettings(ReadsRows):
                 found.append(f"{name} is {getattr(self, name)}; give 0 or more.")
         if self.rows_per_file < 1:
             found.append(f"rows_per_file is {self.rows_per_file}; give 1 or more.")
-        return [*found, *self.rows("any task").problems_of_dialect(), *problems_of_limit(self.max_rejected)]
+        return [*found, *problems_of_limit(self.max_rejected)]
 
     def _problems_of_output(self) -> list[str]:
         place = self.output.replace(DATE, "0").replace(TIME, "0")

@@ -430,6 +430,8 @@ def test_the_page_and_the_document_say_what_has_drifted(
         ({"days": -1.0}, "days is -1"),
         ({"model_version": ""}, "model_version is empty"),
         ({"source_format": "xls"}, "source_format is 'xls'"),
+        ({"delimiter": "ab"}, "delimiter is 'ab'; give one character"),
+        ({"encoding": "utf-99"}, "encoding is 'utf-99'"),
     ],
 )
 def test_wrong_values(given: dict[str, Any], told: str) -> None:
