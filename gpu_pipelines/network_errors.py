@@ -6,7 +6,7 @@ import ssl
 from collections.abc import Iterator
 from http import HTTPStatus
 
-from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError
+from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError, first_line
 
 #: The remedy for a certificate that this machine does not trust.
 TRUST_REMEDY = (
@@ -46,6 +46,18 @@ def error_of_status(status: int | None, problem: str, remedy: str = "") -> UserE
     if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN):
         return AccessDeniedError(problem, remedy)
     return UserError(problem, remedy)
+
+
+def no_credentials(error: Exception) -> UserError:
+    """The error where Google's libraries find no credentials that can be used.
+
+    Args:
+        error: what `google.auth.default` raised.
+    """
+    return AccessDeniedError(
+        f"There are no usable Google Cloud credentials: {first_line(error)}",
+        "Run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS.",
+    )
 
 
 def untrusted_certificate(error: BaseException) -> str:

@@ -18,7 +18,15 @@ from typing import Any
 
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.distributed.waiting import Waiting
-from gpu_pipelines.errors import ConnectionLostError, NodeLostError, UserError, as_data, distance_from_cause, from_data
+from gpu_pipelines.errors import (
+    ConnectionLostError,
+    NodeLostError,
+    UserError,
+    as_data,
+    distance_from_cause,
+    first_line,
+    from_data,
+)
 
 RUNNING, STOPPING, INTERRUPTED, FAILED, DONE = "running", "stopping", "interrupted", "failed", "done"
 _FINAL = (INTERRUPTED, FAILED, DONE)
@@ -281,7 +289,7 @@ def _own_store(cluster: Cluster, waiting: Waiting) -> Any:
             host, port, None, True, timedelta(seconds=30), wait_for_workers=False, multi_tenant=True
         )  # fmt: skip
     except RuntimeError as error:
-        reason = "it is taken" if "EADDRINUSE" in str(error) else str(error).splitlines()[0]
+        reason = "it is taken" if "EADDRINUSE" in str(error) else first_line(error)
         raise UserError(
             f"Rank 0 cannot listen on port {port}: {reason}.", "Set MASTER_PORT to a free one on all nodes."
         ) from None

@@ -17,7 +17,7 @@ from gpu_pipelines.artifacts.copied_checkpoints import with_weights
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import weight_files
-from gpu_pipelines.errors import UserError, some_of
+from gpu_pipelines.errors import UserError, first_line, some_of
 from gpu_pipelines.evaluation.candidates import NoComparisonError
 from gpu_pipelines.evaluation.hugging_face import is_model, open_model
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
@@ -193,7 +193,7 @@ def _built(source: ModelSource, recipe: Recipe, name: str) -> nn.Module:
     except (RuntimeError, SafetensorError, OSError) as error:
         raise UserError(
             f"it does not fit the model that its recipe {type(recipe).__name__} builds for this dataset: "
-            f"{str(error).splitlines()[0]}",
+            f"{first_line(error)}",
             "Define for_exported (a class method) and load_exported in the recipe, as those of this program do, or "
             "give another model_name.",
         ) from None

@@ -17,6 +17,7 @@ from gpu_pipelines.network_errors import (
     LOGIN_REMEDY,
     TRUST_REMEDY,
     error_of_status,
+    no_credentials,
     no_token_was_given,
     untrusted_certificate,
 )
@@ -107,10 +108,7 @@ def credentials(endpoint: str) -> Any:
     try:
         found, _ = google.auth.default(scopes=[_SCOPE])
     except google.auth.exceptions.GoogleAuthError as error:
-        raise AccessDeniedError(
-            f"There are no usable Google Cloud credentials: {str(error).splitlines()[0]}",
-            "Run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS.",
-        ) from error
+        raise no_credentials(error) from error
     return found
 
 

@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, first_line
+from gpu_pipelines.network_errors import no_credentials
 from gpu_pipelines.project_settings import VARIABLES
 
 #: gcloud's own variable that replaces the endpoint of an API.
@@ -77,10 +78,7 @@ class Clients:
             try:
                 self._credentials = auth.default(scopes=[_SCOPE])
             except errors.GoogleAuthError as error:
-                raise UserError(
-                    f"There are no usable Google Cloud credentials: {str(error).splitlines()[0]}",
-                    "Run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS.",
-                ) from error
+                raise no_credentials(error) from error
         found: tuple[Any, str | None] = self._credentials
         return found
 
@@ -102,13 +100,9 @@ def api_errors(what: str, permission: str) -> Iterator[None]:
     try:
         yield
     except (api.Forbidden, api.Unauthorized) as error:
-        raise UserError(f"{what} may not be read: {_first_line(error)}", f"It needs {permission}.") from error
+        raise UserError(f"{what} may not be read: {first_line(error)}", f"It needs {permission}.") from error
     except (api.GoogleAPIError, auth.GoogleAuthError, requests.RequestException) as error:
-        raise UserError(f"{what} could not be read: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:300]
+        raise UserError(f"{what} could not be read: {first_line(error)}") from error
 
 
 def _import(module: str) -> Any:

@@ -14,7 +14,7 @@ from gpu_pipelines.data.sources import compression
 from gpu_pipelines.data.sources.compression import DamagedError
 from gpu_pipelines.data.sources.files import SourceFile
 from gpu_pipelines.data.sources.source import SourceFiles
-from gpu_pipelines.errors import UserError
+from gpu_pipelines.errors import UserError, first_line
 from gpu_pipelines.tasks.formats import FORMATS
 
 # Bytes of a line, a field or a document; a longer one is no row of text but a file without line ends, or worse.
@@ -108,10 +108,9 @@ def as_damaged(file: SourceFile, format_name: str) -> Iterator[None]:
 
 
 def _damaged(file: SourceFile, format_name: str, error: Exception) -> UserError:
-    first = (str(error).strip() or type(error).__name__).splitlines()[0]
     title = FORMATS[format_name].title if format_name in FORMATS else format_name
     return UserError(
-        f"The file {file.name} is not {title} that can be read: {first.rstrip('.')}.",
+        f"The file {file.name} is not {title} that can be read: {first_line(error).rstrip('.')}.",
         "Repair it, remove it, or name its format with source_format.",
     )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpu_pipelines.errors import QuotaExceededError, UnavailableError, UserError
 from gpu_pipelines.google_cloud.connection import may_pass
+from gpu_pipelines.network_errors import no_credentials
 from gpu_pipelines.project_settings import VARIABLES
 
 if TYPE_CHECKING:
@@ -78,10 +79,7 @@ class BigQuery:
                 scopes=["https://www.googleapis.com/auth/cloud-platform"]
             )
         except GoogleAuthError as error:
-            raise UserError(
-                f"There are no usable Google Cloud credentials: {first_line(error)}",
-                "Run gcloud auth application-default login, or set GOOGLE_APPLICATION_CREDENTIALS.",
-            ) from None
+            raise no_credentials(error) from None
         return found
 
 
