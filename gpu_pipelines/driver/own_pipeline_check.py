@@ -33,6 +33,7 @@ def problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str, 
         places_of,
         predictions_of,
         problems_of,
+        scripts_of,
         sources_of,
         uploads_to,
     )
@@ -50,6 +51,7 @@ def problems_of_own(compiled: Compiled, target: Target, arguments: Mapping[str, 
         from gpu_pipelines.data.source_check import problems_here
 
         problems = [problem for settings in read for problem in problems_here(settings)]
+    problems += [problem for script in scripts_of(steps, arguments) for problem in script.problems_here()]
     if predicted := list(predictions_of(steps, arguments)):
         from gpu_pipelines.prediction.check import require_possible
 

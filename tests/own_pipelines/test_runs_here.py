@@ -365,6 +365,22 @@ def test_what_cannot_run_here_is_said_before_anything_runs(tmp_path: Path) -> No
     assert not (tmp_path / "runs").exists()
 
 
+def test_a_training_script_that_is_missing_is_said_before_anything_runs(tmp_path: Path) -> None:
+    (tmp_path / "scripted.py").write_text(
+        "from kfp import dsl\n"
+        "from gpu_pipelines.components import prepare_data, run_training_script\n"
+        "@dsl.pipeline\n"
+        "def scripted(script: str = 'trian.py', elsewhere: str = '/opt/train.py'):\n"
+        "    data = prepare_data(source='sample:digits').outputs['dataset']\n"
+        "    run_training_script(dataset=data, script=script)\n"
+        "    run_training_script(dataset=data, script=elsewhere)\n"
+    )
+    done = command("run", "scripted.py", "--dry-run", cwd=tmp_path)
+    assert (done.status, done.err.strip()) == (2, "error: There is no script trian.py.")
+    (tmp_path / "train.py").touch()
+    assert command("run", "scripted.py", "-p", "script=train.py", "--dry-run", cwd=tmp_path).status == 0
+
+
 def test_a_package_that_cannot_be_looked_for_is_named(tmp_path: Path) -> None:
     address = "git+https://git.example/own.git"
     (tmp_path / "needs.py").write_text(

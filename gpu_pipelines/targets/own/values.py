@@ -154,6 +154,22 @@ def predictions_of(
         yield _settings(step, {"registry": registry, **values})
 
 
+def scripts_of(steps: Sequence[Step], arguments: Mapping[str, Any]) -> Iterator[ScriptSettings]:
+    """The training scripts of steps that surely run, by paths below the current folder: others may be of the image, or
+    written by an earlier step.
+
+    Args:
+        steps: steps of the pipeline, whose parameters have no problems.
+        arguments: the values of the pipeline's own parameters.
+    """
+    for step in steps:
+        if step.is_ours and step.at_root and step.component == RUNS_SCRIPT:
+            values, unknown = step.known(arguments)
+            settings = fields_from(ScriptSettings, values)
+            if not unknown & {"script", "code"} and not Path(settings.code or settings.script).is_absolute():
+                yield settings
+
+
 def uploads_to(steps: Sequence[Step], arguments: Mapping[str, Any], registry: str) -> set[str]:
     """The registries that models are uploaded to, as far as they are known before a run.
 
