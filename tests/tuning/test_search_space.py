@@ -97,6 +97,7 @@ keep_last: {type: int, low: 1, high: 3}
         ),
         ({"momentum": {"type": "float", "low": 0.1, "high": 0.2, "log": True, "step": 0.1}}, "log and step"),
         ({"seed": {"type": "categorical", "choices": [1, 1]}}, "twice"),
+        ({"momentum": {"low": 0.1, "high": 0.2}}, "momentum has no type. Valid: float, int, categorical"),
     ],
 )
 def test_what_cannot_be_is_refused(entries: dict, told: str) -> None:
