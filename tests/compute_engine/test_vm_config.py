@@ -21,8 +21,9 @@ from gpu_pipelines.accelerators.placement import usable_regions, zones_of
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.project_settings import ProjectSettings
 from gpu_pipelines.targets.compute_engine.formats import create_command, literal, shell_text, terraform
-from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine, zones_to_try
+from gpu_pipelines.targets.compute_engine.spec import VmOptions, virtual_machine
 from gpu_pipelines.targets.compute_engine.startup import StartupSettings, startup_script
+from gpu_pipelines.targets.compute_engine.zones import zones_to_try
 from gpu_pipelines.targets.container import Container
 
 IMAGE = "us-docker.pkg.dev/p/r/t:1"

@@ -105,7 +105,7 @@ class MachineOptions(CloudOptions):
 
     def region_to_plan(self, settings: ProjectSettings) -> str | None:
         """The region of the zone, or the given one, or that of the settings; None if none is known."""
-        from gpu_pipelines.targets.compute_engine.spec import region_to_plan
+        from gpu_pipelines.targets.compute_engine.zones import region_to_plan
 
         # A reservation has its own zone.
         return region_to_plan(self.zone, self.region, None if self.reservation else settings.region)

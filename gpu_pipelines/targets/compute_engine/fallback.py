@@ -20,10 +20,11 @@ from gpu_pipelines.accelerators.spent import MachineTime
 from gpu_pipelines.distributed.signals import Signalled
 from gpu_pipelines.errors import NoMachinesError, QuotaExceededError, UserError
 from gpu_pipelines.step_environment import TRIES
+from gpu_pipelines.targets.compute_engine.boot_image import BootImage
 from gpu_pipelines.targets.compute_engine.create import STOCKOUT, CreationError, create_vm
 from gpu_pipelines.targets.compute_engine.instance import Instance
 from gpu_pipelines.targets.compute_engine.run_folder import STATE, VmRun
-from gpu_pipelines.targets.compute_engine.spec import BootImage, VirtualMachine
+from gpu_pipelines.targets.compute_engine.spec import VirtualMachine
 from gpu_pipelines.targets.compute_engine.startup import StartupSettings
 from gpu_pipelines.targets.container import Container
 from gpu_pipelines.targets.fallback.tries import (

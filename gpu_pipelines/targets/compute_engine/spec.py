@@ -1,4 +1,4 @@
-"""From a plan to a VM on Compute Engine that trains: its machine, boot image and zone, independent of its format.
+"""From a plan to a VM on Compute Engine that trains, independent of its format.
 
 Fields: https://cloud.google.com/compute/docs/reference/rest/v1/instances.
 """
@@ -14,9 +14,11 @@ from pathlib import PurePosixPath
 from gpu_pipelines.accelerators import AcceleratorPlan
 from gpu_pipelines.container_registry import shut_down
 from gpu_pipelines.errors import UserError, nearest
-from gpu_pipelines.project_settings import ProjectSettings, has_form, how_to_give
+from gpu_pipelines.project_settings import ProjectSettings, has_form
 from gpu_pipelines.step_environment import problems_of_variables
+from gpu_pipelines.targets.compute_engine.boot_image import BootImage, boot_image
 from gpu_pipelines.targets.compute_engine.startup import AT_END, StartupSettings, startup_script
+from gpu_pipelines.targets.compute_engine.zones import zones_to_try
 from gpu_pipelines.targets.container import Container
 
 PROVISIONING = {"standard": "STANDARD", "reservation": "STANDARD", "spot": "SPOT", "flex-start": "FLEX_START"}
@@ -38,15 +40,6 @@ SCOPES = (
 DELETE_SCOPE = "https://www.googleapis.com/auth/compute"
 LABEL = {"created-by": "gpu-pipelines"}
 
-DEEP_LEARNING_VM_PROJECT = "deeplearning-platform-release"
-
-#: CUDA 12.9 with driver branch 580: it knows every GPU from Turing to Blackwell, and runs containers of CUDA 12 and 13.
-#: Not from a page of Google's: public code of 2026 creates A100, L4 and H100 machines from it.
-CURRENT_FAMILY = "common-cu129-ubuntu-2204-nvidia-580"
-#: CUDA 12.8 with driver branch 570. CUDA 12.9 is the last to know Pascal and Volta. Public code takes it for a P100.
-BEFORE_TURING_FAMILY = "common-cu128-ubuntu-2204-nvidia-570"
-
-_ZONE = re.compile(r"([a-z]+-[a-z]+[0-9]+)-[a-z]")
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 _NETWORK = re.compile(r"([a-z0-9.:-]+|projects/[^/\s,]+/global/networks/[a-z0-9-]+)")
 _SUBNET = re.compile(r"([a-z0-9-]+|projects/[^/\s,]+/regions/(?P<region>[a-z0-9-]+)/subnetworks/[a-z0-9-]+)")
@@ -85,21 +78,6 @@ class VmOptions:
     external_ip: bool = True
     image_family: str | None = None
     image_project: str | None = None
-
-
-@dataclass(frozen=True)
-class BootImage:
-    """The boot image of a VM.
-
-    Attributes:
-        project: project of the image family.
-        family: the image family; its newest image is taken.
-        warning: what is not known about it; empty for nothing.
-    """
-
-    project: str
-    family: str
-    warning: str = ""
 
 
 @dataclass(frozen=True)
@@ -336,91 +314,3 @@ def _warnings(plan: AcceleratorPlan, image: BootImage, container: Container, opt
             "serial port."
         )
     return tuple(dict.fromkeys(warnings))
-
-
-def boot_image(plan: AcceleratorPlan, family: str | None = None, project: str | None = None) -> BootImage:
-    """The image for the GPU of a plan.
-
-    Args:
-        plan: plan of the VM.
-        family: image family to use instead.
-        project: project of that family; None for that of the Deep Learning VM images.
-
-    Raises:
-        UserError: no image for it is known.
-    """
-    if project and not family:
-        raise UserError(f"--image-project {project} has no effect without --image-family.", "Give both.")
-    if family:
-        return BootImage(project or DEEP_LEARNING_VM_PROJECT, family)
-    if plan.machine is not None and plan.machine.host_architecture != "amd64":
-        raise UserError(
-            f"No Deep Learning VM image is known for {plan.machine_type}, whose hosts are "
-            f"{plan.machine.host_architecture}.",
-            "Give --image-family and --image-project of an image that has the NVIDIA driver, docker with the NVIDIA "
-            "container toolkit, and gcloud.",
-        )
-    if plan.gpu is not None and plan.gpu.last_cuda:
-        return BootImage(
-            DEEP_LEARNING_VM_PROJECT,
-            BEFORE_TURING_FAMILY,
-            f"That {BEFORE_TURING_FAMILY} drives {plan.gpu.name} is not verified: NVIDIA's open kernel modules begin "
-            "with Turing, and no page says which ones it has. The start-up script checks.",
-        )
-    return BootImage(DEEP_LEARNING_VM_PROJECT, CURRENT_FAMILY)
-
-
-def region_of(zone: str) -> str:
-    """The region of a zone.
-
-    Raises:
-        UserError: it does not have the form of a zone.
-    """
-    match = _ZONE.fullmatch(zone)
-    if match is None:
-        raise UserError(f"--zone {zone[:60]!r} is not a zone.", "A zone is a region and a letter: us-central1-a.")
-    return match[1]
-
-
-def region_to_plan(zone: str | None, region: str | None, default: str | None) -> str | None:
-    """The region to plan for.
-
-    Args:
-        zone: the flag.
-        region: the flag.
-        default: region of the project's settings; a zone wins over it.
-
-    Raises:
-        UserError: zone and region contradict each other.
-    """
-    if zone is None:
-        return region or default
-    of_zone = region_of(zone)
-    if region and region != of_zone:
-        raise UserError(f"--zone {zone} is in {of_zone}, not in --region {region}.", "Leave one of them out.")
-    return of_zone
-
-
-def zones_to_try(plan: AcceleratorPlan, zone: str | None) -> tuple[str, ...]:
-    """The zones in which the VM may be created, in the order of trying; one if the user chose it.
-
-    Raises:
-        UserError: the zone does not have the GPU, the reservation is in another, or no zone is known.
-    """
-    if plan.region is None:
-        raise UserError(how_to_give("region").removesuffix(".") + ", or give --zone.")
-    if zone is None and not plan.zones:
-        raise UserError(
-            f"It is not known which zones of {plan.region} have {plan.spec.partition(':')[0]}.",
-            f"Give --zone; gcloud compute accelerator-types list --filter='zone~{plan.region}' shows them.",
-        )
-    if zone is None:
-        return plan.zones
-    if plan.reservation is not None and zone not in plan.zones:
-        raise UserError(f"The reservation is in {', '.join(plan.zones)}, not in --zone {zone}.", "Leave --zone out.")
-    if plan.zones and zone not in plan.zones:
-        raise UserError(
-            f"{zone} does not have {plan.spec.partition(':')[0]}, as far as is known.",
-            f"Zones of {plan.region} that do: {', '.join(plan.zones)}.",
-        )
-    return (zone,)
