@@ -19,9 +19,9 @@ import numpy as np
 
 from gpu_pipelines.artifacts.benchmark_results import MetricResult
 from gpu_pipelines.evaluation.benchmarks.scores import DocumentScores
-from gpu_pipelines.evaluation.comparison import Comparison
+from gpu_pipelines.evaluation.champion.comparison import Comparison
+from gpu_pipelines.evaluation.champion.promotion import better
 from gpu_pipelines.evaluation.gates import ChampionGate, parse_gate
-from gpu_pipelines.evaluation.promotion import better
 from gpu_pipelines.evaluation.settings import Ranking
 
 METRIC = "gsm8k.exact_match"

@@ -156,8 +156,8 @@ def one_checkpoint(folder: Path, checkpoint: Path, processes: int) -> None:
     """One process of `peer`."""
     import torch
 
-    from gpu_pipelines.evaluation.models import ModelSource
-    from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+    from gpu_pipelines.evaluation.models.loading import ModelSource
+    from gpu_pipelines.evaluation.scorers.runner import Runner, RunnerSettings
 
     torch.set_num_threads(max(1, cores() // processes))
     settings = RunnerSettings(folder / "data", {"model": MODEL, "seed": 0}, "", BATCH)

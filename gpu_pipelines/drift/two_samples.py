@@ -13,7 +13,7 @@ import numpy as np
 from scipy import stats
 from scipy.spatial.distance import cdist
 
-from gpu_pipelines.evaluation.two_samples import FEWEST_EXPECTED, same_shares, share_of_permutations
+from gpu_pipelines.evaluation.statistics.two_samples import FEWEST_EXPECTED, same_shares, share_of_permutations
 
 #: Rows of each side in an energy test, which compares all pairs.
 _MOST_POINTS = 1000

@@ -20,23 +20,23 @@ from gpu_pipelines.artifacts.exported_model import write_model_card
 from gpu_pipelines.errors import UserError, nearest
 from gpu_pipelines.evaluation.benchmark_request import is_metric_of_benchmark
 from gpu_pipelines.evaluation.benchmarks.running import Benchmarked, RunsModels, run_benchmarks, save_benchmarks
-from gpu_pipelines.evaluation.bootstrap import json_metrics
-from gpu_pipelines.evaluation.candidates import Candidate, Scorer
-from gpu_pipelines.evaluation.champion import Champion, beside
-from gpu_pipelines.evaluation.function_scoring import FunctionScorer
+from gpu_pipelines.evaluation.champion.champion import Champion, beside
+from gpu_pipelines.evaluation.champion.promotion import better, better_by_value
+from gpu_pipelines.evaluation.champion.shift import data_of, shift_gate, shift_json
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate, GateResult
 from gpu_pipelines.evaluation.generation.record import texts_json, write_texts
 from gpu_pipelines.evaluation.generation.request import JUDGE
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
-from gpu_pipelines.evaluation.one_answer import no_better_than_one_answer
-from gpu_pipelines.evaluation.promotion import better, better_by_value
-from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
+from gpu_pipelines.evaluation.metrics.one_answer import no_better_than_one_answer
+from gpu_pipelines.evaluation.models.candidates import Candidate, Scorer
+from gpu_pipelines.evaluation.scorers.function import FunctionScorer
+from gpu_pipelines.evaluation.scorers.recipe import RecipeScorer
+from gpu_pipelines.evaluation.scorers.trainings import TrainingsScorer
 from gpu_pipelines.evaluation.scores import Scores, summary
 from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
-from gpu_pipelines.evaluation.shift import data_of, shift_gate, shift_json
+from gpu_pipelines.evaluation.statistics.bootstrap import json_metrics
 from gpu_pipelines.evaluation.trainings import differing
-from gpu_pipelines.evaluation.trainings_scoring import TrainingsScorer
 from gpu_pipelines.profiles.making import keep_profile
 from gpu_pipelines.registry import model_name_for, open_registry
 from gpu_pipelines.tasks.model_places import ADAPTER, base_of_adapters, hub_id

@@ -13,10 +13,10 @@ from gpu_pipelines.artifacts.benchmark_results import as_float
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.benchmarks.report import benchmark_section
-from gpu_pipelines.evaluation.beside_champion import charts_beside, verdicts
-from gpu_pipelines.evaluation.bootstrap import without_interval
+from gpu_pipelines.evaluation.champion.report_parts import charts_beside, verdicts
 from gpu_pipelines.evaluation.generation.request import metric_of
-from gpu_pipelines.evaluation.one_answer import no_better_than_one_answer
+from gpu_pipelines.evaluation.metrics.one_answer import no_better_than_one_answer
+from gpu_pipelines.evaluation.statistics.bootstrap import without_interval
 from gpu_pipelines.evaluation.trainings import differing
 from gpu_pipelines.numbers import figure, signed
 from gpu_pipelines.reports.charts import Line, heatmap, line_chart, reliability_chart

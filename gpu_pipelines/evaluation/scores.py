@@ -11,8 +11,15 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.bootstrap import Interval, Resampled, interval, json_metrics, resample, without_interval
-from gpu_pipelines.evaluation.moved import ShiftCheck, worsened
+from gpu_pipelines.evaluation.statistics.bootstrap import (
+    Interval,
+    Resampled,
+    interval,
+    json_metrics,
+    resample,
+    without_interval,
+)
+from gpu_pipelines.evaluation.statistics.moved import ShiftCheck, worsened
 
 if TYPE_CHECKING:
     from typing_extensions import Self

@@ -24,7 +24,7 @@ from gpu_pipelines.component_interface.step import (
     write_figures,
 )
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.hugging_face import is_model
+from gpu_pipelines.evaluation.models.hugging_face import is_model
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.trainings import named_by_settings, names_of

@@ -13,8 +13,8 @@ from torch import nn
 from gpu_pipelines.accelerators.memory_estimate import LOGITS_AT_ONCE
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.models import Loaded
-from gpu_pipelines.evaluation.runner import Runner
+from gpu_pipelines.evaluation.models.loading import Loaded
+from gpu_pipelines.evaluation.scorers.runner import Runner
 from gpu_pipelines.evaluation.settings import Ranking
 from gpu_pipelines.tasks.tasks import task_named
 

@@ -21,10 +21,10 @@ from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.remote_files import RemoteFolder, is_remote
 from gpu_pipelines.artifacts.scratch import scratch_folder
 from gpu_pipelines.errors import UserError, first_line, is_of_a_full_disk
-from gpu_pipelines.evaluation.bootstrap import json_metrics
-from gpu_pipelines.evaluation.models import Loaded, ModelSource, load_champion
-from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.evaluation.models.loading import Loaded, ModelSource, load_champion
+from gpu_pipelines.evaluation.scorers.runner import Runner, RunnerSettings
 from gpu_pipelines.evaluation.settings import Ranking
+from gpu_pipelines.evaluation.statistics.bootstrap import json_metrics
 from gpu_pipelines.exporting import gguf_model, onnx_model
 from gpu_pipelines.exporting.comparison import SAME_LOGITS, agreement, is_language_model, lost, metrics_of, rows_at_once
 from gpu_pipelines.exporting.settings import ExportSettings

@@ -86,7 +86,7 @@ class Task:
     metrics: ClassVar[Mapping[str, Metric]] = LOSS_METRICS
     figures: ClassVar[Mapping[str, Metric]] = {}
     gates: ClassVar[tuple[str, ...]] = ()
-    scoring: ClassVar[str] = "gpu_pipelines.evaluation.loss_scoring:LossScoring"
+    scoring: ClassVar[str] = "gpu_pipelines.evaluation.metrics.loss:LossScoring"
     text_task: ClassVar[str] = ""
     row_text: ClassVar[str] = ""
     worst: ClassVar[str] = ""

@@ -30,7 +30,7 @@ from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.benchmark_request import MISSING
 from gpu_pipelines.evaluation.benchmarks.scores import DocumentScores, GroupScores
-from gpu_pipelines.evaluation.comparison import Comparison
+from gpu_pipelines.evaluation.champion.comparison import Comparison
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.gates import ChampionGate, parse_gate
 from gpu_pipelines.evaluation.report import write_report

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from sklearn import metrics as sk
 
-from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.evaluation.metrics.classification import ClassificationScores
 from gpu_pipelines.tasks.classification.scoring import by_label
 from gpu_pipelines.tasks.tasks import TASKS
 

@@ -10,10 +10,10 @@ from evaluations import train_checkpoint, write_tokenizer
 
 from gpu_pipelines.artifacts.dataset import Dataset, Feature
 from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
-from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
-from gpu_pipelines.evaluation.models import ModelSource
-from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
-from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.evaluation.metrics.loss import LikelihoodScores
+from gpu_pipelines.evaluation.models.loading import ModelSource
+from gpu_pipelines.evaluation.scorers.recipe import RecipeScorer
+from gpu_pipelines.evaluation.scorers.runner import Runner, RunnerSettings
 from gpu_pipelines.tasks.causal_lm.scoring import (
     TokenScoring,
     all_documents,

@@ -22,7 +22,7 @@ from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.evaluation.hugging_face import damaged_file, open_model, why_none
+from gpu_pipelines.evaluation.models.hugging_face import damaged_file, open_model, why_none
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tasks.model_places import base_of_adapters
 

@@ -13,14 +13,14 @@ from judges import Answers, judging
 
 from gpu_pipelines.emulator.json_server import JsonHandler, answering, free_port, server_of
 from gpu_pipelines.errors import AccessDeniedError, NotFoundError, UnavailableError, UserError
-from gpu_pipelines.evaluation.comparison import Comparison
+from gpu_pipelines.evaluation.champion.comparison import Comparison
+from gpu_pipelines.evaluation.champion.promotion import better
 from gpu_pipelines.evaluation.evaluate import slices_of
 from gpu_pipelines.evaluation.gates import ChampionGate, Gate
 from gpu_pipelines.evaluation.generation.judge import Judge, Judgement, Question
 from gpu_pipelines.evaluation.generation.judge_settings import JudgeSettings
 from gpu_pipelines.evaluation.generation.scores import Answer, ScoresWithText, TextScores, figures_of
-from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
-from gpu_pipelines.evaluation.promotion import better
+from gpu_pipelines.evaluation.metrics.loss import LikelihoodScores
 from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
 
 KEY = "sk-of-the-test-1234567890"

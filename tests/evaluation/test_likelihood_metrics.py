@@ -7,8 +7,8 @@ import math
 import numpy as np
 import pytest
 
-from gpu_pipelines.evaluation.bootstrap import json_metrics
-from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
+from gpu_pipelines.evaluation.metrics.loss import LikelihoodScores
+from gpu_pipelines.evaluation.statistics.bootstrap import json_metrics
 from gpu_pipelines.tasks.tasks import TASKS
 
 

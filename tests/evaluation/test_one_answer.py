@@ -10,8 +10,8 @@ import pytest
 from sklearn.dummy import DummyClassifier, DummyRegressor
 from sklearn.metrics import balanced_accuracy_score, r2_score, root_mean_squared_error
 
-from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.evaluation.one_answer import no_better_than_one_answer
+from gpu_pipelines.evaluation.metrics.classification import ClassificationScores
+from gpu_pipelines.evaluation.metrics.one_answer import no_better_than_one_answer
 from gpu_pipelines.evaluation.scores import Scores, summary
 from gpu_pipelines.tasks.regression.scoring import RegressionScores
 

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.evaluation.comparison import Comparison, Incomparable, sign_test
+from gpu_pipelines.evaluation.champion.comparison import Comparison, Incomparable, sign_test
+from gpu_pipelines.evaluation.champion.promotion import better, better_by_value
 from gpu_pipelines.evaluation.gates import ChampionGate, GateResult
-from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
-from gpu_pipelines.evaluation.promotion import better, better_by_value
+from gpu_pipelines.evaluation.metrics.classification import ClassificationScores
+from gpu_pipelines.evaluation.metrics.loss import LikelihoodScores
 from gpu_pipelines.evaluation.settings import Ranking
 from gpu_pipelines.tasks.preference.scoring import PreferenceScores
 

@@ -20,15 +20,15 @@ from torch import nn
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation import sharding
-from gpu_pipelines.evaluation.average import write_average
-from gpu_pipelines.evaluation.candidates import WorkOnModels
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.evaluation.models import ModelSource
-from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
-from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.evaluation.models.average import write_average
+from gpu_pipelines.evaluation.models.candidates import WorkOnModels
+from gpu_pipelines.evaluation.models.loading import ModelSource
+from gpu_pipelines.evaluation.scorers import sharding
+from gpu_pipelines.evaluation.scorers.recipe import RecipeScorer
+from gpu_pipelines.evaluation.scorers.runner import Runner, RunnerSettings
+from gpu_pipelines.evaluation.scorers.sharding import Shard, ShardedRunner, Shards, evaluation_devices
 from gpu_pipelines.evaluation.scores import Scores
-from gpu_pipelines.evaluation.sharding import Shard, ShardedRunner, Shards, evaluation_devices
 from gpu_pipelines.tasks.checkpoint_state import save_state
 
 

@@ -10,11 +10,11 @@ from scipy import stats
 
 from gpu_pipelines.artifacts.dataset import DataFile, Feature, Manifest
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
-from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores
-from gpu_pipelines.evaluation.moved import fallen
+from gpu_pipelines.evaluation.champion.shift import LEVEL, ShiftCheck, checks, data_of, shift_gate
+from gpu_pipelines.evaluation.metrics.classification import ClassificationScores
+from gpu_pipelines.evaluation.metrics.loss import LikelihoodScores
 from gpu_pipelines.evaluation.scores import Scores, summary
-from gpu_pipelines.evaluation.shift import LEVEL, ShiftCheck, checks, data_of, shift_gate
+from gpu_pipelines.evaluation.statistics.moved import fallen
 from gpu_pipelines.tasks.multi_label_classification.scoring import MultiLabelScores
 from gpu_pipelines.tasks.token_classification.scoring import EntityScores
 

@@ -15,8 +15,8 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
 from gpu_pipelines.evaluation.evaluate import OTHERS, evaluate_checkpoints, slice_figures, slices_of
+from gpu_pipelines.evaluation.metrics.classification import ClassificationScores
 from gpu_pipelines.evaluation.report import write_report
 
 LANGUAGES = ("de", "en", "")

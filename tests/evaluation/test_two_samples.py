@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from gpu_pipelines.evaluation.two_samples import (
+from gpu_pipelines.evaluation.statistics.two_samples import (
     Estimate,
     effect_of_shares,
     falls_by_chance,

@@ -26,9 +26,9 @@ from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.generation.port import Written
 from gpu_pipelines.evaluation.generation.rows import UNIT, sampled, units_of
-from gpu_pipelines.evaluation.models import Loaded
-from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
+from gpu_pipelines.evaluation.models.loading import Loaded
 from gpu_pipelines.evaluation.report import write_report
+from gpu_pipelines.evaluation.scorers.recipe import RecipeScorer
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
 from gpu_pipelines.tasks.building import build_model

@@ -33,10 +33,10 @@ from gpu_pipelines.data.sources.row_streams import Problem
 from gpu_pipelines.drift.check import check_for_drift
 from gpu_pipelines.drift.settings import DriftSettings
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.examples import examples_of
-from gpu_pipelines.evaluation.hugging_face import open_model
-from gpu_pipelines.evaluation.models import Loaded
+from gpu_pipelines.evaluation.models.hugging_face import open_model
+from gpu_pipelines.evaluation.models.loading import Loaded
 from gpu_pipelines.evaluation.report import write_report
+from gpu_pipelines.evaluation.scorers.examples import examples_of
 from gpu_pipelines.prediction.model import model_in
 from gpu_pipelines.registry.endpoint_forms import HuggingFaceForm
 from gpu_pipelines.serving.comparison import differences

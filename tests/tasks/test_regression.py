@@ -21,7 +21,7 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.report import write_report as write_data_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.comparison import Comparison
+from gpu_pipelines.evaluation.champion.comparison import Comparison
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings

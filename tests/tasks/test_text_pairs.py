@@ -25,8 +25,8 @@ from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.drift.check import DriftCheck, check_for_drift
 from gpu_pipelines.drift.settings import DriftSettings
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.hugging_face import copy_model
-from gpu_pipelines.evaluation.models import ModelSource, load_champion
+from gpu_pipelines.evaluation.models.hugging_face import copy_model
+from gpu_pipelines.evaluation.models.loading import ModelSource, load_champion
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.prediction.model import model_in
 from gpu_pipelines.serving.app import Serving

@@ -12,9 +12,9 @@ from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.artifacts.copied_checkpoints import local_copy
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation import average
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
-from gpu_pipelines.evaluation.models import Models
+from gpu_pipelines.evaluation.models import average
+from gpu_pipelines.evaluation.models.loading import Models
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.tasks import checkpoint_state
 from gpu_pipelines.training.settings import TrainingSettings

@@ -15,7 +15,7 @@ from transformers import LlamaConfig, LlamaForCausalLM, ViTConfig, ViTForImageCl
 from gpu_pipelines.artifacts.dataset import Dataset, Feature
 from gpu_pipelines.artifacts.dataset_writer import DatasetWriter
 from gpu_pipelines.artifacts.image_features import ImageGeometry
-from gpu_pipelines.evaluation.models import Models, ModelSource
+from gpu_pipelines.evaluation.models.loading import Models, ModelSource
 from gpu_pipelines.tasks.tasks import TASKS, task_named
 from gpu_pipelines.training.settings import TASKS_OWN, TrainingSettings
 from gpu_pipelines.training.train import train_model

@@ -16,7 +16,7 @@ from torch import nn
 from trainings import entries, train_here, train_on
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.evaluation import models
+from gpu_pipelines.evaluation.models import loading as models
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.causal_lm import chunked_loss
 from gpu_pipelines.tasks.checkpoint_state import frozen_weights_sha256

@@ -24,10 +24,10 @@ from gpu_pipelines.data.report import write_report as write_data_report
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.data.text.sources import SYSTEM_BESIDE_TEXT
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.comparison import Comparison
+from gpu_pipelines.evaluation.champion.comparison import Comparison
+from gpu_pipelines.evaluation.champion.promotion import better
 from gpu_pipelines.evaluation.evaluate import evaluate_checkpoints
 from gpu_pipelines.evaluation.gates import parse_gate
-from gpu_pipelines.evaluation.promotion import better
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
 from gpu_pipelines.registry.upload import UploadSettings, upload_model

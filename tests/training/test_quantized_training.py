@@ -14,7 +14,7 @@ from started_training import run_training, tensors, weights_digest
 from trainings import losses_by_placement, train_here
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.evaluation.models import Models, ModelSource
+from gpu_pipelines.evaluation.models.loading import Models, ModelSource
 from gpu_pipelines.tasks.adapters import merge_adapters
 from gpu_pipelines.tasks.building import build_model
 from gpu_pipelines.tasks.checkpoint_state import load_weights

@@ -25,7 +25,7 @@ from gpu_pipelines.data.prepare import prepare_data
 from gpu_pipelines.data.settings import PrepareSettings
 from gpu_pipelines.distributed.members import Cluster
 from gpu_pipelines.errors import Interrupted, UserError
-from gpu_pipelines.evaluation.hugging_face import models_in
+from gpu_pipelines.evaluation.models.hugging_face import models_in
 from gpu_pipelines.training.machine.local_devices import Devices
 from gpu_pipelines.training.script import variables
 from gpu_pipelines.training.script.metrics import read_metrics

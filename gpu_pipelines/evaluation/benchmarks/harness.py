@@ -26,8 +26,8 @@ from gpu_pipelines.errors import UserError, first_line
 from gpu_pipelines.evaluation.benchmark_catalog import WITH_INTERVALS, Benchmark, name_within
 from gpu_pipelines.evaluation.benchmark_request import BenchmarkOptions
 from gpu_pipelines.evaluation.benchmarks.store import ResultStore
-from gpu_pipelines.evaluation.models import ModelSource, champion_errors
-from gpu_pipelines.evaluation.runner import Runner
+from gpu_pipelines.evaluation.models.loading import ModelSource, champion_errors
+from gpu_pipelines.evaluation.scorers.runner import Runner
 from gpu_pipelines.numbers import finite_or_none
 
 #: Documents at once where lm-eval does not find out how many fit: on a CPU it would try until the memory is full.

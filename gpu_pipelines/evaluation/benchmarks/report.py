@@ -9,7 +9,7 @@ from markupsafe import Markup
 
 from gpu_pipelines.artifacts.benchmark_results import first_metrics, plain
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.beside_champion import charts_beside, is_known, ranges, verdicts
+from gpu_pipelines.evaluation.champion.report_parts import charts_beside, is_known, ranges, verdicts
 from gpu_pipelines.numbers import figure, signed
 from gpu_pipelines.reports.charts import interval_chart
 from gpu_pipelines.reports.page import render

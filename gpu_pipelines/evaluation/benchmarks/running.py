@@ -17,11 +17,11 @@ from gpu_pipelines.evaluation.benchmark_catalog import Benchmark, Catalog, wrong
 from gpu_pipelines.evaluation.benchmarks.harness import Asked, Measured, measure
 from gpu_pipelines.evaluation.benchmarks.scores import BenchmarkScores, scores_of
 from gpu_pipelines.evaluation.benchmarks.store import ResultStore
-from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval
-from gpu_pipelines.evaluation.candidates import Candidate, NoComparisonError, WorkOnModels
-from gpu_pipelines.evaluation.champion import Champion
-from gpu_pipelines.evaluation.comparison import Comparison, Incomparable
+from gpu_pipelines.evaluation.champion.champion import Champion
+from gpu_pipelines.evaluation.champion.comparison import Comparison, Incomparable
+from gpu_pipelines.evaluation.models.candidates import Candidate, NoComparisonError, WorkOnModels
 from gpu_pipelines.evaluation.settings import EvaluationSettings, Ranking
+from gpu_pipelines.evaluation.statistics.bootstrap import CONFIDENCE, Interval
 from gpu_pipelines.registry import RegisteredVersion
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.benchmark_results import BenchmarkResult, GroupMetric, MetricResult, as_float, metric_name
-from gpu_pipelines.evaluation.bootstrap import Interval, Resampled, interval, resample, without_interval
 from gpu_pipelines.evaluation.scores import Scores
+from gpu_pipelines.evaluation.statistics.bootstrap import Interval, Resampled, interval, resample, without_interval
 
 #: What lm-eval makes of the mean of the documents, by the name of its aggregation.
 _OF_MEAN: Mapping[str, Callable[[np.ndarray], np.ndarray]] = {

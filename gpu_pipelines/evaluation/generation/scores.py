@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.bootstrap import Resampled
 from gpu_pipelines.evaluation.generation.judge import Judgement
-from gpu_pipelines.evaluation.moved import ShiftCheck
 from gpu_pipelines.evaluation.scores import Scores, SummedScores
+from gpu_pipelines.evaluation.statistics.bootstrap import Resampled
+from gpu_pipelines.evaluation.statistics.moved import ShiftCheck
 
 #: Of a metric that fewer of the rows have, as where a judge was away, nobody knows whether the others are like them.
 FEWEST_KNOWN = 0.95

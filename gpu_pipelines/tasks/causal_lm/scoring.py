@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.dataset import Dataset, Split
-from gpu_pipelines.evaluation.loss_scoring import LikelihoodScores, LossScoring
+from gpu_pipelines.evaluation.metrics.loss import LikelihoodScores, LossScoring
 from gpu_pipelines.evaluation.scoring import Columns
 from gpu_pipelines.tasks.instances import decoded, prompts_to_send
 from gpu_pipelines.tasks.text_tokenizer import load_tokenizer

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.evaluation.classification_metrics import ClassificationScores
+from gpu_pipelines.evaluation.metrics.classification import ClassificationScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
 from gpu_pipelines.tasks.instances import rows_to_send
 

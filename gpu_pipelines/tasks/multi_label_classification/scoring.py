@@ -10,9 +10,8 @@ import numpy as np
 
 from gpu_pipelines.artifacts.dataset import CLASSES
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.bootstrap import Resampled
-from gpu_pipelines.evaluation.classification_metrics import SMALLEST_PROBABILITY
-from gpu_pipelines.evaluation.counts import (
+from gpu_pipelines.evaluation.metrics.classification import SMALLEST_PROBABILITY
+from gpu_pipelines.evaluation.metrics.counts import (
     FOUND,
     RIGHT,
     TRUE,
@@ -21,9 +20,10 @@ from gpu_pipelines.evaluation.counts import (
     least_and_mean,
     moved_of_kinds,
 )
-from gpu_pipelines.evaluation.moved import ShiftCheck
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
+from gpu_pipelines.evaluation.statistics.bootstrap import Resampled
+from gpu_pipelines.evaluation.statistics.moved import ShiftCheck
 from gpu_pipelines.tasks.instances import rows_to_send
 from gpu_pipelines.tasks.multi_label_classification.answers import as_answer, is_found
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpu_pipelines.evaluation.bootstrap import Resampled
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
+from gpu_pipelines.evaluation.statistics.bootstrap import Resampled
 from gpu_pipelines.tasks.instances import decoded, prompts_to_send
 from gpu_pipelines.tasks.preference.losses import ORPO, SIGMOID, Said, drift_of, judged_losses, pair_losses, rewards
 from gpu_pipelines.tasks.preference.recipe import FIRST, FIRST_TOKENS, PREDICTED, SECOND, SECOND_TOKENS, WHOLE

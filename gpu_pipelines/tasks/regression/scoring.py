@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.evaluation.bootstrap import Resampled
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
+from gpu_pipelines.evaluation.statistics.bootstrap import Resampled
 from gpu_pipelines.numbers import figure, finite_or_none
 from gpu_pipelines.tasks.instances import rows_to_send
 from gpu_pipelines.tasks.regression.task import INPUT, TARGET

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.bootstrap import Resampled
-from gpu_pipelines.evaluation.counts import FOUND, RIGHT, TRUE, averages, figures_of_each, moved_of_kinds, share
-from gpu_pipelines.evaluation.moved import ShiftCheck
+from gpu_pipelines.evaluation.metrics.counts import FOUND, RIGHT, TRUE, averages, figures_of_each, moved_of_kinds, share
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Columns, Scoring
+from gpu_pipelines.evaluation.statistics.bootstrap import Resampled
+from gpu_pipelines.evaluation.statistics.moved import ShiftCheck
 from gpu_pipelines.tasks.instances import decoded
 from gpu_pipelines.tasks.token_classification.words import Entity, WordEncoder, entities_in, words_in
 

@@ -23,9 +23,9 @@ import torch
 from gpu_pipelines.accelerators import plan
 from gpu_pipelines.distributed.processes import killed_is_said, one_process
 from gpu_pipelines.errors import ProcessFailedError, UnfitParametersError, UserError, first_line, out_of_memory
-from gpu_pipelines.evaluation.candidates import WorkOnModels
-from gpu_pipelines.evaluation.models import ModelSource
-from gpu_pipelines.evaluation.runner import Runner, RunnerSettings
+from gpu_pipelines.evaluation.models.candidates import WorkOnModels
+from gpu_pipelines.evaluation.models.loading import ModelSource
+from gpu_pipelines.evaluation.scorers.runner import Runner, RunnerSettings
 from gpu_pipelines.processors import compute_on_cores_alone, cores
 from gpu_pipelines.step_environment import ACCELERATOR, REHEARSE
 

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.bootstrap import Resampled
-from gpu_pipelines.evaluation.moved import ShiftCheck
 from gpu_pipelines.evaluation.scores import SummedScores
 from gpu_pipelines.evaluation.scoring import WORST_KEPT, Scoring
+from gpu_pipelines.evaluation.statistics.bootstrap import Resampled
+from gpu_pipelines.evaluation.statistics.moved import ShiftCheck
 
 LOSS, TOKENS, RIGHT, BYTES, SCORED, WHOLE = range(6)
 #: A row of fewer scored tokens says little when its mean loss is high.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu_pipelines.errors import some_of
-from gpu_pipelines.evaluation.two_samples import falls_by_chance, one_sided, share, widened
+from gpu_pipelines.evaluation.statistics.two_samples import falls_by_chance, one_sided, share, widened
 from gpu_pipelines.numbers import shown_beside
 
 #: How often each of the tests may say by chance alone that something has moved: one run in a thousand.

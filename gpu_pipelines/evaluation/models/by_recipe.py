@@ -9,8 +9,8 @@ from gpu_pipelines.artifacts.checkpoint import CONFIGURATION, Checkpoint, comple
 from gpu_pipelines.artifacts.copied_checkpoints import damaged_weights
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.errors import UserError, some_of
-from gpu_pipelines.evaluation.candidates import MOST_NAMED, Candidate, left_in
-from gpu_pipelines.evaluation.hugging_face import damaged_file, models_in, why_none, without_model
+from gpu_pipelines.evaluation.models.candidates import MOST_NAMED, Candidate, left_in
+from gpu_pipelines.evaluation.models.hugging_face import damaged_file, models_in, why_none, without_model
 
 #: The name of a model that lies beside the folders of checkpoints, and not in one of its own.
 _SAVED_BESIDE = "model"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.artifacts.dataset import Dataset
-from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
-from gpu_pipelines.evaluation.recipe_scoring import RecipeScorer
+from gpu_pipelines.evaluation.models.candidates import Candidate, WorkOnModels
+from gpu_pipelines.evaluation.scorers.recipe import RecipeScorer
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.registry import RegisteredVersion
 

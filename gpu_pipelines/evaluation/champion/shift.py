@@ -15,9 +15,9 @@ import numpy as np
 from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.artifacts.evaluation import Evaluation
 from gpu_pipelines.evaluation.gates import GateResult
-from gpu_pipelines.evaluation.moved import LEVEL, ShiftCheck, gone
 from gpu_pipelines.evaluation.scores import Scores
-from gpu_pipelines.evaluation.two_samples import effect_of_shares, same_shares
+from gpu_pipelines.evaluation.statistics.moved import LEVEL, ShiftCheck, gone
+from gpu_pipelines.evaluation.statistics.two_samples import effect_of_shares, same_shares
 
 NO_SHIFT = "the data of the champion"
 #: What is less than this does not count, however many rows show it.

@@ -10,7 +10,7 @@ from statistics import NormalDist
 import numpy as np
 import torch
 
-from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, Interval
+from gpu_pipelines.evaluation.statistics.bootstrap import CONFIDENCE, Interval
 
 #: Expected rows that each class must have for the chi-square distribution to hold.
 #: Source: Cochran, Biometrics 10 (1954), https://doi.org/10.2307/3001616.

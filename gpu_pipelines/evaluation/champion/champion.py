@@ -9,10 +9,10 @@ from typing import Any
 from gpu_pipelines.artifacts.dataset import Manifest
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.candidates import NoComparisonError, Scorer
-from gpu_pipelines.evaluation.comparison import Comparison, Incomparable
+from gpu_pipelines.evaluation.champion.comparison import Comparison, Incomparable
+from gpu_pipelines.evaluation.champion.shift import ShiftCheck, checks
+from gpu_pipelines.evaluation.models.candidates import NoComparisonError, Scorer
 from gpu_pipelines.evaluation.scores import Scores
-from gpu_pipelines.evaluation.shift import ShiftCheck, checks
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.registry.registered import DamagedVersionError
 

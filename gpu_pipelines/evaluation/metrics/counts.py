@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import Evaluation
-from gpu_pipelines.evaluation.moved import ShiftCheck, gone
 from gpu_pipelines.evaluation.scores import SummedScores
+from gpu_pipelines.evaluation.statistics.moved import ShiftCheck, gone
 
 #: What is counted of each kind: those found that are there, those found, and those that are there.
 RIGHT, FOUND, TRUE = range(3)

@@ -10,7 +10,7 @@ import torch
 from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.models import Loaded
+from gpu_pipelines.evaluation.models.loading import Loaded
 from gpu_pipelines.evaluation.scoring import Scoring
 
 EXAMPLES_KEPT = 4

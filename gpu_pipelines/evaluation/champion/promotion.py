@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 
-from gpu_pipelines.evaluation.bootstrap import CONFIDENCE, fewest_rows
-from gpu_pipelines.evaluation.comparison import Comparison, Incomparable
+from gpu_pipelines.evaluation.champion.comparison import Comparison, Incomparable
 from gpu_pipelines.evaluation.gates import ChampionGate, GateResult
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.settings import Ranking
+from gpu_pipelines.evaluation.statistics.bootstrap import CONFIDENCE, fewest_rows
 from gpu_pipelines.numbers import finite_or_none, shown_beside
 
 BETTER_BY_VALUE = "better than the champion"

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gpu_pipelines.evaluation.bootstrap import (
+from gpu_pipelines.evaluation.scores import Scores
+from gpu_pipelines.evaluation.statistics.bootstrap import (
     CONFIDENCE,
     Interval,
     fewest_rows,
@@ -16,8 +17,7 @@ from gpu_pipelines.evaluation.bootstrap import (
     percentiles,
     without_interval,
 )
-from gpu_pipelines.evaluation.scores import Scores
-from gpu_pipelines.evaluation.two_samples import log_choose
+from gpu_pipelines.evaluation.statistics.two_samples import log_choose
 
 #: Metrics that differ by less than this share of them differ by the rounding of their sums.
 _ROUNDING = 1e-12

@@ -18,8 +18,8 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import weight_files
 from gpu_pipelines.errors import UserError, first_line, some_of
-from gpu_pipelines.evaluation.candidates import NoComparisonError
-from gpu_pipelines.evaluation.hugging_face import is_model, open_model
+from gpu_pipelines.evaluation.models.candidates import NoComparisonError
+from gpu_pipelines.evaluation.models.hugging_face import is_model, open_model
 from gpu_pipelines.tasks.batch_encoding import TYPE_IDS
 from gpu_pipelines.tasks.building import build_model, load_recipe
 from gpu_pipelines.tasks.checkpoint_state import WEIGHTS, frozen_weights_sha256, load_weights

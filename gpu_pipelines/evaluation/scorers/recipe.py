@@ -16,25 +16,25 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.documents import sha256_of_file, sha256_of_tree
 from gpu_pipelines.artifacts.integrity import digest_of
 from gpu_pipelines.errors import UserError
-from gpu_pipelines.evaluation.average import write_average
-from gpu_pipelines.evaluation.candidates import Candidate, WorkOnModels
-from gpu_pipelines.evaluation.examples import examples_of
 from gpu_pipelines.evaluation.generation.request import VLLM
 from gpu_pipelines.evaluation.generation.scores import ScoresWithText
 from gpu_pipelines.evaluation.generation.text_scoring import TextScoring
-from gpu_pipelines.evaluation.hugging_face import copy_adapters, copy_model
-from gpu_pipelines.evaluation.models import Loaded, ModelSource, champion_errors
-from gpu_pipelines.evaluation.recipe_candidates import (
+from gpu_pipelines.evaluation.models.average import write_average
+from gpu_pipelines.evaluation.models.by_recipe import (
     configuration_in,
     foreign_candidates,
     foreign_models,
     good_checkpoints,
     trained_candidates,
 )
-from gpu_pipelines.evaluation.runner import RunnerSettings
+from gpu_pipelines.evaluation.models.candidates import Candidate, WorkOnModels
+from gpu_pipelines.evaluation.models.hugging_face import copy_adapters, copy_model
+from gpu_pipelines.evaluation.models.loading import Loaded, ModelSource, champion_errors
+from gpu_pipelines.evaluation.scorers.examples import examples_of
+from gpu_pipelines.evaluation.scorers.runner import RunnerSettings
+from gpu_pipelines.evaluation.scorers.sharding import ShardedRunner, evaluation_devices
+from gpu_pipelines.evaluation.scorers.vllm_process import writes_with_vllm, written_in_process
 from gpu_pipelines.evaluation.scores import Scores
-from gpu_pipelines.evaluation.sharding import ShardedRunner, evaluation_devices
-from gpu_pipelines.evaluation.vllm_process import writes_with_vllm, written_in_process
 from gpu_pipelines.registry import RegisteredVersion
 from gpu_pipelines.tasks.checkpoint_state import AVERAGE, WEIGHTS
 from gpu_pipelines.tasks.model_places import holds_adapters

@@ -14,10 +14,17 @@ from typing import Any
 import numpy as np
 
 from gpu_pipelines.artifacts.evaluation import MATRIX_CLASSES, Evaluation
-from gpu_pipelines.evaluation.bootstrap import Resampled, resample
-from gpu_pipelines.evaluation.counts import least_and_mean, share
-from gpu_pipelines.evaluation.moved import LEAST_FALL, LEAST_FALL_OF_A_CLASS, LEVEL, MOST_NAMED, ShiftCheck, fallen
+from gpu_pipelines.evaluation.metrics.counts import least_and_mean, share
 from gpu_pipelines.evaluation.scores import Scores
+from gpu_pipelines.evaluation.statistics.bootstrap import Resampled, resample
+from gpu_pipelines.evaluation.statistics.moved import (
+    LEAST_FALL,
+    LEAST_FALL_OF_A_CLASS,
+    LEVEL,
+    MOST_NAMED,
+    ShiftCheck,
+    fallen,
+)
 
 # Probabilities are float32; a smaller one is not told from 0. scikit-learn's log_loss clips at the same place.
 SMALLEST_PROBABILITY = float(np.finfo(np.float32).eps)

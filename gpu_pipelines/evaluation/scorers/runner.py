@@ -16,7 +16,7 @@ from gpu_pipelines.artifacts.dataset import Dataset, Split
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.evaluation.generation.port import Pair, TextTask, Written
 from gpu_pipelines.evaluation.generation.rows import sampled, units_of
-from gpu_pipelines.evaluation.models import Loaded, Models, ModelSource, champion_errors
+from gpu_pipelines.evaluation.models.loading import Loaded, Models, ModelSource, champion_errors
 from gpu_pipelines.tasks.tasks import task_named
 
 WARM_UP_CALLS = 5

@@ -16,7 +16,7 @@ from gpu_pipelines.artifacts.dataset import Dataset
 from gpu_pipelines.artifacts.evaluation import EVALUATION, Evaluation
 from gpu_pipelines.artifacts.exported_model import MODEL_CARD
 from gpu_pipelines.errors import NotFoundError, UserError, some_of
-from gpu_pipelines.evaluation.candidates import Candidate, NoComparisonError, left_in
+from gpu_pipelines.evaluation.models.candidates import Candidate, NoComparisonError, left_in
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.evaluation.settings import EvaluationSettings
 from gpu_pipelines.evaluation.user_function import UserFunction, load_function

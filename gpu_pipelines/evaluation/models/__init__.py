@@ -1,0 +1,1 @@
+"""The models that can be scored, and how each is opened."""
