@@ -114,6 +114,7 @@ def test_a_run_for_which_there_is_no_vm_at_all_is_refused_with_what_was_tried(co
     assert compute_api.instances == []
 
 
+@pytest.mark.slow
 def test_a_follower_creates_the_vm_that_a_process_that_died_has_only_written_down(
     compute_api: ComputeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,6 +228,7 @@ def test_a_vm_that_somebody_stops_or_deletes_is_told_with_the_way_to_go_on(compu
     assert f"-p checkpoint_uri={ROOT}/runs/{run}/checkpoints" in followed(run).err
 
 
+@pytest.mark.slow
 def test_a_run_that_failed_goes_on_on_its_vm(compute_api: ComputeApi) -> None:
     run = submitted()["run"]
     resume = ("run", "--resume", run, "--target", "compute_engine", *PLACE)

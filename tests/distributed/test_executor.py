@@ -79,6 +79,7 @@ def test_a_slow_piece_does_not_let_the_others_pile_up(executor: Executor, tmp_pa
     assert list(results) == list(range(1, 1000))
 
 
+@pytest.mark.slow_but_for("processes")
 def test_an_error_comes_out_of_a_worker_as_it_was_raised(executor: Executor) -> None:
     with pytest.raises(NotFoundError) as raised:
         list(executor.map(Fails, (), range(20)))
@@ -92,6 +93,7 @@ def test_an_error_comes_out_of_a_worker_as_it_was_raised(executor: Executor) -> 
     assert dict(executor.map(Square, (), range(9)))[8][0] == 64, "the next work is done"
 
 
+@pytest.mark.slow_but_for("processes")
 def test_a_piece_whose_worker_is_killed_is_done_again(
     executor: Executor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -100,6 +102,7 @@ def test_a_piece_whose_worker_is_killed_is_done_again(
     assert capsys.readouterr().out.count("; file 7 is done again") == 2
 
 
+@pytest.mark.slow_but_for("processes")
 def test_a_piece_that_kills_worker_after_worker_is_named(executor: Executor, tmp_path: Path) -> None:
     with pytest.raises(ProcessKilledError, match=r"^3 processes ended .* during file 7, "):
         list(
@@ -107,6 +110,7 @@ def test_a_piece_that_kills_worker_after_worker_is_named(executor: Executor, tmp
         )
 
 
+@pytest.mark.slow_but_for("processes")
 def test_work_is_cancelled_by_whoever_checks(executor: Executor, tmp_path: Path) -> None:
     def check() -> None:
         if list(tmp_path.iterdir()):
@@ -148,6 +152,7 @@ def test_gpus_that_are_not_there_are_missed() -> None:
         list(executor.map(Square, (), range(9), WorkOptions(needs=Needs(gpus=1))))
 
 
+@pytest.mark.slow
 def test_a_node_that_is_killed_costs_its_pieces_alone_and_one_that_joins_gets_some(
     cluster: RayCluster, on_ray: Executor, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -35,6 +35,7 @@ def test_p_values_are_not_too_small_without_a_difference() -> None:
         assert stats.binomtest(below, len(found), 0.05, alternative="greater").pvalue > 0.001
 
 
+@pytest.mark.slow_but_for("0.5")
 @pytest.mark.parametrize("shift", [0.2, 0.5])
 def test_effects_are_in_standard_deviations_of_a_normal_distribution(shift: float) -> None:
     assert numbers_differ(normal(20_000, 1), normal(20_000, 2) + shift).effect == pytest.approx(shift, abs=0.05)

@@ -112,6 +112,7 @@ def _lengths(folder: Path) -> Path:
     return folder / "dataset"
 
 
+@pytest.mark.slow
 def test_a_language_model_as_gguf(datasets: SmallDatasets, tmp_path: Path) -> None:
     model = evaluated(datasets["lm"], tmp_path, "llama-micro")
     for dtype in ("f16", "f32", "q8_0"):

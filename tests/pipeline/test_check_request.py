@@ -170,7 +170,7 @@ def test_a_registry_that_may_not_be_written_is_found_before_the_training(
         assert check(**given, place="vertex").source_fingerprint
 
 
-@pytest.mark.slow_but_for("True")
+@pytest.mark.slow
 @pytest.mark.parametrize("passed", [True, False])
 def test_a_champion_that_was_deleted_in_mlflow_is_missed(mlflow: str, here: Path, passed: bool) -> None:
     name, model, registry = f"deleted-{passed}".lower(), here / "model", open_registry(mlflow)

@@ -564,6 +564,7 @@ def test_a_run_whose_process_is_gone_has_died(tmp_path: Path) -> None:
     assert not report.parent.exists()
 
 
+@pytest.mark.slow
 def test_a_folder_that_is_removed_while_its_run_goes_on_is_no_traceback(tmp_path: Path) -> None:
     with going_on(tmp_path) as process:
         directory = newest_run(tmp_path)["directory"]
@@ -596,6 +597,7 @@ def test_a_later_process_of_the_same_number_is_not_taken_for_the_run(ticks: int,
     assert command("runs", "list", cwd=tmp_path).out.splitlines()[1].split()[1] == "running"
 
 
+@pytest.mark.slow
 def test_a_run_lives_on_when_the_clock_is_set(tmp_path: Path) -> None:
     with going_on(tmp_path):
         record = newest_run(tmp_path)

@@ -96,6 +96,7 @@ def test_a_server_that_goes_away_and_comes_back_has_all(tmp_path: Path) -> None:
     assert "tracking: mlflow is back, and has all" in started.output
 
 
+@pytest.mark.slow
 def test_a_server_that_is_never_there_costs_a_line_and_the_next_step_sends_what_it_misses(
     server: str, tmp_path: Path
 ) -> None:

@@ -71,6 +71,7 @@ def test_configuration_and_figures_are_in_the_files(tmp_path: Path) -> None:
     assert configuration["seed"] == "0", "numbers are sorted and drawn as such"
 
 
+@pytest.mark.slow
 def test_rows_that_are_cut_across_blocks_are_read(tmp_path: Path) -> None:
     trained("wandb", tmp_path / "long", steps=700)
     (file,) = tmp_path.glob("wandb/offline-run-*/run-*.wandb")

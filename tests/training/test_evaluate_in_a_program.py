@@ -81,6 +81,7 @@ def test_what_cannot_be_evaluated_is_told(numbers: Path, checkpoints: Path, tmp_
         gpu_pipelines.evaluate(tmp_path / "nowhere", checkpoints)
 
 
+@pytest.mark.slow
 def test_a_place_is_a_text_or_a_path(numbers: Path, checkpoints: Path, tmp_path: Path) -> None:
     gpu_pipelines.evaluate(numbers, checkpoints, tmp_path, processes=1)
     (tmp_path / "rows.csv").write_text("a,b\n0.1,0.2\n", encoding="utf-8")

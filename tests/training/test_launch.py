@@ -276,7 +276,7 @@ def test_a_worker_that_fails_is_named_with_its_last_lines(programs: Path) -> Non
 AGAIN = "All processes are started again"
 
 
-@pytest.mark.slow_but_for("1")
+@pytest.mark.slow
 @pytest.mark.parametrize("killed", ["0", "1"])
 def test_a_process_that_is_killed_is_started_again_with_those_of_all_nodes(network: Network, killed: str) -> None:
     nodes = start(network, 8, KILL_AT=f"{killed}:5", ONCE="1", RESTARTS="2")

@@ -171,6 +171,7 @@ def step(shape: Shape, parallelism: str, micro_batches: int = 1) -> tuple[Counte
     return sent.counts, {str(kind).split(".")[-1]: held for kind, held in peak.items()}, units
 
 
+@pytest.mark.slow_but_for("hsdp-2")
 @pytest.mark.parametrize(("parallelism", "micro_batches"), [("fsdp", 1), ("hsdp", 1), ("hsdp", 2)])
 def test_a_step_sends_each_unit_as_often_as_it_must(parallelism: str, micro_batches: int) -> None:
     counts, _, units = step(llama(2, 4096, 32, 512, recompute=False), parallelism, micro_batches)

@@ -336,6 +336,7 @@ def test_the_examples_save_what_they_have_where_they_are_interrupted(
     assert [json.loads(line)["step"] for line in lines] == [1, 2, 3, 4, 5, 6]
 
 
+@pytest.mark.slow
 def test_processes_of_accelerate_train_together_without_a_gpu(tmp_path: Path) -> None:
     says = "from accelerate import Accelerator\na = Accelerator()\n"
     says += "import os\nopen(os.environ['AIP_CHECKPOINT_DIR'] + f'{a.process_index} of {a.num_processes}', 'w')\n"

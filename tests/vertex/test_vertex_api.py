@@ -55,6 +55,7 @@ def sdk(vertex_api: VertexApi, monkeypatch: pytest.MonkeyPatch) -> Any:
     return connected_sdk(vertex_api)
 
 
+@pytest.mark.slow
 def test_gcloud_creates_follows_and_cancels_a_custom_job(vertex_api: VertexApi, tmp_path: Path) -> None:
     vertex_api.state.replicas.run_jobs()
     config = tmp_path / "job.yaml"
