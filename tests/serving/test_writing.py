@@ -33,6 +33,7 @@ def texts(count: int, most: int) -> list[Text]:
     return [Text([generator.randrange(3, 40) for _ in range(generator.randint(1, 11))], most) for _ in range(count)]
 
 
+@pytest.mark.filterwarnings("error::FutureWarning")
 def test_texts_that_join_at_any_time_are_those_that_each_would_be_alone(predictor: Any) -> None:
     model, padding = predictor._model, 0
     alone, joined = texts(24, 15), texts(24, 15)

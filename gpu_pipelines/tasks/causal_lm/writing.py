@@ -121,6 +121,7 @@ class JoinedWriter:
         self._model, self._ends, self._prompt_tokens = model, ends, prompt_tokens
         takes = inspect.signature(model.forward).parameters
         self._last_only = {"logits_to_keep": 1} if "logits_to_keep" in takes else {}
+        self._cache = _name_of_cache(model)
 
     def write(self, texts: Sequence[Text], others_wait: Callable[[], bool]) -> None:
         self._read_prompts([text for text in texts if text.cache is None])
@@ -175,8 +176,8 @@ class JoinedWriter:
             input_ids=tokens,
             position_ids=positions,
             attention_mask=mask,
-            past_key_values=cache,
             use_cache=True,
+            **{self._cache: cache},
             **self._last_only,
         )
         found: list[int] = outputs.logits[:, -1].argmax(dim=-1).tolist()
@@ -184,6 +185,11 @@ class JoinedWriter:
 
     def _is_last(self, text: Text, length: int, token: int) -> bool:
         return token in self._ends or length - text.begun >= text.most
+
+
+def _name_of_cache(model: Any) -> str:
+    """The argument that takes what a model keeps: transformers 5.24 has renamed it."""
+    return "cache" if "cache" in inspect.signature(model.forward).parameters else "past_key_values"
 
 
 def _new_cache() -> Any:
@@ -221,7 +227,7 @@ def _caches_keys_and_values(model: Any) -> bool:
     token = torch.zeros((1, 1), dtype=torch.long, device=model.device)
     try:
         with torch.inference_mode():
-            model(input_ids=token, position_ids=token, past_key_values=cache, use_cache=True)
+            model(input_ids=token, position_ids=token, use_cache=True, **{_name_of_cache(model): cache})
         layers = cache.layers
         return bool(layers) and all(type(layer) is DynamicLayer and layer.keys.shape[2] == 1 for layer in layers)
     except Exception:  # a model that takes no such cache raises whatever it likes
