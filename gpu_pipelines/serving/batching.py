@@ -274,7 +274,10 @@ class Batcher:
         """Predictions, or errors in their places. After a failure the halves of the batch are tried, so that one row
         that cannot be predicted, or too many for the memory, do not fail the others."""
         try:
-            return self._predict(rows)
+            predictions = self._predict(rows)
+            if len(predictions) != len(rows):
+                raise ValueError(f"The model returned {len(predictions)} predictions for {len(rows)} rows.")
+            return predictions
         except Exception as error:  # the library's errors are not documented, and the thread must go on
             if len(rows) == 1:
                 self._tell(error)

@@ -83,6 +83,18 @@ def test_a_row_that_fails_fails_its_own_request_only(model: Model, capsys: pytes
     batcher.close()
 
 
+def test_a_row_without_a_prediction_fails_its_own_request_only() -> None:
+    """A predictor of a user's own may leave out what it cannot read."""
+    batcher = Batcher(lambda rows: [row for row in rows if row], max_batch=8, max_wait_ms=60_000, max_waiting=100)
+    with batcher.more_to_come():
+        good, bad = batcher.submit([1]), batcher.submit([2, 0])
+    assert good.result(30) == [1]
+    with pytest.raises(ValueError, match="returned 0 predictions for 1 rows"):
+        bad.result(30)
+    assert batcher.submit([3]).result(30) == [3]
+    batcher.close()
+
+
 def test_a_row_that_fails_ends_nothing_where_nobody_reads_the_log(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
