@@ -103,27 +103,29 @@ def upload_model(
     if not name:
         raise UserError(f"The model in {model_directory} has no {EVALUATION}, so it has no name.", "Give model_name.")
     registry = _registry(settings, near=place if is_remote(place) else "")
+    # The champion of another name has numbers of its own.
+    compared_with = evaluation.champion_version if evaluation and evaluation.model_name == name else None
     version = registry.add(
         name,
         model_directory,
         {
-            **_told_of(evaluation),
+            **_told_of(evaluation, compared_with),
             "passed": passed,
             "gpu_pipelines": __version__,
             "pipeline_job": settings.pipeline_job,
             **({TRACKED_RUN: tracked_run} if tracked_run else {}),
         },
-        _promotion(evaluation, registry.champion(name), passed),
+        _promotion(evaluation, compared_with, registry.champion(name), passed),
         _smoke_test(settings, model_directory, registry) if settings.smoke_test else None,
     )
     told = f"{version.name} version {version.number} ({', '.join(version.aliases)})"
     same = f"nothing was added: {told} is the same model, byte for byte"
     print(f"added {told}" if version.added else same, flush=True)
     champion = registry.champion(name)
-    if evaluation and passed and champion and champion.number not in (version.number, evaluation.champion_version):
+    if evaluation and passed and champion and champion.number not in (version.number, compared_with):
         print(
             f"warning: the champion is now version {champion.number}, which this model was not compared with; "
-            "it stays. Run the evaluation again to compare.",
+            f"it stays. Run the evaluation again with model_name={name} to compare.",
             flush=True,
         )
     return version
@@ -175,7 +177,7 @@ def _evaluation_in(directory: Path) -> Evaluation | None:
     return None
 
 
-def _told_of(evaluation: Evaluation | None) -> dict[str, Any]:
+def _told_of(evaluation: Evaluation | None, compared_with: int | None) -> dict[str, Any]:
     """The facts of a version's evaluation to record with it."""
     if evaluation is None:
         return {"task": "", "metrics": {}}
@@ -185,15 +187,17 @@ def _told_of(evaluation: Evaluation | None) -> dict[str, Any]:
         "dataset_fingerprint": evaluation.dataset_fingerprint,
         "source_fingerprint": evaluation.source_fingerprint,
         "test_source": evaluation.test_source,
-        COMPARED_WITH: evaluation.champion_version,
+        COMPARED_WITH: compared_with,
         "metrics": {name: metric["value"] for name, metric in evaluation.test["metrics"].items()},
     }
 
 
-def _promotion(evaluation: Evaluation | None, champion: RegisteredVersion | None, passed: bool) -> Promotion:
+def _promotion(
+    evaluation: Evaluation | None, compared_with: int | None, champion: RegisteredVersion | None, passed: bool
+) -> Promotion:
     """Whether the model may replace the champion; prints why not, unless the gates are the reason."""
     if evaluation is not None:
-        return Promotion(passed and _may_be_replaced(champion), evaluation.champion_version)
+        return Promotion(passed and _may_be_replaced(champion), compared_with)
     if passed and champion is not None and champion.has_evaluation:
         print(
             f"the champion stays: version {champion.number} was evaluated and this model was not, so nobody knows "

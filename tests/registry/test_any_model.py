@@ -20,6 +20,7 @@ from gpu_pipelines.notifications.notes import left
 from gpu_pipelines.notifications.settings import MessageSettings
 from gpu_pipelines.notifications.step import message_of
 from gpu_pipelines.registry import open_registry
+from gpu_pipelines.registry.missing import require_champion_not_lost
 from gpu_pipelines.registry.upload import UploadSettings
 from gpu_pipelines.registry.upload_step import run
 from gpu_pipelines.targets.run_record import RunRecord
@@ -142,6 +143,22 @@ def test_one_that_was_not_evaluated_never_replaces_one_that_was(
     table = command("models", "show", "mine", "--registry", registry, cwd=tmp_path).out
     assert [line.count("not evaluated") for line in table.splitlines()[-4:]] == [1, 0, 1, 1]
     assert "accuracy" in table, "what some versions have is shown of them"
+
+
+def test_a_model_that_was_compared_with_the_champion_of_another_name_replaces_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    registry = str(tmp_path / "registry")
+    given: dict[str, Any] = {"smoke_test": False, "model_name": "theirs"}
+    model = write_evaluated(tmp_path / "evaluated", champion=1)
+    alone = upload(registry, model, passed=False, **given)
+    assert alone.metadata["aliases"] == ["challenger"]
+    require_champion_not_lost(open_registry(registry), "theirs")
+    upload(registry, write_onnx(tmp_path), model_name="theirs")
+    open_registry(registry).set_alias("theirs", "champion", 1)
+    (model / "number.txt").write_text("2")
+    assert upload(registry, model, **given).metadata["aliases"] == ["challenger"]
+    assert "Run the evaluation again with model_name=theirs to compare" in capsys.readouterr().out
 
 
 def test_a_message_says_why_a_model_that_has_passed_is_not_the_champion(tmp_path: Path) -> None:
