@@ -128,6 +128,8 @@ class _Server(uvicorn.Server):
 
             directory = folder_at(model)
             predictor, name = load_predictor(directory, settings), name_of(directory)
+            collect_as_usual()
+            self._serving.start(predictor, name)
         except UserError as error:
             print(f"{ERROR_PREFIX}{error}", file=sys.stderr, flush=True)
             self.status, self.should_exit = WRONG_REQUEST, True
@@ -135,8 +137,6 @@ class _Server(uvicorn.Server):
         except BaseException:
             self.status, self.should_exit = FAILED, True
             raise
-        collect_as_usual()
-        self._serving.start(predictor, name)
         print(
             f"serving {predictor.task} on {predictor.device} at {address}{contract.predict_route} "
             f"(loaded in {time.monotonic() - started:.1f} s)",

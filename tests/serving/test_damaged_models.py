@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import uvicorn
 from conftest import gpu_pipelines
 from exported_models import MODELS, export
 
@@ -14,9 +15,12 @@ from gpu_pipelines.artifacts.examples import Examples
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.registry import DirectoryRegistry
 from gpu_pipelines.registry.upload import UploadSettings, upload_model
+from gpu_pipelines.serving.app import Serving
 from gpu_pipelines.serving.comparison import differences
+from gpu_pipelines.serving.connections import Connections
 from gpu_pipelines.serving.predictors import load_predictor
-from gpu_pipelines.serving.settings import ServerSettings
+from gpu_pipelines.serving.server import FAILED, _Server
+from gpu_pipelines.serving.settings import Contract, ServerSettings
 
 
 def test_no_more_threads_compute_than_a_container_has_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -36,6 +40,21 @@ def test_a_truncated_file_of_weights_is_told_in_a_line(tmp_path: Path) -> None:
     (model / "model.safetensors").write_bytes(weights[: len(weights) // 2])
     with pytest.raises(UserError, match=r"weights of the model in .*/model cannot be read"):
         load_predictor(model, ServerSettings())
+
+
+def test_a_server_that_gets_no_threads_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container with a limit of processes: a server that stays, and is never ready, is not started again."""
+
+    def refuse(*given: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    settings, contract = ServerSettings(), Contract()
+    serving = Serving(settings, contract)
+    server = _Server(uvicorn.Config(serving), serving, Connections(settings), drain_seconds=0)
+    monkeypatch.setattr("gpu_pipelines.serving.app.RequestWork", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        server.load(str(export("text_classification", tmp_path / "model")), settings, "here", contract)
+    assert (server.status, server.should_exit) == (FAILED, True)
 
 
 @pytest.mark.parametrize("task", MODELS)
