@@ -33,6 +33,8 @@ _STEPS = ("prepare_data", "train_model", "evaluate_checkpoints", "upload_model")
 #: The step before them that finds the champion, and those of their parameters that it also takes.
 LOOKS = "check_for_new_data"
 _LOOKED_AT = ("model", TOKENIZER, "registry", "billing_project")
+#: Names that pipeline.py of a project imports, which its function would hide.
+_IMPORTED = ("accelerate", "dsl", LOOKS, *_STEPS)
 #: Parameters that the project sets itself or keeps elsewhere, or that several steps share.
 _GIVEN = ("source", "task", "model_name", "recipe", "tracking", "checkpoint_uri")
 
@@ -77,7 +79,7 @@ class NewProject:
     def function(self) -> str:
         """The function of the pipeline."""
         name = self.title.replace("-", "_")
-        return f"{name}_pipeline" if iskeyword(name) else name
+        return f"{name}_pipeline" if iskeyword(name) or name in _IMPORTED else name
 
     @property
     def class_name(self) -> str:

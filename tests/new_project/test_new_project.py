@@ -260,9 +260,10 @@ def test_a_package_is_in_no_folder_that_git_ignores(tmp_path: Path) -> None:
     assert done.stdout == "runs_project/task.py\n"
 
 
-def test_a_name_may_be_a_word_of_python(tmp_path: Path) -> None:
-    init("class", "--task", "regression", "--target", "local", cwd=tmp_path)
-    assert "def class_pipeline(" in (tmp_path / "class" / "pipeline.py").read_text()
+@pytest.mark.parametrize(("name", "function"), [("class", "class_pipeline"), ("train-model", "train_model_pipeline")])
+def test_a_name_may_be_a_word_of_python_or_a_step(name: str, function: str, tmp_path: Path) -> None:
+    init(name, "--task", "regression", "--target", "local", cwd=tmp_path)
+    assert f"def {function}(" in (tmp_path / name / "pipeline.py").read_text()
 
 
 def test_on_a_terminal_it_asks(tmp_path: Path) -> None:
