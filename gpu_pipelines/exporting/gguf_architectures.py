@@ -16,6 +16,8 @@ from gpu_pipelines.errors import UserError, some_of
 
 #: The base of rotary positions in the sliding-window layers of Gemma 3; llama.cpp supports no other.
 _GEMMA3_LOCAL_BASE = 10_000.0
+#: Names of transformers for the activations that llama.cpp computes.
+_GELU, _SILU = ("gelu_new", "gelu_pytorch_tanh"), ("silu", "swish")
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,7 @@ def architecture_of(config: Any) -> Architecture:
             f"{some_of(sorted(ARCHITECTURES), most=len(ARCHITECTURES))}.",
             "Give --format onnx.",
         )
-    if problem := _scaling_problem(config) or found.problem(config):
+    if problem := _scaling_problem(config) or _activation_problem(config) or found.problem(config):
         raise UserError(f"This {config.model_type} model cannot be written as GGUF: {problem}.", "Give --format onnx.")
     return found
 
@@ -115,6 +117,14 @@ def _rope(config: Any) -> dict[str, Any]:
 def _scaling_problem(config: Any) -> str:
     kind = _rope(config).get("rope_type", "default")
     return "" if kind in ("default", "linear", "llama3") else f"its positions are scaled by {kind}"
+
+
+def _activation_problem(config: Any) -> str:
+    """GGUF has no key for the activation: llama.cpp takes the usual one of the architecture."""
+    entries = ("activation_function", "hidden_activation", "hidden_act")
+    activation = next(getattr(config, entry) for entry in entries if hasattr(config, entry))
+    usual = _GELU if config.model_type in ("gemma2", "gemma3_text", "gpt2") else _SILU
+    return "" if activation in usual else f"its activation is {activation}"
 
 
 def _longest(config: Any) -> int:
@@ -200,8 +210,6 @@ def _gemma3_problem(config: Any) -> str:
 
 
 def _gpt2_problem(config: Any) -> str:
-    if config.activation_function not in ("gelu_new", "gelu_pytorch_tanh"):
-        return f"its activation is {config.activation_function}"
     return "" if config.scale_attn_weights else "its attention is not scaled"
 
 

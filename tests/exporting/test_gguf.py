@@ -110,6 +110,7 @@ def test_a_tokenizer_of_characters_merges_by_scores(tmp_path: Path) -> None:
         ("gemma3_text", {"query_pre_attn_scalar": 99}, "scaled by 99"),
         ("qwen2", {"use_sliding_window": True}, "a window of the text"),
         ("gpt2", {"activation_function": "relu"}, "activation is relu"),
+        ("llama", {"hidden_act": "gelu"}, "activation is gelu"),
     ],
 )
 def test_what_llama_cpp_would_compute_otherwise_is_refused_by_name(name: str, change: dict[str, Any], why: str) -> None:
