@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 #: Where dropped files are kept, below the console's folder.
 _DROPPED = "pipelines"
 _SUFFIX = ".yaml"
+#: Each request has a thread, and KFP refuses to build two pipelines at once in a process.
+ONE_BUILD = threading.Lock()
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 #: Characters of a digest in the key of a file.
 _DIGEST = 12
@@ -207,13 +210,18 @@ def _first_line(module: Path) -> str:
     return module.read_text(encoding="utf-8").partition('"""')[2].partition('"""')[0].strip()
 
 
-@cache
 def project_pipeline(name: str) -> Pipeline:
     """A pipeline of this project; building it takes seconds the first time.
 
     Raises:
         UserError: there is none with that name.
     """
+    with ONE_BUILD:
+        return _built(name)
+
+
+@cache
+def _built(name: str) -> Pipeline:
     from dataclasses import replace
 
     from gpu_pipelines.component_interface.parameter import parameters_in

@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from gpu_pipelines.accelerators import load_catalog
 from gpu_pipelines.console.cost import cost_of_jobs
 from gpu_pipelines.console.forms import checked, given_in
 from gpu_pipelines.console.local_runs import LocalRuns
+from gpu_pipelines.console.pipelines import project_pipeline
 from gpu_pipelines.console.shown import Task
+from gpu_pipelines.dag import PIPELINES
 
 FILE = """
 pipelineInfo: {name: small, description: Doubles a number.}
@@ -330,6 +333,18 @@ def test_the_forms_of_this_project_have_choices_and_further_inputs(tmp_path: Pat
     link = re.findall(r'href="(/pipelines/[^"]*like=[^"]*)"', again)[0]
     assert re.search(r'name="p\.learning_rate"[^>]*value="0.004"', page.text(link.replace("&amp;", "&")))
     assert record.parameters["learning_rate"] == 0.004
+
+
+def test_several_forms_are_opened_at_the_same_time() -> None:
+    # KFP builds one pipeline at a time. The threads change often, so that two would be built at once.
+    usual = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        with ThreadPoolExecutor() as threads:
+            forms = list(threads.map(project_pipeline, PIPELINES))
+    finally:
+        sys.setswitchinterval(usual)
+    assert [form.listed.name for form in forms] == list(PIPELINES)
 
 
 def test_versions_stand_beside_each_other_and_one_is_promoted(tmp_path: Path) -> None:
