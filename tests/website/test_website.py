@@ -230,3 +230,8 @@ def test_the_site_is_built_strictly() -> None:
     done = subprocess.run([sys.executable, "-m", "mkdocs", "build", "--strict"], cwd=ROOT, check=False)
     assert done.returncode == 0
     assert "mermaid.min.js" in (ROOT / "build" / "site" / "concepts.html").read_text(encoding="utf-8")
+    # What a function returns is one thing, however many lines it takes.
+    text = (ROOT / "build" / "site" / "reference" / "python.html").read_text(encoding="utf-8")
+    returned = re.findall(r"doc-section-title\">Returns:</span></p>\s*<ul>(.*?)</ul>", text, re.DOTALL)
+    assert returned
+    assert [items for items in returned if items.count("<li") != 1] == []
