@@ -74,7 +74,7 @@ def _described(path: str, command: Any) -> Iterator[str]:
 
 
 def _short(command: Any) -> str:
-    return re.split(r"\n\s*\n", _text(command.help))[0]
+    return re.split(r"\n\s*\n", (command.help or "").strip())[0]
 
 
 def _text(help_: str | None) -> str:

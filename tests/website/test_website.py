@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "website"))
 
 import check  # noqa: E402
+import commands  # noqa: E402
 import pages  # noqa: E402
 import prose  # noqa: E402
 import reference  # noqa: E402
@@ -62,6 +63,8 @@ def test_every_command_of_a_page_is_one_of_this_program(monkeypatch: pytest.Monk
         "there is no command shwo",
         "there is no target sight",
     ]
+    (_, listed), *_ = commands.command_pages()
+    assert "migrate FILE \\[GCLOUD FLAG…] \\[-- ARGUMENT…] |" in listed, "Markdown shows the brackets"
 
 
 def test_the_english_of_the_pages_keeps_to_the_word_list() -> None:
