@@ -148,6 +148,10 @@ def test_numbers_have_separators_wherever_they_stand(pages: dict[str, Path]) -> 
         assert not re.findall(r"(?<![\w.,-])\d{4,}(?![\w-])", shown), name
 
 
+def test_a_duration_is_written_as_elsewhere(pages: dict[str, Path]) -> None:
+    assert "<b>1 min 00 s</b><span>duration</span>" in pages["script"].read_text()
+
+
 def test_parameters_are_written_as_they_are_given(pages: dict[str, Path]) -> None:
     page = pages["run"].read_text()
     assert re.search(r'<td class="key">packing</td><td class="mono">true</td>', page)

@@ -10,6 +10,7 @@ from typing import Any
 
 from gpu_pipelines.component_interface.step import log_metrics, of_this_training, own_process, place_of, with_advanced
 from gpu_pipelines.reports.charts import Line, line_chart
+from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.tracking.facts import Facts, facts_of_training
 from gpu_pipelines.tracking.tracked import Tracked, run_at
@@ -84,6 +85,7 @@ def write_report(summary: ScriptSummary, path: Path) -> None:
         Path(__file__).with_name("report.html"),
         summary=summary,
         figures=summary.figures(),
+        duration=format_seconds(summary.seconds),
         charts=charts,
         left_out=list(series)[MOST_CHARTS:],
         parameters=asdict(summary.settings) | shown,
