@@ -43,7 +43,8 @@ def _with_labels(table: re.Match[str]) -> str:
     if "data-label" in table[0]:
         return table[0]  # of a page that becomes part of another
     start, head, *rows = table[0].split("<tr")
-    labels = [_TAG.sub("", heading) for heading in _HEADING.findall(head)]
+    # The name of a parameter is broken behind an underscore, if it has to be.
+    labels = [_TAG.sub("", heading).replace("_", "_&#8203;") for heading in _HEADING.findall(head)]
 
     def with_labels(row: str) -> str:
         left = iter(labels)

@@ -96,7 +96,7 @@ def _titled(step: str, sections: Markup) -> Markup:
     """The sections of a step under its name, if there are several steps of its kind; else without a name."""
     if not step:
         return sections
-    return Markup("<section><h2>{}</h2></section>").format(step) + sections
+    return Markup("<h2>{}</h2>").format(step) + sections
 
 
 def _relative(path: str, record: RunRecord) -> str:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_pipelines.numbers import figure
 from gpu_pipelines.reports.charts import Axis, Line, many_lines_chart, parallel_chart, tick_label
+from gpu_pipelines.reports.durations import format_seconds
 from gpu_pipelines.reports.page import render, write_page
 from gpu_pipelines.tuning.result import Trial, TuningResult
 from gpu_pipelines.tuning.sampler import importance
@@ -44,6 +45,7 @@ def write_report(result: TuningResult, request: StudyRequest, path: Path) -> Non
         whole=sum(trial.is_whole for trial in result.trials),
         full_rows=_rows_of_whole_trainings(result, request),
         loss=figure(result.loss),
+        duration=format_seconds(result.seconds),
         importance=sorted(shares.items(), key=lambda each: -each[1]),
         curves=many_lines_chart("Loss on val (nats)", "step", lines, best=str(result.best), logarithmic=positive),
         coordinates=_coordinates(request.space.dimensions, known, result.best)

@@ -25,6 +25,10 @@ from gpu_pipelines.training.script.step import write_report as write_script_repo
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.training.step import write_report as write_training_report
 from gpu_pipelines.training.train import TrainingSummary
+from gpu_pipelines.tuning.report import write_report as write_tuning_report
+from gpu_pipelines.tuning.result import Trial, TuningResult
+from gpu_pipelines.tuning.space import space_of
+from gpu_pipelines.tuning.study import StudyRequest
 
 LONG = "a_class_name_that_somebody_took_from_the_path_of_a_file_" * 4
 CLASSES = ["airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "photographs of ships", LONG]
@@ -122,6 +126,35 @@ def script_summary() -> ScriptSummary:
     ]
     arguments = ["--data", "gs://a-bucket/" + "a-folder/" * 20, "--lr", "1e-4"]
     return ScriptSummary(ScriptSettings("train.py", arguments=arguments), Devices("cuda", 8), 2, 60.0, [], metrics)
+
+
+def write_tuning(path: Path) -> None:
+    """The report of twenty trials, of which the last one ended early."""
+    space = space_of(
+        {
+            "learning_rate": {"type": "float", "low": 1e-5, "high": 0.1, "log": True},
+            "warmup_steps": {"type": "int", "low": 0, "high": 30, "step": 10},
+        }
+    )
+    trials = tuple(
+        Trial(
+            number,
+            {"learning_rate": 10 ** (number / 5 - 5), "warmup_steps": number % 4 * 10},
+            2 - number / 20,
+            1,
+            number < 19,
+            12_000,
+            768_000,
+            61.0,
+            tuple((step, 2 - number * step / 240_000) for step in range(1000, 12_001, 1000)),
+            "",
+        )
+        for number in range(20)
+    )
+    result = TuningResult(trials[18].parameters, path, 1.1, 18, trials, 1234.5, 0.0, "trials", path)
+    settings = TrainingSettings(model="vit-micro", max_steps=12_000, global_batch_size=64)
+    request = StudyRequest(settings, space, 20, 4, 0, "tpe", 3, dataset="", task="image_classification", rows=1430)
+    write_tuning_report(result, request, path)
 
 
 def write_data(folder: Path) -> Path:

@@ -8,19 +8,27 @@ from pathlib import Path
 
 import pytest
 from browser import chromium, measured
-from report_pages import CLASSES, LONG, evaluation_of, write_pages
+from report_pages import CLASSES, LONG, evaluation_of, write_pages, write_tuning
 
 from gpu_pipelines.evaluation.report import write_report
 from gpu_pipelines.reports.charts import Line, line_chart, tick_label, tick_labels
 from gpu_pipelines.reports.dag import draw_dag
 
-REPORTS = ("run", "live", "runs", "training", "evaluation", "many_classes", "script", "data")
+REPORTS = ("run", "live", "runs", "training", "tuning", "evaluation", "many_classes", "script", "data")
 
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """All reports."""
     return write_pages(tmp_path_factory.mktemp("pages"))
+
+
+@pytest.fixture(scope="module")
+def tuning(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a study, for which Optuna is imported."""
+    page = tmp_path_factory.mktemp("tuning") / "tuning.html"
+    write_tuning(page)
+    return page
 
 
 def texts(svg: str) -> list[str]:
@@ -97,7 +105,7 @@ def test_each_figure_of_a_wide_table_knows_its_heading(pages: dict[str, Path]) -
     page = pages["evaluation"].read_text()
     row = re.search(r'class="name">step-00002000</td>(.*?)</tr>', page)
     assert row
-    assert re.findall(r'data-label="([^"]*)"', row[1])[:3] == ["epoch", "accuracy", "macro_f1"]
+    assert re.findall(r'data-label="([^"]*)"', row[1])[:3] == ["epoch", "accuracy", "macro_&#8203;f1"]
 
 
 def test_of_thousands_of_classes_those_that_are_mixed_up_are_shown_and_no_class_without_rows(tmp_path: Path) -> None:
@@ -172,8 +180,8 @@ def needs_browser() -> None:
 @pytest.mark.usefixtures("needs_browser")
 @pytest.mark.parametrize("width", [400, 800, 1200, 1920])
 @pytest.mark.parametrize("name", REPORTS)
-def test_nothing_is_cut_at_any_width(pages: dict[str, Path], name: str, width: int) -> None:
-    found = measured(pages[name], width)
+def test_nothing_is_cut_at_any_width(pages: dict[str, Path], tuning: Path, name: str, width: int) -> None:
+    found = measured({**pages, "tuning": tuning}[name], width)
     assert found["width"] == width
     assert found["wider"] <= 0, "the page is as wide as the window"
     assert found["numbers"] == 0, "every figure is in the window"
@@ -183,7 +191,11 @@ def test_nothing_is_cut_at_any_width(pages: dict[str, Path], name: str, width: i
     scrolls = {box.rpartition("confusion")[1] or "picture" for box in found["cut"]}
     assert told == [{"confusion": "table"}.get(kind, kind) for kind in scrolls], "what scrolls says so"
     # What does not fit a phone: ten columns of counts above ten thousand, and a picture of 180 classes.
-    allowed = {"evaluation": {"confusion"}, "run": {"confusion"}, "many_classes": {"picture"}} if width == 400 else {}
+    allowed = (
+        {"evaluation": {"confusion"}, "run": {"confusion"}, "many_classes": {"picture"}, "tuning": {"picture"}}
+        if width == 400
+        else {}
+    )
     assert not [box for box in found["cut"] if not any(box.endswith(kind) for kind in allowed.get(name, ()))]
 
 
