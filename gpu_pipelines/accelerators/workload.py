@@ -238,7 +238,7 @@ def _problems(workload: Workload) -> list[str]:
             f"The LoRA targets are {workload.lora_targets[:40]!r}. Valid here: {ALL_LINEAR}, or leave it out."
         )
     if workload.tokens is None and workload.samples is None:
-        problems.append("How much to train on is not given: say how many tokens or how many samples.")
+        problems.append("How much to train on is not given: give tokens or samples.")
     if workload.active_parameters and workload.active_parameters > (workload.parameters or 0.0):
         whole = workload.parameters or 0.0
         problems.append(f"Active parameters are {workload.active_parameters:g}, more than the {whole:g} of the model.")
@@ -251,7 +251,5 @@ def _problems(workload: Workload) -> list[str]:
         if workload.measured_samples_per_second is None:
             problems.append("A measured job needs its samples per second.")
     elif workload.parameters is None:
-        problems.append(
-            "The size of the model is not given: say how many parameters or which model, or give a measured trial."
-        )
+        problems.append("The size of the model is not given: give model or parameters, or what a trial measured.")
     return problems
