@@ -18,6 +18,7 @@ from conftest import write_photos
 from forked import Forked
 from kfp import dsl
 from network import ADDRESSES, two_machines
+from torch.utils.tensorboard import SummaryWriter
 
 from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.artifacts.remote_files import RemoteFolder
@@ -28,7 +29,7 @@ from gpu_pipelines.errors import Interrupted, UserError
 from gpu_pipelines.evaluation.models.hugging_face import models_in
 from gpu_pipelines.training.machine.local_devices import Devices
 from gpu_pipelines.training.script import variables
-from gpu_pipelines.training.script.metrics import read_metrics
+from gpu_pipelines.training.script.metrics import add_logged, read_metrics
 from gpu_pipelines.training.script.processes import trains_alone
 from gpu_pipelines.training.script.run import ScriptSummary, horovodrun, run_script
 from gpu_pipelines.training.script.settings import ScriptSettings
@@ -231,6 +232,24 @@ def test_what_a_framework_has_logged_beside_its_checkpoints_is_reported(
     found = run(tmp_path, text).series()
     found = {name: len(each) if isinstance(curves.get(name), int) else each for name, each in found.items()}
     assert found == curves
+
+
+def test_where_tensorboard_alone_has_a_log_it_is_reported(tmp_path: Path) -> None:
+    checkpoints, metrics = tmp_path / "checkpoints", tmp_path / "metrics.jsonl"
+    with SummaryWriter(checkpoints / "lightning_logs/version_0") as writer:
+        writer.add_scalar("hp_metric", -1, 0)
+        writer.add_text("said", "nothing", 1)
+        for step in (1, 2):
+            writer.add_scalar("epoch", 0, step)
+            writer.add_scalar("train_loss", 1 / step, step)
+    (killed,) = checkpoints.rglob("events*")
+    killed.write_bytes(killed.read_bytes() + killed.read_bytes()[:20])
+    add_logged(checkpoints, metrics)
+    assert read_metrics(metrics) == [{"step": 1, "train_loss": 1.0}, {"step": 2, "train_loss": 0.5}]
+    metrics.unlink()
+    (checkpoints / "metrics.csv").write_text("epoch,step,train_loss\n0,2,0.5\n")
+    add_logged(checkpoints, metrics)
+    assert read_metrics(metrics) == [{"step": 2, "train_loss": 0.5}]
 
 
 def test_a_script_without_metrics_has_a_report_too(tmp_path: Path) -> None:

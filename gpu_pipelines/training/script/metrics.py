@@ -9,10 +9,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpu_pipelines.training.script.event_files import NAMES, scalars_in
+
 #: The file in which transformers' Trainer keeps its log, in each checkpoint, and that of Lightning's CSVLogger.
 _OF_TRAINER, _OF_LIGHTNING = "trainer_state.json", "metrics.csv"
-#: What they log that is no curve: the time of the whole, and the epoch of the step.
-_NO_CURVES = ("epoch", "total_flos", "_runtime", "_per_second")
+#: What they log that is no curve: the time of the whole, the epoch of the step, and a -1 of Lightning's.
+_NO_CURVES = ("epoch", "total_flos", "_runtime", "_per_second", "hp_metric")
 
 
 def read_metrics(path: Path) -> list[dict[str, float]]:
@@ -67,8 +69,13 @@ def add_logged(folder: Path, metrics: Path) -> None:
             file.writelines(json.dumps(entry) + "\n" for entry in logged)
 
 
-def _logged(folder: Path) -> Iterator[dict[str, float]]:
-    """The entries of the logs in a folder, oldest first."""
+def _logged(folder: Path) -> Iterable[dict[str, float]]:
+    """The entries of the logs in a folder, oldest first; TensorBoard's if there are no others: they say the same."""
+    events = (entry for path in _oldest_first(folder.rglob(NAMES)) for entry in scalars_in(path))
+    return [*_of_trainer(folder), *_of_lightning(folder)] or _curves(events)
+
+
+def _of_trainer(folder: Path) -> Iterator[dict[str, float]]:
     # Each state of the Trainer has the log from the beginning.
     states = _oldest_first([*folder.glob(_OF_TRAINER), *folder.glob(f"*/{_OF_TRAINER}")])
     for path in states[-1:]:
@@ -77,6 +84,9 @@ def _logged(folder: Path) -> Iterator[dict[str, float]]:
         except (ValueError, KeyError, TypeError):  # a killed program has left a part of it
             continue
         yield from _curves(history)
+
+
+def _of_lightning(folder: Path) -> Iterator[dict[str, float]]:
     for path in _oldest_first(folder.rglob(_OF_LIGHTNING)):
         with path.open(encoding="utf-8", newline="") as file:
             yield from _curves(csv.DictReader(file))
