@@ -19,7 +19,7 @@ from gpu_pipelines.data.units.parallel import in_order
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.prediction.source_rows import NO_NUMBERS, InputRow, Piece, characters, read_value
 from gpu_pipelines.prediction.written import Form, Prediction
-from gpu_pipelines.serving.batching import Unfinished
+from gpu_pipelines.serving.batching import Unfinished, one_for_each
 from gpu_pipelines.serving.predictor import IMAGES, NUMBERS, Predictor
 from gpu_pipelines.serving.predictors import gpus_here, load_predictor
 from gpu_pipelines.serving.request_body import WrongRequest
@@ -187,7 +187,7 @@ class Worker:
     def _of_rows(self, rows: list[Any]) -> list[Any]:
         """Predictions; after a failure the halves of the batch are tried, so that one row does not fail the others."""
         try:
-            return self._predictor.answers(rows)
+            return one_for_each(rows, self._predictor.answers(rows))
         except Exception as error:  # the libraries' errors are not documented
             if len(rows) == 1:
                 return [_Failure(error)]

@@ -37,6 +37,13 @@ class Unfinished:
     prediction: dict[str, Any] | None = None
 
 
+def one_for_each(rows: Sequence[Any], predictions: list[Any]) -> list[Any]:
+    """The predictions of some rows. Raises ValueError if there are more or fewer of them than rows."""
+    if len(predictions) != len(rows):
+        raise ValueError(f"The model returned {len(predictions)} predictions for {len(rows)} rows.")
+    return predictions
+
+
 #: Continues some rows until one of them is done or the function says that others wait.
 Advance = Callable[[Sequence[Any], Callable[[], bool]], None]
 
@@ -274,10 +281,7 @@ class Batcher:
         """Predictions, or errors in their places. After a failure the halves of the batch are tried, so that one row
         that cannot be predicted, or too many for the memory, do not fail the others."""
         try:
-            predictions = self._predict(rows)
-            if len(predictions) != len(rows):
-                raise ValueError(f"The model returned {len(predictions)} predictions for {len(rows)} rows.")
-            return predictions
+            return one_for_each(rows, self._predict(rows))
         except Exception as error:  # the library's errors are not documented, and the thread must go on
             if len(rows) == 1:
                 self._tell(error)
