@@ -62,7 +62,9 @@ class MlflowTracker(Tracker):
         self._client: Any = MlflowClient(uri)
         self._id = self._of_kubeflow() or self._found(run, folder)
         self._client.update_run(self._id, status="RUNNING")
-        self._figures: dict[str, float] = dict(self._client.get_run(self._id).data.metrics)
+        held = self._client.get_run(self._id).data
+        self._figures: dict[str, float] = dict(held.metrics)
+        self._last = {metric.key: metric.step for metric in held._metric_objs}
 
     def _place(self) -> tuple[str, Path | None]:
         if self.address or os.environ.get(_URI):
@@ -93,16 +95,15 @@ class MlflowTracker(Tracker):
 
     def last_steps(self) -> dict[str, int]:
         """The last step of each metric, which MLflow returns with a run."""
-        held = self._client.get_run(self._id).data._metric_objs
-        return {metric.key: metric.step for metric in held}
+        return self._last
 
     def log_points(self, points: Sequence[Point]) -> None:
         """Sends the points in one request, which is kept as a whole or not at all; repeating it adds nothing."""
         from mlflow.entities import Metric
 
-        self._client.log_batch(
-            self._id, [Metric(_name(p.name), p.value, int(p.seconds * 1000), p.step) for p in points]
-        )
+        # Whoever asks for the last step knows a curve by its own name.
+        new = [point for point in points if point.step > self._last.get(_name(point.name), -1)]
+        self._client.log_batch(self._id, [Metric(_name(p.name), p.value, int(p.seconds * 1000), p.step) for p in new])
 
     def log_parameters(self, values: Mapping[str, str]) -> None:
         """Sends the parameters that are not there yet: MLflow refuses to change a value."""

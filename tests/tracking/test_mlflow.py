@@ -19,7 +19,9 @@ from processes import start_python
 from gpu_pipelines.accelerators.spent import Billed, MachineTime, Planned, spent_on
 from gpu_pipelines.emulator.json_server import free_port
 from gpu_pipelines.targets.run_account import RunAccount, tell_tracker
+from gpu_pipelines.tracking.facts import Facts
 from gpu_pipelines.tracking.mlflow_tracker import MlflowTracker
+from gpu_pipelines.tracking.sender import Sender
 from gpu_pipelines.tracking.tracker import TrackedRun
 
 
@@ -138,6 +140,15 @@ def test_a_parameter_that_has_changed_does_not_stop_what_follows(server: str) ->
     runs = Runs(server, "changed")
     assert runs.only().data.params == {"nodes": "1", "seed": "3"}
     assert [value for _, value in runs.curve(runs.only(), "test_accuracy")] == [0.5, 0.75]
+
+
+def test_a_step_that_runs_again_adds_no_point_to_a_curve_whose_name_mlflow_does_not_take(server: str) -> None:
+    for _ in range(2):
+        sender = Sender(f"mlflow:{server}", TrackedRun("/at-five", "at-five"))
+        sender.add(Facts(entries=[{"step": 0, "recall@5": 0.25}, {"step": 9, "recall@5": 0.5}]), {})
+        sender.end(True)
+    runs = Runs(server, "at-five")
+    assert runs.curve(runs.only(), "recall_5") == [(0, 0.25), (9, 0.5)]
 
 
 def test_a_run_elsewhere_is_told_what_it_has_cost_beside_its_other_figures(server: str) -> None:
