@@ -35,6 +35,7 @@ from gpu_pipelines.tasks.text_tokenizer import TOKENIZER_FILES, copy_files
 
 #: The description of an export, beside its files.
 EXPORT = "export.json"
+_SCRATCH = ".export"
 #: Files that go with an ONNX graph; GGUF has all of this in one file.
 _BESIDE = ("config.json", "generation_config.json", PREPROCESSOR, *TOKENIZER_FILES)
 _FORMATS: dict[str, ModuleType] = {"onnx": onnx_model, "gguf": gguf_model}
@@ -107,7 +108,9 @@ def require_free(to: str) -> None:
         taken = bool(RemoteFolder(to).names())
     else:
         place = Path(to).expanduser()
-        taken = place.is_file() or (place.is_dir() and any(place.iterdir()))
+        there = place.iterdir() if place.is_dir() else ()
+        # A killed export has left its scratch folder, which the next one removes.
+        taken = place.is_file() or any(not each.name.startswith(f"{_SCRATCH}-") for each in there)
     if taken:
         raise UserError(f"{to} is not empty.", "Give another folder, or remove what is there.")
 
@@ -217,12 +220,14 @@ def _incoming(to: str) -> Iterator[Path]:
     Raises:
         UserError: it cannot be created.
     """
-    parent = None if is_remote(to) else Path(to).expanduser().absolute().parent
+    place = Path(to).expanduser().absolute()
+    # On the disk of the place, which may be a mount point.
+    beside = None if is_remote(to) else place if place.is_dir() else place.parent
     with ExitStack() as stack:
         try:
-            if parent is not None:
-                parent.mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(scratch_folder(".export", parent)) / "model"
+            if beside is not None:
+                beside.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(scratch_folder(_SCRATCH, beside)) / "model"
             folder.mkdir()
         except OSError as error:
             raise UserError(f"{to} cannot be written: {error.strerror}.", "Give another folder.") from None
@@ -237,16 +242,15 @@ def _incoming(to: str) -> Iterator[Path]:
 
 
 def _move(folder: Path, to: str) -> None:
-    """Puts the files into their place, all at once, or in a bucket with the description last."""
+    """Puts the files into their place: all at once, or into a folder or bucket that is there, the description last."""
     if not is_remote(to):
         place = Path(to).expanduser()
-        try:
-            if place.is_dir():
-                place.rmdir()
-            folder.rename(place)
-        except OSError:
+        if place.is_dir():
             require_free(to)  # another export may have come first
-            raise
+            for path in sorted(folder.iterdir(), key=lambda path: path.name == EXPORT):
+                path.rename(place / path.name)
+        else:
+            folder.rename(place)
         return
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     target = RemoteFolder(to)

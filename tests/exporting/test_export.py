@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -44,10 +45,13 @@ def run_onnx(folder: Path, **inputs: Any) -> np.ndarray:
     return session.run(None, inputs)[0]
 
 
-def test_numbers_as_onnx_for_any_number_of_rows(tmp_path: Path) -> None:
+def test_numbers_as_onnx_for_any_number_of_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     dataset = numbers_dataset(tmp_path)
     model = evaluated(dataset, tmp_path, "mlp-small")
-    done = export(model, dataset, tmp_path / "out", format="onnx")
+    # A folder that cannot be replaced, as a mount point cannot, with what a killed export has left.
+    (tmp_path / "out" / f".export-{socket.gethostname()}-1").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "out")
+    done = export(model, dataset, Path(), format="onnx")
     require_agreement(done)
     assert done.content["inputs"] == {"inputs": {"dtype": "float32", "shape": ["batch", 2]}}
     assert (done.content["metric"], done.content["rows"]) == ("rmse", Dataset(dataset).manifest.rows("test"))
