@@ -270,7 +270,8 @@ def _problems_of_when(dimension: Dimension, found: Mapping[str, Dimension | None
     problems = []
     for other, wanted in dimension.when.items():
         if other not in found:
-            problems.append(f"{dimension.name} counts when {other[:80]} has a value. {nearest(other, found)}")
+            told = f"{dimension.name} counts when {other[:80]} has a value, which is not searched for."
+            problems.append(f"{told} {nearest(other, found)}")
         elif (known := found[other]) is not None and known.kind != "categorical":
             problems.append(f"{dimension.name} counts when {other} has a value, and that is not categorical.")
         elif known is not None and wanted not in known.choices:
