@@ -189,6 +189,11 @@ class Evaluation:
         return ranked[:CHECKPOINTS_SHOWN]
 
     @property
+    def trained_checkpoints(self) -> list[dict[str, Any]]:
+        """The checkpoints without the means of weights, which have no place of their own in time, or not one alone."""
+        return [scored for scored in self.checkpoints if not (scored.get("averages") or scored.get("ema"))]
+
+    @property
     def champion_version(self) -> int | None:
         """Version of the champion in the comparison, or None."""
         return self.champion["version"] if self.champion else None

@@ -130,21 +130,16 @@ def _chart_of_trainings(evaluation: Evaluation) -> list[Markup]:
     )
     lines = []
     for training in best_first[:TRAININGS_IN_CHART]:
-        trained = [scored for scored in _of_training(evaluation, training["name"]) if not _is_mean(scored)]
+        trained = [scored for scored in evaluation.trained_checkpoints if scored["training"] == training["name"]]
         values = [as_float(scored["val"][evaluation.select_by]) for scored in trained]
         lines.append(Line(training["name"], [scored["step"] for scored in trained], values, dots=True))
     return [line_chart(f"{evaluation.select_by} on val", "step", lines)] if lines else []
 
 
-def _is_mean(scored: dict[str, Any]) -> bool:
-    """Whether it is a mean of weights, which has no place of its own in time, or not one alone."""
-    return bool(scored.get("averages") or scored.get("ema"))
-
-
 def _charts(evaluation: Evaluation) -> list[Markup]:
     if evaluation.trainings:
         return _chart_of_trainings(evaluation)
-    trained = [scored for scored in evaluation.checkpoints if not _is_mean(scored)]
+    trained = evaluation.trained_checkpoints
     averages = [scored for scored in evaluation.checkpoints if scored.get("ema")]
     steps = [scored["step"] for scored in trained]
     best = next(scored["step"] for scored in evaluation.checkpoints if scored["name"] == evaluation.best)

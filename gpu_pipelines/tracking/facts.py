@@ -128,11 +128,12 @@ def facts_of_evaluation(evaluation: Evaluation) -> Facts:
         "passed": evaluation.passed,
         "compared_with_version": "" if champion is None else champion,
     }
-    if len({scored["step"] for scored in evaluation.checkpoints}) < len(evaluation.checkpoints):
-        return Facts(_texts(told), figures)  # of several trainings: their checkpoints are no curve
+    trained = evaluation.trained_checkpoints
+    if evaluation.trainings or len({scored["step"] for scored in trained}) < len(trained):
+        return Facts(_texts(told), figures)  # checkpoints of several trainings, or without numbers, are no curve
     ran = {each["name"]: each["metrics"] for each in (evaluation.benchmarks or {}).get("checkpoints", [])}
     entries = []
-    for scored in evaluation.checkpoints:
+    for scored in trained:
         values = {f"checkpoint_val_{name}": value for name, value in scored["val"].items()}
         on_benchmarks = ran.get(scored["name"], {})
         values |= {f"checkpoint_{_of_benchmark(name)}": metric["value"] for name, metric in on_benchmarks.items()}

@@ -30,6 +30,7 @@ from gpu_pipelines.evaluation.scorers.runner import Runner, RunnerSettings
 from gpu_pipelines.evaluation.scorers.sharding import Shard, ShardedRunner, Shards, evaluation_devices
 from gpu_pipelines.evaluation.scores import Scores
 from gpu_pipelines.tasks.checkpoint_state import save_state
+from gpu_pipelines.tracking.facts import facts_of_evaluation
 
 
 @pytest.fixture(scope="module")
@@ -263,6 +264,8 @@ def test_the_mean_of_the_last_checkpoints_is_one_more_candidate(numbers: Dataset
     assert len(evaluation.checkpoints) == 5
     assert evaluation.checkpoints[-1]["averages"] == [f"step-000000{number}0" for number in (2, 3, 4)]
     assert evaluation.checkpoints[-1]["step"] == 40
+    curve = {entry["step"]: entry["checkpoint_val_loss"] for entry in facts_of_evaluation(evaluation).entries}
+    assert curve == {scored["step"]: scored["val"]["loss"] for scored in evaluation.checkpoints[:-1]}
     assert evaluation.test["metrics"]["loss"]["value"] == pytest.approx(0, abs=1e-9)
     weights = load_file(tmp_path / "best-checkpoints-1/model.safetensors")
     assert weights["weight"][0] == pytest.approx(SLOPES, abs=1e-6)
