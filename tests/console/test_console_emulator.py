@@ -206,6 +206,7 @@ def test_a_pipeline_of_this_project_is_compiled_for_the_emulator(page: Page, api
 
 def test_schedules_are_paused_and_resumed(page: Page, api: Any) -> None:
     client = EmulatorClient(api.url)
+    assert f"emulator env --port {api.url.rpartition(':')[2]})" in page.text("/schedules")
     job = {
         "displayName": "nightly",
         "pipelineSpec": yaml.safe_load(FILE),
