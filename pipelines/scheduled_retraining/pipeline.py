@@ -1,4 +1,4 @@
-"""Train again if there is new data, compare with the champion on the same rows, and tell somebody."""
+"""Train again if there is new data, compare with the champion on the same rows, and send a message."""
 
 from typing import Any
 

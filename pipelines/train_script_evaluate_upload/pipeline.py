@@ -1,4 +1,4 @@
-"""Prepare data, train by a script of somebody's, evaluate every checkpoint, upload the best one."""
+"""Prepare data, train by a script of your own, evaluate every checkpoint, upload the best one."""
 
 from typing import Any
 

@@ -19,7 +19,7 @@ from console_of_tests import CONSOLE, evaluated, made_run, registered
 pytestmark = [pytest.mark.slow, pytest.mark.browser]
 
 SMALL = Path(__file__).parents[1] / "pipeline" / "small.py"
-WIDTHS = (400, 720, 1024, 1600)
+WIDTHS = (400, 720, 1010, 1600)
 #: Drops a file on the page, as a hand does.
 DROP = """
 ([name, content]) => {
