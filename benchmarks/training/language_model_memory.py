@@ -32,10 +32,12 @@ from torch.utils._pytree import tree_leaves
 
 from gpu_pipelines.accelerators.memory_estimate import estimate_memory
 from gpu_pipelines.accelerators.workload import Workload
+from gpu_pipelines.tasks import packed_attention
 from gpu_pipelines.tasks.adapters import add_adapters
 from gpu_pipelines.tasks.causal_lm import chunked_loss
 from gpu_pipelines.tasks.causal_lm.recipe import CausalLanguageModel
 from gpu_pipelines.tasks.nf4 import quantize
+from gpu_pipelines.tasks.packed_attention import OFFSETS
 from gpu_pipelines.tasks.text_encoding import TextEncoder
 from gpu_pipelines.tasks.text_tokenizer import TextTokenizer
 from gpu_pipelines.training.model.frozen_weights import hold_frozen
@@ -195,6 +197,17 @@ def built(job: Job) -> nn.Module:
 
 
 @contextmanager
+def attention_of_a_gpu() -> Iterator[None]:
+    """Attends by the lengths of documents where a GPU from Ampere on would: CPUs have no kernel, and take a mask."""
+    usual = packed_attention._has_kernel
+    packed_attention._has_kernel = lambda device: True
+    try:
+        yield
+    finally:
+        packed_attention._has_kernel = usual
+
+
+@contextmanager
 def logits_at_once(job: Job) -> Iterator[None]:
     """Computes all logits at once, for a job without chunks."""
     usual = chunked_loss.LOGITS_AT_ONCE
@@ -213,7 +226,7 @@ def peak_of(job: Job, recipe: CausalLanguageModel) -> float:
     model = built(job)
     mesh = mesh_of("fsdp", "cpu", 1, job.gpus) if job.gpus > 1 else None
     # Fake tensors have no values: code that waits for one raises.
-    with FakeTensorMode(allow_non_fake_inputs=True), logits_at_once(job):
+    with FakeTensorMode(allow_non_fake_inputs=True), attention_of_a_gpu(), logits_at_once(job):
         blocks = recipe.blocks(model)
         if job.recompute:
             blocks = recompute_activations(model, blocks, selective=job.selective)
@@ -224,7 +237,8 @@ def peak_of(job: Job, recipe: CausalLanguageModel) -> float:
         # The fake fused kernel copies the whole state; the unfused one allocates what the real one does not.
         optimizer = torch.optim.AdamW(trained, lr=1e-4, foreach=False)
         tokens = torch.zeros(1, job.tokens, dtype=torch.long)
-        batch = {"input_ids": tokens, "targets": tokens, "position_ids": torch.arange(job.tokens)[None]}
+        document = {OFFSETS: torch.tensor([0, job.tokens], dtype=torch.int32)}
+        batch = {"input_ids": tokens, "targets": tokens, "position_ids": torch.arange(job.tokens)[None], **document}
         for number in range(2):
             state = [value for each in optimizer.state.values() for value in each.values()]
             state += [weight.grad for weight in trained if weight.grad is not None]

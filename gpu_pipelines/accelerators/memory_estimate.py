@@ -6,10 +6,8 @@ percent on the large ones.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from gpu_pipelines.accelerators.model_config import PLAIN_DECODERS
 from gpu_pipelines.accelerators.workload import BLOCK, OPTIMIZER_BYTES, USUAL_EXPERTS, Workload
 
 #: Bytes of a trained weight and of its gradient: both stay in fp32 in every precision, because mixed precision is
@@ -24,49 +22,66 @@ RUNTIME_GB = 1.5
 #: Most bytes in fp32 that a forward pass of another model than a transformer keeps for each operation: 0.0105 for
 #: ResNet-50, 0.0123 for ConvNeXt-T and Swin-T; ViT-B/16 keeps 0.0035. `python benchmarks/activations.py` counts them.
 ACTIVATION_BYTES_PER_FLOP = 0.0125
-#: Bytes in 16 bits that a layer of a transformer keeps for each token and unit of its width, if attention scores are
-#: not stored: 34 of ViT and BERT (34 by Korthikanti et al. 2022, arXiv:2205.05198, equation 2, too), 54 of a Llama,
-#: whose MLP has a gate and whose norms compute in fp32. The second number is what stays if the layer is recomputed
-#: except attention and every second matrix multiplication, the third if all of it is.
-#: Logits take 12.3 for each token and word: in 16 bits, in fp32, and their gradients.
+#: Bytes in 16 bits that a layer of an encoder keeps for each token and unit of its width, if attention scores are not
+#: stored: 34 of ViT and BERT (34 by Korthikanti et al. 2022, arXiv:2205.05198, equation 2, too). The second number is
+#: what stays if the layer is recomputed except attention and every second matrix multiplication, the third if all of
+#: it is. Logits take 12.3 for each token and word: in 16 bits, in fp32, and their gradients.
 #: tests/training/test_on_a_fake_cluster.py counts them.
-KEPT_BY_ENCODERS, KEPT_BY_LANGUAGE_MODELS, KEPT_OF_LOGITS = (34, 16, 2), (54, 15.5, 2), 12.3
-#: What a layer of a language model keeps beside that for each of its parameters more than a Llama's 13, in parts of the
-#: square of the width: those of a wider MLP, as Qwen2.5 has, whose layers have 18 to 20; and less for each fewer. The
-#: second number is for selective recomputation.
-PARAMETERS_OF_LLAMAS, KEPT_OF_WIDER = 13, (2.8, 0.7, 0.0)
-#: The same for one with adapters, whose frozen matrices need no rows for gradients of their own: 42 by fake tensors on
-#: a CPU, 39 on an H200 (8B, rank 16; 37.0 GB in all). Recomputed selectively it keeps more, because the products of
-#: adapters are counted, too.
-KEPT_BESIDE_ADAPTERS, KEPT_OF_WIDER_BESIDE_ADAPTERS = (40, 18, 2), (2.3, 0.7, 0.0)
-#: The same of a family whose MLP has no gate and whose norms compute in 16 bits, as those of encoders.
-KEPT_WITHOUT_GATE, KEPT_WITHOUT_GATE_BESIDE_ADAPTERS = KEPT_BY_ENCODERS, (27, 20, 2)
-#: What a layer of some families keeps beside that: norms of queries and keys, and of what a layer adds, in fp32; a GELU
-#: of several operations; adapters on every linear layer, where peft names none. Of two numbers the second is for
-#: selective recomputation; the second pair is beside adapters, between that of one GPU and that of several, which
-#: differ by 2 to 8. tests/training/test_language_model_memory.py counts them.
-KEPT_MORE_BY = {
-    "gemma3_text": ((30, 0), (15, 0)),
-    "gpt2": ((31, 2), (28, 4)),
-    "gpt_neox": ((4, 2), (0, 4)),
-    "granite": ((0, 0), (9, 6)),
-    "olmo": ((-8, 0), (10, 9)),
-    "olmo2": ((16, 0), (18, 9)),
-    "olmo3": ((16, 0), (18, 9)),
-    "opt": ((-5, 0), (0, 0)),
-    "phi": ((23, 0), (30, 8)),
-    "phi3": ((3, 6), (12, 19)),
-    "qwen3": ((8, 0), (7, 0)),
-    "smollm3": ((1, 0), (18, 13)),
-    "starcoder2": ((0, -2), (10, 4)),
+KEPT_BY_ENCODERS, KEPT_OF_LOGITS = (34, 16, 2), 12.3
+KEPT_OF_RECOMPUTED = 2
+#: Width of queries and keys together, in parts of the model's, if it is not known: a Llama's, whose keys are a quarter.
+USUAL_ATTENTION = 1.25
+#: Parameters of a layer in parts of the square of the width, if the shape is estimated: a Llama's.
+PARAMETERS_OF_LLAMAS = 13
+#: The same as `KEPT_BY_ENCODERS` of language models whose MLP has no gate, without the third number, and what stays
+#: beside adapters. tests/training/test_language_model_memory.py counts them.
+KEPT_WITHOUT_GATE = {
+    "gpt2": ((60, 18), (50, 24)),
+    "gpt_neox": ((36, 18), (24, 24)),
+    "opt": ((28, 16), (26, 20)),
+    "phi": ((54, 16), (52, 28)),
+    "starcoder2": ((28, 14), (28, 24)),
 }
-#: What each layer keeps beside that where the weights are trained and whole, and so in fp32: what goes from layer to
-#: layer is then in fp32, too. The second number is for a layer that is recomputed.
-KEPT_OF_WHOLE = (9, 2)
+
+
+@dataclass(frozen=True)
+class Norms:
+    """The norms of a layer of a language model, which keep in fp32 what they get.
+
+    Attributes:
+        count: norms of what is as wide as the model.
+        scaled: bytes of what is multiplied by the weights of a norm, which is kept if those are trained.
+        of_heads: whether queries and keys have norms, too.
+    """
+
+    count: int = 2
+    scaled: int = 2
+    of_heads: bool = False
+
+
+#: Norms of families that have others than a Llama.
+NORMS = {
+    "gemma": Norms(scaled=4),
+    "gemma3_text": Norms(count=4, scaled=4, of_heads=True),
+    "olmo": Norms(scaled=0),
+    "olmo2": Norms(scaled=4, of_heads=True),
+    "olmo3": Norms(scaled=4, of_heads=True),
+    "qwen3": Norms(of_heads=True),
+}
+#: Families in which one matrix gives queries, keys and values.
+FUSED = frozenset(("gpt2", "gpt_neox", "phi3"))
+#: Families that need a mask for packed rows on each device; the others attend by the lengths of the documents
+#: (gpu_pipelines/tasks/packed_attention.py). Each layer has a copy, of 2 bytes for each pair of tokens.
+MASKED = frozenset(("gemma", "gemma3_text", "gpt_neox", "olmo", "olmo3", "phi"))
+#: What each layer keeps beside that where nothing is sharded. If all weights are trained, what goes from layer to layer
+#: is in fp32, and so is what a norm scales. With adapters on all linear layers, attention's output has a copy. Each
+#: linear layer has its own copy of its input in 16 bits, three more than sharded ones unless they are fused. The last
+#: number is of adapters on some layers.
+KEPT_OF_WHOLE, KEPT_OF_ALL_ADAPTERS, KEPT_OF_COPIES, KEPT_OF_SOME_ADAPTERS = 3, 2, 6, 2
 #: Families that scale or cap what their head gives, so that all logits are made at once.
 LOGITS_NOT_LAST = frozenset(("gemma2", "granite", "granitemoe"))
-#: What one layer that is recomputed holds when its gradients are made, adapters or not, in parts of the first of
-#: KEPT_BY_LANGUAGE_MODELS or of the like: 1.2 of a Llama's by fake tensors.
+#: What one layer that is recomputed holds when its gradients are made, adapters or not, in parts of what it would keep
+#: if all weights were trained: 1.2 of a Llama's by fake tensors.
 HELD_BY_RECOMPUTED = 1.25
 #: The same of a layer with experts: bytes; those for each expert of a token, which has a copy of its row and an output
 #: of its own; and those for each of the layer's parameters that a token passes through, in parts of the square of the
@@ -263,53 +278,72 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
         return counted * batch * width / 4, 0.0, 0.0
     layers, hidden = workload.shape
     tokens = workload.sequence_length * batch
-    used = (workload.used_parameters - workload.outer_parameters) / layers / hidden**2
-    kept: Sequence[float] = KEPT_BY_ENCODERS
-    if workload.active_parameters:
-        of_layer, of_expert, of_parameter = KEPT_WITH_EXPERTS
-        experts = workload.experts_per_token or USUAL_EXPERTS
-        kept = (of_layer + of_expert * experts + of_parameter * used, *KEPT_OF_RECOMPUTED_EXPERTS)
-    elif workload.predicts_words:
-        kept = _of_language_models(workload, used)
-    whole, *partly = kept
     unit, logits = tokens * hidden * width / 2, _logits(workload, tokens)
+    whole, selective = _of_layer(workload)
     if not workload.recompute:
         return layers * whole * unit, 0.0, logits
-    return layers * partly[0 if workload.selective else 1] * unit, HELD_BY_RECOMPUTED * whole * unit, logits
+    recomputed = KEPT_OF_RECOMPUTED_EXPERTS if workload.active_parameters else (selective, KEPT_OF_RECOMPUTED)
+    partly = recomputed[0 if workload.selective else 1]
+    again, _ = _of_layer(replace(workload, lora_rank=None, lora_targets="", quantize_base=""))
+    return layers * partly * unit, HELD_BY_RECOMPUTED * again * unit, logits
 
 
 def _kept_in_fp32(workload: Workload) -> float:
-    """Bytes that layers keep beside what they keep of weights in 16 bits, where those that are trained are whole.
-
-    Adapters on all linear layers keep as much: their weights are in fp32, and each has a copy of its input in 16 bits.
-    """
-    is_counted = workload.activation_bytes_per_sample is not None or not workload.is_transformer
-    if is_counted or workload.adapts_some:
+    """Bytes that layers keep where nothing is sharded, beside what they keep of weights in 16 bits."""
+    if workload.activation_bytes_per_sample is not None or not workload.is_transformer:
         return 0.0
     layers, hidden = workload.shape
-    kept = KEPT_OF_WHOLE[bool(workload.recompute)]
+    copies = 0 if workload.family in FUSED else KEPT_OF_COPIES
+    if workload.lora_rank is None:
+        kept = KEPT_OF_RECOMPUTED if workload.recompute else KEPT_OF_WHOLE + copies
+    elif workload.recompute:
+        kept = 0
+    else:
+        kept = KEPT_OF_ALL_ADAPTERS + copies if workload.adapts_all else KEPT_OF_SOME_ADAPTERS
     return layers * kept * workload.sequence_length * (workload.batch or 1) * hidden
 
 
-def _of_language_models(workload: Workload, used: float) -> list[float]:
-    """Bytes that a layer keeps for each token and unit of its width: whole, recomputed selectively, and recomputed.
+def _of_layer(workload: Workload) -> tuple[float, float]:
+    """Bytes that a layer keeps for each token and unit of its width: of all it computes, and recomputed selectively."""
+    layers, hidden = workload.shape
+    used = (workload.used_parameters - workload.outer_parameters) / layers / hidden**2
+    if not ((workload.layers and workload.hidden_size) or workload.active_parameters):
+        used = PARAMETERS_OF_LLAMAS
+    if workload.active_parameters:
+        of_layer, of_expert, of_parameter = KEPT_WITH_EXPERTS
+        experts = workload.experts_per_token or USUAL_EXPERTS
+        return of_layer + of_expert * experts + of_parameter * used, KEPT_OF_RECOMPUTED_EXPERTS[0]
+    if not workload.predicts_words:
+        return KEPT_BY_ENCODERS[:2]
+    mask = 2 * workload.sequence_length / hidden if workload.family in MASKED else 0.0
+    if workload.family in KEPT_WITHOUT_GATE:
+        trained, adapted = KEPT_WITHOUT_GATE[workload.family]
+        whole = (adapted if workload.adapts_some else trained)[0]
+        return whole + mask, (trained if workload.lora_rank is None else adapted)[1]
+    kept, selective = _with_gate(workload, used)
+    return kept + mask, selective
+
+
+def _with_gate(workload: Workload, used: float) -> tuple[float, float]:
+    """The same of a language model whose MLP has a gate, by what PyTorch saves.
+
+    Queries, keys and values are kept, and the output of attention; of the MLP its gate before and after the activation,
+    the other input of their product, and the product. Norms keep their input in fp32. An input of linear layers is kept
+    if these are trained or have adapters. Of frozen layers without adapters neither that nor the product is; of norms
+    not what they scale. If one matrix gives several of them, all of its output is kept for the last.
 
     Args:
-        workload: the job, of a model without experts.
+        workload: the job.
         used: parameters of a layer, in parts of the square of the width.
     """
-    usual: Sequence[float] = KEPT_BY_LANGUAGE_MODELS
-    # Where the shape is estimated, the width of the MLP is not known.
-    wider = used - PARAMETERS_OF_LLAMAS if workload.layers and workload.hidden_size else 0.0
-    beside_adapters = KEPT_BESIDE_ADAPTERS
-    if workload.family in PLAIN_DECODERS:
-        usual, beside_adapters, wider = KEPT_WITHOUT_GATE, KEPT_WITHOUT_GATE_BESIDE_ADAPTERS, 0.0
-    # An adapter keeps the input of its layer; where all have one, as much is kept as where all are trained.
-    adapted = workload.adapts_some
-    kept, of_wider = usual, KEPT_OF_WIDER
-    if adapted:
-        kept, of_wider = beside_adapters, KEPT_OF_WIDER_BESIDE_ADAPTERS
-    if workload.recompute:  # what is held of the one layer is then the same with adapters
-        kept = (usual[0], *kept[1:])
-    more = (*KEPT_MORE_BY.get(workload.family, ((0, 0), (0, 0)))[adapted], 0)
-    return [each + wider * of_each + beside for each, of_each, beside in zip(kept, of_wider, more, strict=True)]
+    norms, fused = NORMS.get(workload.family, Norms()), workload.family in FUSED
+    heads = workload.attention_size / workload.shape[1] if workload.attention_size else USUAL_ATTENTION
+    mlp = max(used - 2 * heads, 0.0) / 3
+    normed = norms.count + heads * norms.of_heads
+    kept = 4 * normed + 4 * heads + (2 * heads + 2) * fused
+    # Every second multiplication is that of a base, or of the second matrix of an adapter.
+    if workload.adapts_some:
+        return kept + 2 + 6 * mlp, 5.6 * heads + 2 * mlp + 4
+    if workload.adapts_all:
+        return kept + 4 + 8 * mlp, 5.6 * heads + 4 * mlp * (1 + fused) + 6
+    return kept + norms.scaled * normed + 4 + 8 * mlp, 3.6 * heads + 2 * mlp * (1 + fused) + 4

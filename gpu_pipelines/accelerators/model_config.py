@@ -24,8 +24,6 @@ _OF_EXPERTS = frozenset(("gpt_oss", "granitemoe", "mixtral", "olmoe", "phimoe", 
 #: Families that predict no words, and those that read images.
 _ENCODERS = frozenset(("bert", "camembert", "deberta-v2", "distilbert", "modernbert", "roberta", "xlm-roberta"))
 _OF_IMAGES = frozenset(("vit",))
-#: Families that predict words, with an MLP of two matrices.
-PLAIN_DECODERS = _PLAIN - _ENCODERS - _OF_IMAGES
 #: Families that learn a row for each position, and those of them whose first two rows are not for tokens.
 _WITH_POSITIONS = _ENCODERS - {"deberta-v2", "modernbert"} | {"gpt2", "opt"}
 _BEHIND_PADDING = frozenset(("camembert", "roberta", "xlm-roberta"))
@@ -80,6 +78,8 @@ def fields_of_config(config: Mapping[str, Any], model: str) -> dict[str, Any]:
         longest -= 2 if family in _BEHIND_PADDING else 0
         fields |= {"vocabulary": words, "tied": is_tied, "encoder": is_encoder}
         fields["sequence_length"] = min(longest, _USUAL_LENGTH)
+        if not is_encoder:
+            fields["attention_size"] = numbers.attention_size
     whole, used = _of_all_layers(family, numbers)
     fields["parameters"] = outside + whole
     if used != whole:
@@ -105,6 +105,13 @@ class _Numbers:
         if found := self.get(name, 0):
             return found
         raise UserError(f"The config.json of {self._model} has no {name} that is a whole number above 0.")
+
+    @property
+    def attention_size(self) -> int:
+        """Width of queries and keys together; outputs and values are as wide."""
+        heads = self["num_attention_heads"]
+        of_head = self.get("head_dim", self["hidden_size"] // heads)
+        return of_head * (heads + self.get("num_key_value_heads", heads))
 
     def is_dense(self, layer: int) -> bool:
         """Whether a layer of a model with experts has none."""
@@ -137,10 +144,8 @@ def _beside_the_table(family: str, numbers: _Numbers) -> int:
 
 def _of_all_layers(family: str, numbers: _Numbers) -> tuple[int, int]:
     """Parameters of all layers, and those of them that one token passes through."""
-    layers, width, heads = (numbers[name] for name in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
-    of_head = numbers.get("head_dim", width // heads)
-    attention = 2 * width * of_head * (heads + numbers.get("num_key_value_heads", heads))
-    attention += numbers.of_relative_positions(width)[1]
+    layers, width = numbers["num_hidden_layers"], numbers["hidden_size"]
+    attention = 2 * width * numbers.attention_size + numbers.of_relative_positions(width)[1]
     matrices = 2 if family in _PLAIN else 3
     if family not in _OF_EXPERTS:
         # GPT-2's default is four times the width.

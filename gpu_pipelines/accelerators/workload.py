@@ -30,6 +30,13 @@ LORA_MATRICES = 4
 MATRICES_OF_MLP = 3
 #: The value of `lora_targets` for an adapter on every linear layer but the head; peft calls it so, too.
 ALL_LINEAR = "all-linear"
+#: Families of which peft names no layers for adapters, so that every linear layer has one without being asked for.
+WITHOUT_USUAL_TARGETS = frozenset(
+    (
+        *("camembert", "distilbert", "gpt_oss", "granite", "granitemoe", "modernbert", "olmo", "olmo2", "olmo3"),
+        *("olmoe", "phi3", "phimoe", "qwen2_moe", "qwen3_moe", "smollm3", "starcoder2", "vit"),
+    )
+)
 
 _QUANTITY = re.compile(r"([0-9]+(?:\.[0-9]+)?(?:e\+?[0-9]{1,3})?)\s*([kmbgt]?)", re.IGNORECASE)
 _SCALE = {"": 1.0, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
@@ -54,12 +61,15 @@ class Workload:
         precision: `auto` (bf16 where it exists, else fp16, else fp32) or one of the three.
         optimizer: a key of `OPTIMIZER_BYTES`.
         lora_rank: rank of the LoRA adapters; None trains all parameters.
-        lora_targets: the layers that have one: `all-linear`, or empty for the projections of the attention.
+        lora_targets: the layers that have one: `all-linear`, or empty for those that peft names for the family, mostly
+            projections of the attention.
         quantize_base: `nf4` if the frozen linear layers are held in four bits; empty for 16, or 32 in fp32.
         frozen_parameters: those of `parameters` that a trial has counted as frozen.
         nf4_parameters: those of them that it held in four bits.
         layers: transformer layers; None estimates them.
         hidden_size: width of the model; None estimates it.
+        attention_size: width of queries and keys together: all heads, with those of keys, times the width of one; None
+            takes a Llama's.
         vocabulary: size of the vocabulary; 0 for a model without one, such as one of images.
         tied: whether the head that predicts words shares the weights of their table.
         encoder: whether the model reads words and predicts none, so that it has no head and no logits.
@@ -92,6 +102,7 @@ class Workload:
     nf4_parameters: float | None = None
     layers: int | None = None
     hidden_size: int | None = None
+    attention_size: int | None = None
     vocabulary: int = 32_000
     tied: bool = False
     encoder: bool = False
@@ -187,7 +198,8 @@ class Workload:
     @property
     def adapts_all(self) -> bool:
         """Whether every linear layer has an adapter; the experts of a model are none."""
-        return self.lora_rank is not None and self.lora_targets == ALL_LINEAR
+        named = self.lora_targets == ALL_LINEAR or self.family in WITHOUT_USUAL_TARGETS
+        return self.lora_rank is not None and named
 
     def to_json(self) -> dict[str, Any]:
         """The workload as a JSON object, with what was derived."""

@@ -129,6 +129,9 @@ class AdviceOptions:
     quantize_base: str = _of_advice("", "nf4 holds the frozen layers in four bits (QLoRA).")
     layers: int | None = _of_advice(None, "Layers; estimated if not given.")
     hidden_size: int | None = _of_advice(None, "Width; estimated if not given.")
+    attention_size: int | None = _of_advice(
+        None, "Heads and key-value heads together, times head_dim; 1.25 times the width if not given."
+    )
     vocabulary: int | None = _of_advice(None, "Size of the vocabulary; 32,000 if not given, 0 for models of images.")
     tied: bool | None = _of_advice(None, "The head has the weights of the table (tie_word_embeddings).")
     family: str | None = _of_advice(None, "Family of the model, model_type in its config.json, e.g. qwen3.")
@@ -164,7 +167,7 @@ class AdviceOptions:
         same = (
             *("sequence_length", "batch", "precision", "optimizer", "lora_rank", "lora_targets"),
             *("layers", "hidden_size", "vocabulary", "tied", "encoder", "recompute", "ema", "measured_on"),
-            *("experts_per_token", "family", "quantize_base"),
+            *("experts_per_token", "family", "quantize_base", "attention_size"),
         )
         job = {
             "parameters": quantity(self.parameters, "parameters"),

@@ -92,13 +92,16 @@ def told(place: Path, config: dict[str, Any]) -> str:
     [
         (
             QWEN,
-            ["--parameters", "493961216", "--vocabulary", "151936", "--layers", "24", "--hidden-size", "896", "--tied"],
+            [
+                *("--parameters", "493961216", "--vocabulary", "151936", "--layers", "24", "--hidden-size", "896"),
+                *("--attention-size", "1024", "--tied"),
+            ],
         ),
         (
             MIXTRAL,
             [
                 *("--parameters", "46702526464", "--active-parameters", "12879659008", "--experts-per-token", "2"),
-                *("--layers", "32", "--hidden-size", "4096"),
+                *("--layers", "32", "--hidden-size", "4096", "--attention-size", "5120"),
             ],
         ),
         (

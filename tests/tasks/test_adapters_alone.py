@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,8 @@ import pytest
 import torch
 import transformers
 
+from gpu_pipelines.accelerators import model_config
+from gpu_pipelines.accelerators.workload import WITHOUT_USUAL_TARGETS, Workload
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.tasks.adapters import add_adapters, merge_adapters, save_adapters
 from gpu_pipelines.tasks.building import build_model
@@ -126,6 +129,16 @@ def test_adapters_are_on_the_layers_that_were_asked_for(
     found = [name.split(".lora_A")[0] for name, _ in model.named_parameters() if ".lora_A" in name]
     assert {name.rpartition(".")[2] for name in found} == adapted
     assert len(found) == len(adapted) * model.config.num_hidden_layers
+
+
+def test_advise_counts_adapters_on_all_layers_of_families_for_which_peft_names_none() -> None:
+    from peft.utils.constants import TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING
+
+    counted = model_config._GATED | model_config._PLAIN | model_config._OF_EXPERTS
+    assert counted - TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING.keys() == WITHOUT_USUAL_TARGETS
+    job = Workload(parameters=7e9, tokens=1e9, lora_rank=16, family="olmo2")
+    assert job.trained_parameters == replace(job, lora_targets="all-linear").trained_parameters
+    assert job.trained_parameters > replace(job, family="llama").trained_parameters
 
 
 def test_a_layer_that_the_model_lacks_is_answered_with_those_it_has(tokenizer: TextTokenizer) -> None:

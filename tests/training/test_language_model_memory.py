@@ -13,8 +13,10 @@ from typing import Any
 import pytest
 from transformers import AutoConfig
 
+from gpu_pipelines.accelerators.memory_estimate import MASKED
 from gpu_pipelines.accelerators.model_config import fields_of_config
 from gpu_pipelines.accelerators.workload import Workload
+from gpu_pipelines.tasks import packed_attention
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks" / "training"))
 from language_model_memory import JOBS, Job, measured
@@ -129,12 +131,20 @@ def test_what_layers_of_a_family_keep_beside_adapters_is_counted_if_they_are_rec
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("family", "gpus"), [("opt", 1), ("qwen3", 1), ("qwen3", 8), ("smollm3", 8), ("starcoder2", 1)]
+    ("family", "gpus"),
+    [
+        *((family, 1) for family in ("gemma3_text", "olmo2", "opt", "phi3", "qwen3", "starcoder2")),
+        *((family, 8) for family in ("gemma3_text", "granite", "olmo2", "qwen3", "smollm3")),
+    ],
 )
 def test_adapters_on_all_linear_layers_are_counted(family: str, gpus: int) -> None:
     job = OfFamily.of_few_layers(family, gpus, lora_rank=16, lora_targets="all-linear", recompute=False)
     found = measured(job)
     assert found["advise_gb"] == pytest.approx(found["peak_gb"], rel=0.1)
+
+
+def test_a_mask_is_counted_for_families_that_do_not_attend_by_lengths() -> None:
+    assert packed_attention._FAMILIES.isdisjoint(MASKED)
 
 
 @pytest.mark.slow
