@@ -88,10 +88,13 @@ HELD_BY_RECOMPUTED = 1.25
 #: width: an expert keeps four rows as wide as its three matrices, 8 / 3. Fitted to Mixtral, Qwen3-30B-A3B, OLMoE,
 #: Qwen1.5-MoE and Granite 3. Recomputed it keeps the scores of the router, too.
 KEPT_WITH_EXPERTS, KEPT_OF_RECOMPUTED_EXPERTS = (18, 5, 8 / 3), (12, 3)
+#: The same beside adapters: frozen experts keep neither the copy of a row nor what their last matrix multiplies, and
+#: frozen norms not what they scale.
+KEPT_WITH_FROZEN_EXPERTS = (14, 3, 2)
 #: Logits that a step makes at once, at most, where it has more (gpu_pipelines/tasks/causal_lm/chunked_loss.py): 128 MiB
-#: in fp32. What each of them takes then; and each weight of a head that is trained: a copy in 16 bits, its gradient in
-#: fp32, and what a chunk adds to that.
-LOGITS_AT_ONCE, BYTES_IN_CHUNKS, BYTES_OF_TRAINED_HEAD = 1 << 25, 10, 2 + 4 + 2
+#: in fp32. What each of them takes then; and each weight of a head that is trained: its gradient in fp32, and what a
+#: chunk adds to that. Its copy in 16 bits is one of those of all weights, or gathered.
+LOGITS_AT_ONCE, BYTES_IN_CHUNKS, BYTES_OF_TRAINED_HEAD = 1 << 25, 10, 4 + 2
 #: Share of the weights whose moments are not in 8 bits if the width is not a multiple of a block: 0.79 of Qwen2.5 0.5B,
 #: 0.76 of Gemma 3 1B. Rows of the rest are as long as the MLP is wide.
 OUT_OF_8_BITS = 0.8
@@ -228,12 +231,11 @@ def _moment_of_the_most(workload: Workload, width: int, gradients: float) -> dic
     worked = held + 2 * BYTES_PER_GRADIENT * share + held * (1 - share)
     kept, again, logits = _kept(workload, width)
     # In the forward pass the parts of a unit stay beside it, as they came, until the next one is there: of a layer,
-    # when the next is on its way; of the last one, mostly the head, to the end. A gradient of a trained head takes as
-    # much after that, which is counted with the logits.
-    # A table that is the head, too, is in the unit of the whole model, which stays gathered for all of the step.
+    # when the next is on its way; of the last one, mostly the head, to the end. A table that is the head, too, is in
+    # the unit of the whole model, which stays gathered for all of the step.
     tied = table * width if workload.tied else 0.0
-    last = table if workload.predicts_words and not workload.tied else layer
-    last *= width * (1 if workload.lora_rank is None else 2)
+    has_head = workload.predicts_words and not workload.tied
+    last = (table if has_head else layer) * width * (2 if has_head or workload.lora_rank is not None else 1)
     moments = (
         (kept + logits, 0.0, last + tied),
         (kept * (layers - 1) / layers, 0.0, layer * (held + 2 * gathered) + tied),
@@ -310,7 +312,9 @@ def _of_layer(workload: Workload) -> tuple[float, float]:
     if not ((workload.layers and workload.hidden_size) or workload.active_parameters):
         used = PARAMETERS_OF_LLAMAS
     if workload.active_parameters:
-        of_layer, of_expert, of_parameter = KEPT_WITH_EXPERTS
+        of_layer, of_expert, of_parameter = (
+            KEPT_WITH_EXPERTS if workload.lora_rank is None else KEPT_WITH_FROZEN_EXPERTS
+        )
         experts = workload.experts_per_token or USUAL_EXPERTS
         return of_layer + of_expert * experts + of_parameter * used, KEPT_OF_RECOMPUTED_EXPERTS[0]
     if not workload.predicts_words:

@@ -222,21 +222,28 @@ def test_a_layer_keeps_what_its_norms_heads_and_adapters_do(
 
 
 @pytest.mark.parametrize(
-    ("experts", "used", "counted"),
+    ("experts", "used", "lora_rank", "counted"),
     [
-        pytest.param(2, 23.5, 84.7, id="mixtral"),
-        pytest.param(8, 13.56, 101.4, id="qwen3-30b-a3b"),
-        pytest.param(8, 16.03, 101.2, id="olmoe"),
-        pytest.param(None, 13.28, 93.8, id="qwen3-235b-a22b"),
-        pytest.param(4, 20.53, 86.0, id="qwen1.5-moe"),
+        pytest.param(2, 23.5, None, 84.7, id="mixtral"),
+        pytest.param(8, 13.56, None, 101.4, id="qwen3-30b-a3b"),
+        pytest.param(8, 16.03, None, 101.2, id="olmoe"),
+        pytest.param(None, 13.28, None, 93.8, id="qwen3-235b-a22b"),
+        pytest.param(4, 20.53, None, 86.0, id="qwen1.5-moe"),
+        pytest.param(2, 23.5, 16, 64.1, id="mixtral-frozen"),
+        pytest.param(8, 13.56, 16, 69.6, id="qwen3-30b-a3b-frozen"),
+        pytest.param(8, 16.03, 16, 66.4, id="olmoe-frozen"),
+        pytest.param(4, 20.53, 16, 68.8, id="qwen1.5-moe-frozen"),
     ],
 )
-def test_a_layer_keeps_a_row_for_each_expert_of_a_token(experts: int | None, used: float, counted: float) -> None:
+def test_a_layer_keeps_a_row_for_each_expert_of_a_token(
+    experts: int | None, used: float, lora_rank: int | None, counted: float
+) -> None:
     # By fake tensors, as above: `used` are the parameters of a layer that a token passes through, by the squared width.
     kept = []
     for layers in (4, 5):
         active = layers * used * 2048**2 + 2 * 32_000 * 2048
         shape = {"layers": layers, "hidden_size": 2048, "sequence_length": 4096, "experts_per_token": experts}
+        shape["lora_rank"] = lora_rank
         kept.append(activation_bytes(Workload(parameters=1e11, active_parameters=active, tokens=1e9, **shape), 2))
     assert (kept[1] - kept[0]) / 4096 / 2048 == pytest.approx(counted, rel=0.1)
 
