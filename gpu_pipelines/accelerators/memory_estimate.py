@@ -29,6 +29,8 @@ ACTIVATION_BYTES_PER_FLOP = 0.0125
 #: tests/training/test_on_a_fake_cluster.py counts them.
 KEPT_BY_ENCODERS, KEPT_OF_LOGITS = (34, 16, 2), 12.3
 KEPT_OF_RECOMPUTED = 2
+#: The same of an encoder with adapters on queries and values, whose other layers keep no inputs: BERT and RoBERTa.
+KEPT_BY_ENCODERS_BESIDE_ADAPTERS = 27
 #: Width of queries and keys together, in parts of the model's, if it is not known: a Llama's, whose keys are a quarter.
 USUAL_ATTENTION = 1.25
 #: Parameters of a layer in parts of the square of the width, if the shape is estimated: a Llama's.
@@ -318,12 +320,13 @@ def _of_layer(workload: Workload) -> tuple[float, float]:
         experts = workload.experts_per_token or USUAL_EXPERTS
         return of_layer + of_expert * experts + of_parameter * used, KEPT_OF_RECOMPUTED_EXPERTS[0]
     if not workload.predicts_words:
-        return KEPT_BY_ENCODERS[:2]
+        of_all = KEPT_BY_ENCODERS_BESIDE_ADAPTERS if workload.adapts_some else KEPT_BY_ENCODERS[0]
+        return of_all, KEPT_BY_ENCODERS[1]
     mask = 2 * workload.sequence_length / hidden if workload.family in MASKED else 0.0
     if workload.family in KEPT_WITHOUT_GATE:
         trained, adapted = KEPT_WITHOUT_GATE[workload.family]
-        whole = (adapted if workload.adapts_some else trained)[0]
-        return whole + mask, (trained if workload.lora_rank is None else adapted)[1]
+        of_all = (adapted if workload.adapts_some else trained)[0]
+        return of_all + mask, (trained if workload.lora_rank is None else adapted)[1]
     kept, selective = _with_gate(workload, used)
     return kept + mask, selective
 

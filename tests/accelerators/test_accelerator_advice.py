@@ -176,6 +176,9 @@ def test_activations_are_those_of_the_recomputation_paper() -> None:
     again = activation_bytes(Workload(parameters=22e9, tokens=1e9, recompute=True, **shape), 2)
     assert again == 2 * 2048 * 4 * 6144 * 48 + 1.25 * 34 * 2048 * 4 * 6144, "and the gradients of one layer"
     assert activation_bytes(Workload(parameters=22e9, tokens=1e9, **shape), 4) == 2 * kept
+    # By fake tensors, as in test_a_layer_keeps_what_its_norms_heads_and_adapters_do: of BERT base and RoBERTa large.
+    beside = activation_bytes(Workload(parameters=22e9, tokens=1e9, lora_rank=16, **shape), 2)
+    assert beside == pytest.approx(27 / 34 * kept)
 
 
 @pytest.mark.parametrize(
