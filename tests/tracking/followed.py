@@ -15,8 +15,9 @@ from typing import Any
 from processes import start_python
 
 STEPS = 60
-#: Of one that is killed: it comes to its end only where it is left alone, and then in no time.
-MANY_STEPS = 1000
+#: Of one that is killed: it comes to its end only where it is left alone, and then in no time. Twenty kills take
+#: minutes on a busy machine, and no training may end before the last of them.
+MANY_STEPS = 3000
 #: The steps of its checkpoints: from the last one it goes on when it was killed.
 CHECKPOINT = 7
 
