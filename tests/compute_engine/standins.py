@@ -17,9 +17,9 @@ from gpu_pipelines.targets.compute_engine.startup import StartupSettings, startu
 from gpu_pipelines.targets.container import Container
 
 BUCKET = "gs://bucket"
-# In one piece, because several are called at once.
+# In one piece, because several are called at once: bash writes what it has at each end of a line.
 NOTE = r"""#!/bin/bash
-printf -v words '\037%s' "$@"; printf '%s%s\036' "${0##*/}" "$words" >>"$STANDINS/calls"
+printf -v words '\037%s' "$@"; printf '%s%s\036' "${0##*/}" "${words//$'\n'/$'\035'}" >>"$STANDINS/calls"
 """
 PROGRAMS = {
     "nvidia-smi": 'cat "$STANDINS/gpus" 2>/dev/null || { echo "no devices were found"; exit 6; }',
@@ -114,7 +114,7 @@ class Vm:
         """Waits for the end of the script."""
         out, _ = process.communicate(timeout=timeout)
         calls = self.folder / "calls"
-        text = calls.read_text() if calls.exists() else ""
+        text = calls.read_text().replace("\035", "\n") if calls.exists() else ""
         calls.unlink(missing_ok=True)
         return Ran(process.returncode, out, [call.split("\037") for call in text.split("\036") if call])
 
