@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.component_interface.parameter import parameters_in, typed_values
 from gpu_pipelines.errors import UserError
+from gpu_pipelines.tasks.tasks import defaults_of_task
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.halving import FIRST_RUNG, REDUCTION
 from gpu_pipelines.tuning.result import TuningResult
@@ -54,7 +55,7 @@ def tune(
         first_rung: share of its steps before which no trial ends early.
         longer: the best parameters are trained again, for this many times the steps; 1 keeps the trial itself.
         progress: print a line for each part of a trial.
-        parameters: parameters of `train_model`, the same in all trials.
+        parameters: parameters of `train_model`, the same in all trials. Without `model`, that of the dataset's task.
 
     Returns:
         The result of the study.
@@ -72,6 +73,8 @@ def tune(
     read = space_of(space) if isinstance(space, Mapping) else read_space(Path(space))
     twice = [name for name in read.names if name in parameters]
     problems += [f"{name} is searched for, and given as well. Leave one of the two out." for name in twice]
+    if "model" not in parameters:
+        base = {**_defaults_for(fspath(dataset), declared), **base}
     asked = Search(
         TrainingSettings(**base), read, trials=trials, parallel=parallel, seed=seed, sampler=sampler,
         reduction=reduction, first_rung=first_rung, longer=longer, budget=budget, dollars_per_hour=dollars_per_hour,
@@ -80,3 +83,12 @@ def tune(
     if problems:
         raise UserError.of_all(problems)
     return search(asked, fspath(dataset), fspath(study), began=began, progress=progress)
+
+
+def _defaults_for(dataset: str, declared: Collection[str]) -> dict[str, Any]:
+    """The defaults of those parameters that follow the task of a dataset."""
+    # Imported here, because it takes numpy, for which a program that only imports `tune` should not wait.
+    from gpu_pipelines.artifacts.dataset_manifest import manifest_at
+
+    found = defaults_of_task(manifest_at(dataset).task)
+    return {name: value for name, value in found.items() if name in declared}

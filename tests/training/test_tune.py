@@ -21,6 +21,7 @@ from gpu_pipelines.artifacts.checkpoint import complete_checkpoints
 from gpu_pipelines.errors import UserError
 from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.journal import Journal
+from gpu_pipelines.tuning.search import Search
 
 SPACE = {
     "learning_rate": {"type": "float", "low": 0.001, "high": 0.1, "log": True},
@@ -115,6 +116,16 @@ def test_numbers_and_arrays_of_numpy_are_values(numbers: Path, tmp_path: Path) -
             numbers, tmp_path, space, model=tmp_path / "none", first_rung=np.float32(0.5), fp8=np.False_, **given
         )
     assert str(raised.value).startswith(f"model is {tmp_path}/none, and there is no such directory.")
+
+
+def test_without_a_model_that_of_the_task_is_tried(
+    numbers: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[Search] = []
+    monkeypatch.setattr("gpu_pipelines.tuning.tune.search", lambda search, *_, **others: asked.append(search))
+    gpu_pipelines.tune(numbers, tmp_path, SPACE)
+    gpu_pipelines.tune(numbers, tmp_path, SPACE, model="linear")
+    assert [each.base.model for each in asked] == ["mlp-small", "linear"]
 
 
 PROGRAM = """
