@@ -29,7 +29,7 @@ test: $(VENV)/.dev
 tests: export PYTHONDONTWRITEBYTECODE =
 tests: $(VENV)/.dev
 	$(BIN)/python -m compileall -q gpu_pipelines components pipelines
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not slow"
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not slow"
 
 test-slow: $(VENV)/.dev
 	$(BIN)/python -m pytest -m "slow and not images and not terraform and not browser"

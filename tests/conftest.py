@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.emulator.certificates import Certificates
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
-#: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 3).
+#: Their files take minutes. Begun last, they would leave all workers but one with nothing to do (pytest -n 4).
 LONGEST = ("pipeline", "training")
 TRAINED_ALONE = ("evaluation", "own_pipelines", "pipeline", "registry", "serving", "targets", "tasks", "training")
 

@@ -119,6 +119,7 @@ def test_a_storage_that_stays_unavailable_is_told_as_that(
     handler.orders.clear()
 
 
+@pytest.mark.slow
 def test_images_are_all_there(faulty: tuple[str, type[_Faults]], tmp_path: Path) -> None:
     uri, handler = faulty
     photos = write_photos(tmp_path / "photos", per_class=15)

@@ -116,7 +116,8 @@ def test_texts_are_watched_by_length_and_vocabulary(texts: Champion, tmp_path: P
     assert "vocabulary" in named(check(texts, source))
 
 
-@pytest.mark.parametrize("task", [pytest.param("token_classification", marks=pytest.mark.slow), "causal_lm"])
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["token_classification", "causal_lm"])
 def test_tasks_with_other_rows_have_a_profile_that_rows_of_now_are_like(task: str, tmp_path: Path) -> None:
     model = exported(task, tmp_path / "model")
     random = np.random.default_rng(0)

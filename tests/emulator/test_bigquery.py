@@ -277,6 +277,7 @@ def test_what_fails_for_a_moment_is_asked_for_again(vertex_emulator: VertexApi, 
 REVIEWS = [{"id": n, "text": f"{('bad awful', 'good fine')[n % 2]} {n}", "label": "bg"[n % 2]} for n in range(100)]
 
 
+@pytest.mark.slow
 def test_a_step_prepares_a_table(vertex_emulator: VertexApi, client: bigquery.Client, tmp_path: Path) -> None:
     loaded(client, REVIEWS)
     compiler.Compiler().compile(prepared, str(tmp_path / "prepared.yaml"))

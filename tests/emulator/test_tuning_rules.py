@@ -47,6 +47,7 @@ def finished(emulator: VertexApi, *parameters: dict[str, Any], **study: Any) -> 
     return jobs.one(name)
 
 
+@pytest.mark.slow_but_for("True")
 @pytest.mark.parametrize("by_time", [False, True])
 def test_a_trial_that_is_worse_than_the_median_of_the_others_ends_early(
     vertex_emulator: VertexApi, by_time: bool

@@ -320,7 +320,7 @@ def test_an_equal_model_does_not_take_the_champions_place(images: Dataset, tmp_p
 # Another registry than a directory
 
 
-@pytest.mark.slow_but_for("file")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["file", "server"])
 def test_a_champion_in_mlflow_is_compared_with_and_replaced_by_the_better_one_alone(
     images: Dataset, request: pytest.FixtureRequest, tmp_path: Path, kind: str

@@ -111,7 +111,7 @@ def test_two_processes_find_what_one_finds(numbers: Dataset, tmp_path: Path, mon
 @pytest.mark.parametrize(
     ("recipe", "says"),
     [
-        ("KilledInTheOther", "The process that evaluates on cpu was killed"),
+        pytest.param("KilledInTheOther", "The process that evaluates on cpu was killed", marks=pytest.mark.slow),
         pytest.param(
             "FailsInTheOther",
             "The evaluation on cpu failed: RuntimeError: the device is gone",

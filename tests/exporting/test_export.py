@@ -157,6 +157,7 @@ def test_what_would_lose_too_much_is_not_there(
     assert {path.name for path in tmp_path.iterdir()} == {"best", "checkpoints"}
 
 
+@pytest.mark.slow
 def test_the_evaluated_model_has_its_adapters_beside_it(datasets: SmallDatasets, tmp_path: Path) -> None:
     from peft import PeftModel
     from transformers import AutoModelForCausalLM

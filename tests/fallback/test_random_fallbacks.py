@@ -5,12 +5,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
 from random_runs import quick, run, undisturbed, weather_of, what_is_wrong
 
 if TYPE_CHECKING:
     from gpu_pipelines.emulator.vertex_api import VertexApi
 
 
+@pytest.mark.slow
 def test_ten_random_runs_end_well(vertex_emulator: VertexApi, tmp_path: Path) -> None:
     vertex_emulator.state.replicas.grace_s = 5
     weights, found = undisturbed(tmp_path / "undisturbed"), []

@@ -45,6 +45,7 @@ def projects(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_there_is_a_project_for_each_task_of_this_program(projects: Path) -> None:
     assert len(names_of_tasks()) == 7
     assert len(list(projects.glob("*/pipeline.py"))) == 10

@@ -233,6 +233,7 @@ def waiting():
 """
 
 
+@pytest.mark.slow
 def test_an_interrupted_loop_begins_no_turn_any_more_and_is_continued(tmp_path: Path) -> None:
     (tmp_path / "waiting.py").write_text(WAITING.replace("HERE", str(tmp_path)))
     request = [str(GPU_PIPELINES), "run", "waiting.py"]

@@ -315,6 +315,7 @@ rm -r "$0"/*/artifacts
 """
 
 
+@pytest.mark.slow
 def test_a_run_that_has_filled_its_disk_is_one_that_has_failed(tmp_path: Path) -> None:
     (tmp_path / "full.py").write_text(FULL)
     disk = tmp_path / "disk"

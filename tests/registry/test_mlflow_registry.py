@@ -57,6 +57,7 @@ def runs_of(uri: str, name: str) -> list[Any]:
 # Several writers, and writers that are killed
 
 
+@pytest.mark.slow
 def test_the_same_model_uploaded_by_several_at_a_time_is_one_version(mlflow: str, tmp_path: Path) -> None:
     model, together = write_model(tmp_path / "model"), threading.Barrier(3)
 

@@ -118,6 +118,7 @@ def test_unfinished_predictions_in_a_bucket_are_continued_on_another_machine(
     assert pieces_done(base) == 0
 
 
+@pytest.mark.slow
 def test_another_source_model_or_parameter_begins_anew(
     whole: tuple[Path, PredictSettings, dict[str, str]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -129,6 +129,7 @@ def test_every_task_predicts_as_the_server_does_in_the_order_of_the_source(
         assert [row["instance"] for row in found] == instances
 
 
+@pytest.mark.slow
 def test_what_an_image_is_found_in_makes_no_difference(model: Any, tmp_path: Path) -> None:
     """A folder without classes, one in an archive, paths in a table, bytes in Parquet, base64, and tar shards."""
     images = {f"{number:02d}.png": png(number) for number in range(20)}

@@ -43,6 +43,7 @@ def test_a_training_that_is_killed_has_each_step_once(tmp_path: Path) -> None:
     assert begun(tmp_path) == 3
 
 
+@pytest.mark.slow
 def test_a_try_that_failed_has_sent_what_the_next_one_does_not_send_again(tmp_path: Path) -> None:
     for _ in range(2):
         tracker = tracker_for("wandb")

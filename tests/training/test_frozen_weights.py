@@ -102,6 +102,7 @@ def test_sharded_weights_in_16_bits_train_as_whole_ones(datasets: SmallDatasets,
     assert losses[1] == pytest.approx(losses[0], rel=2e-3)
 
 
+@pytest.mark.slow
 def test_a_training_in_chunks_of_logits_is_the_one_without(
     datasets: SmallDatasets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -108,6 +108,7 @@ def test_those_that_are_offered_are_those_that_can_be_made() -> None:
 
 
 #: That in eight bits has a test of its own: it needs a model that is wide enough.
+@pytest.mark.slow_but_for("adamw", "muon")
 @pytest.mark.parametrize("optimizer", sorted(_MAKE.keys() - {"adamw_8bit"}))
 def test_a_training_learns_and_continues_to_the_bit(optimizer: str, photos: Path, tmp_path: Path) -> None:
     settings = replace(SETTINGS, optimizer=optimizer, learning_rate=0.05 if optimizer == "sgd" else 0.004)

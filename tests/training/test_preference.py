@@ -316,6 +316,7 @@ def test_checkpoints_are_scored_shown_exported_and_served_as_evaluated(
     assert again.champion["differences"]["margin"]["value"] == pytest.approx(0, abs=1e-5)
 
 
+@pytest.mark.slow
 def test_judged_rows_are_scored_by_the_sign_of_the_reward(of_judged: Dataset, tmp_path: Path) -> None:
     settings = replace(SETTINGS, preference_loss="kto")
     assert train_here(settings, of_judged.directory, str(tmp_path / "run"))

@@ -101,6 +101,7 @@ def test_a_trial_in_a_bucket_has_the_losses_of_its_last_second(
     assert told(tmp_path) == list(found.curve)
 
 
+@pytest.mark.slow
 def test_a_trial_that_is_preempted_goes_on_to_the_same_bits(
     tmp_path: Path, numbers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

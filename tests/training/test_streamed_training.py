@@ -437,6 +437,7 @@ for path in shards:
 """
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said(stored: str, numbers: Path, tmp_path: Path) -> None:
     sizes = RemoteFolder(stored).sizes()
     shards = {

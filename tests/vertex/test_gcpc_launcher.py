@@ -152,6 +152,7 @@ def test_the_service_takes_every_compiled_job(vertex_api: VertexApi, tmp_path: P
     assert len(vertex_api.state.custom_jobs.jobs) == len(GPU_STEPS)
 
 
+@pytest.mark.slow
 def test_the_service_takes_a_job_with_all_that_settings_can_say(vertex_api: VertexApi, tmp_path: Path) -> None:
     from single_tasks import executor_input_of
 
