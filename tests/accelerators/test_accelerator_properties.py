@@ -91,7 +91,7 @@ def breaks(request: PlanRequest, day: object) -> list[str]:
     return [rule for rule, is_broken in broken.items() if is_broken]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(request=requests, day=days)
 def test_an_accepted_plan_keeps_every_rule_and_a_refusal_offers_what_is_accepted(
     request: PlanRequest, day: object

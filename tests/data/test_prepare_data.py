@@ -337,7 +337,7 @@ IMAGES = st.one_of(
 TEXT_LABELS = st.one_of(st.sampled_from(["cat", "dog", "", " "]), st.text(max_size=6))
 ANY_LABELS = st.one_of(TEXT_LABELS, st.none(), st.integers(), st.floats(), st.booleans())
 TABLES = settings(
-    max_examples=15, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
+    max_examples=40, deadline=None, derandomize=True, database=None, suppress_health_check=[HealthCheck.too_slow]
 )
 
 

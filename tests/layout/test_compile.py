@@ -56,11 +56,7 @@ def test_all_files_are_for_the_image_that_is_given(tmp_path: Path, image: str) -
 
 
 def test_every_compiled_file_is_of_kfps_own_types() -> None:
-    # Those of a folder differ in their machines alone.
-    one_of_each = {
-        path.parent: path for path in (ROOT / "compiled").rglob("*.yaml") if path.parent.name != "components"
-    }
-    for path in [*one_of_each.values(), *(ROOT / "compiled" / "components").glob("*.yaml")]:
+    for path in (ROOT / "compiled").rglob("*.yaml"):
         pipeline, *for_kubernetes = documents_of(path.read_text(encoding="utf-8"))
         assert len(for_kubernetes) == ("kubeflow" in path.parts), path
         spec = json_format.ParseDict(pipeline, pipeline_spec_pb2.PipelineSpec())
