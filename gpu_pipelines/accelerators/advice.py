@@ -9,7 +9,7 @@ from datetime import date
 from typing import Any
 
 from gpu_pipelines.accelerators.catalog import Catalog, load_catalog
-from gpu_pipelines.accelerators.memory_estimate import KEPT_WITHOUT_GATE, NORMS, RUNTIME_GB, USABLE
+from gpu_pipelines.accelerators.memory_estimate import FUSED, KEPT_WITHOUT_GATE, NORMS, RUNTIME_GB, USABLE
 from gpu_pipelines.accelerators.option import Option, Wishes, counted_cost, option_of
 from gpu_pipelines.accelerators.plan import AcceleratorPlan, PlanError, plan
 from gpu_pipelines.accelerators.request import STRATEGIES
@@ -264,7 +264,7 @@ def _assumptions(workload: Workload, wishes: Wishes) -> tuple[str, ...]:
 
 def _likeness(workload: Workload) -> str:
     """The layers from which activations are estimated, and how much more others keep, counted with fake tensors."""
-    if workload.family in NORMS or workload.family in KEPT_WITHOUT_GATE:
+    if workload.family in (*NORMS, *FUSED, *KEPT_WITHOUT_GATE):
         return f"Activations as of the layers of {workload.family}."
     like = _EXPERTS if workload.active_parameters else _DECODER if workload.predicts_words else _ENCODER
     layers = f"Activations as of the layers of {like}"

@@ -24,19 +24,18 @@ RUNTIME_GB = 1.5
 ACTIVATION_BYTES_PER_FLOP = 0.0125
 #: Bytes in 16 bits that a layer of an encoder keeps for each token and unit of its width, if attention scores are not
 #: stored: 34 of ViT and BERT (34 by Korthikanti et al. 2022, arXiv:2205.05198, equation 2, too). The second number is
-#: what stays if the layer is recomputed except attention and every second matrix multiplication, the third if all of
-#: it is. Logits take 12.3 for each token and word: in 16 bits, in fp32, and their gradients.
+#: what stays if the layer is recomputed except attention and every second matrix multiplication; then what stays of any
+#: layer if all of it is. Logits take 12.3 for each token and word: in 16 bits, in fp32, and their gradients.
 #: tests/training/test_on_a_fake_cluster.py counts them.
-KEPT_BY_ENCODERS, KEPT_OF_LOGITS = (34, 16, 2), 12.3
-KEPT_OF_RECOMPUTED = 2
+KEPT_BY_ENCODERS, KEPT_OF_RECOMPUTED, KEPT_OF_LOGITS = (34, 16), 2, 12.3
 #: The same of an encoder with adapters on queries and values, whose other layers keep no inputs: BERT and RoBERTa.
 KEPT_BY_ENCODERS_BESIDE_ADAPTERS = 27
 #: Width of queries and keys together, in parts of the model's, if it is not known: a Llama's, whose keys are a quarter.
 USUAL_ATTENTION = 1.25
 #: Parameters of a layer in parts of the square of the width, if the shape is estimated: a Llama's.
 PARAMETERS_OF_LLAMAS = 13
-#: The same as `KEPT_BY_ENCODERS` of language models whose MLP has no gate, without the third number, and what stays
-#: beside adapters. tests/training/test_language_model_memory.py counts them.
+#: The same as `KEPT_BY_ENCODERS` of language models whose MLP has no gate, and what stays beside adapters.
+#: tests/training/test_language_model_memory.py counts them.
 KEPT_WITHOUT_GATE = {
     "gpt2": ((60, 18), (50, 24)),
     "gpt_neox": ((36, 18), (24, 24)),
@@ -286,8 +285,8 @@ def _kept(workload: Workload, width: int) -> tuple[float, float, float]:
     whole, selective = _of_layer(workload)
     if not workload.recompute:
         return layers * whole * unit, 0.0, logits
-    recomputed = KEPT_OF_RECOMPUTED_EXPERTS if workload.active_parameters else (selective, KEPT_OF_RECOMPUTED)
-    partly = recomputed[0 if workload.selective else 1]
+    least = KEPT_OF_RECOMPUTED_EXPERTS[1] if workload.active_parameters else KEPT_OF_RECOMPUTED
+    partly = selective if workload.selective else least
     again, _ = _of_layer(replace(workload, lora_rank=None, lora_targets="", quantize_base=""))
     return layers * partly * unit, HELD_BY_RECOMPUTED * again * unit, logits
 
@@ -310,9 +309,9 @@ def _kept_in_fp32(workload: Workload) -> float:
 def _of_layer(workload: Workload) -> tuple[float, float]:
     """Bytes that a layer keeps for each token and unit of its width: of all it computes, and recomputed selectively."""
     layers, hidden = workload.shape
-    used = (workload.used_parameters - workload.outer_parameters) / layers / hidden**2
-    if not ((workload.layers and workload.hidden_size) or workload.active_parameters):
-        used = PARAMETERS_OF_LLAMAS
+    has_shape = (workload.layers and workload.hidden_size) or workload.active_parameters
+    in_layer = (workload.used_parameters - workload.outer_parameters) / layers
+    used = in_layer / hidden**2 if has_shape else PARAMETERS_OF_LLAMAS
     if workload.active_parameters:
         of_layer, of_expert, of_parameter = (
             KEPT_WITH_EXPERTS if workload.lora_rank is None else KEPT_WITH_FROZEN_EXPERTS

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import threading
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,8 +19,6 @@ if TYPE_CHECKING:
 #: Where dropped files are kept, below the console's folder.
 _DROPPED = "pipelines"
 _SUFFIX = ".yaml"
-#: Each request has a thread, and KFP refuses to build two pipelines at once in a process.
-ONE_BUILD = threading.Lock()
 _NO_NAME = re.compile(r"[^a-z0-9]+")
 #: Characters of a digest in the key of a file.
 _DIGEST = 12
@@ -216,7 +213,10 @@ def project_pipeline(name: str) -> Pipeline:
     Raises:
         UserError: there is none with that name.
     """
-    with ONE_BUILD:
+    from gpu_pipelines.driver.programs import ONE_AT_A_TIME
+
+    # Each request has a thread.
+    with ONE_AT_A_TIME:
         return _built(name)
 
 

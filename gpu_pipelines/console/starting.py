@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpu_pipelines.console.emulator_runs import EmulatorRuns
-from gpu_pipelines.console.pipelines import ONE_BUILD, Pipeline
+from gpu_pipelines.console.pipelines import Pipeline
 from gpu_pipelines.errors import NotFoundError, UserError
 from gpu_pipelines.targets.run_names import new_run_name
 from gpu_pipelines.targets.run_record import RUN
@@ -154,11 +154,12 @@ def _compiled_for(name: str, given: Mapping[str, Any], accelerator: str) -> tupl
     """A pipeline of this project compiled for Vertex AI, and the values in the form that it takes."""
     from gpu_pipelines.driver.advanced_fields import ADVANCED
     from gpu_pipelines.driver.opening import open_target
+    from gpu_pipelines.driver.programs import ONE_AT_A_TIME
     from gpu_pipelines.targets.compiled import documents_of
     from gpu_pipelines.targets.vertex.target import IMAGE_PARAMETER
 
     target: Any = open_target("vertex", {"accelerator": accelerator}, "compile")
-    with ONE_BUILD:
+    with ONE_AT_A_TIME:
         spec = documents_of(target.compile(name, str(given.get("task", ""))).text)[0]
     known = spec["root"].get("inputDefinitions", {}).get("parameters", {})
     own = {key: value for key, value in given.items() if key in known}

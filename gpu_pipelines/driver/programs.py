@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gpu_pipelines.component_interface.parameter import Parameter
 
 #: KFP's compiler and its local runner have one state per process, so pipelines in other threads wait.
-_ONE_AT_A_TIME = threading.RLock()
+ONE_AT_A_TIME = threading.RLock()
 
 
 def run(
@@ -63,7 +63,7 @@ def run(
 
     opened, others = target_and_others(target, "run", {**parameters, "accelerator": accelerator})
     values = parameters_given(others, arguments)
-    with _ONE_AT_A_TIME, _named(pipeline) as name:
+    with ONE_AT_A_TIME, _named(pipeline) as name:
         earlier = LATEST if resume is True else resume or ""
         submission = submission_of(opened, name, assignments_of(values), None, cache, earlier)
         here: Any = opened
@@ -109,7 +109,7 @@ def compile(
     from gpu_pipelines.targets.compiled import write_compiled
 
     opened: Any = target_with(target, "compile", options, otherwise="Parameters of the pipeline are given to its runs.")
-    with _ONE_AT_A_TIME, _named(pipeline) as name:
+    with ONE_AT_A_TIME, _named(pipeline) as name:
         compiled = opened.compile(name, task)
     for line in compiled.told:
         print(line, file=sys.stderr)
@@ -151,7 +151,7 @@ def upload(
     store: Any = opened
     named = [tags] if isinstance(tags, str) else list(tags)
     assignments = assignments_of(parameters_given(others, arguments))
-    with _ONE_AT_A_TIME, _named(pipeline) as asked, defaults_in_file(asked, assignments) as name:
+    with ONE_AT_A_TIME, _named(pipeline) as asked, defaults_in_file(asked, assignments) as name:
         compiled = store.load(Request(name, to_publish=True))
         for line in compiled.told:
             print(line, file=sys.stderr)
@@ -174,7 +174,7 @@ def list_parameters(pipeline: Any, task: str | None = None) -> dict[str, dict[st
     """
     from gpu_pipelines.driver.known_parameters import parameters_by_step
 
-    with _ONE_AT_A_TIME, _named(pipeline) as name:
+    with ONE_AT_A_TIME, _named(pipeline) as name:
         return parameters_by_step(name, task)
 
 

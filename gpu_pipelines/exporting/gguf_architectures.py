@@ -16,8 +16,7 @@ from gpu_pipelines.errors import UserError, some_of
 
 #: The base of rotary positions in the sliding-window layers of Gemma 3; llama.cpp supports no other.
 _GEMMA3_LOCAL_BASE = 10_000.0
-#: Names of transformers for the activations that llama.cpp computes.
-_GELU, _SILU = ("gelu_new", "gelu_pytorch_tanh"), ("silu", "swish")
+_GELU = ("gelu_new", "gelu_pytorch_tanh")
 
 
 @dataclass(frozen=True)
@@ -29,12 +28,14 @@ class Architecture:
         describe: writes the keys that are specific to it, from a configuration.
         problem: returns why a model of it cannot be written; empty if it can.
         changed: converts a weight to GGUF's form, by its name there.
+        activations: names of transformers for the activation that llama.cpp computes: GGUF has no key for it.
     """
 
     name: str
     describe: Callable[[Any, Any], None]
     problem: Callable[[Any], str]
     changed: Callable[[Any, str, torch.Tensor], torch.Tensor]
+    activations: tuple[str, ...] = ("silu", "swish")
 
 
 def architecture_of(config: Any) -> Architecture:
@@ -53,7 +54,7 @@ def architecture_of(config: Any) -> Architecture:
             f"{some_of(sorted(ARCHITECTURES), most=len(ARCHITECTURES))}.",
             "Give --format onnx.",
         )
-    if problem := _scaling_problem(config) or _activation_problem(config) or found.problem(config):
+    if problem := _scaling_problem(config) or _activation_problem(config, found) or found.problem(config):
         raise UserError(f"This {config.model_type} model cannot be written as GGUF: {problem}.", "Give --format onnx.")
     return found
 
@@ -119,12 +120,10 @@ def _scaling_problem(config: Any) -> str:
     return "" if kind in ("default", "linear", "llama3") else f"its positions are scaled by {kind}"
 
 
-def _activation_problem(config: Any) -> str:
-    """GGUF has no key for the activation: llama.cpp takes the usual one of the architecture."""
+def _activation_problem(config: Any, architecture: Architecture) -> str:
     entries = ("activation_function", "hidden_activation", "hidden_act")
     activation = next(getattr(config, entry) for entry in entries if hasattr(config, entry))
-    usual = _GELU if config.model_type in ("gemma2", "gemma3_text", "gpt2") else _SILU
-    return "" if activation in usual else f"its activation is {activation}"
+    return "" if activation in architecture.activations else f"its activation is {activation}"
 
 
 def _longest(config: Any) -> int:
@@ -242,8 +241,8 @@ ARCHITECTURES = {
     "mistral": Architecture("llama", _describe_llama, _no_problem, _interleaved),
     "qwen2": Architecture("qwen2", _describe_heads, _qwen2_problem, _same),
     "qwen3": Architecture("qwen3", _describe_heads, _qwen2_problem, _same),
-    "gemma2": Architecture("gemma2", _describe_gemma2, _gemma2_problem, _with_one),
-    "gemma3_text": Architecture("gemma3", _describe_gemma3, _gemma3_problem, _with_one),
+    "gemma2": Architecture("gemma2", _describe_gemma2, _gemma2_problem, _with_one, _GELU),
+    "gemma3_text": Architecture("gemma3", _describe_gemma3, _gemma3_problem, _with_one, _GELU),
     "phi3": Architecture("phi3", _describe_phi3, _no_problem, _same),
-    "gpt2": Architecture("gpt2", _describe_gpt2, _gpt2_problem, _transposed),
+    "gpt2": Architecture("gpt2", _describe_gpt2, _gpt2_problem, _transposed, _GELU),
 }

@@ -60,7 +60,7 @@ def search(
     """
     began = time.monotonic() if began is None else began
     require_optuna()
-    task, rows, fingerprint = _known_of(dataset)
+    task, rows, fingerprint = known_of(dataset)
     shares = shares_of_this_machine(asked.parallel)
     wrong = [*asked.base.problems(task), *asked.base.problems_here(task)]
     if problems := [*wrong, *asked.space.problems(asked.base, task, shares[0].processes)]:
@@ -78,7 +78,7 @@ def search(
             return _carried_out(request, folder, processes, limits, asked.longer, progress=progress)
 
 
-def _known_of(dataset: str) -> tuple[str, int, str]:
+def known_of(dataset: str) -> tuple[str, int, str]:
     """The task of a dataset, the rows to train on, and its fingerprint."""
     # Imported here, because it takes numpy, for which a program that only imports `tune` should not wait.
     from gpu_pipelines.artifacts.dataset_manifest import manifest_at

@@ -203,8 +203,8 @@ def _dimension(name: str, entry: Any, declared: Mapping[str, Parameter], problem
         return None
     kind = str(entry.get("type", ""))
     if kind not in _KINDS:
-        is_given = f"The type of {name} is {kind[:80]!r}." if kind else f"{name} has no type."
-        problems.append(f"{is_given} {nearest(kind, _KINDS)}")
+        told = f"The type of {name} is {kind[:80]!r}." if kind else f"{name} has no type."
+        problems.append(f"{told} {nearest(kind, _KINDS)}")
         return None
     for other in entry:
         if other not in ("type", *_FIELDS[kind]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from gpu_pipelines.training.settings import TrainingSettings
 from gpu_pipelines.tuning.halving import FIRST_RUNG, REDUCTION
 from gpu_pipelines.tuning.result import TuningResult
 from gpu_pipelines.tuning.sampler import require_optuna
-from gpu_pipelines.tuning.search import Search, search
+from gpu_pipelines.tuning.search import Search, known_of, search
 from gpu_pipelines.tuning.settings import problems_of_search
 from gpu_pipelines.tuning.space import read_space, space_of
 
@@ -74,7 +74,8 @@ def tune(
     twice = [name for name in read.names if name in parameters]
     problems += [f"{name} is searched for, and given as well. Leave one of the two out." for name in twice]
     if "model" not in parameters:
-        base = {**_defaults_for(fspath(dataset), declared), **base}
+        task, *_ = known_of(fspath(dataset))
+        base = {**{name: value for name, value in defaults_of_task(task).items() if name in declared}, **base}
     asked = Search(
         TrainingSettings(**base), read, trials=trials, parallel=parallel, seed=seed, sampler=sampler,
         reduction=reduction, first_rung=first_rung, longer=longer, budget=budget, dollars_per_hour=dollars_per_hour,
@@ -83,12 +84,3 @@ def tune(
     if problems:
         raise UserError.of_all(problems)
     return search(asked, fspath(dataset), fspath(study), began=began, progress=progress)
-
-
-def _defaults_for(dataset: str, declared: Collection[str]) -> dict[str, Any]:
-    """The defaults of those parameters that follow the task of a dataset."""
-    # Imported here, because it takes numpy, for which a program that only imports `tune` should not wait.
-    from gpu_pipelines.artifacts.dataset_manifest import manifest_at
-
-    found = defaults_of_task(manifest_at(dataset).task)
-    return {name: value for name, value in found.items() if name in declared}
